@@ -1,0 +1,64 @@
+"""headwise: multi-head attention you can read, prove, run and see.
+
+The names below load torch the first time one of them is used; ``import headwise`` alone loads
+nothing heavy, so that the command line answers at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headwise.attention import attend
+    from headwise.call import Result
+    from headwise.masks import Mask, causal, from_tensor, full, padding, window
+    from headwise.nn import MultiheadAttention
+    from headwise.planning import Plan, plan
+    from headwise.positions import Learned, NoPosition, Position, Sinusoidal
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Learned": "headwise.positions",
+    "Mask": "headwise.masks",
+    "MultiheadAttention": "headwise.nn",
+    "NoPosition": "headwise.positions",
+    "Plan": "headwise.planning",
+    "Position": "headwise.positions",
+    "Result": "headwise.call",
+    "Sinusoidal": "headwise.positions",
+    "attend": "headwise.attention",
+    "causal": "headwise.masks",
+    "from_tensor": "headwise.masks",
+    "full": "headwise.masks",
+    "padding": "headwise.masks",
+    "plan": "headwise.planning",
+    "window": "headwise.masks",
+}
+
+__all__ = [
+    "Learned",
+    "Mask",
+    "MultiheadAttention",
+    "NoPosition",
+    "Plan",
+    "Position",
+    "Result",
+    "Sinusoidal",
+    "attend",
+    "causal",
+    "from_tensor",
+    "full",
+    "padding",
+    "plan",
+    "window",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'headwise' has no attribute '{name}'")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

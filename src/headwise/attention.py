@@ -1,0 +1,115 @@
+"""Attention, run by the best engine that can."""
+
+from collections.abc import Collection
+from typing import overload
+
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.engines import ENGINES, Engine
+from headwise.errors import EngineRefused, one_of
+from headwise.lang import LANGS
+from headwise.masks import Mask
+from headwise.shapes import Keys, Queries, Values
+
+AUTO = "auto"
+
+
+@overload
+def attend(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    *,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    offset: int | None = None,
+    need: None = None,
+    engine: str = AUTO,
+) -> Tensor: ...
+@overload
+def attend(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    *,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    offset: int | None = None,
+    need: Collection[str],
+    engine: str = AUTO,
+) -> Result: ...
+def attend(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    *,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    offset: int | None = None,
+    need: Collection[str] | None = None,
+    engine: str = AUTO,
+) -> Tensor | Result:
+    """softmax(q kᵀ · scale + bias) v over the keys that the mask allows, for each head.
+
+    Args:
+        q: queries (B, H, Lq, D).
+        k: keys (B, G, Lk, D); G divides H, and query head h reads key head h // (H / G).
+        v: values (B, G, Lk, Dv).
+        mask: who may attend to whom; a boolean tensor means True = may attend, a float tensor is
+            added to the scaled scores. A query that sees no key gives 0, with gradient 0.
+        scale: factor on the scores; None means 1/sqrt(D).
+        dropout: probability with which a weight is dropped; the caller passes 0 outside training.
+        offset: position of the first query among the keys; None means Lk - Lq, so that the last
+            query stands at the last key.
+        need: what else to return, out of "weights" and "logsumexp"; None gives the bare output.
+        engine: "auto" takes the first that can; a name takes that one or raises.
+
+    Returns:
+        The output (B, H, Lq, Dv), or with ``need`` a `Result` whose ``.output`` it is.
+
+    Raises:
+        BadValue, BadType: an argument is wrong; the message names it.
+        EngineRefused: the engine named cannot run this call; the message has every reason.
+
+    Source: Vaswani et al. 2017, equation 1; Q, K, V there are one head's q, k, v here.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 2, 4), torch.ones(1, 1, 2, 3)
+        >>> hw.attend(q, k, v)  # equal scores: the mean of the values
+        tensor([[[[1., 1., 1.]]]])
+    """
+    wanted = () if need is None else need
+    call = Call.of(q, k, v, mask=mask, scale=scale, dropout=dropout, offset=offset, need=wanted)
+    result = choose(call, engine).run(call)
+    return result.output if need is None else result
+
+
+def choose(call: Call, engine: str) -> Engine:
+    """The engine that will run the call.
+
+    Raises:
+        BadValue: if there is no engine of that name.
+        EngineRefused: if the engine named cannot run the call.
+    """
+    if engine == AUTO:
+        return next(candidate for candidate in ENGINES if not candidate.why_not(call))
+    for candidate in ENGINES:
+        if engine == candidate.NAME:
+            return _willing(candidate, call)
+    raise one_of("engine", engine, (AUTO, *(candidate.NAME for candidate in ENGINES)))
+
+
+def _willing(engine: Engine, call: Call) -> Engine:
+    reasons = engine.why_not(call)
+    if reasons:
+        en, zh = ("; ".join(reason.to(lang) for reason in reasons) for lang in LANGS)
+        raise EngineRefused(
+            f"engine: '{engine.NAME}' cannot run this call: {en}; use engine='{AUTO}'",
+            f"engine：'{engine.NAME}' 无法执行此调用：{zh}；请用 engine='{AUTO}'",
+        )
+    return engine

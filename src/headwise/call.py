@@ -1,0 +1,192 @@
+"""One attention, validated once and frozen: what the reference and every engine are given."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue, one_of
+from headwise.masks import Mask, from_tensor, full
+from headwise.shapes import Allowed, Frame, Keys, Queries, Values
+
+NEEDS = ("weights", "logsumexp")
+"""What a caller may ask for beside the output."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an attention gives: the output, and what else was asked for.
+
+    Attributes:
+        output: (B, H, Lq, Dv).
+        weights: (B, H, Lq, Lk) before dropout, each row summing to 1, or 0 where blind; or None.
+        logsumexp: (B, H, Lq) of the masked scores, -inf where blind, float32 at least; or None.
+    """
+
+    output: Tensor
+    weights: Tensor | None = None
+    logsumexp: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attention. Make it with `Call.of`, which validates; an engine can then trust it."""
+
+    q: Queries
+    k: Keys
+    v: Values
+    mask: Mask
+    scale: float
+    dropout: float
+    frame: Frame
+    need: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        offset: int | None = None,
+        need: Collection[str] = (),
+    ) -> "Call":
+        """The validated call; the arguments are those of `headwise.attend`."""
+        _check_tensors(q, k, v)
+        offset = k.shape[2] - q.shape[2] if offset is None else offset
+        if not isinstance(offset, int) or isinstance(offset, bool):
+            raise BadType(
+                f"offset: expected an integer or None, got {offset!r}",
+                f"offset：应为整数或 None，收到 {offset!r}",
+            )
+        frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+        return cls(
+            q=q,
+            k=k,
+            v=v,
+            mask=_mask(mask).resolve(frame),
+            scale=_scale(scale, q.shape[3]),
+            dropout=_dropout(dropout),
+            frame=frame,
+            need=_need(need),
+        )
+
+    @property
+    def group(self) -> int:
+        """How many query heads share one key/value head, H / G."""
+        return self.frame.heads // max(self.k.shape[1], 1)
+
+    def allowed(self) -> Allowed:
+        """The mask written out, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
+        return self.mask.dense(self.frame)
+
+    def bias(self) -> Tensor | None:
+        """What is added to the scaled scores, float32 at least, or None."""
+        return self.mask.bias(*self.frame.indices())
+
+
+def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(tensor, Tensor):
+            raise BadType(
+                f"{name}: expected a tensor, got {type(tensor).__name__}",
+                f"{name}：应为张量，收到 {type(tensor).__name__}",
+            )
+        if tensor.dim() != 4 or not tensor.is_floating_point():
+            raise BadValue(
+                f"{name}: expected a floating point tensor (B, heads, L, D), got {tensor.dtype} "
+                f"{tuple(tensor.shape)}; (B, L, E) becomes (B, H, L, D) by "
+                "x.unflatten(-1, (H, D)).transpose(1, 2)",
+                f"{name}：应为浮点张量 (B, 头数, L, D)，收到 {tensor.dtype} {tuple(tensor.shape)}；"
+                "(B, L, E) 变为 (B, H, L, D)：x.unflatten(-1, (H, D)).transpose(1, 2)",
+            )
+    _check_sizes(q, k, v)
+    if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
+        got = ", ".join(
+            f"{n} {t.dtype} on {t.device}" for n, t in zip("qkv", (q, k, v), strict=True)
+        )
+        raise BadValue(
+            f"q, k, v: must share one dtype and one device, got {got}; convert them with .to(...)",
+            f"q, k, v：必须是同一种 dtype、在同一设备上，收到 {got}；请用 .to(...) 转换",
+        )
+
+
+def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    (batch, heads, _, dim), groups = q.shape, k.shape[1]
+    rules = (
+        (k.shape[0] == v.shape[0] == batch, "the batch size B of all three", "三者的批大小 B"),
+        (k.shape[3] == dim, "the head dim D of q and k", "q 和 k 的头维度 D"),
+        (v.shape[1] == groups, "the head count G of k and v", "k 和 v 的头数 G"),
+        (v.shape[2] == k.shape[2], "the length Lk of k and v", "k 和 v 的长度 Lk"),
+    )
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    for holds, en, zh in rules:
+        if not holds:
+            raise BadValue(
+                f"q, k, v: {en} must agree, got {shapes}; expected q (B, H, Lq, D), "
+                "k (B, G, Lk, D), v (B, G, Lk, Dv)",
+                f"q, k, v：{zh}必须一致，收到 {shapes}；应为 q (B, H, Lq, D)、"
+                "k (B, G, Lk, D)、v (B, G, Lk, Dv)",
+            )
+    if dim == 0 or (heads % groups if groups else heads):
+        raise BadValue(
+            f"q, k: H must be a multiple of G and D at least 1, got H={heads}, G={groups}, D={dim}",
+            f"q, k：H 必须是 G 的整数倍且 D 至少为 1，收到 H={heads}、G={groups}、D={dim}",
+        )
+
+
+def _mask(mask: Mask | Tensor | None) -> Mask:
+    if mask is None:
+        return full()
+    if isinstance(mask, Tensor):
+        return from_tensor(mask)
+    if isinstance(mask, Mask):
+        return mask
+    raise BadType(
+        f"mask: expected a mask, a tensor or None, got {type(mask).__name__}; "
+        "for example hw.causal(), hw.window(3, 0), hw.padding(lengths)",
+        f"mask：应为掩码、张量或 None，收到 {type(mask).__name__}；"
+        "例如 hw.causal()、hw.window(3, 0)、hw.padding(lengths)",
+    )
+
+
+def _scale(scale: float | None, dim: int) -> float:
+    if scale is None:
+        return 1.0 / math.sqrt(dim)
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+        raise BadValue(
+            f"scale: expected a finite number or None for 1/sqrt(D), got {scale!r}",
+            f"scale：应为有限的数，或用 None 表示 1/sqrt(D)，收到 {scale!r}",
+        )
+    return float(scale)
+
+
+def _dropout(dropout: float) -> float:
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
+        raise BadValue(
+            f"dropout: expected a probability from 0 to 1, got {dropout!r}",
+            f"dropout：应为 0 到 1 之间的概率，收到 {dropout!r}",
+        )
+    return float(dropout)
+
+
+def _need(need: Collection[str]) -> frozenset[str]:
+    if isinstance(need, str):
+        raise BadType(
+            f"need: expected a collection of words, got the string {need!r}; use need=({need!r},)",
+            f"need：应为若干词的集合，收到字符串 {need!r}；请用 need=({need!r},)",
+        )
+    for word in need:
+        if word not in NEEDS:
+            raise one_of("need", word, NEEDS)
+    return frozenset(need)
+
+
+def softmax_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which the softmax runs: float32 at least."""
+    return torch.promote_types(dtype, torch.float32)

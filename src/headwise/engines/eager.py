@@ -1,0 +1,57 @@
+"""Attention step by step in the dtype given: for small things, for weights, for any derivative."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headwise.call import Call, Result, softmax_dtype
+from headwise.engines.hidden import without_hidden
+from headwise.lang import Text
+from headwise.shapes import Allowed
+
+NAME = "eager"
+
+
+def why_not(call: Call) -> list[Text]:
+    """Every reason why this engine cannot run the call: there is none."""
+    del call
+    return []
+
+
+def run(call: Call) -> Result:
+    """Attention in O(Lq Lk) memory, differentiable to any order; keys are not copied per head."""
+    allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
+    k, v = without_hidden(call, allowed)
+    scores = _grouped(call.q, k.transpose(-2, -1), call.group)  # (B, H, Lq, Lk)
+    scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
+    bias = call.bias()
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    scores, blind = _masked(scores, allowed)
+    weights = scores.softmax(-1).masked_fill(blind, 0.0)
+    dropped = F.dropout(weights, call.dropout) if call.dropout else weights
+    output = _grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
+    return Result(
+        output=output,
+        weights=weights.to(call.q.dtype) if "weights" in call.need else None,
+        logsumexp=_logsumexp(scores, blind) if "logsumexp" in call.need else None,
+    )
+
+
+def _grouped(rows: Tensor, shared: Tensor, group: int) -> Tensor:
+    """rows (B, H, L, X) times shared (B, G, X, Y), head h with shared head h // group."""
+    if group == 1:
+        return rows @ shared
+    batch, heads, length, width = rows.shape
+    grouped = rows.reshape(batch, heads // group, group, length, width)
+    return (grouped @ shared[:, :, None]).flatten(1, 2)
+
+
+def _masked(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:
+    """Scores with -inf where not allowed, and which rows are blind; those get 0, to stay finite."""
+    blind = ~allowed.any(-1, keepdim=True)
+    return scores.masked_fill(~allowed, -torch.inf).masked_fill(blind, 0.0), blind
+
+
+def _logsumexp(scores: Tensor, blind: Tensor) -> Tensor:
+    return scores.logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)

@@ -1,0 +1,73 @@
+"""The errors headwise raises, drawn as a tree.
+
+    HeadwiseError
+    ├── BadValue (ValueError)       an argument has the right type and a wrong value
+    │   ├── EngineRefused           an engine asked for by name cannot run this call
+    │   └── BadFile                 a file or other input from outside cannot be used
+    ├── BadType (TypeError)         an argument has the wrong type
+    └── MissingExtra (ImportError)  a face of headwise needs a package that is not installed
+
+Each message names the argument, what was expected, what came, and the way out, in English and in
+Chinese; `str(error)` is the English one.
+"""
+
+from headwise.lang import Text
+
+
+class HeadwiseError(Exception):
+    """The root of every error headwise raises on purpose."""
+
+    def __init__(self, en: str, zh: str) -> None:
+        super().__init__(en)
+        self.text = Text(en, zh)
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.text.en, self.text.zh)
+
+
+class BadValue(HeadwiseError, ValueError):
+    """An argument has the right type and a wrong value."""
+
+
+class BadType(HeadwiseError, TypeError):
+    """An argument has the wrong type."""
+
+
+class EngineRefused(BadValue):
+    """An engine that was asked for by name cannot run this call."""
+
+
+class BadFile(BadValue):
+    """A file, a model directory or other input from outside cannot be used."""
+
+
+class MissingExtra(HeadwiseError, ImportError):
+    """A face of headwise needs a package that is not installed.
+
+    Example:
+        >>> str(MissingExtra.of("transformers", "inspect"))
+        "this needs the package 'transformers'; install it with: pip install 'headwise[inspect]'"
+    """
+
+    @classmethod
+    def of(cls, package: str, extra: str) -> "MissingExtra":
+        """The error for one missing package and the extra that brings it."""
+        command = f"pip install 'headwise[{extra}]'"
+        return cls(
+            f"this needs the package '{package}'; install it with: {command}",
+            f"此功能需要软件包 '{package}'；安装命令：{command}",
+        )
+
+
+def one_of(argument: str, value: object, allowed: tuple[str, ...]) -> BadValue:
+    """The error for a word that is not in a list of words.
+
+    Example:
+        >>> str(one_of("engine", "cuda", ("eager", "sdpa")))
+        "engine: unknown 'cuda'; expected one of 'eager', 'sdpa'"
+    """
+    words = ", ".join(repr(word) for word in allowed)
+    return BadValue(
+        f"{argument}: unknown {value!r}; expected one of {words}",
+        f"{argument}：未知的 {value!r}；应为以下之一：{words}",
+    )

@@ -1,0 +1,73 @@
+"""Keys that follow the real ones and that every query sees."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from headwise.masks.base import Mask, Tile
+from headwise.shapes import Frame, Index, Truth
+
+
+@dataclass(frozen=True, repr=False)
+class Appended(Mask):
+    """The mask of `appended`. Once resolved, ``own`` is how many keys the inner mask covers."""
+
+    inner: Mask
+    count: int
+    own: int | None = None
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        extra = k >= self._own()
+        if not self._own():
+            return extra | torch.ones_like(q, dtype=torch.bool)
+        return extra | self.inner.rule(b, h, q, self._inside(k))
+
+    def tile(self, q: range, k: range) -> Tile:
+        if self.own is None:
+            return Tile.MIXED
+        if k[0] >= self.own:
+            return Tile.FULL
+        kind = self.inner.tile(q, range(k[0], min(k[-1] + 1, self.own)))
+        return Tile.MIXED if kind is Tile.EMPTY and k[-1] >= self.own else kind
+
+    def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
+        if not self._own():
+            return None
+        inner = self.inner.bias(b, h, q, self._inside(k))
+        return None if inner is None else torch.where(k >= self._own(), 0.0, inner)
+
+    @property
+    def biased(self) -> bool:
+        return self.inner.biased
+
+    @property
+    def name(self) -> str:
+        return f"appended({self.inner.name}, {self.count})"
+
+    def resolve(self, frame: Frame) -> Mask:
+        own = frame.keys - self.count
+        return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
+
+    def _inside(self, k: Index) -> Index:
+        return k.clamp(max=self._own() - 1)
+
+    def _own(self) -> int:
+        if self.own is None:
+            raise RuntimeError("appended: resolve the mask for a call first")
+        return self.own
+
+
+def appended(mask: Mask, count: int) -> Mask:
+    """The mask for its own keys, and ``count`` keys behind them that every query sees.
+
+    This is what a learned extra key (``add_bias_kv``) and an extra key of zeros
+    (``add_zero_attn``) need: they have no position, and no mask hides them.
+
+    Example:
+        >>> from headwise.masks import causal
+        >>> frame = Frame(1, 1, queries=3, keys=4, offset=0, device=torch.device("cpu"))
+        >>> appended(causal(), 1).dense(frame)[0, 0].int().tolist()
+        [[1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
+    """
+    return Appended(mask, count)

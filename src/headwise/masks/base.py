@@ -1,0 +1,199 @@
+"""What a mask is: a small immutable value that says which query may attend to which key."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue
+from headwise.shapes import Allowed, Frame, Index, Truth
+
+
+class Tile(Enum):
+    """What a rectangle of queries and keys holds, over all batches and heads."""
+
+    EMPTY = "empty"  # no pair may attend
+    MIXED = "mixed"  # some may, or nothing is known
+    FULL = "full"  # every pair may attend
+
+
+class Mask(ABC):
+    """A rule ``(b, h, q, k) -> bool``, True where query q of head h in batch b may attend to key k.
+
+    Masks compose: ``a & b`` (both allow), ``a | b`` (either allows), ``~a`` (the opposite). A mask
+    has no length: the same value serves every length, offset and batch. The rule is evaluated on
+    integer tensors that broadcast against each other, so one definition serves the exact reference,
+    every engine and the drawing.
+
+    Example:
+        >>> import headwise as hw
+        >>> hw.causal() & hw.window(3, 0)
+        causal() & window(3, 0)
+    """
+
+    @abstractmethod
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        """May the query at position q attend to key k? Broadcasts its four arguments."""
+
+    @abstractmethod
+    def tile(self, q: range, k: range) -> Tile:
+        """What the rectangle of query positions q and keys k holds, without evaluating it.
+
+        Never `EMPTY` where a pair may attend and never `FULL` where one may not; `MIXED` is always
+        a right answer. Both ranges have step 1 and are not empty.
+        """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The expression that makes this mask."""
+
+    def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
+        """What is added to the scaled scores before the softmax, or None for nothing."""
+        del b, h, q, k
+        return None
+
+    def resolve(self, frame: Frame) -> "Mask":
+        """The mask for one call's shape: checks sizes that the mask holds against the frame."""
+        del frame
+        return self
+
+    @property
+    def biased(self) -> bool:
+        """Whether the mask also adds something to the scores."""
+        return False
+
+    def dense(self, frame: Frame) -> Allowed:
+        """The rule written out as booleans, (B or 1, H or 1, Lq, Lk)."""
+        b, h, q, k = frame.indices()
+        allowed = self.resolve(frame).rule(b, h, q, k)
+        batch, heads = (*(1,) * (4 - allowed.dim()), *allowed.shape)[:2]
+        return allowed.expand(batch, heads, frame.queries, frame.keys)
+
+    def draw(self, queries: int, keys: int | None = None) -> str:
+        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not."""
+        keys = queries if keys is None else keys
+        frame = Frame(1, 1, queries, keys, keys - queries, torch.device("cpu"))
+        rows = self.dense(frame)[0, 0].tolist()
+        return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return And(self, _mask(other))
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Or(_pure(self, "|"), _pure(_mask(other), "|"))
+
+    def __invert__(self) -> "Mask":
+        return Not(_pure(self, "~"))
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, repr=False)
+class And(Mask):
+    """Both masks allow; what they add to the scores is added together."""
+
+    left: Mask
+    right: Mask
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        return self.left.rule(b, h, q, k) & self.right.rule(b, h, q, k)
+
+    def tile(self, q: range, k: range) -> Tile:
+        kinds = {self.left.tile(q, k), self.right.tile(q, k)}
+        if Tile.EMPTY in kinds:
+            return Tile.EMPTY
+        return Tile.FULL if kinds == {Tile.FULL} else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"{_grouped(self.left, Or)} & {_grouped(self.right, Or)}"
+
+    @property
+    def biased(self) -> bool:
+        return self.left.biased or self.right.biased
+
+    def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
+        parts = [m.bias(b, h, q, k) for m in (self.left, self.right)]
+        known = [part for part in parts if part is not None]
+        return sum(known[1:], known[0]) if known else None
+
+    def resolve(self, frame: Frame) -> Mask:
+        return And(self.left.resolve(frame), self.right.resolve(frame))
+
+
+@dataclass(frozen=True, repr=False)
+class Or(Mask):
+    """Either mask allows."""
+
+    left: Mask
+    right: Mask
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        return self.left.rule(b, h, q, k) | self.right.rule(b, h, q, k)
+
+    def tile(self, q: range, k: range) -> Tile:
+        kinds = {self.left.tile(q, k), self.right.tile(q, k)}
+        if Tile.FULL in kinds:
+            return Tile.FULL
+        return Tile.EMPTY if kinds == {Tile.EMPTY} else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"{_grouped(self.left, And)} | {_grouped(self.right, And)}"
+
+    def resolve(self, frame: Frame) -> Mask:
+        return Or(self.left.resolve(frame), self.right.resolve(frame))
+
+
+@dataclass(frozen=True, repr=False)
+class Not(Mask):
+    """The opposite of a mask. ``~~m`` is m itself."""
+
+    inner: Mask
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        return ~self.inner.rule(b, h, q, k)
+
+    def tile(self, q: range, k: range) -> Tile:
+        opposite = {Tile.EMPTY: Tile.FULL, Tile.FULL: Tile.EMPTY, Tile.MIXED: Tile.MIXED}
+        return opposite[self.inner.tile(q, k)]
+
+    @property
+    def name(self) -> str:
+        return f"~{_grouped(self.inner, And, Or)}"
+
+    def resolve(self, frame: Frame) -> Mask:
+        return Not(self.inner.resolve(frame))
+
+    def __invert__(self) -> Mask:
+        return self.inner
+
+
+def _grouped(mask: Mask, *loose: type[Mask]) -> str:
+    return f"({mask.name})" if isinstance(mask, loose) else mask.name
+
+
+def _mask(value: object) -> Mask:
+    if isinstance(value, Mask):
+        return value
+    raise BadType(
+        f"mask: only masks compose with & | ~, got {type(value).__name__}; "
+        "wrap a tensor with from_tensor(...)",
+        f"mask：只有掩码之间可以用 & | ~ 组合，收到 {type(value).__name__}；"
+        "张量请先用 from_tensor(...) 包装",
+    )
+
+
+def _pure(mask: Mask, operator: str) -> Mask:
+    if not mask.biased:
+        return mask
+    raise BadValue(
+        f"mask: {mask.name} adds a float bias to the scores, which has no meaning under "
+        f"'{operator}'; compose the boolean masks first and add the bias with &",
+        f"mask：{mask.name} 会给得分加上浮点偏置，在 '{operator}' 下没有意义；"
+        "请先组合布尔掩码，再用 & 加上偏置",
+    )

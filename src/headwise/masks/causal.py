@@ -1,0 +1,40 @@
+"""No query attends to a later key."""
+
+from dataclasses import dataclass
+
+from headwise.masks.base import Mask, Tile
+from headwise.shapes import Index, Truth
+
+
+@dataclass(frozen=True, repr=False)
+class Causal(Mask):
+    """The mask of `causal`."""
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return k <= q
+
+    def tile(self, q: range, k: range) -> Tile:
+        if k[-1] <= q[0]:
+            return Tile.FULL
+        return Tile.EMPTY if k[0] > q[-1] else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return "causal()"
+
+
+def causal() -> Mask:
+    """Each query attends to its own position and to earlier ones.
+
+    With fewer queries than keys the last query sees every key (lower-right alignment), as with a
+    cache. With more queries than keys the first ones see nothing and are blind.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
+
+    Example:
+        >>> print(causal().draw(2, 5))
+        ■ ■ ■ ■ ·
+        ■ ■ ■ ■ ■
+    """
+    return Causal()

@@ -1,0 +1,149 @@
+"""A mask that somebody has as a tensor: booleans, or floats that are added to the scores."""
+
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue, one_of
+from headwise.masks.base import Mask, Tile
+from headwise.masks.layout import Layout, arrange
+from headwise.shapes import Frame, Index, Truth
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class FromTensor(Mask):
+    """The mask of `from_tensor`. Once resolved, ``tensor`` is (B or 1, H or 1, Lq, Lk)."""
+
+    tensor: Tensor
+    layout: Layout | None = None
+    offset: int | None = None
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        here = self._at(b, h, q, k)
+        return here if here.dtype == torch.bool else here > blocked_below(here.dtype)
+
+    def tile(self, q: range, k: range) -> Tile:
+        if self.offset is None:
+            return Tile.MIXED
+        rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
+        part = self.tensor[:, :, rows, k[0] : k[-1] + 1]
+        allowed = part if part.dtype == torch.bool else part > blocked_below(part.dtype)
+        if bool(allowed.all()):
+            return Tile.FULL
+        return Tile.MIXED if bool(allowed.any()) else Tile.EMPTY
+
+    def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
+        if not self.biased:
+            return None
+        here = self._at(b, h, q, k)
+        wide = here.to(torch.promote_types(here.dtype, torch.float32))
+        return wide.masked_fill(here <= blocked_below(here.dtype), 0.0)
+
+    @property
+    def biased(self) -> bool:
+        return self.tensor.is_floating_point()
+
+    @property
+    def name(self) -> str:
+        kind = str(self.tensor.dtype).removeprefix("torch.")
+        return f"from_tensor(<{kind} {tuple(self.tensor.shape)}>)"
+
+    def resolve(self, frame: Frame) -> Mask:
+        if self.offset is not None:
+            return self
+        arranged = arrange(self.tensor, self.layout, frame)
+        return FromTensor(arranged.to(frame.device), "b h q k", frame.offset)
+
+    def draw(self, queries: int, keys: int | None = None) -> str:
+        rows, columns = self.tensor.shape[-2:]
+        if (queries, columns if keys is None else keys) != (rows, columns):
+            raise BadValue(
+                f"draw: this mask holds {rows} queries and {columns} keys; "
+                f"use draw({rows}, {columns})",
+                f"draw：此掩码有 {rows} 个查询和 {columns} 个键；请用 draw({rows}, {columns})",
+            )
+        return super().draw(rows, columns)
+
+    def _at(self, b: Index, h: Index, q: Index, k: Index) -> Tensor:
+        if self.offset is None:
+            raise BadValue(
+                "from_tensor: a tensor mask has to be resolved for a call before its rule is "
+                "evaluated; use mask.resolve(frame) or mask.dense(frame)",
+                "from_tensor：张量掩码须先针对一次调用解析，才能求值；"
+                "请用 mask.resolve(frame) 或 mask.dense(frame)",
+            )
+        batch, heads = self.tensor.shape[:2]
+        return self.tensor[
+            b if batch > 1 else torch.zeros_like(b),
+            h if heads > 1 else torch.zeros_like(h),
+            q - self.offset,
+            k,
+        ]
+
+
+def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
+    """A mask from a tensor: booleans say who may attend, floats are added to the scaled scores.
+
+    A float that is -inf, or the lowest finite number of its type (or of bfloat16), blocks the
+    pair: a row in which every key is blocked is blind, and gives 0.
+
+    Args:
+        tensor: boolean, True where a query may attend (the opposite of PyTorch's
+            ``attn_mask`` in `torch.nn.MultiheadAttention`), or floating point.
+        layout: what the axes are: "q k", "b q k", "h q k" or "b h q k", where b and h may have
+            size 1. Without it two axes are read as "q k" and three as "b q k" or "h q k",
+            whichever fits the call; where both readings fit, the call refuses and asks.
+
+    Raises:
+        BadType: if it is neither boolean nor floating point.
+        BadValue: if a float tensor holds only 0 and 1, which is almost surely a boolean mask in
+            disguise; if the layout is unknown; and, when called, if the shape does not fit or
+            could be read in two ways.
+
+    Example:
+        >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
+        ■ ·
+        ■ ■
+    """
+    if not isinstance(tensor, Tensor):
+        raise BadType(
+            f"from_tensor: expected a tensor, got {type(tensor).__name__}",
+            f"from_tensor：应为张量，收到 {type(tensor).__name__}",
+        )
+    if tensor.dtype != torch.bool and not tensor.is_floating_point():
+        raise BadType(
+            f"from_tensor: expected bool or floating point, got {tensor.dtype}; "
+            "for 0/1 integers use tensor.bool(), where True means may attend",
+            f"from_tensor：应为布尔或浮点类型，收到 {tensor.dtype}；"
+            "0/1 整数请用 tensor.bool()，True 表示可以关注",
+        )
+    if layout is not None and layout not in get_args(Layout):
+        raise one_of("layout", layout, get_args(Layout))
+    refuse_disguised(tensor, "from_tensor")
+    return FromTensor(tensor, layout)
+
+
+def refuse_disguised(tensor: Tensor, argument: str) -> None:
+    """Refuse a float mask of zeros and ones: floats are added, so it would block nothing.
+
+    Raises:
+        BadValue: if every value is 0 or 1 and at least one is 1.
+    """
+    if tensor.dtype == torch.bool or torch.compiler.is_compiling() or tensor.is_meta:
+        return
+    ones = tensor == 1
+    if bool(ones.any()) and bool((ones | (tensor == 0)).all()):
+        raise BadValue(
+            f"{argument}: this float mask holds only 0 and 1; floats are added to the scores, so "
+            "it would block nothing. For a mask pass .bool(); for a bias of exactly 1 add a "
+            "constant to it, which the softmax ignores",
+            f"{argument}：这个浮点掩码只含 0 和 1；浮点值会被加到得分上，因此什么也挡不住。"
+            "若是掩码请用 .bool()；若确实是偏置 1，请整体加一个常数（softmax 不受影响）",
+        )
+
+
+def blocked_below(dtype: torch.dtype) -> float:
+    """The largest number of a float mask that still means blocked."""
+    return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)

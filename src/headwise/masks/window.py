@@ -1,0 +1,75 @@
+"""Each query attends to its neighbours."""
+
+from dataclasses import dataclass
+
+from headwise.errors import BadType, BadValue
+from headwise.masks.base import Mask, Tile
+from headwise.shapes import Index, Truth
+
+
+@dataclass(frozen=True, repr=False)
+class Window(Mask):
+    """The mask of `window`."""
+
+    left: int
+    right: int
+
+    def __post_init__(self) -> None:
+        for side in ("left", "right"):
+            _check(side, getattr(self, side))
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return (k >= q - self.left) & (k <= q + self.right)
+
+    def tile(self, q: range, k: range) -> Tile:
+        if k[-1] < q[0] - self.left or k[0] > q[-1] + self.right:
+            return Tile.EMPTY
+        inside = k[0] >= q[-1] - self.left and k[-1] <= q[0] + self.right
+        return Tile.FULL if inside else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"window({self.left}, {self.right})"
+
+
+def window(left: int, right: int) -> Mask:
+    """Each query attends to ``left`` keys behind, its own key, and ``right`` keys ahead.
+
+    Hugging Face's ``sliding_window=w`` is ``window(w - 1, 0)``; Longformer's
+    ``attention_window=w`` is ``window(w // 2, w // 2)``. A window longer than the sequence is full
+    attention.
+
+    Args:
+        left: how many keys behind its own a query sees, at least 0.
+        right: how many keys ahead of its own a query sees, at least 0.
+
+    Raises:
+        BadType: if a side is no integer.
+        BadValue: if a side is negative.
+
+    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+
+    Example:
+        >>> print(window(2, 1).draw(5))
+        ■ ■ · · ·
+        ■ ■ ■ · ·
+        ■ ■ ■ ■ ·
+        · ■ ■ ■ ■
+        · · ■ ■ ■
+    """
+    return Window(left, right)
+
+
+def _check(side: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadType(
+            f"window: {side} must be an integer, got {value!r}; "
+            "for an unbounded past use causal() without a window",
+            f"window：{side} 必须是整数，收到 {value!r}；若不限制范围，请用不带窗口的 causal()",
+        )
+    if value < 0:
+        raise BadValue(
+            f"window: {side} must be >= 0, got {value}; use window(0, 0) for the diagonal",
+            f"window：{side} 必须 >= 0，收到 {value}；只看对角线请用 window(0, 0)",
+        )

@@ -1,0 +1,1 @@
+"""Modules: attention with its projections."""

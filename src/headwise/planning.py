@@ -1,0 +1,124 @@
+"""What would run, and why: the EXPLAIN of an attention."""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headwise.attention import AUTO, choose
+from headwise.call import Call
+from headwise.engines import ENGINES
+from headwise.lang import Lang, Text
+from headwise.masks import Mask, Tile
+
+TILE = 128
+"""Side of the tiles that a plan counts."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one attention would be run.
+
+    Attributes:
+        engine: the name of the engine that runs it.
+        refused: for each other engine that cannot, every reason.
+        tiles: how many tiles of 128 x 128 are empty, mixed or full by the mask's own word.
+        share: share of the dense work that tiles which are not empty hold, 0 to 1.
+        flops: floating point operations of the forward pass with this engine.
+        bytes: bytes of q, k, v, the output, and what this engine builds beside them.
+    """
+
+    engine: str
+    refused: dict[str, list[Text]]
+    tiles: dict[str, int]
+    share: float
+    flops: int
+    bytes: int
+
+    def describe(self, lang: Lang = "en") -> str:
+        """The plan as text."""
+        tiles = ", ".join(f"{count} {kind}" for kind, count in self.tiles.items())
+        rows = [
+            (Text("engine", "引擎"), self.engine),
+            *(
+                (Text(f"not {name}", f"未用 {name}"), "; ".join(r.to(lang) for r in reasons))
+                for name, reasons in self.refused.items()
+            ),
+            (Text("tiles", "分块"), tiles),
+            (Text("pairs in tiles that are not empty", "非空分块所占比例"), f"{self.share:.1%}"),
+            (Text("FLOPs", "浮点运算数"), f"{self.flops:,}"),
+            (Text("bytes", "字节数"), f"{self.bytes:,}"),
+        ]
+        return "\n".join(f"{label.to(lang)}: {value}" for label, value in rows)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def plan(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    offset: int | None = None,
+    need: Collection[str] | None = None,
+    engine: str = AUTO,
+) -> Plan:
+    """What `attend` would do with the same arguments; nothing is computed.
+
+    Raises:
+        BadValue, BadType, EngineRefused: exactly where `attend` raises.
+
+    Example:
+        >>> import torch, headwise as hw
+        >>> x = torch.zeros(1, 2, 5, 8)
+        >>> hw.plan(x, x, x, mask=hw.causal(), need=["weights"]).engine
+        'eager'
+    """
+    call = Call.of(q, k, v, mask=mask, scale=scale, dropout=dropout, offset=offset, need=need or ())
+    tiles, share = _tiles(call)
+    chosen = choose(call, engine).NAME
+    return Plan(
+        engine=chosen,
+        refused={e.NAME: e.why_not(call) for e in ENGINES if e.why_not(call)},
+        tiles=tiles,
+        share=share,
+        flops=_flops(call),
+        bytes=_bytes(call, chosen),
+    )
+
+
+def _tiles(call: Call) -> tuple[dict[str, int], float]:
+    """Tiles by kind, and the share of pairs that stand in tiles which are not empty."""
+    frame, counts, pairs = call.frame, Counter[Tile](), 0
+    for q in _ranges(frame.queries, frame.offset):
+        for k in _ranges(frame.keys, 0):
+            kind = call.mask.tile(q, k)
+            counts[kind] += 1
+            pairs += len(q) * len(k) * (kind is not Tile.EMPTY)
+    whole = frame.queries * frame.keys
+    return {kind.value: counts[kind] for kind in Tile}, pairs / whole if whole else 0.0
+
+
+def _ranges(length: int, start: int) -> list[range]:
+    stop = start + length
+    return [range(i, min(i + TILE, stop)) for i in range(start, stop, TILE)]
+
+
+def _flops(call: Call) -> int:
+    """Two multiply-adds of (Lq, Lk) a head: q kᵀ over D, and weights v over Dv."""
+    pairs = call.frame.batch * call.frame.heads * call.frame.queries * call.frame.keys
+    return 2 * pairs * (call.q.shape[3] + call.v.shape[3])
+
+
+def _bytes(call: Call, engine: str) -> int:
+    frame = call.frame
+    rows = frame.batch * frame.heads * frame.queries
+    elements = call.q.numel() + call.k.numel() + call.v.numel() + rows * call.v.shape[3]
+    if engine == "eager":
+        elements += 2 * rows * frame.keys  # scores and weights
+    return elements * call.q.element_size()

@@ -1,0 +1,54 @@
+"""A learned vector for each position."""
+
+import torch
+from torch import nn
+
+from headwise.errors import BadValue
+from headwise.positions.base import Inputs, Position, check_width
+
+
+class Learned(Position):
+    """Adds a learned vector for each position, up to a fixed number of positions.
+
+    The table starts as normal noise of standard deviation 0.02, as in BERT and GPT-2.
+
+    Args:
+        max_positions: how many positions there are.
+        embed_dim: E, the size of the input.
+
+    Raises:
+        BadValue: if a size is below 1, or, when called, if a position outside the table is needed.
+
+    Source: Gehring et al. 2017 (ConvS2S), section 3.1; Devlin et al. 2019 (BERT).
+
+    Example:
+        >>> Learned(8, 4).embed(torch.zeros(1, 3, 4)).shape
+        torch.Size([1, 3, 4])
+    """
+
+    def __init__(self, max_positions: int, embed_dim: int) -> None:
+        super().__init__()
+        for name, size in (("max_positions", max_positions), ("embed_dim", embed_dim)):
+            if size < 1:
+                raise BadValue(
+                    f"Learned: {name} must be >= 1, got {size}",
+                    f"Learned：{name} 必须 >= 1，收到 {size}",
+                )
+        self.table = nn.Parameter(torch.empty(max_positions, embed_dim))
+        nn.init.normal_(self.table, std=0.02)
+
+    def embed(self, x: Inputs, offset: int = 0) -> Inputs:
+        positions, embed_dim = self.table.shape
+        check_width("Learned", embed_dim, x)
+        first, last = offset, offset + x.shape[-2]
+        if first < 0 or last > positions:
+            raise BadValue(
+                f"Learned: positions {first} to {last - 1} were asked for, the table has "
+                f"0 to {positions - 1}; make it longer with Learned({max(last, 1)}, {embed_dim})",
+                f"Learned：需要位置 {first} 到 {last - 1}，表中只有 0 到 {positions - 1}；"
+                f"请用 Learned({max(last, 1)}, {embed_dim}) 加长",
+            )
+        return x + self.table[first:last].to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.table.shape[0]}, {self.table.shape[1]}"

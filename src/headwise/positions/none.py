@@ -1,0 +1,17 @@
+"""No position: attention sees a set of tokens."""
+
+from headwise.positions.base import Inputs, Position
+
+
+class NoPosition(Position):
+    """Adds nothing: a permutation of the tokens permutes the output.
+
+    Example:
+        >>> import torch
+        >>> NoPosition().embed(torch.ones(1, 2, 3)).sum().item()
+        6.0
+    """
+
+    def embed(self, x: Inputs, offset: int = 0) -> Inputs:
+        del offset
+        return x

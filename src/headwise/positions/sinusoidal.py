@@ -1,0 +1,59 @@
+"""The sines and cosines of the paper."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headwise.errors import BadValue
+from headwise.positions.base import Inputs, Position, check_width
+
+
+class Sinusoidal(Position):
+    """Adds fixed sines and cosines of the position; any length, nothing learned.
+
+    PE(pos, 2i) = sin(pos / base^(2i/E)) and PE(pos, 2i+1) = cos(pos / base^(2i/E)). The angles are
+    computed in float64 and the result is added in the input's dtype. An odd E ends on a sine.
+
+    Args:
+        embed_dim: E, the size of the input.
+        base: the longest wavelength over 2 pi.
+
+    Raises:
+        BadValue: if embed_dim is below 1, base is not above 1, or the input has another size.
+
+    Source: Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> Sinusoidal(4).embed(torch.zeros(1, 2, 4))[0, 0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+
+    def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        if embed_dim < 1:
+            raise BadValue(
+                f"Sinusoidal: embed_dim must be >= 1, got {embed_dim}",
+                f"Sinusoidal：embed_dim 必须 >= 1，收到 {embed_dim}",
+            )
+        if not base > 1:
+            raise BadValue(
+                f"Sinusoidal: base must be above 1, got {base}; the paper's is 10000",
+                f"Sinusoidal：base 必须大于 1，收到 {base}；论文中为 10000",
+            )
+        self.embed_dim = embed_dim
+        self.base = float(base)
+
+    def embed(self, x: Inputs, offset: int = 0) -> Inputs:
+        check_width("Sinusoidal", self.embed_dim, x)
+        return x + self.table(x.shape[-2], offset, x.device).to(x.dtype)
+
+    def table(self, length: int, offset: int, device: torch.device) -> Float[Tensor, "l e"]:
+        """PE for positions ``offset ... offset + length - 1``, in float64."""
+        position = torch.arange(length, device=device, dtype=torch.float64) + offset
+        even = torch.arange(0, self.embed_dim, 2, device=device, dtype=torch.float64)
+        angle = position[:, None] * self.base ** (-even / self.embed_dim)
+        pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
+        return pairs.flatten(-2)[:, : self.embed_dim]
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, base={self.base:g}"

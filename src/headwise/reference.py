@@ -1,0 +1,88 @@
+"""The meaning of attention. Everything else in headwise is held against this file.
+
+Exact and slow: every step is written as the paper writes it, in float64 unless told otherwise,
+and is kept. Differentiable to any order. No engine may import it.
+
+Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, softmax_dtype
+from headwise.errors import BadValue
+from headwise.shapes import Allowed
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Every intermediate of one attention, all (B, H, Lq, Lk) unless said otherwise."""
+
+    q: Tensor  # (B, H, Lq, D)
+    k: Tensor  # (B, H, Lk, D), one row a query head
+    v: Tensor  # (B, H, Lk, Dv), one row a query head
+    allowed: Allowed  # True where a query may attend
+    dots: Tensor  # q · k
+    scaled: Tensor  # dots times the scale
+    scores: Tensor  # scaled plus the bias, -inf where not allowed
+    weights: Tensor  # softmax over the keys; a blind row is 0
+    logsumexp: Tensor  # (B, H, Lq), -inf where blind
+    output: Tensor  # (B, H, Lq, Dv), weights times v
+
+
+def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
+    """Attention computed by its definition.
+
+    Args:
+        call: the attention; `Call.of` makes one.
+        dtype: in what precision. The softmax runs in float32 at least.
+
+    Raises:
+        BadValue: if the call has dropout: the oracle is not random.
+    """
+    if call.dropout:
+        raise BadValue(
+            f"dropout: the reference is exact and not random, got {call.dropout}; use 0",
+            f"dropout：参考实现是确定的，收到 {call.dropout}；请用 0",
+        )
+    allowed = call.allowed().expand(call.frame.batch, call.frame.heads, -1, -1)
+    q = call.q.to(dtype)  # (B, H, Lq, D)
+    k = _seen(call.k.to(dtype).repeat_interleave(call.group, dim=1), allowed)  # (B, H, Lk, D)
+    v = _seen(call.v.to(dtype).repeat_interleave(call.group, dim=1), allowed)  # (B, H, Lk, Dv)
+    dots = q @ k.transpose(-2, -1)  # (B, H, Lq, Lk)
+    scaled = dots.to(softmax_dtype(dtype)) * call.scale
+    bias = call.bias()
+    biased = scaled if bias is None else scaled + bias.to(scaled.dtype)
+    weights, logsumexp = _softmax(biased, allowed)
+    return Steps(
+        q=q,
+        k=k,
+        v=v,
+        allowed=allowed,
+        dots=dots,
+        scaled=scaled,
+        scores=biased.masked_fill(~allowed, -torch.inf),
+        weights=weights.to(dtype),
+        logsumexp=logsumexp,
+        output=weights.to(dtype) @ v,
+    )
+
+
+def _seen(rows: Tensor, allowed: Allowed) -> Tensor:
+    """Keys or values with 0 in the rows that no query sees, whatever stands there."""
+    return torch.where(allowed.any(-2)[..., None], rows, torch.zeros_like(rows))
+
+
+def _softmax(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:
+    """exp(s) / sum(exp(s)) over the allowed keys; a row without any is 0, its logsumexp -inf."""
+    blind = ~allowed.any(-1, keepdim=True)
+    known = torch.where(allowed, scores, -torch.inf)
+    floor = torch.nn.functional.pad(known, (0, 1), value=-torch.inf)  # a row may have no key at all
+    peak = floor.amax(-1, keepdim=True).detach().masked_fill(blind, 0.0)
+    raised = torch.where(allowed, torch.where(allowed, scores, 0.0) - peak, 0.0).exp()
+    raised = torch.where(allowed, raised, 0.0)
+    total = torch.where(blind, 1.0, raised.sum(-1, keepdim=True))
+    logsumexp = (peak + total.log()).masked_fill(blind, -torch.inf)
+    return raised / total, logsumexp[..., 0]
