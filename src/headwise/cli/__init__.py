@@ -1,4 +1,55 @@
-"""The command line."""
+"""The command line: one word, one file. This file is the door: language, errors, exit status.
+
+Exit status: 0 all is well; 1 something was found wrong; 2 the input cannot be used.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from headwise.errors import HeadwiseError
+from headwise.lang import Lang, Text
+
+FOUND_WRONG = 1
+BAD_INPUT = 2
 
 
-def main() -> None: ...
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status; errors are one line on stderr."""
+    from headwise import __version__
+    from headwise.cli.words import Words, language
+
+    lang: Lang = "en"
+    try:
+        lang, words = language(sys.argv[1:] if argv is None else argv)
+        status = Words(lang, __version__).main(words, "headwise", standalone_mode=False)
+    except click.ClickException as error:
+        return _fail(_usage(error), lang)
+    except click.Abort:
+        return _fail(Text("stopped", "已中止"), lang)
+    except HeadwiseError as error:
+        return _fail(error.text, lang)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone, as with `| head`: nothing is wrong
+        return 0
+    return status if isinstance(status, int) else 0
+
+
+def _fail(text: Text, lang: Lang) -> int:
+    label = Text("error: ", "错误：").to(lang)
+    click.echo(label + " ".join(text.to(lang).split()), err=True)
+    return BAD_INPUT
+
+
+def _usage(error: click.ClickException) -> Text:
+    """click's message, with the kind of mistake in Chinese before it."""
+    kinds = (
+        (click.NoSuchOption, "没有这个选项"),
+        (click.MissingParameter, "缺少参数"),
+        (click.BadParameter, "参数值无效"),
+        (click.UsageError, "用法不对"),
+    )
+    message = error.format_message()
+    kind = next((zh for cls, zh in kinds if isinstance(error, cls)), "出错")
+    return Text(message, f"{kind}：{message}")

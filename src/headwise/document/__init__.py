@@ -1,1 +1,29 @@
-"""document."""
+"""Documents: blocks that a face builds, and the formats they are rendered to."""
+
+from headwise.document.blocks import (
+    Block,
+    Code,
+    Document,
+    Formula,
+    Heading,
+    HeatMap,
+    Matrix,
+    Notice,
+    Paragraph,
+    Table,
+    Working,
+)
+
+__all__ = [
+    "Block",
+    "Code",
+    "Document",
+    "Formula",
+    "Heading",
+    "HeatMap",
+    "Matrix",
+    "Notice",
+    "Paragraph",
+    "Table",
+    "Working",
+]

@@ -1,0 +1,144 @@
+"""How the command line speaks: commands and errors in the reader's language.
+
+A word of the command line is one file here with ``SUMMARY`` and ``command(lang)``. Such a file
+imports nothing heavy at its top, so that ``headwise --help`` answers without loading torch.
+"""
+
+import locale
+import os
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from headwise.lang import LANGS, Lang, Text
+
+WORDS = ("explain", "check", "verify", "inspect", "models", "demo")
+"""Every word there is, in the order the help shows them."""
+
+_PART = {
+    "Usage:": "用法：",
+    "Options": "选项",
+    "Commands": "命令",
+    "Show this message and exit.": "显示此帮助并退出。",
+}
+
+
+class ChineseFormatter(click.HelpFormatter):
+    """click's help with its own few words in Chinese."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, args, prefix or f"{_PART['Usage:']} ")
+
+    def write_heading(self, heading: str) -> None:
+        super().write_heading(_PART.get(heading, heading))
+
+    def write_dl(
+        self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        super().write_dl([(a, _PART.get(b, b)) for a, b in rows], col_max, col_spacing)
+
+
+class ChineseContext(click.Context):
+    """A context whose help is Chinese."""
+
+    formatter_class = ChineseFormatter
+
+
+class Words(click.Group):
+    """The group that loads a word's file only when that word is used or listed."""
+
+    def __init__(self, lang: Lang, version: str) -> None:
+        super().__init__(
+            "headwise",
+            help=_HELP.to(lang),
+            params=[_lang_option(lang), _version_option(version, lang)],
+            no_args_is_help=True,
+        )
+        self.lang = lang
+        if lang == "zh":
+            self.context_class = ChineseContext
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(WORDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in WORDS:
+            return None
+        command: click.Command = import_module(f"headwise.cli.{cmd_name}").command(self.lang)
+        if self.lang == "zh":
+            command.context_class = ChineseContext
+        return command
+
+
+_HELP = Text(
+    "Multi-head attention you can read, prove, run and see.",
+    "可以读懂、验证、运行和看见的多头注意力。",
+)
+
+
+def _lang_option(lang: Lang) -> click.Option:
+    text = Text(
+        "Language of everything printed; default from HEADWISE_LANG or the locale.",
+        "输出语言；默认取自 HEADWISE_LANG 或系统语言。",
+    )
+    return click.Option(
+        ["--lang"], type=click.Choice(LANGS), help=text.to(lang), expose_value=False
+    )
+
+
+def _version_option(version: str, lang: Lang) -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        del param
+        if value:
+            click.echo(f"headwise {version}")
+            ctx.exit()
+
+    text = Text("Print the version.", "显示版本。")
+    return click.Option(
+        ["--version"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=show,
+        help=text.to(lang),
+    )
+
+
+def language(argv: Sequence[str]) -> tuple[Lang, list[str]]:
+    """The language asked for, and the arguments without ``--lang``.
+
+    ``--lang`` may stand anywhere; without it the environment decides.
+
+    Example:
+        >>> language(["explain", "--lang", "zh", "--heads", "2"])
+        ('zh', ['explain', '--heads', '2'])
+    """
+    rest, asked = list(argv), ""
+    for i, word in enumerate(rest):
+        if word == "--":
+            break
+        if word.startswith("--lang="):
+            asked = rest.pop(i).removeprefix("--lang=")
+            break
+        if word == "--lang" and i + 1 < len(rest):
+            asked = rest.pop(i + 1)
+            rest.pop(i)
+            break
+    if asked and asked not in LANGS:
+        raise click.BadParameter(
+            f"{asked!r} is not one of 'en', 'zh'; {asked!r} 不是 'en' 或 'zh'", param_hint="--lang"
+        )
+    return _known(asked) or _environment(), rest
+
+
+def _environment() -> Lang:
+    asked = _known(os.environ.get("HEADWISE_LANG", ""))
+    name = locale.getlocale()[0] or os.environ.get("LANG", "")
+    return asked or ("zh" if name.lower().startswith(("zh", "chinese")) else "en")
+
+
+def _known(word: str) -> Lang | None:
+    return "zh" if word == "zh" else "en" if word == "en" else None
