@@ -6,7 +6,7 @@ imports nothing heavy at its top, so that ``headwise --help`` answers without lo
 
 import locale
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 
 import click
@@ -34,7 +34,7 @@ class ChineseFormatter(click.HelpFormatter):
         super().write_heading(_PART.get(heading, heading))
 
     def write_dl(
-        self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
         super().write_dl([(a, _PART.get(b, b)) for a, b in rows], col_max, col_spacing)
 

@@ -1,0 +1,259 @@
+"""Every number of one multi-head attention on one sequence, in float64, each under its name.
+
+Source of the symbols: Vaswani et al. 2017, section 3.2. Heads are numbered from 1 as in the paper
+and in worked examples, rows from 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call
+from headwise.errors import BadValue
+from headwise.lang import Text
+from headwise.masks import Mask
+from headwise.reference import Steps, reference
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """The weights of the four projections, laid out as in `torch.nn.Linear`: y = x Wᵀ + b.
+
+    Attributes:
+        q, k, v: (H D, E), (H D, E), (H Dv, E).
+        out: (E, H Dv).
+        q_bias, k_bias, v_bias, out_bias: one number for each row of the weight, or None for 0.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    q_bias: Tensor | None = None
+    k_bias: Tensor | None = None
+    v_bias: Tensor | None = None
+    out_bias: Tensor | None = None
+
+    @classmethod
+    def identity(cls, embed_dim: int) -> "Projections":
+        """Projections that change nothing: Q = K = V = X, and the output is the concatenation."""
+        eye = torch.eye(embed_dim, dtype=torch.float64)
+        return cls(eye, eye, eye, eye)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """One named matrix of the computation.
+
+    Attributes:
+        key: what it is: one of `KEYS`.
+        head: which head, from 1; None where it belongs to all.
+        values: (rows, columns) in float64; rows are queries, or keys for "k" and "v".
+        name: what a person calls it.
+        latex: its symbol.
+    """
+
+    key: str
+    head: int | None
+    values: Tensor
+    name: Text
+    latex: str
+
+
+KEYS = {
+    "x": (Text("input", "输入"), "X"),
+    "Q": (Text("queries", "查询"), "Q"),
+    "K": (Text("keys", "键"), "K"),
+    "V": (Text("values", "值"), "V"),
+    "q": (Text("queries of the head", "该头的查询"), "Q_{%d}"),
+    "k": (Text("keys of the head", "该头的键"), "K_{%d}"),
+    "v": (Text("values of the head", "该头的值"), "V_{%d}"),
+    "score": (Text("scores", "得分"), "S_{%d}"),
+    "scaled": (Text("scaled scores", "缩放后的得分"), r"\tilde{S}_{%d}"),
+    "masked": (Text("scores with bias and mask", "加偏置和掩码后的得分"), r"\hat{S}_{%d}"),
+    "softmax": (Text("softmax", "softmax"), "A_{%d}"),
+    "head": (Text("output of the head", "该头的输出"), r"\mathrm{head}_{%d}"),
+    "concat": (Text("concatenation", "拼接"), r"\mathrm{Concat}"),
+    "output": (Text("output", "输出"), r"\mathrm{Output}"),
+}
+"""Every quantity in the order of the computation: its name, and its symbol (with a head's number)."""
+
+PER_HEAD = ("q", "k", "v", "score", "scaled", "masked", "softmax", "head")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One attention with all its numbers.
+
+    Attributes:
+        tokens: a label for each row of X.
+        heads: H.
+        scale: the factor on the scores.
+        projections: the weights used.
+        changed: whether a mask or a bias changed the scores.
+        quantities: every matrix, in the order of the computation.
+    """
+
+    tokens: tuple[str, ...]
+    heads: int
+    scale: float
+    projections: Projections
+    changed: bool
+    quantities: tuple[Quantity, ...]
+
+    def get(self, key: str, head: int | None = None) -> Tensor:
+        """The values of one quantity; ``head`` counts from 1.
+
+        Raises:
+            BadValue: if there is no such quantity.
+        """
+        for quantity in self.quantities:
+            if (quantity.key, quantity.head) == (key, head):
+                return quantity.values
+        raise BadValue(
+            f"trace: no quantity {key!r} of head {head}; keys are {', '.join(KEYS)}",
+            f"trace：没有头 {head} 的量 {key!r}；可用的有 {', '.join(KEYS)}",
+        )
+
+
+def trace(
+    x: Tensor,
+    heads: int,
+    *,
+    projections: Projections | None = None,
+    tokens: Sequence[str] | None = None,
+    mask: Mask | Tensor | None = None,
+    scale: float | None = None,
+) -> Trace:
+    """Compute one multi-head self-attention and keep every number.
+
+    Args:
+        x: the input (L, E).
+        heads: H; without ``projections`` it must divide E.
+        projections: the weights; None means identity.
+        tokens: L labels; None numbers the rows.
+        mask: who may attend to whom, and what is added to the scores.
+        scale: factor on the scores; None means 1/sqrt(D).
+
+    Raises:
+        BadValue: if a size does not fit; the message names it.
+
+    Example:
+        >>> t = trace(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), heads=1, scale=1.0)
+        >>> t.get("softmax", 1)[0].tolist() == [torch.e / (1 + torch.e), 1 / (1 + torch.e)]
+        True
+    """
+    weights = Projections.identity(x.shape[-1]) if projections is None else projections
+    _check(x, heads, weights, tokens)
+    wide = x.detach().to(torch.float64)
+    whole = {
+        name: _project(wide, weight, bias)
+        for name, weight, bias in (
+            ("Q", weights.q, weights.q_bias),
+            ("K", weights.k, weights.k_bias),
+            ("V", weights.v, weights.v_bias),
+        )
+    }
+    q, k, v = (_split(whole[name], heads) for name in "QKV")
+    call = Call.of(q, k, v, mask=mask, scale=scale)
+    steps = reference(call)
+    concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
+    values = {"x": wide, **whole, **_per_head(steps)}
+    values |= {"concat": concat, "output": _project(concat, weights.out, weights.out_bias)}
+    return Trace(
+        tokens=tuple(map(str, range(len(x))) if tokens is None else tokens),
+        heads=heads,
+        scale=call.scale,
+        projections=weights,
+        changed=call.mask.biased or not bool(steps.allowed.all()),
+        quantities=tuple(_quantities(values, heads)),
+    )
+
+
+def _per_head(steps: Steps) -> dict[str, Tensor]:
+    """The steps of the reference under their keys here, each (H, rows, columns)."""
+    return {
+        "q": steps.q[0],
+        "k": steps.k[0],
+        "v": steps.v[0],
+        "score": steps.dots[0],
+        "scaled": steps.scaled[0],
+        "masked": steps.scores[0],
+        "softmax": steps.weights[0],
+        "head": steps.output[0],
+    }
+
+
+def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
+    before = [key for key in KEYS if key not in PER_HEAD and key not in ("concat", "output")]
+    found = [Quantity(key, None, values[key], *KEYS[key]) for key in before]
+    for head in range(1, heads + 1):
+        for key in PER_HEAD:
+            name, latex = KEYS[key]
+            found.append(Quantity(key, head, values[key][head - 1], name, latex % head))
+    return found + [Quantity(key, None, values[key], *KEYS[key]) for key in ("concat", "output")]
+
+
+def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    wide = None if bias is None else bias.detach().to(torch.float64)
+    return torch.nn.functional.linear(x, weight.detach().to(torch.float64), wide)
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """(L, H D) as (1, H, L, D)."""
+    length, width = x.shape
+    return x.reshape(length, heads, width // heads).transpose(0, 1)[None]
+
+
+def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | None) -> None:
+    if x.dim() != 2 or not x.is_floating_point() or not x.numel():
+        raise BadValue(
+            f"x: expected numbers (L, E), at least one row and column, got {tuple(x.shape)}",
+            f"x：应为至少一行一列的数 (L, E)，收到 {tuple(x.shape)}",
+        )
+    if not bool(x.isfinite().all()):
+        row, column = (~x.isfinite()).nonzero()[0].tolist()
+        raise BadValue(
+            f"x: every number must be finite, got {x[row, column].item()} in row {row}, "
+            f"column {column}; replace it",
+            f"x：每个数都必须有限，第 {row} 行第 {column} 列为 {x[row, column].item()}；请替换",
+        )
+    if tokens is not None and len(tokens) != len(x):
+        raise BadValue(
+            f"tokens: expected {len(x)}, one for each row of x, got {len(tokens)}",
+            f"tokens：应有 {len(x)} 个（x 的每行一个），收到 {len(tokens)} 个",
+        )
+    _check_weights(x.shape[1], heads, weights)
+
+
+def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
+    sizes = {"q": weights.q.shape[0], "k": weights.k.shape[0], "v": weights.v.shape[0]}
+    for name, size in sizes.items():
+        if heads < 1 or size % heads:
+            raise BadValue(
+                f"heads: {heads} heads cannot share the {size} columns of {name.upper()} evenly; "
+                f"choose a divisor of {size}, or give projections to heads * head_dim",
+                f"heads：{heads} 个头无法平分 {name.upper()} 的 {size} 列；"
+                f"请选择 {size} 的约数，或给出投影到 heads * head_dim 的权重",
+            )
+    inner = sizes["v"]
+    expected = {
+        "q": (sizes["k"], embed_dim),
+        "k": (sizes["k"], embed_dim),
+        "v": (inner, embed_dim),
+        "out": (weights.out.shape[0], inner),
+    }
+    for name, shape in expected.items():
+        weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
+        wrong = tuple(weight.shape) != shape
+        if wrong or (bias is not None and tuple(bias.shape) != shape[:1]):
+            got = tuple(weight.shape) if wrong else tuple(bias.shape)
+            what = name if wrong else f"{name}_bias"
+            raise BadValue(
+                f"weights: {what} must be {shape if wrong else shape[:1]} for an input of "
+                f"{embed_dim} columns, got {got}; rows are outputs, as in torch.nn.Linear",
+                f"weights：输入有 {embed_dim} 列时 {what} 应为 {shape if wrong else shape[:1]}，"
+                f"收到 {got}；行是输出，与 torch.nn.Linear 相同",
+            )
