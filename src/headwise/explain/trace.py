@@ -78,7 +78,7 @@ KEYS = {
     "concat": (Text("concatenation", "拼接"), r"\mathrm{Concat}"),
     "output": (Text("output", "输出"), r"\mathrm{Output}"),
 }
-"""Every quantity in the order of the computation: its name, and its symbol (with a head's number)."""
+"""Every quantity in the order of the computation: its name and its symbol."""
 
 PER_HEAD = ("q", "k", "v", "score", "scaled", "masked", "softmax", "head")
 
