@@ -79,10 +79,10 @@ class Mask(ABC):
         rows = self.dense(frame)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
 
-    def __and__(self, other: "Mask") -> "Mask":
+    def __and__(self, other: object) -> "Mask":
         return And(self, _mask(other))
 
-    def __or__(self, other: "Mask") -> "Mask":
+    def __or__(self, other: object) -> "Mask":
         return Or(_pure(self, "|"), _pure(_mask(other), "|"))
 
     def __invert__(self) -> "Mask":

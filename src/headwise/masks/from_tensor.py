@@ -76,8 +76,8 @@ class FromTensor(Mask):
             )
         batch, heads = self.tensor.shape[:2]
         return self.tensor[
-            b if batch > 1 else torch.zeros_like(b),
-            h if heads > 1 else torch.zeros_like(h),
+            b if batch > 1 else b.new_zeros(()),
+            h if heads > 1 else h.new_zeros(()),
             q - self.offset,
             k,
         ]

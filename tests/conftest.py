@@ -1,0 +1,21 @@
+"""Shapes are checked at run time here: the rooms of the arithmetic load through beartype."""
+
+import pytest
+import torch
+from hypothesis import settings
+from jaxtyping import install_import_hook
+
+CHECKED = ["headwise.reference", "headwise.engines", "headwise.masks.base", "headwise.positions"]
+"""Rooms whose annotations hold at run time. Doors that validate their own arguments are left out:
+there the test is that *their* message comes."""
+
+install_import_hook(CHECKED, "beartype.beartype")
+
+settings.register_profile("headwise", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("headwise")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test starts from the same random numbers."""
+    torch.manual_seed(0)

@@ -1,0 +1,79 @@
+"""Small attentions for the tests: every size is a different prime, but for H, which G divides."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import headwise as hw
+from headwise.call import Call, Result
+from headwise.masks import Mask, appended
+from headwise.reference import reference
+from headwise.verify.budget import accept
+
+BATCH, HEADS, GROUPS, QUERIES, KEYS, DIM, VALUE_DIM = 2, 6, 3, 5, 7, 11, 13
+
+
+def tensors(
+    queries: int = QUERIES,
+    keys: int = KEYS,
+    *,
+    groups: int = GROUPS,
+    dtype: torch.dtype = torch.float64,
+    batch: int = BATCH,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q (B, H, Lq, D), k (B, G, Lk, D), v (B, G, Lk, Dv) that want gradients."""
+    shapes = (
+        (batch, HEADS, queries, DIM),
+        (batch, groups, keys, DIM),
+        (batch, groups, keys, VALUE_DIM),
+    )
+    q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes)
+    return q, k, v
+
+
+def every_mask(queries: int = QUERIES, keys: int = KEYS, batch: int = BATCH) -> list[Mask]:
+    """Each mask there is, and compositions, with blind rows and hidden keys among them."""
+    pairs = torch.rand(batch, HEADS, queries, keys) > 0.5
+    pairs[0, 0, 0] = False  # a blind row in one head of one sample
+    bias = torch.randn(queries, keys).masked_fill(torch.rand(queries, keys) > 0.7, -torch.inf)
+    lengths = ([keys - 2, 0] * batch)[:batch]
+    return [
+        hw.full(),
+        hw.causal(),
+        hw.window(2, 1),
+        hw.window(0, 0),
+        hw.padding(lengths),
+        hw.padding(torch.rand(batch, keys) > 0.4),
+        hw.from_tensor(pairs),
+        hw.from_tensor(bias, "q k"),
+        appended(hw.causal(), 2),
+        hw.causal() & hw.window(3, 0) & hw.padding(lengths),
+        ~hw.causal() | hw.window(1, 0),
+        ~hw.padding(lengths),
+        hw.causal() & hw.from_tensor(torch.randn(HEADS, queries, keys), "h q k"),
+    ]
+
+
+def identity(mask: Mask) -> str:
+    """A test's name for a mask."""
+    return mask.name
+
+
+def accept_with_gradients(call: Call, result: Result) -> None:
+    """Assert that an engine's output and every gradient of it are accepted."""
+    oracle, plain = reference(call), reference(call, call.q.dtype)
+    accept(result.output, plain.output, oracle.output)
+    seed = torch.randn_like(oracle.output)
+    inputs = (call.q, call.k, call.v)
+    for x, n, o in zip(
+        _gradients(result.output, inputs, seed),
+        _gradients(plain.output, inputs, seed),
+        _gradients(oracle.output, inputs, seed),
+        strict=True,
+    ):
+        accept(x, n, o)
+
+
+def _gradients(output: Tensor, inputs: Sequence[Tensor], seed: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(output, inputs, seed.to(output.dtype))

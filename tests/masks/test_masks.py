@@ -1,0 +1,240 @@
+"""What every mask keeps: its picture, its algebra, and the truth of its tiles."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.examples import BATCH, HEADS, every_mask, identity
+
+import headwise as hw
+from headwise.errors import BadType, BadValue
+from headwise.masks import MASKS, Mask, Tile, appended
+from headwise.shapes import Frame
+
+CPU = torch.device("cpu")
+
+
+def frame(queries: int, keys: int, offset: int | None = None) -> Frame:
+    return Frame(BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU)
+
+
+@st.composite
+def masks(draw, queries: int, keys: int) -> Mask:
+    """Any mask made of the leaves and & | ~ (biased leaves have no place under | and ~)."""
+    leaves = [mask for mask in every_mask(queries, keys) if not mask.biased]
+    tree = st.recursive(
+        st.sampled_from(leaves),
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1]),
+            st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
+            inner.map(lambda mask: ~mask),
+        ),
+        max_leaves=5,
+    )
+    return draw(tree)
+
+
+@st.composite
+def rectangles(draw, queries: int, keys: int, offset: int) -> tuple[range, range]:
+    q0, k0 = draw(st.integers(0, queries - 1)), draw(st.integers(0, keys - 1))
+    q1, k1 = draw(st.integers(q0 + 1, queries)), draw(st.integers(k0 + 1, keys))
+    return range(q0 + offset, q1 + offset), range(k0, k1)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 7), (7, 5), (5, 5)])
+@given(data=st.data())
+def test_a_tile_is_never_empty_where_a_pair_may_attend_nor_full_where_one_may_not(
+    queries, keys, data
+):
+    place = frame(queries, keys)
+    mask = data.draw(masks(queries, keys)).resolve(place)
+    q, k = data.draw(rectangles(queries, keys, place.offset))
+    part = mask.dense(place)[..., q.start - place.offset : q.stop - place.offset, k.start : k.stop]
+    kind = mask.tile(q, k)
+    assert kind is not Tile.EMPTY or not part.any()
+    assert kind is not Tile.FULL or part.all()
+
+
+@pytest.mark.parametrize("mask", every_mask(), ids=identity)
+@given(data=st.data())
+def test_the_tiles_of_each_leaf_are_true(mask, data):
+    place = frame(5, 7)
+    resolved = mask.resolve(place)
+    q, k = data.draw(rectangles(5, 7, place.offset))
+    part = resolved.dense(place)[..., q.start - 2 : q.stop - 2, k.start : k.stop]
+    kind = resolved.tile(q, k)
+    assert kind is not Tile.EMPTY or not part.any()
+    assert kind is not Tile.FULL or part.all()
+
+
+@given(data=st.data())
+def test_the_algebra_is_that_of_sets(data):
+    place = frame(5, 7)
+    a, b = data.draw(masks(5, 7)), data.draw(masks(5, 7))
+    left, right = a.dense(place), b.dense(place)
+    assert torch.equal((a & b).dense(place), torch.logical_and(left, right))
+    assert torch.equal((a | b).dense(place), torch.logical_or(left, right))
+    assert torch.equal((~a).dense(place), ~left)
+    assert ~~a == a
+
+
+def test_masks_without_tensors_are_equal_by_value():
+    assert hw.causal() & hw.window(3, 0) == hw.causal() & hw.window(3, 0)
+    assert hw.window(3, 0) != hw.window(4, 0)
+    assert len({hw.causal(), hw.causal(), hw.full()}) == 2
+
+
+@pytest.mark.parametrize(
+    ("mask", "name"),
+    [
+        (hw.causal() & hw.window(3, 0), "causal() & window(3, 0)"),
+        (~(hw.causal() | hw.full()), "~(causal() | full())"),
+        ((hw.causal() | hw.full()) & hw.window(1, 2), "(causal() | full()) & window(1, 2)"),
+        (hw.padding([3, 0]), "padding([3, 0])"),
+        (hw.from_tensor(torch.ones(2, 3).bool()), "from_tensor(<bool (2, 3)>)"),
+        (appended(hw.causal(), 1), "appended(causal(), 1)"),
+    ],
+)
+def test_a_mask_is_shown_as_the_expression_that_makes_it(mask, name):
+    assert repr(mask) == name
+
+
+def test_every_mask_is_in_the_catalogue_and_alphabetical():
+    assert [mask.__name__ for mask in MASKS] == sorted(mask.__name__ for mask in MASKS)
+
+
+def test_window_sees_its_own_key_and_the_counts_it_names():
+    """Case 21: 'window 4' is two numbers; here both can be said."""
+    allowed = (hw.causal() & hw.window(3, 0)).dense(frame(11, 11))[0, 0]
+    assert allowed[10].sum() == 4
+    assert (hw.causal() & hw.window(4, 0)).dense(frame(11, 11))[0, 0, 10].sum() == 5
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "counts"),
+    [(1, 8, [8]), (2, 6, [5, 6]), (5, 2, [0, 0, 0, 1, 2])],
+)
+def test_case_17_causal_is_aligned_lower_right(queries, keys, counts):
+    assert hw.causal().dense(frame(queries, keys))[0, 0].sum(-1).tolist() == counts
+
+
+def test_an_offset_moves_the_queries():
+    rows = hw.causal().dense(frame(2, 6, offset=1))[0, 0].int().tolist()
+    assert rows == [[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
+
+
+def test_a_tensor_row_belongs_to_a_query_whatever_the_offset():
+    pairs = torch.tensor([[True, False, True], [False, True, False]])
+    assert torch.equal(hw.from_tensor(pairs, "q k").dense(frame(2, 3, offset=7))[0, 0], pairs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((5, 7), None),
+        ((2, 5, 7), None),
+        ((6, 5, 7), None),
+        ((1, 5, 7), None),
+        ((2, 6, 5, 7), None),
+        ((1, 6, 5, 7), None),
+        ((2, 1, 5, 7), None),
+        ((2, 5, 7), "b q k"),
+        ((6, 5, 7), "h q k"),
+    ],
+)
+def test_case_11_every_shape_that_can_be_read_is_read_batch_major(shape, layout):
+    pairs = torch.rand(shape) > 0.5
+    dense = hw.from_tensor(pairs, layout).dense(frame(5, 7)).expand(2, 6, 5, 7)
+    axes = {2: "q k", 4: "b h q k"}.get(len(shape), "b q k" if shape[0] in (1, 2) else "h q k")
+    expected = pairs[None, None] if axes == "q k" else pairs
+    expected = expected[:, None] if axes == "b q k" else expected
+    expected = expected[None] if axes == "h q k" else expected
+    assert torch.equal(dense, expected.expand(2, 6, 5, 7))
+
+
+def test_a_shape_that_fits_twice_is_refused_with_the_way_out():
+    place = Frame(3, 3, 5, 7, 2, CPU)
+    with pytest.raises(BadValue, match="can be read as 'b q k' or 'h q k'; say which with"):
+        hw.from_tensor(torch.ones(3, 5, 7).bool()).dense(place)
+    dense = hw.from_tensor(torch.ones(3, 5, 7).bool(), "h q k").dense(place)
+    assert dense.shape == (1, 3, 5, 7)
+
+
+def test_case_12_a_mask_that_could_be_padding_is_never_read_in_silence():
+    place = Frame(5, 2, 5, 7, 2, CPU)
+    with pytest.raises(BadValue, match=r"can be \(Lq, Lk\) or the padding \(B, Lk\)"):
+        hw.from_tensor(torch.ones(5, 7).bool()).dense(place)
+    assert hw.from_tensor(torch.ones(5, 7).bool(), "q k").dense(place).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_cases_5_and_6_the_lowest_number_of_a_dtype_blocks(dtype):
+    lowest = torch.zeros(5, 7, dtype=dtype)
+    lowest[:, 3] = torch.finfo(dtype).min
+    lowest[2] = -torch.inf
+    mask = hw.from_tensor(lowest, "q k")
+    both = (mask & mask).resolve(frame(5, 7))
+    allowed = both.dense(frame(5, 7))[0, 0]
+    assert not allowed[:, 3].any()
+    assert not allowed[2].any()
+    assert allowed[0].sum() == 6
+    assert both.bias(*frame(5, 7).indices()).isfinite().all()
+
+
+def test_a_bfloat16_lowest_blocks_after_a_cast_to_float32():
+    values = torch.full((5, 7), torch.finfo(torch.bfloat16).min).float()
+    assert not hw.from_tensor(values, "q k").dense(frame(5, 7)).any()
+
+
+def test_biases_add_under_and():
+    a, b = torch.randn(5, 7), torch.randn(5, 7)
+    mask = (hw.from_tensor(a, "q k") & hw.from_tensor(b, "q k") & hw.causal()).resolve(frame(5, 7))
+    assert torch.equal(mask.bias(*frame(5, 7).indices())[0, 0], a + b)
+
+
+def test_case_9_a_float_mask_of_zeros_and_ones_is_refused():
+    with pytest.raises(BadValue, match=r"only 0 and 1; .* pass \.bool\(\)"):
+        hw.from_tensor(torch.tril(torch.ones(5, 5)))
+    hw.from_tensor(torch.zeros(5, 5))
+    hw.from_tensor(torch.tril(torch.ones(5, 5)) * 2)
+
+
+def test_drawing():
+    assert hw.window(1, 0).draw(3) == "■ · ·\n■ ■ ·\n· ■ ■"
+    assert hw.causal().draw(2, 3) == "■ ■ ·\n■ ■ ■"
+    with pytest.raises(BadValue, match=r"holds 5 queries and 7 keys; use draw\(5, 7\)"):
+        hw.from_tensor(torch.ones(5, 7).bool()).draw(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: hw.window(-1, 0), BadValue, r"left must be >= 0, got -1; use window\(0, 0\)"),
+        (lambda: hw.window(0, -2), BadValue, "right must be >= 0, got -2"),
+        (lambda: hw.window(1.5, 0), BadType, "left must be an integer, got 1.5"),
+        (lambda: hw.window(True, 0), BadType, "left must be an integer, got True"),
+        (lambda: hw.padding([-1]), BadValue, "a length must be >= 0, got -1"),
+        (lambda: hw.padding("ab"), BadType, "expected a sequence of integer lengths"),
+        (lambda: hw.padding([1.0]), BadType, "expected a sequence of integer lengths"),
+        (lambda: hw.padding(torch.ones(2, 3)), BadType, r"got torch.float32 \(2, 3\)"),
+        (lambda: hw.padding(torch.ones(2, 3, 4).bool()), BadType, r"got torch.bool \(2, 3, 4\)"),
+        (lambda: hw.from_tensor([1]), BadType, "expected a tensor, got list"),
+        (lambda: hw.from_tensor(torch.ones(2, 2).int()), BadType, "got torch.int32; for 0/1"),
+        (lambda: hw.from_tensor(torch.ones(2, 2).bool(), "k q"), BadValue, "unknown 'k q'"),
+        (lambda: hw.causal() & torch.ones(2), BadType, "only masks compose with & | ~, got Tensor"),
+        (lambda: ~hw.from_tensor(torch.randn(2, 2)), BadValue, "no meaning under '~'"),
+        (lambda: hw.full() | hw.from_tensor(torch.randn(2, 2)), BadValue, r"under '\|'"),
+        (lambda: hw.padding([1, 2, 3]).dense(frame(5, 7)), BadValue, "batch of 3, called with"),
+        (lambda: hw.padding(torch.ones(2, 5).bool()).dense(frame(5, 7)), BadValue, "for 5 keys"),
+        (lambda: hw.from_tensor(torch.ones(3, 3).bool()).dense(frame(5, 7)), BadValue, "not fit"),
+        (
+            lambda: hw.from_tensor(torch.ones(5, 7).bool()).rule(*frame(5, 7).indices()),
+            BadValue,
+            "has to be resolved",
+        ),
+    ],
+)
+def test_bad_input_is_named_with_the_way_out(make, error, message):
+    with pytest.raises(error, match=message) as caught:
+        make()
+    assert caught.value.text.zh != caught.value.text.en

@@ -1,0 +1,99 @@
+"""`attend`, `plan` and the validation of a call."""
+
+import pytest
+import torch
+
+import headwise as hw
+from headwise.call import Call, Result
+from headwise.engines import ENGINES
+from headwise.errors import BadType, BadValue
+from headwise.reference import reference
+from headwise.verify.budget import accept
+from tests.examples import tensors
+
+
+def test_without_need_the_output_with_need_a_result():
+    q, k, v = tensors(dtype=torch.float32)
+    result = hw.attend(q, k, v, need=["weights"])
+    assert isinstance(result, Result)
+    assert result.logsumexp is None
+    call = Call.of(q, k, v)
+    output = hw.attend(q, k, v)
+    accept(output, reference(call, torch.float32).output, reference(call).output)
+    accept(result.output, reference(call, torch.float32).output, reference(call).output)
+    assert isinstance(hw.attend(q, k, v, need=[]), Result)
+
+
+@pytest.mark.parametrize("engine", ["auto", "eager", "sdpa"])
+def test_an_engine_asked_for_by_name_runs(engine):
+    q, k, v = tensors(dtype=torch.float32)
+    call = Call.of(q, k, v, mask=hw.causal())
+    output = hw.attend(q, k, v, mask=hw.causal(), engine=engine)
+    accept(output, reference(call, torch.float32).output, reference(call).output)
+
+
+def test_a_bare_tensor_is_a_mask():
+    q, k, v = tensors()
+    pairs = torch.rand(5, 7) > 0.5
+    assert torch.equal(
+        hw.attend(q, k, v, mask=pairs), hw.attend(q, k, v, mask=hw.from_tensor(pairs, "q k"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"q": [1.0]}, BadType, "q: expected a tensor, got list"),
+        ({"q": torch.zeros(5, 11)}, BadValue, r"q: expected a floating point tensor .*unflatten"),
+        ({"k": torch.zeros(2, 3, 7, 11).long()}, BadValue, "k: expected a floating point tensor"),
+        ({"k": torch.zeros(3, 3, 7, 11)}, BadValue, "batch size B of all three must agree"),
+        ({"k": torch.zeros(2, 3, 7, 10)}, BadValue, "head dim D of q and k must agree"),
+        ({"v": torch.zeros(2, 6, 7, 13)}, BadValue, "head count G of k and v must agree"),
+        ({"v": torch.zeros(2, 3, 8, 13)}, BadValue, "length Lk of k and v must agree"),
+        ({"v": torch.zeros(2, 3, 7, 13).double()}, BadValue, "must share one dtype"),
+        ({"q": torch.zeros(2, 5, 5, 11)}, BadValue, "H must be a multiple of G .* H=5, G=3"),
+        ({"mask": "causal"}, BadType, r"expected a mask, a tensor or None, got str; for example"),
+        ({"mask": torch.ones(3, 3).bool()}, BadValue, "does not fit"),
+        ({"scale": float("nan")}, BadValue, "scale: expected a finite number"),
+        ({"scale": True}, BadValue, "scale: expected a finite number"),
+        ({"dropout": 1.5}, BadValue, "dropout: expected a probability from 0 to 1, got 1.5"),
+        ({"dropout": -0.1}, BadValue, "dropout: expected a probability"),
+        ({"offset": 1.0}, BadType, "offset: expected an integer or None, got 1.0"),
+        ({"need": "weights"}, BadType, r"need: .*; use need=\('weights',\)"),
+        ({"need": ["wieghts"]}, BadValue, "need: unknown 'wieghts'; expected one of 'weights', 'l"),
+        ({"engine": "cuda"}, BadValue, "unknown 'cuda'; expected one of 'auto', 'sdpa', 'eager'"),
+    ],
+)
+@pytest.mark.parametrize("door", [hw.attend, hw.plan])
+def test_bad_input_is_named_with_the_way_out(door, change, error, message):
+    q, k, v = (t.detach() for t in tensors(dtype=torch.float32))
+    arguments = {"q": q, "k": k, "v": v} | change
+    with pytest.raises(error, match=message) as caught:
+        door(**arguments)
+    assert caught.value.text.zh != caught.value.text.en
+
+
+def test_a_plan_names_the_engine_the_reasons_and_the_cost():
+    q, k, v = tensors(300, 300, dtype=torch.float32)
+    plan = hw.plan(q, k, v, mask=hw.causal(), need=["weights"])
+    assert plan.engine == "eager"
+    assert [reason.en for reason in plan.refused["sdpa"]] == ["it does not return weights"]
+    assert plan.tiles == {"empty": 3, "mixed": 3, "full": 3}
+    covered = 128 * 128 * 2 + 44 * 44 + 128 * 128 + 2 * 44 * 128  # diagonal tiles, then below it
+    assert plan.share == covered / 300**2
+    assert plan.flops == 2 * 2 * 6 * 300 * 300 * (11 + 13)
+    moved = q.numel() + k.numel() + v.numel() + 2 * 6 * 300 * 13 + 2 * (2 * 6 * 300 * 300)
+    assert plan.bytes == 4 * moved
+
+
+def test_a_plan_is_told_in_both_languages():
+    plan = hw.plan(*tensors(), need=["logsumexp"])
+    assert "not sdpa: it does not return logsumexp" in str(plan)
+    assert "未用 sdpa: 它不返回 logsumexp" in plan.describe("zh")
+
+
+def test_a_plan_chooses_what_attend_runs():
+    q, k, v = tensors(dtype=torch.float32)
+    assert hw.plan(q, k, v).engine == ENGINES[0].NAME == "sdpa"
+    assert hw.plan(q, k, v, engine="eager").engine == "eager"
+    assert hw.plan(*tensors(0, 0)).share == 0
