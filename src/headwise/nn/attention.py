@@ -1,0 +1,320 @@
+"""Multi-head attention with its projections, in the shape of `torch.nn.MultiheadAttention`."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from headwise.attention import AUTO, attend
+from headwise.engines import ENGINES
+from headwise.errors import BadType, one_of
+from headwise.masks import Mask, appended, full
+from headwise.nn import init as initial
+from headwise.nn.inputs import as_given, batch_first, check_dtypes, check_inputs
+from headwise.nn.packing import NAMES, NotPacked, pack, unpack
+from headwise.nn.sizes import check_dropout, check_groups, check_positive, head_size
+from headwise.nn.torch_masks import from_torch, real_keys, together
+from headwise.positions import Position
+from headwise.shapes import Frame
+
+
+class MultiheadAttention(nn.Module):
+    """Several attentions side by side, each on its own projection of the input.
+
+        query (B, L, E)   key (B, S, kdim)   value (B, S, vdim)
+             │ q_proj          │ k_proj           │ v_proj          1 project
+        (B, H, L, D)      (B, G, S, D)       (B, G, S, D)           2 split
+             └────────────── attend ──────────────┘                 3 score, softmax, sum: per head
+                        (B, H, L, D)
+                             │                                      4 concatenate
+                        (B, L, H·D)
+                             │ out_proj                             5 project
+                        (B, L, E)
+
+    The constructor's positional arguments, `forward` and the `state_dict` are those of
+    `torch.nn.MultiheadAttention`. The projections are `nn.Linear` modules that are called, so that
+    hooks, LoRA and quantisation on them work.
+
+    Args:
+        embed_dim: E, the size of the query and of the output (the paper's d_model).
+        num_heads: H.
+        dropout: probability with which a weight is dropped while training.
+        bias: whether the projections have a bias.
+        add_bias_kv: whether a learned key and value are appended to the sequence.
+        add_zero_attn: whether a key and a value of zeros are appended to the sequence.
+        kdim: the size of the key; None means embed_dim.
+        vdim: the size of the value; None means embed_dim.
+        batch_first: whether input and output are (B, L, E) and not (L, B, E).
+        device: where the parameters are made.
+        dtype: their type.
+        mask: a mask that holds in every call, together with what the call brings.
+        position: what is added to query, key and value before they are projected; query i stands
+            at position i + (S - L).
+        num_kv_heads: G, how many key/value heads the H heads share; None means H.
+        head_dim: D; None means E / H.
+        engine: which engine runs it, as in `headwise.attend`.
+        init: how the projections start, "xavier_uniform", "xavier_normal", "orthogonal" or
+            "torch", or a mapping from "q", "k", "v", "out" to one of the first three; the
+            variances stand in `headwise.nn.init`.
+
+    Raises:
+        BadType, BadValue: an argument is wrong; the message names it and the way out.
+
+    Source: Vaswani et al. 2017, section 3.2.2; W^Q, W^K, W^V of head h are rows h·D to (h+1)·D of
+        q_proj.weight, k_proj.weight, v_proj.weight, transposed; W^O is out_proj.weight, transposed.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.MultiheadAttention(8, 2, batch_first=True, mask=hw.causal())
+        >>> x = torch.zeros(1, 3, 8)
+        >>> output, weights = layer(x, x, x)
+        >>> output.shape
+        torch.Size([1, 3, 8])
+        >>> weights[0, 1].tolist()  # equal scores, two visible keys
+        [0.5, 0.5, 0.0]
+    """
+
+    _qkv_same_embed_dim = False  # keeps torch's encoder layer from bypassing this module
+    in_proj_weight = NotPacked()
+    in_proj_bias = NotPacked()
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        mask: Mask | None = None,
+        position: Position | None = None,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        engine: str = AUTO,
+        init: str | Mapping[str, str] = "xavier_uniform",
+    ) -> None:
+        super().__init__()
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        names = ("embed_dim", "num_heads", "kdim", "vdim", "num_kv_heads")
+        check_positive({name: getattr(self, name) for name in names})
+        check_groups(num_heads, self.num_kv_heads)
+        self.head_dim = head_size(embed_dim, num_heads, head_dim)
+        check_positive({"head_dim": self.head_dim})
+        self.dropout = check_dropout(dropout)
+        self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
+        self.mask, self.position, self.engine = _mask(mask), _position(position), _engine(engine)
+        self.init = initial.words(init)
+        self._make(bias, add_bias_kv, device, dtype)
+        self.register_state_dict_post_hook(pack)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(unpack)  # type: ignore[no-untyped-call]
+
+    def _make(
+        self,
+        bias: bool,
+        add_bias_kv: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """The parameters, empty until `reset_parameters`, so that each is drawn once."""
+        place = torch.get_default_device() if device is None else device
+
+        def linear(size: int, out: int) -> nn.Linear:
+            options = {"bias": bias, "device": place, "dtype": dtype}
+            made: nn.Linear = skip_init(nn.Linear, size, out, **options)  # type: ignore[no-untyped-call]
+            return made
+
+        q_rows, k_rows, v_rows = self.rows
+        self.q_proj = linear(self.embed_dim, q_rows)
+        self.k_proj = linear(self.kdim, k_rows)
+        self.v_proj = linear(self.vdim, v_rows)
+        self.out_proj = linear(q_rows, self.embed_dim)
+        for name, rows in (("bias_k", k_rows), ("bias_v", v_rows)):
+            vector = torch.empty(1, 1, rows, device=place, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(vector) if add_bias_kv else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw every parameter anew, by the `init` that the module was made with."""
+        projections = {name: getattr(self, f"{name}_proj") for name in initial.PROJECTIONS}
+        extra = [vector for vector in (self.bias_k, self.bias_v) if vector is not None]
+        initial.initialise(projections, extra, self.init, self.packs)
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """How many rows q_proj, k_proj and v_proj have: H·D, G·D, G·D."""
+        shared = self.num_kv_heads * self.head_dim
+        return self.num_heads * self.head_dim, shared, shared
+
+    @property
+    def packs(self) -> bool:
+        """Whether PyTorch would keep the weights of q, k and v as one matrix (3E, E)."""
+        return {self.kdim, self.vdim, *self.rows} == {self.embed_dim}
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention of each query over the keys: project, split, attend, concatenate, project.
+
+        Args:
+            query: (L, B, E), with batch_first (B, L, E), or unbatched (L, E).
+            key: (S, B, kdim), and so on.
+            value: (S, B, vdim), and so on.
+            key_padding_mask: (B, S) or unbatched (S,); True = padding, or floats that are added.
+            need_weights: whether the weights are returned; without them a fused engine can run.
+            attn_mask: True = blocked, or floats that are added: (L, S), (B*H, L, S), (B, L, S), or
+                (B, H, L, S) where B and H may be 1.
+            average_attn_weights: whether the weights are averaged over the heads.
+            is_causal: no query sees a later key; holds together with attn_mask, or without it.
+
+        Returns:
+            The output in the query's layout; and the weights before dropout, (B, L, S), or
+            (B, H, L, S) when not averaged, or None. Unbatched, they have no B. Appended keys
+            (add_bias_kv, then add_zero_attn) are the last columns. A query that sees no key has
+            weights 0 and heads 0, so that its output is out_proj's bias.
+
+        Raises:
+            BadType, BadValue: an argument does not fit; the message names it and the way out.
+            EngineRefused: the engine asked for cannot run this call.
+        """
+        x_q, x_k, x_v = self._inputs(query, key, value)  # (B, L, E), (B, S, kdim), (B, S, vdim)
+        frame = self._frame(x_q, x_k)
+        given = from_torch(attn_mask, key_padding_mask, is_causal, frame, query.dim() == 3)
+        mask = together(given if self.mask is None else [self.mask, *given]).resolve(frame)
+        x_k, x_v = _without_padding(x_k, x_v, real_keys(mask, frame))
+        q = _split(self.q_proj(x_q), self.num_heads)  # (B, H, L, D)
+        k = _split(self.k_proj(x_k), self.num_kv_heads)  # (B, G, S, D)
+        v = _split(self.v_proj(x_v), self.num_kv_heads)  # (B, G, S, D)
+        k, v, mask = self._appended(k, v, mask)
+        result = attend(
+            q,
+            k,
+            v,
+            mask=mask,
+            dropout=self.dropout if self.training else 0.0,
+            offset=frame.offset,
+            need=("weights",) if need_weights else (),
+            engine=self.engine,
+        )
+        output = self.out_proj(_concatenate(result.output))  # (B, L, E)
+        weights = _weights(result.weights, average_attn_weights, query.dim() == 3)
+        return as_given(output, query, self.batch_first), weights
+
+    def _inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs as (B, L, ·), with their positions."""
+        inputs = {"query": query, "key": key, "value": value}
+        sizes = {name: getattr(self, name) for name in ("embed_dim", "kdim", "vdim")}
+        check_inputs(inputs, sizes, self.batch_first)
+        check_dtypes(inputs, {name: getattr(self, name) for name in NAMES})
+        x_q, x_k, x_v = (batch_first(x, self.batch_first) for x in inputs.values())
+        if self.position is None:
+            return x_q, x_k, x_v
+        embed = self.position.embed
+        return embed(x_q, x_k.shape[1] - x_q.shape[1]), embed(x_k), embed(x_v)
+
+    def _frame(self, x_q: Tensor, x_k: Tensor) -> Frame:
+        (batch, length), keys = x_q.shape[:2], x_k.shape[1]
+        return Frame(batch, self.num_heads, length, keys, keys - length, x_q.device)
+
+    def _appended(self, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
+        """k, v (B, G, S + extra, D) with the learned key, then that of zeros; and their mask."""
+        real, batch = k.shape[2], k.shape[0]
+        if self.bias_k is not None and self.bias_v is not None:
+            k = torch.cat((k, _everywhere(self.bias_k, k)), dim=2)
+            v = torch.cat((v, _everywhere(self.bias_v, v)), dim=2)
+        if self.add_zero_attn:
+            zeros = k.new_zeros(batch, self.num_kv_heads, 1, self.head_dim)
+            k, v = torch.cat((k, zeros), dim=2), torch.cat((v, zeros), dim=2)
+        extra = k.shape[2] - real
+        return k, v, appended(mask, extra) if extra and mask != full() else mask
+
+    def extra_repr(self) -> str:
+        """The sizes, and what differs from the defaults."""
+        words = [f"{self.embed_dim}, {self.num_heads}, head_dim={self.head_dim}"]
+        if self.num_kv_heads != self.num_heads:
+            words.append(f"num_kv_heads={self.num_kv_heads}")
+        for name in ("dropout", "add_zero_attn", "batch_first", "mask"):
+            value = getattr(self, name)
+            if value:
+                words.append(f"{name}={value}")
+        return ", ".join(words)
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    """(B, L, heads·D) to (B, heads, L, D)."""
+    return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)
+
+
+def _concatenate(heads: Tensor) -> Tensor:
+    """(B, H, L, D) to (B, L, H·D)."""
+    return heads.transpose(1, 2).flatten(2)
+
+
+def _without_padding(key: Tensor, value: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """0 in the rows of padding: the gradient of a projection would make NaN of 0 times NaN."""
+    if real is None:
+        return key, value
+    column = real[..., None]  # (B or 1, S, 1)
+    return torch.where(column, key, 0.0), torch.where(column, value, 0.0)
+
+
+def _everywhere(vector: Tensor, like: Tensor) -> Tensor:
+    """(1, 1, G·D) as one more row of every sample, (B, G, 1, D)."""
+    batch, groups, _, dim = like.shape
+    return vector.view(1, groups, 1, dim).expand(batch, -1, -1, -1).to(like.dtype)
+
+
+def _weights(weights: Tensor | None, average: bool, batched: bool) -> Tensor | None:
+    """(B, H, L, S), averaged to (B, L, S) if asked; unbatched without B."""
+    if weights is None:
+        return None
+    asked = weights.mean(1) if average else weights
+    return asked if batched else asked[0]
+
+
+def _mask(mask: Mask | None) -> Mask | None:
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    raise BadType(
+        f"mask: expected a headwise mask or None, got {type(mask).__name__}; for example "
+        "hw.causal(), or hw.from_tensor(tensor), where True means may attend",
+        f"mask：应为 headwise 掩码或 None，收到 {type(mask).__name__}；例如 hw.causal()，"
+        "或 hw.from_tensor(tensor)，其中 True 表示可以关注",
+    )
+
+
+def _position(position: Position | None) -> Position | None:
+    if position is None or isinstance(position, Position):
+        return position
+    raise BadType(
+        f"position: expected a headwise position or None, got {type(position).__name__}; "
+        "for example hw.Sinusoidal(embed_dim)",
+        f"position：应为 headwise 位置编码或 None，收到 {type(position).__name__}；"
+        "例如 hw.Sinusoidal(embed_dim)",
+    )
+
+
+def _engine(engine: str) -> str:
+    names = (AUTO, *(known.NAME for known in ENGINES))
+    if engine not in names:
+        raise one_of("engine", engine, names)
+    return engine

@@ -1,0 +1,216 @@
+"""PyTorch's mask arguments as a headwise `Mask`.
+
+In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added to the
+scores; in a headwise mask True means may attend. This is the one file where the two meet.
+"""
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue
+from headwise.lang import Text
+from headwise.masks import Mask, causal, full, padding
+from headwise.masks.base import And
+from headwise.masks.from_tensor import FromTensor, blocked_below, refuse_disguised
+from headwise.masks.padding import Padding
+from headwise.shapes import Frame
+
+CALLER = 6
+"""How many calls lie between `_warn_of_padding` and the line that called the module."""
+
+
+class PaddingOrMask(UserWarning):
+    """A mask was read as (L, S) and looks like the padding (B, S) of the same batch."""
+
+    def __init__(self, text: Text) -> None:
+        super().__init__(text.en)
+        self.text = text
+
+
+def from_torch(
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    is_causal: bool,
+    frame: Frame,
+    batched: bool,
+) -> list[Mask]:
+    """The masks that the arguments of ``forward`` stand for; all of them hold together.
+
+    Args:
+        attn_mask: True = blocked, or floats to add: (L, S), (B*H, L, S), (B, L, S), (B, 1, L, S),
+            (1, H, L, S) or (B, H, L, S); for unbatched input also (H, L, S).
+        key_padding_mask: True = padding, or floats to add: (B, S); for unbatched input (S,).
+        is_causal: no query sees a later key; the last query stands at the last key.
+        frame: B, H, L and S of this call.
+        batched: whether the input has a batch axis.
+
+    Raises:
+        BadType: if a mask is neither boolean nor floating point.
+        BadValue: if a shape does not fit or fits in two ways, or if a float mask is 0/1.
+
+    Example:
+        >>> frame = Frame(1, 1, 2, 3, 1, torch.device("cpu"))
+        >>> (mask,) = from_torch(None, torch.tensor([[False, False, True]]), False, frame, True)
+        >>> print(mask.draw(2, 3))
+        ■ ■ ·
+        ■ ■ ·
+    """
+    masks = []
+    if attn_mask is not None:
+        _check("attn_mask", attn_mask)
+        if batched and attn_mask.dim() == 2:
+            _warn_of_padding(attn_mask, frame)
+        masks.append(_attention(attn_mask, frame))
+    if key_padding_mask is not None:
+        _check("key_padding_mask", key_padding_mask)
+        masks += _padding(key_padding_mask, frame, batched)
+    if is_causal:
+        masks.append(causal())
+    return masks
+
+
+def together(masks: list[Mask]) -> Mask:
+    """All of the masks at once; full() if there is none."""
+    if not masks:
+        return full()
+    whole = masks[0]
+    for mask in masks[1:]:
+        whole = whole & mask
+    return whole
+
+
+def real_keys(mask: Mask, frame: Frame) -> Tensor | None:
+    """(B or 1, S), False on keys that the mask plainly hides from every query; None if unknown.
+
+    It reads paddings and tensors only, and never builds an (L, S) of its own.
+    """
+    if isinstance(mask, And):
+        left, right = real_keys(mask.left, frame), real_keys(mask.right, frame)
+        return right if left is None else left if right is None else left & right
+    if isinstance(mask, Padding):
+        b, h, q, k = frame.indices()
+        return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if frame.queries else None
+    if isinstance(mask, FromTensor):
+        tensor = mask.tensor
+        return _visible(tensor).any(2).any(1)
+    return None
+
+
+def _visible(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype == torch.bool else tensor > blocked_below(tensor.dtype)
+
+
+def _check(name: str, mask: Tensor) -> None:
+    if not isinstance(mask, Tensor):
+        raise BadType(
+            f"{name}: expected a tensor or None, got {type(mask).__name__}; "
+            "a headwise mask is given to the constructor: MultiheadAttention(..., mask=...)",
+            f"{name}：应为张量或 None，收到 {type(mask).__name__}；"
+            "headwise 的掩码请交给构造函数：MultiheadAttention(..., mask=...)",
+        )
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise BadType(
+            f"{name}: expected bool (True = blocked) or floating point (added to the scores), "
+            f"got {mask.dtype}; use .bool()",
+            f"{name}：应为布尔（True 表示屏蔽）或浮点（加到得分上），收到 {mask.dtype}；"
+            "请用 .bool()",
+        )
+    refuse_disguised(mask, name)
+
+
+def _attention(mask: Tensor, frame: Frame) -> Mask:
+    """As (B or 1, H or 1, L, S), with headwise's polarity."""
+    whole = _four_axes(mask, frame).to(frame.device)
+    return FromTensor(~whole if whole.dtype == torch.bool else whole, "b h q k", frame.offset)
+
+
+def _four_axes(mask: Tensor, frame: Frame) -> Tensor:
+    batch, heads, size = frame.batch, frame.heads, (frame.queries, frame.keys)
+    if mask.dim() not in (2, 3, 4) or mask.shape[-2:] != size:
+        raise _unfit(mask, frame)
+    if mask.dim() == 2:
+        return mask[None, None]
+    if mask.dim() == 4:
+        if mask.shape[0] not in (1, batch) or mask.shape[1] not in (1, heads):
+            raise _unfit(mask, frame)
+        return mask
+    count = mask.shape[0]
+    if count == batch == heads > 1:
+        raise _ambiguous(mask)
+    if count == batch * heads:
+        return mask.reshape(batch, heads, *size)
+    if count in (1, batch):
+        return mask[:, None]
+    raise _unfit(mask, frame)
+
+
+def _padding(mask: Tensor, frame: Frame, batched: bool) -> list[Mask]:
+    """What is blocked as a padding, what is added as a bias."""
+    expected = (frame.batch, frame.keys) if batched else (frame.keys,)
+    if mask.shape != expected:
+        letters = "(B, S)" if batched else "(S,)"
+        raise BadValue(
+            f"key_padding_mask: expected {letters} = {expected}, got {tuple(mask.shape)}; it says "
+            "which keys are padding, True = padding. A mask over queries and keys is attn_mask",
+            f"key_padding_mask：应为 {letters} = {expected}，收到 {tuple(mask.shape)}；"
+            "它说明哪些键是填充，True 表示填充。查询与键之间的掩码请用 attn_mask",
+        )
+    rows = (mask if batched else mask[None]).to(frame.device)
+    if rows.dtype == torch.bool:
+        return [padding(~rows)]
+    bias = rows[:, None, None, :].expand(-1, -1, frame.queries, -1)
+    return [padding(_visible(rows)), FromTensor(bias, "b h q k", frame.offset)]
+
+
+def _warn_of_padding(mask: Tensor, frame: Frame) -> None:
+    """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
+    alike = frame.batch == frame.queries > 1 and mask.shape == (frame.queries, frame.keys)
+    if alike and not torch.compiler.is_compiling() and _like_padding(mask):
+        shape = tuple(mask.shape)
+        text = Text(
+            f"attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of this "
+            "batch; for padding use key_padding_mask=, for a mask of queries and keys pass "
+            "attn_mask[None, None] to say so",
+            f"attn_mask：{shape} 按 (L, S) 解读，但看起来像本批次的填充 (B, S)；"
+            "若是填充请用 key_padding_mask=；若确实是查询与键之间的掩码，"
+            "请传 attn_mask[None, None]",
+        )
+        warnings.warn(PaddingOrMask(text), stacklevel=CALLER)
+
+
+def _like_padding(mask: Tensor) -> bool:
+    """Whether each row blocks one run at an end, as padding does, and no triangle explains it."""
+    blocked = ~_visible(mask) if mask.is_floating_point() else mask
+    if mask.is_floating_point() and bool((mask[~blocked] != 0).any()):
+        return False  # a bias
+    ends_only = bool(((blocked[:, 1:] != blocked[:, :-1]).sum(1) <= 1).all())
+    alike = bool((blocked == blocked[:1]).all())  # then both readings give the same
+    banded = mask.shape[1] > 1 and bool((blocked[1:, 1:] == blocked[:-1, :-1]).all())
+    return ends_only and not alike and not banded
+
+
+def _unfit(mask: Tensor, frame: Frame) -> BadValue:
+    got, (length, keys) = tuple(mask.shape), (frame.queries, frame.keys)
+    batch, heads = frame.batch, frame.heads
+    allowed = (
+        f"(L, S) = {(length, keys)}, (B*H, L, S) = {(batch * heads, length, keys)}, "
+        f"(B, L, S) = {(batch, length, keys)}, or (B, H, L, S) = {(batch, heads, length, keys)}"
+    )
+    return BadValue(
+        f"attn_mask: expected {allowed} where B and H may be 1, got {got}; "
+        f"padding (B, S) = {(batch, keys)} goes to key_padding_mask",
+        f"attn_mask：应为 {allowed}，四个轴时 B 和 H 可为 1，收到 {got}；"
+        f"填充 (B, S) = {(batch, keys)} 请用 key_padding_mask",
+    )
+
+
+def _ambiguous(mask: Tensor) -> BadValue:
+    got = tuple(mask.shape)
+    return BadValue(
+        f"attn_mask: {got} can be one mask a sample or one a head, since B = H; "
+        "pass attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
+        f"attn_mask：B = H，{got} 既可能是每个样本一个，也可能是每个头一个；"
+        "请传 attn_mask[:, None] 表示 (B, 1, L, S)，或 attn_mask[None] 表示 (1, H, L, S)",
+    )
