@@ -1,0 +1,41 @@
+# One verb a need; CI uses the same. `make demo` and `make test` work after a plain clone.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: setup models check test test-slow demo bench docs clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("headwise needs Python 3.11 or newer; say which: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "headwise: setting up .venv (PyTorch is large: the first time takes some minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+models: setup
+	$(BIN)/headwise models get minilm
+
+check: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: setup
+	$(PYTEST) -n 2 -m "not slow"
+
+test-slow: models
+	$(PYTEST) -m slow
+
+demo: models
+	$(BIN)/headwise demo
+
+bench: setup
+	$(BIN)/python -m benchmarks.run
+
+docs: setup
+	$(BIN)/python -m docs.draw
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis headwise-demo.html

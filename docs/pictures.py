@@ -1,0 +1,191 @@
+"""The pictures in the decision records, each drawn by the code it speaks of."""
+
+from collections.abc import Callable
+
+import torch
+
+import headwise as hw
+from headwise import shapes
+from headwise.call import NEEDS
+from headwise.errors import HeadwiseError
+from headwise.masks import Mask
+from headwise.shapes import Frame
+
+
+def layout() -> str:
+    """Each query head reads one key/value head: give every one its own number as its value."""
+    query, key = torch.zeros(1, 6, 1, 1), torch.zeros(1, 3, 1, 1)
+    value = torch.arange(3.0).view(1, 3, 1, 1)
+    read = hw.attend(query, key, value).flatten().int().tolist()
+    return f"query head        {'  '.join('012345')}\nreads k, v head   {_numbers(read)}"
+
+
+def letters() -> str:
+    """The legend itself."""
+    text = (shapes.__doc__ or "").split("\n\n")[1]
+    return "\n".join(line.removeprefix("    ") for line in text.splitlines())
+
+
+def mask_true() -> str:
+    """■ is True."""
+    return f"causal()\n\n{hw.causal().draw(5)}"
+
+
+def window() -> str:
+    """Two windows, and how many keys the last row sees."""
+    return "\n\n".join(
+        f"{mask}: the last query sees {mask.draw(7).splitlines()[-1].count('■')} keys\n\n"
+        f"{mask.draw(7)}"
+        for mask in (hw.causal() & hw.window(3, 0), hw.window(2, 1))
+    )
+
+
+def lower_right() -> str:
+    """Fewer queries than keys, and more."""
+    fewer, more = hw.causal().draw(2, 6), hw.causal().draw(5, 2)
+    return f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: rows 0 to 2 are blind\n\n{more}"
+
+
+def query_positions() -> str:
+    """The same mask and the same two queries at three offsets."""
+    mask, header = hw.window(1, 0), "window(1, 0), 2 queries, 6 keys, offset"
+    return "\n\n".join(f"{header} {n}\n\n{_draw(mask, 2, 6, n)}" for n in (0, 2, 4))
+
+
+def blind_rows() -> str:
+    """Output, weights and logsumexp of a sample of two keys and one of none."""
+    x = torch.ones(2, 1, 1, 2)
+    result = hw.attend(
+        x, x.expand(2, 1, 2, 2), x.expand(2, 1, 2, 2), mask=hw.padding([2, 0]), need=NEEDS
+    )
+    rows = zip((2, 0), result.output, result.weights, result.logsumexp, strict=True)
+    return "\n".join(
+        f"{length} real keys: output {_row(o)}, weights {_row(w)}, logsumexp {_row(s)}"
+        for length, o, w, s in rows
+    )
+
+
+def padded_keys() -> str:
+    """Two real keys, then NaN."""
+    key = torch.tensor([1.0, 2.0, torch.nan, torch.inf]).view(1, 1, 4, 1)
+    output = hw.attend(torch.zeros(1, 1, 1, 1), key, key, mask=hw.padding([2]))
+    return f"k = v = {_row(key)}, 2 real keys, q = 0\noutput {_row(output)}"
+
+
+def softmax() -> str:
+    """A row of 4096 equal scores in bfloat16: the sum of its weights, here and in bfloat16."""
+    query, key = torch.zeros(1, 1, 1, 1).bfloat16(), torch.zeros(1, 1, 4099, 1).bfloat16()
+    ours = hw.attend(query, key, torch.ones_like(key), engine="eager").item()
+    raised = torch.zeros(4099).bfloat16().exp()
+    total = torch.zeros((), dtype=torch.bfloat16)
+    for value in raised:
+        total = total + value
+    return (
+        "4099 equal scores in bfloat16, all values 1; the output should be 1\n\n"
+        f"softmax in float32    {ours:g}\nadding up in bfloat16 {4099 / total.item():g}"
+    )
+
+
+def scale() -> str:
+    """The closed form [1, e] / (1 + e) at D = 4: q · k is 0 and 2, divided by sqrt(4)."""
+    query = torch.ones(1, 1, 1, 4)
+    key = torch.stack((torch.zeros(4), torch.full((4,), 0.5)))[None, None]
+    weights = hw.attend(query, key, key, need=["weights"]).weights
+    return f"q · k = [0, 2], D = 4\nweights {_row(weights)} = [1, e] / (1 + e)"
+
+
+def weights_before_dropout() -> str:
+    """Row sums of the weights while training with dropout 0.5."""
+    torch.manual_seed(0)
+    ours = hw.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    theirs = torch.nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    x = torch.randn(1, 4, 8)
+    sums = [m(x, x, x)[1].sum(-1) for m in (ours, theirs)]
+    return f"row sums, training, dropout 0.5\n\nheadwise {_row(sums[0])}\ntorch    {_row(sums[1])}"
+
+
+def dropout() -> str:
+    """The same seed twice, another seed, and evaluation."""
+    module = hw.MultiheadAttention(4, 1, dropout=0.5, batch_first=True)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(0.25)
+    x = torch.ones(1, 4, 4)
+
+    def first(seed: int) -> str:
+        torch.manual_seed(seed)
+        return f"{module(x, x, x)[0][0, 0, 0].item():.4f}"
+
+    training = f"training, seeds 1, 1, 2: {first(1)} {first(1)} {first(2)}"
+    module.eval()
+    return f"{training}\nevaluation, the same:    {first(1)} {first(1)} {first(2)}"
+
+
+def cache_positions() -> str:
+    """The causal window of 5 tokens at once, and in chunks of 3 and 2."""
+    mask = hw.causal() & hw.window(2, 0)
+    whole, first, second = mask.draw(5), mask.draw(3), mask.draw(2, 5)
+    return (
+        f"all 5 at once\n\n{whole}\n\nfirst 3\n\n{first}\n\nthen 2 more, 3 in the cache\n\n{second}"
+    )
+
+
+def shapes_any() -> str:
+    """A window longer than the sequence; a length of 0."""
+    x = torch.zeros(1, 1, 0, 4)
+    empty = tuple(hw.attend(x, x, x, mask=hw.causal()).shape)
+    return (
+        f"window(9, 9), 3 tokens\n\n{hw.window(9, 9).draw(3)}\n\n0 tokens: output of shape {empty}"
+    )
+
+
+def errors() -> str:
+    """Three messages, as they come."""
+    x = torch.zeros(1, 5, 2, 4)
+    mistakes: tuple[Callable[[], object], ...] = (
+        lambda: hw.window(-1, 0),
+        lambda: hw.attend(x, x[:, :3], x[:, :3]),
+        lambda: hw.attend(x, x, x, engine="cuda"),
+    )
+    return "\n\n".join(f"{error.text.en}\n{error.text.zh}" for error in map(_caught, mistakes))
+
+
+PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("0001-layout", layout),
+    ("0002-letters", letters),
+    ("0003-mask-true", mask_true),
+    ("0004-window", window),
+    ("0005-lower-right", lower_right),
+    ("0006-query-positions", query_positions),
+    ("0007-blind-rows", blind_rows),
+    ("0008-padded-keys", padded_keys),
+    ("0009-softmax", softmax),
+    ("0010-scale", scale),
+    ("0011-weights-before-dropout", weights_before_dropout),
+    ("0012-dropout", dropout),
+    ("0015-cache-positions", cache_positions),
+    ("0017-shapes", shapes_any),
+    ("0018-errors", errors),
+)
+"""Which record holds which picture."""
+
+
+def _draw(mask: Mask, queries: int, keys: int, offset: int) -> str:
+    dense = mask.dense(Frame(1, 1, queries, keys, offset, torch.device("cpu")))[0, 0]
+    return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in dense.tolist())
+
+
+def _caught(mistake: Callable[[], object]) -> HeadwiseError:
+    try:
+        mistake()
+    except HeadwiseError as error:
+        return error
+    raise RuntimeError("this mistake went unseen")
+
+
+def _row(values: torch.Tensor) -> str:
+    return f"[{', '.join(f'{value:.4g}' for value in values.flatten().tolist())}]"
+
+
+def _numbers(values: list[int]) -> str:
+    return "  ".join(map(str, values))
