@@ -1,0 +1,206 @@
+"""A document as one self-contained page: both languages, no network, nothing from outside.
+
+The page's policy (CSP) allows only its own style and script, by their hashes. Untrusted text
+reaches it through a template that escapes, through JSON whose ``<`` is escaped, and through
+MathML whose elements come from a list.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from headwise.document.blocks import (
+    Block,
+    Code,
+    Document,
+    Formula,
+    Heading,
+    HeatMap,
+    Matrix,
+    Notice,
+    Paragraph,
+    Table,
+    Working,
+)
+from headwise.document.mathml import mathml
+from headwise.document.numbers import typeset
+from headwise.document.plain import clean, clean_lines
+from headwise.errors import MissingExtra
+from headwise.lang import Lang, Text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+STEPS = 254
+"""Levels of a weight in a heat map's bytes; the level 255 means not allowed."""
+
+
+def render(document: Document, lang: Lang = "en") -> str:
+    """The document as a whole page; ``lang`` is the language it opens in.
+
+    ``#en`` or ``#zh`` at the end of the page's address overrides it.
+
+    Raises:
+        MissingExtra: if jinja2 or latex2mathml is not installed.
+    """
+    return page(document.title, [_blocks(document, None)], lang)
+
+
+def fragment(document: Document) -> str:
+    """The document as a section for `page`, its title one level below the page's.
+
+    Raises:
+        MissingExtra: if jinja2 or latex2mathml is not installed.
+    """
+    return _blocks(document, document.title)
+
+
+def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
+    """One page around sections that `fragment` made; they are trusted to be its work.
+
+    Raises:
+        MissingExtra: if jinja2 is not installed.
+    """
+    from markupsafe import Markup
+
+    style, script = _asset("page.css"), _asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    return (
+        _templates()
+        .get_template("page.html")
+        .render(
+            title=title,
+            lang=lang,
+            policy=policy,
+            style=Markup(style),  # noqa: S704 - our own file
+            script=Markup(script),  # noqa: S704 - our own file
+            fragments=[Markup(f) for f in fragments],  # noqa: S704 - written by `fragment`
+        )
+    )
+
+
+def pack(values: Sequence[Sequence[float]]) -> str:
+    """A heat map's weights as base64, one byte a pair: ``round(254 sqrt(w))``, 255 for NaN.
+
+    The root keeps small weights apart: one of 0.002 is still right to a twentieth.
+
+    Example:
+        >>> list(base64.b64decode(pack([[0.0, 1.0, 0.25, math.nan]])))
+        [0, 254, 127, 255]
+    """
+    return base64.b64encode(bytes(_level(v) for row in values for v in row)).decode("ascii")
+
+
+def _level(value: float) -> int:
+    return STEPS + 1 if math.isnan(value) else round(STEPS * math.sqrt(min(max(value, 0.0), 1.0)))
+
+
+def _blocks(document: Document, title: Text | None) -> str:
+    views = [_view(block, document.precision, int(title is not None)) for block in document.blocks]
+    return _templates().get_template("section.html").render(title=title, blocks=views)
+
+
+def _view(block: Block, precision: int, deeper: int) -> dict[str, Any]:
+    """What the template needs of one block."""
+    match block:
+        case Heading():
+            return {"kind": "heading", "text": block.text, "level": _level_of(block, deeper)}
+        case Paragraph():
+            return {"kind": "paragraph", "text": block.text}
+        case Formula():
+            return {"kind": "formulas", "lines": [_safe(mathml(block, block=True))]}
+        case Matrix():
+            return _matrix(block, precision)
+        case Working():
+            return {"kind": "working", "lines": [_safe(mathml(line)) for line in block.lines]}
+        case Table():
+            return {"kind": "table", "head": block.head, "rows": block.rows}
+        case HeatMap():
+            return {"kind": "heat", "title": block.title, "data": _heat(block)}
+        case Notice():
+            return {"kind": "notice", "text": block.text, "good": block.good}
+        case Code():
+            return {"kind": "code", "source": "\n".join(clean_lines(block.source))}
+
+
+def _level_of(heading: Heading, deeper: int) -> int:
+    return min(max(heading.level, 2) + deeper, 6)
+
+
+def _matrix(matrix: Matrix, precision: int) -> dict[str, Any]:
+    rows = [
+        {
+            "label": matrix.rows[i] if i < len(matrix.rows) else "",
+            "cells": [{"text": typeset(v, precision), "off": not math.isfinite(v)} for v in row],
+        }
+        for i, row in enumerate(matrix.values)
+    ]
+    return {
+        "kind": "matrix",
+        "symbol": _safe(mathml(matrix.symbol)),
+        "name": matrix.symbol.plain,
+        "labelled": bool(matrix.rows),
+        "columns": matrix.columns,
+        "rows": rows,
+    }
+
+
+def _heat(heat: HeatMap) -> Any:
+    return _embedded(
+        {
+            "rows": [clean(label) for label in heat.rows],
+            "columns": [clean(label) for label in heat.columns],
+            "weights": pack(heat.values),
+            "title": {"en": clean(heat.title.en), "zh": clean(heat.title.zh)},
+        }
+    )
+
+
+def _embedded(value: object) -> Any:
+    """JSON for a script element: no character in it can end the element."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return _safe(text)
+
+
+def _safe(markup: str) -> Any:
+    """Markup that this room wrote and escaped."""
+    from markupsafe import Markup
+
+    return Markup(markup)  # noqa: S704 - see the callers
+
+
+def _hash(source: str) -> str:
+    digest = hashlib.sha256(source.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def _asset(name: str) -> str:
+    return files("headwise.document").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _templates() -> "Environment":
+    try:
+        from jinja2 import DictLoader, Environment, StrictUndefined
+    except ImportError as error:
+        raise MissingExtra.of("jinja2", "html") from error
+    names = ("page.html", "section.html", "say.html")
+    environment = Environment(
+        loader=DictLoader({name: _asset(name) for name in names}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["clean"] = clean
+    return environment

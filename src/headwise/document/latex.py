@@ -1,0 +1,164 @@
+r"""A document as LaTeX, whole and ready for XeLaTeX.
+
+Chinese documents use ``ctex``; an English one that holds Chinese tokens uses ``xeCJK``.
+"""
+
+import re
+
+from headwise.document import numbers
+from headwise.document.blocks import (
+    Block,
+    Code,
+    Document,
+    Formula,
+    Heading,
+    HeatMap,
+    Matrix,
+    Notice,
+    Paragraph,
+    Table,
+    Working,
+)
+from headwise.document.formulas import math
+from headwise.document.layout import Labels, part, slices, width_of
+from headwise.document.plain import clean, clean_lines
+from headwise.lang import Lang, Text
+
+COLUMNS = 10
+"""Columns of a matrix that fit on a line of the page; a wider one is cut into parts."""
+
+HEAT = 12
+"""Tokens on a side of a heat map that is written as a table of percentages."""
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    '"': r"\textquotedbl{}",
+    "-": "{-}",
+    "'": "{'}",
+    **{character: f"\\{character}" for character in "{}$&#_%"},
+}
+_WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
+_SECTIONS = ("section", "section", "section", "subsection", "subsubsection", "paragraph")
+
+
+def render(document: Document, lang: Lang = "en") -> str:
+    """The document as the source of one XeLaTeX file; its text is not trusted."""
+    writer = _Latex(lang, document.precision)
+    body = "\n\n".join(map(writer.block, document.blocks))
+    title = escape(document.title.to(lang))
+    cjk = "" if lang == "zh" or not _WIDE.search(title + body) else "\\usepackage{xeCJK}\n"
+    kind = "ctexart" if lang == "zh" else "article"
+    return (
+        f"% !TeX program = xelatex\n\\documentclass{{{kind}}}\n"
+        "\\usepackage[a4paper,margin=2.2cm]{geometry}\n\\usepackage{amsmath,amssymb}\n"
+        f"{cjk}\\setcounter{{MaxMatrixCols}}{{{COLUMNS}}}\n\\setlength{{\\parindent}}{{0pt}}\n"
+        f"\\setlength{{\\parskip}}{{6pt}}\n\\title{{{title}}}\n\\date{{}}\n"
+        f"\\begin{{document}}\n\\maketitle\n\n{body}\n\n\\end{{document}}\n"
+    )
+
+
+def escape(text: str) -> str:
+    r"""Plain text in which LaTeX reads no command.
+
+    Example:
+        >>> escape(r"50% of \input{x}")
+        '50\\% of \\textbackslash{}input\\{x\\}'
+    """
+    return "".join(_SPECIAL.get(character, character) for character in clean(text))
+
+
+class _Latex:
+    def __init__(self, lang: Lang, precision: int) -> None:
+        self.lang, self.precision, self.labels = lang, precision, Labels()
+
+    def block(self, block: Block) -> str:
+        match block:
+            case Heading():
+                return f"\\{_SECTIONS[min(max(block.level, 1), 5)]}*{{{self.say(block.text)}}}"
+            case Paragraph():
+                return self.say(block.text)
+            case Formula():
+                return _display(block)
+            case Matrix():
+                return self.matrix(block)
+            case Working():
+                return "\n\n".join(_line(line) for line in block.lines)
+            case Table():
+                return self.table(block)
+            case HeatMap():
+                return self.heat(block)
+            case Notice():
+                mark = r"$\checkmark$" if block.good else r"$\times$"
+                return f"\\fbox{{\\parbox{{0.95\\linewidth}}{{{mark} {self.say(block.text)}}}}}"
+            case Code():
+                return _listing(block.source)
+
+    def say(self, text: Text) -> str:
+        return escape(text.to(self.lang))
+
+    def matrix(self, matrix: Matrix) -> str:
+        name = math(matrix.symbol)
+        symbol = name or rf"\text{{{escape(matrix.symbol.plain)}}}"
+        labels = self.labels.new(matrix)
+        parts = list(slices(width_of(matrix.values), COLUMNS))
+        shown = [] if labels is None else [self.say(labels)]
+        for some in parts:
+            note = rf"\quad\text{{({self.say(part(some))})}}" if len(parts) > 1 else ""
+            rows = (row[some.start : some.stop] for row in matrix.values)
+            lines = (" & ".join(numbers.latex(v, self.precision) for v in row) for row in rows)
+            body = "".join(f"{line} \\\\\n" for line in lines)
+            shown.append(f"\\[\n{symbol} = \\begin{{bmatrix}}\n{body}\\end{{bmatrix}}{note}\n\\]")
+        return "\n".join(shown)
+
+    def table(self, table: Table) -> str:
+        rows = [" & ".join(self.say(text) for text in row) for row in [table.head, *table.rows]]
+        width = max(map(len, [table.head, *table.rows]))
+        return _tabular("l" * width, rows)
+
+    def heat(self, heat: HeatMap) -> str:
+        title = rf"\textbf{{{self.say(heat.title)}}}"
+        if max(len(heat.rows), len(heat.columns)) > HEAT:
+            size = f"{len(heat.rows)} × {len(heat.columns)}"
+            note = Text(
+                f"a heat map of {size} tokens; the HTML format draws it",
+                f"{size} 个词的热图；HTML 格式会画出来",
+            )
+            return f"{title}: {self.say(note)}"
+        rows = [" & ".join(["", *map(escape, heat.columns)])]
+        for label, row in zip(heat.rows, heat.values, strict=False):
+            rows.append(" & ".join([escape(label), *map(_percent, row)]))
+        note = Text("weights in percent", "权重（百分比）")
+        return f"{title} ({self.say(note)})\n\n{_tabular('l' + 'r' * len(heat.columns), rows)}"
+
+
+def _percent(value: float) -> str:
+    text = numbers.share(value)
+    return r"$\cdot$" if text == "·" else text
+
+
+def _tabular(columns: str, rows: list[str]) -> str:
+    head, rest = rows[0], "".join(f"{row} \\\\\n" for row in rows[1:])
+    return f"\\begin{{tabular}}{{{columns}}}\n{head} \\\\\n\\hline\n{rest}\\end{{tabular}}"
+
+
+def _display(formula: Formula) -> str:
+    latex = math(formula)
+    return f"\\[\n{latex}\n\\]" if latex else escape(formula.plain)
+
+
+def _line(formula: Formula) -> str:
+    """One line of a working: inline, so that a long sum breaks at its operators."""
+    latex = math(formula)
+    shown = f"$\\displaystyle {latex}$" if latex else escape(formula.plain)
+    return f"\\hangindent=2em {shown}"
+
+
+def _listing(source: str) -> str:
+    lines = (escape(line).replace(" ", "\\ ") for line in clean_lines(source))
+    return "{\\ttfamily " + "\\\\\n".join(line or "~" for line in lines) + "}"
