@@ -34,6 +34,7 @@ ENVIRONMENTS = ("bmatrix", "pmatrix", "matrix", "vmatrix", "cases", "aligned", "
 
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{([^{}]*)\}")
+_MARKUP_IN_WORDS = re.compile(r"\\(?:text|operatorname)\s*\{[^{}]*[<>]")
 _DRAWN = "\\,;:! {}|_%#&$"
 """Characters that may stand after a backslash."""
 
@@ -48,6 +49,8 @@ def math(formula: Formula) -> str | None:
         True
     """
     latex = clean(formula.latex).strip()
+    if _MARKUP_IN_WORDS.search(latex):
+        return None
     spelled = re.sub(r"\s*<\s*", r" \\lt ", re.sub(r"\s*>\s*", r" \\gt ", latex))
     return spelled if latex and len(latex) <= LONGEST and _draws(spelled) else None
 

@@ -147,6 +147,7 @@ def _matrix(matrix: Matrix, precision: int) -> dict[str, Any]:
         "kind": "matrix",
         "symbol": _safe(mathml(matrix.symbol)),
         "name": matrix.symbol.plain,
+        "empty": not any(matrix.values),
         "labelled": bool(matrix.rows),
         "columns": matrix.columns,
         "rows": rows,

@@ -37,11 +37,11 @@ def mathml(formula: Formula, *, block: bool = False) -> str:
         from latex2mathml.converter import convert_to_element
     except ImportError as error:
         raise MissingExtra.of("latex2mathml", "html") from error
-    refusals = [
+    refusals: tuple[type[Exception], ...] = tuple(
         error
         for error in vars(exceptions).values()
         if isinstance(error, type) and issubclass(error, Exception)
-    ]
+    )
     latex = math(formula)
     if latex is not None:
         try:
