@@ -29,7 +29,6 @@ ROOMS = (
     ("explain",),
     ("verify",),
     ("heads",),
-    ("page",),
     ("cli",),
 )
 """The rooms from the ground up. A room may import from rooms above it in this list, never from
