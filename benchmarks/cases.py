@@ -19,14 +19,14 @@ class Case:
     Attributes:
         name: what a person calls it.
         flops: of the work itself, forward.
-        build: from a length to the contenders; the same code is gated at a small length and
-            measured at ``length``.
+        build: from a length and a dtype to the contenders, on the same numbers whatever the dtype;
+            the same code is gated at a small length and measured at ``length``.
         length: L of the measurement.
     """
 
     name: str
     flops: Callable[[int], int]
-    build: Callable[[int], Contenders]
+    build: Callable[[int, torch.dtype], Contenders]
     length: int
 
 
@@ -34,16 +34,21 @@ HEADS, DIM = 8, 64
 EMBED = HEADS * DIM
 
 
-def _dense(length: int) -> Contenders:
-    q, k, v = torch.randn(3, 1, HEADS, length, DIM).unbind()
+def _drawn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """The same random numbers in every dtype."""
+    return torch.randn(shape, dtype=torch.float64).to(dtype)
+
+
+def _dense(length: int, dtype: torch.dtype) -> Contenders:
+    q, k, v = _drawn(3, 1, HEADS, length, DIM, dtype=dtype).unbind()
     return {
         OURS: lambda: hw.attend(q, k, v),
         PEER: lambda: F.scaled_dot_product_attention(q, k, v),
     }
 
 
-def _causal(length: int) -> Contenders:
-    q, k, v = torch.randn(3, 1, HEADS, length, DIM).unbind()
+def _causal(length: int, dtype: torch.dtype) -> Contenders:
+    q, k, v = _drawn(3, 1, HEADS, length, DIM, dtype=dtype).unbind()
     mask = hw.causal()
     return {
         OURS: lambda: hw.attend(q, k, v, mask=mask),
@@ -51,11 +56,11 @@ def _causal(length: int) -> Contenders:
     }
 
 
-def _module(length: int, weights: bool) -> Contenders:
-    ours = hw.MultiheadAttention(EMBED, HEADS, batch_first=True).eval()
-    theirs = torch.nn.MultiheadAttention(EMBED, HEADS, batch_first=True).eval()
+def _module(length: int, dtype: torch.dtype, weights: bool) -> Contenders:
+    ours = hw.MultiheadAttention(EMBED, HEADS, batch_first=True).to(dtype).eval()
+    theirs = torch.nn.MultiheadAttention(EMBED, HEADS, batch_first=True).to(dtype).eval()
     theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(1, length, EMBED)
+    x = _drawn(1, length, EMBED, dtype=dtype)
     return {
         OURS: lambda: ours(x, x, x, need_weights=weights)[0],
         PEER: lambda: theirs(x, x, x, need_weights=weights)[0],
@@ -77,6 +82,6 @@ def _with_projections(length: int) -> int:
 CASES = (
     Case("attend, dense", _pairs, _dense, 4096),
     Case("attend, causal", _half, _causal, 4096),
-    Case("module, no weights", _with_projections, lambda n: _module(n, False), 2048),
-    Case("module, averaged weights", _with_projections, lambda n: _module(n, True), 2048),
+    Case("module, no weights", _with_projections, lambda n, t: _module(n, t, False), 2048),
+    Case("module, averaged weights", _with_projections, lambda n, t: _module(n, t, True), 2048),
 )

@@ -21,21 +21,20 @@ GATE_LENGTH = 127
 
 
 def gate(case: Case) -> None:
-    """Refuse a case in which ours is not as right as the peer is.
+    """Refuse a case in which ours is not as right as the rule of acceptance asks.
 
     Raises:
         SystemExit: if it is not; nothing is measured then.
     """
+    single, exact = _outputs(case, torch.float32), _outputs(case, torch.float64)
+    if not judge(single[OURS], single[PEER], exact[PEER]).accepted:
+        raise SystemExit(f"bench: {case.name}: the result is wrong; nothing was measured")
+
+
+def _outputs(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
-    single = {name: run() for name, run in case.build(GATE_LENGTH).items()}
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    exact = {name: run() for name, run in case.build(GATE_LENGTH).items()}
-    torch.set_default_dtype(torch.float32)
-    if not judge(exact[OURS], exact[PEER], exact[PEER]).accepted:
-        raise SystemExit(f"bench: {case.name}: not what the peer computes; nothing was measured")
-    if single[OURS].dtype != torch.float32:
-        raise SystemExit(f"bench: {case.name}: not in float32; nothing was measured")
+    with torch.no_grad():
+        return {name: run() for name, run in case.build(GATE_LENGTH, dtype).items()}
 
 
 def roof() -> tuple[Callable[[], torch.Tensor], int]:
@@ -50,7 +49,7 @@ def measure(case: Case) -> dict[str, object]:
     gate(case)
     multiply, its_flops = roof()
     with torch.no_grad():
-        timed = in_turns({**case.build(case.length), ROOF: multiply})
+        timed = in_turns({**case.build(case.length, torch.float32), ROOF: multiply})
     speed = its_flops / timed[ROOF].wall
     return {
         "case": case.name,
@@ -83,7 +82,8 @@ def machine() -> dict[str, str]:
 def page(results: dict[str, object], rows: list[dict[str, object]]) -> str:
     """The results as a page in both languages."""
     head = (
-        "# Benchmarks\n\n基准测试\n\nMade by `make bench`; float32, B=1, H=8, D=64, forward, medians of "
+        "# Benchmarks\n\n基准测试\n\n"
+        "Made by `make bench`; float32, B=1, H=8, D=64, forward, medians of "
         f"{TURNS} turns in one process.\n由 `make bench` 生成；float32，B=1，H=8，D=64，前向，"
         f"同一进程中轮流 {TURNS} 次取中位数。\n\n"
     )
