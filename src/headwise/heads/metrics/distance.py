@@ -1,0 +1,25 @@
+"""How far a head looks."""
+
+import torch
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    mass = rows.weights.sum(-1)
+    if rows.position is None:
+        return torch.zeros_like(mass), torch.zeros_like(mass)
+    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
+    apart = (rows.position[:, None] - keys).abs().to(rows.weights.dtype)  # (R, Lk)
+    return (rows.weights * apart).sum(-1), mass
+
+
+DISTANCE = Metric(
+    name="distance",
+    title=Text("mean distance of what it attends to, in tokens", "所关注词元的平均距离（词元数）"),
+    formula="Σ_i Σ_j A[i,j] |i - j| / Σ_i Σ_j A[i,j]",
+    source="Vig and Belinkov 2019, section 4.4; |i - j| where keys may come after the query",
+    share=False,
+    sums=_sums,
+)

@@ -1,0 +1,18 @@
+"""How much a head looks at the token it is at."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    return rows.shifted(0)
+
+
+SELF = Metric(
+    name="self",
+    title=Text("share on the token itself", "对自身的份额"),
+    formula="mean_i A[i, i]",
+    source="Clark et al. 2019, section 3.1",
+    share=True,
+    sums=_sums,
+)

@@ -1,0 +1,18 @@
+"""How sure a head is."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    return rows.weights.amax(-1), rows.queries()
+
+
+LARGEST = Metric(
+    name="max",
+    title=Text("largest weight", "最大权重"),
+    formula="mean_i max_j A[i,j]",
+    source="Voita et al. 2019, section 5, confidence; they leave out queries whose key is EOS",
+    share=False,
+    sums=_sums,
+)

@@ -1,0 +1,27 @@
+"""How much a head looks at special tokens that are not the first."""
+
+import torch
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    if rows.separators is None:
+        nothing = torch.zeros_like(rows.weights[..., 0])
+        return nothing, nothing
+    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
+    special = rows.separators & (keys != rows.first[:, None])  # (B, Lk)
+    special = special[:, None, None]
+    possible = (rows.allowed & special).any(-1) & rows.queries()
+    return (rows.weights * special).sum(-1) * possible, possible
+
+
+SEPARATORS = Metric(
+    name="separators",
+    title=Text("share on separators", "对分隔符的份额"),
+    formula="mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token",
+    source="Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`",
+    share=True,
+    sums=_sums,
+)

@@ -1,0 +1,417 @@
+"""Captured weights are the model's own, and capturing changes nothing."""
+
+import copy
+import inspect
+
+import pytest
+import torch
+from tests.heads.tiny import (
+    ONE_STACK,
+    PLAIN_ONLY,
+    TWO_STACKS,
+    Make,
+    albert,
+    bart,
+    bert,
+    gemma2,
+    gpt2,
+    gpt_oss,
+    llama,
+    mistral,
+    t5,
+)
+from torch import Tensor, nn
+
+from headwise.errors import BadType, BadValue
+from headwise.heads import capture as capture_file
+from headwise.heads import recorder as recorder_file
+from headwise.heads.capture import OWN, capture
+from headwise.heads.metrics import METRICS
+from headwise.heads.names import Head, Layer, parse_heads
+from headwise.verify.budget import accept
+
+LENGTH, REAL = 13, 11
+
+
+def text(seed: int = 0) -> dict[str, Tensor]:
+    """Two samples of 13 tokens, the second padded after 11."""
+    torch.manual_seed(seed)
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[1, REAL:] = 0
+    return {"input_ids": torch.randint(3, 31, (2, LENGTH)), "attention_mask": mask}
+
+
+def two_texts() -> dict[str, Tensor]:
+    """An encoder's text of 13 tokens and a decoder's of 7, both with padding."""
+    mask = torch.ones(2, 7, dtype=torch.long)
+    mask[1, 5:] = 0
+    ids = text(1)["input_ids"][:, :7]
+    return {**text(), "decoder_input_ids": ids, "decoder_attention_mask": mask}
+
+
+def answer(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        return model(**inputs).last_hidden_state
+
+
+def every_head(parts: dict[str, tuple[int, int]]) -> tuple[Head, ...]:
+    return tuple(
+        Head(Layer(part, layer), head)
+        for part, (layers, heads) in parts.items()
+        for layer in range(layers)
+        for head in range(heads)
+    )
+
+
+def exact_copy(model: nn.Module, make: Make) -> nn.Module:
+    """The same weights in float64, run by transformers' own eager attention: the oracle."""
+    twin = make("eager").double()
+    twin.load_state_dict({k: v.double() for k, v in model.state_dict().items()})
+    return twin
+
+
+def eager_weights(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, tuple[Tensor, ...]]:
+    """Weights by part, as transformers' eager attention returns them."""
+    with torch.no_grad():
+        out = model(**inputs, output_attentions=True)
+    if getattr(out, "encoder_attentions", None) is not None:
+        return {
+            "encoder": out.encoder_attentions,
+            "decoder": out.decoder_attentions,
+            "cross": out.cross_attentions,
+        }
+    return {"": out.attentions}
+
+
+def real_rows(part: str, inputs: dict[str, Tensor]) -> Tensor:
+    name = "decoder_attention_mask" if part in ("decoder", "cross") else "attention_mask"
+    return inputs[name].bool()
+
+
+def check_weights(make: Make, inputs: dict[str, Tensor], implementation: str) -> None:
+    model = make(implementation)
+    twin = make("eager")
+    twin.load_state_dict(model.state_dict())
+    plain = eager_weights(twin, inputs)
+    oracle = eager_weights(exact_copy(model, make), inputs)
+    parts = {part: (len(layers), layers[0].shape[1]) for part, layers in oracle.items()}
+    heads = every_head(parts)
+    with capture(model, heads=heads) as seen:
+        answer(model, inputs)
+    assert set(seen.weights) == set(heads)
+    assert set(seen.statistics.heads()) == set(heads)
+    for head in heads:
+        part, layer = head.layer.part, head.layer.number
+        real = real_rows(part, inputs)
+        accept(
+            seen.weights[head][real],
+            plain[part][layer][:, head.number][real],
+            oracle[part][layer][:, head.number][real],
+        )
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("make", ONE_STACK, ids=lambda make: make.__name__)
+def test_weights_are_those_of_eager_attention(make: Make, implementation: str) -> None:
+    check_weights(make, text(), implementation)
+
+
+@pytest.mark.parametrize("make", PLAIN_ONLY, ids=lambda make: make.__name__)
+def test_soft_caps_and_sinks_are_honoured(make: Make) -> None:
+    check_weights(make, text(), "eager")
+
+
+@pytest.mark.parametrize("make", TWO_STACKS, ids=lambda make: make.__name__)
+def test_encoder_decoder_and_cross_attention_are_told_apart(make: Make) -> None:
+    check_weights(make, two_texts(), "sdpa")
+
+
+def test_a_sink_takes_its_share() -> None:
+    model = gpt_oss()
+    head = Head.parse("L0H0")
+    with capture(model, heads=[head]) as seen:
+        answer(model, text())
+    rows = seen.weights[head][0].sum(-1)
+    assert bool((rows < 1).all())
+    assert bool((rows > 0).all())
+
+
+def test_without_padding_causal_order_is_still_kept() -> None:
+    ids = text()["input_ids"]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    check_weights(llama, inputs, "sdpa")
+    check_weights(gpt2, inputs, "sdpa")
+
+
+@pytest.mark.parametrize(
+    "make", [*ONE_STACK, *PLAIN_ONLY, *TWO_STACKS], ids=lambda make: make.__name__
+)
+def test_the_answer_stays_the_same_and_the_model_is_left_as_it_was(make: Make) -> None:
+    model = make()
+    inputs = two_texts() if make in TWO_STACKS else text()
+    name = model.config._attn_implementation
+    before = answer(model, inputs)
+    with capture(model):
+        during = answer(model, inputs)
+    after = answer(model, inputs)
+    accept(during, before, answer(exact_copy(model, make), inputs))
+    assert torch.equal(during, before)
+    assert torch.equal(after, before)
+    assert model.config._attn_implementation == name
+    assert not model._forward_pre_hooks
+
+
+def test_the_model_is_left_as_it_was_after_an_error() -> None:
+    model = bert()
+    with pytest.raises(RuntimeError, match="in between"), capture(model):
+        raise RuntimeError("in between")
+    assert model.config._attn_implementation == "sdpa"
+    assert not model._forward_pre_hooks
+    with capture(model) as seen:
+        answer(model, text())
+    assert seen.statistics.layers
+
+
+def plain_mean(metric: str, weights: Tensor, allowed: Tensor, real: Tensor) -> float:
+    """Each metric by its formula over whole matrices, a loop a query: (B, Lq, Lk) to a number."""
+    above = below = 0.0
+    for b in range(weights.shape[0]):
+        for i in range(weights.shape[1]):
+            row, seen = weights[b, i].double(), allowed[b, i]
+            if not real[b, i]:
+                continue
+            places = torch.arange(len(row))
+            shift = {"previous": -1, "next": 1, "self": 0}.get(metric)
+            if metric in ("entropy", "effective_keys"):
+                if seen.sum() > 1:
+                    entropy = -(row[row > 0] * row[row > 0].log()).sum().item()
+                    above += entropy if metric == "entropy" else torch.tensor(entropy).exp().item()
+                    below += 1
+            elif metric == "distance":
+                above += (row * (places - i).abs()).sum().item()
+                below += row.sum().item()
+            elif metric == "max":
+                above, below = above + row.max().item(), below + 1
+            elif shift is not None:
+                if 0 <= i + shift < len(row) and seen[i + shift]:
+                    above, below = above + row[i + shift].item(), below + 1
+            elif metric == "first" and seen[0]:
+                above, below = above + row[0].item(), below + 1
+    return above / below if below else float("nan")
+
+
+@pytest.mark.parametrize("make", [bert, llama, mistral], ids=lambda make: make.__name__)
+def test_statistics_are_the_plain_formulas_on_eager_weights(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder_file, "BLOCK", 500)  # several blocks of queries for each layer
+    model, inputs = make(), text()
+    real = inputs["attention_mask"].bool()
+    oracle = eager_weights(exact_copy(model, make), inputs)[""]
+    twin = make("eager")
+    twin.load_state_dict(model.state_dict())
+    plain = eager_weights(twin, inputs)[""]
+    with capture(model) as seen:
+        answer(model, inputs)
+    for metric in METRICS:
+        if metric.name == "separators":
+            continue
+        got, near, exact = [], [], []
+        for head in seen.statistics.heads():
+            at = head.layer.number
+            allowed = oracle[at][:, head.number] > 0
+            exact.append(plain_mean(metric.name, oracle[at][:, head.number], allowed, real))
+            near.append(plain_mean(metric.name, plain[at][:, head.number], allowed, real))
+            got.append(seen.statistics.value(metric, head))
+        accept(torch.tensor(got).float(), torch.tensor(near), torch.tensor(exact).double())
+
+
+@pytest.mark.parametrize("make", [bert, llama, gpt2], ids=lambda make: make.__name__)
+def test_padding_changes_no_statistic(make: Make) -> None:
+    model = make()
+    ids = text()["input_ids"][1:]
+    padded = {"input_ids": ids, "attention_mask": text()["attention_mask"][1:]}
+    bare = {"input_ids": ids[:, :REAL], "attention_mask": torch.ones(1, REAL, dtype=torch.long)}
+    with capture(model, separators=[3, 5, 7]) as with_padding:
+        answer(model, padded)
+    with capture(model, separators=[3, 5, 7]) as without:
+        answer(model, bare)
+    with capture(exact_copy(model, make), separators=[3, 5, 7]) as exact:
+        answer(exact.model, bare)
+    for layer, sums in with_padding.statistics.layers.items():
+        other, oracle = without.statistics.layers[layer], exact.statistics.layers[layer]
+        assert sums.queries == other.queries == REAL
+        accept(sums.above.float(), other.above.float(), oracle.above)
+        accept(sums.below.float(), other.below.float(), oracle.below)
+
+
+def test_left_padding_moves_the_first_token() -> None:
+    model = bert()
+    mask = torch.ones(1, LENGTH, dtype=torch.long)
+    mask[:, :4] = 0
+    with capture(model, heads=parse_heads("L0H0")) as seen:
+        answer(model, {"input_ids": text()["input_ids"][:1], "attention_mask": mask})
+    first = next(metric for metric in METRICS if metric.name == "first")
+    weights = seen.weights[Head.parse("L0H0")][0].double()
+    assert seen.statistics.value(first, Head.parse("L0H0")) == weights[4:, 4].mean().item()
+
+
+def test_shared_layers_are_counted_by_call() -> None:
+    model = albert()
+    with capture(model) as seen:
+        answer(model, text())
+    assert list(seen.statistics.layers) == [Layer("", n) for n in range(5)]
+
+
+def test_two_passes_add_up_and_merge() -> None:
+    model, one, two = bert(), text(1), text(2)
+    with capture(model) as both:
+        answer(model, one)
+        answer(model, two)
+    with capture(model) as left:
+        answer(model, one)
+    with capture(model) as right:
+        answer(model, two)
+    left.statistics.merge(right.statistics)
+    assert list(left.statistics.layers) == list(both.statistics.layers)
+    for layer, sums in both.statistics.layers.items():
+        merged = left.statistics.layers[layer]
+        assert torch.equal(merged.above, sums.above)
+        assert torch.equal(merged.below, sums.below)
+        assert merged.queries == sums.queries == 2 * (LENGTH + REAL)
+
+
+def test_statistics_of_two_models_do_not_merge() -> None:
+    with capture(bert()) as three:
+        answer(three.model, text())
+    with capture(llama()) as six:
+        answer(six.model, text())
+    with pytest.raises(BadValue, match="had 3 heads and now has 6; keep one Statistics"):
+        three.statistics.merge(six.statistics)
+
+
+def test_another_model_inside_the_capture_is_not_measured() -> None:
+    model, other = bert(), llama()
+    with capture(model) as seen:
+        answer(other, text())
+        answer(model, text())
+    assert len(seen.statistics.heads()) == 6
+
+
+def test_a_model_that_is_not_of_transformers_is_refused() -> None:
+    with (
+        pytest.raises(BadType, match="expected a transformers model, got Linear"),
+        capture(nn.Linear(3, 5)),
+    ):
+        pass
+
+
+def test_training_mode_is_refused() -> None:
+    with (
+        pytest.raises(BadValue, match=r"expected eval mode.*call model.eval"),
+        capture(bert().train()),
+    ):
+        pass
+
+
+def test_a_capture_inside_a_capture_of_the_same_model_is_refused() -> None:
+    model = bert()
+    with capture(model) as seen:
+        with pytest.raises(BadValue, match="already being captured"), capture(model):
+            pass
+        answer(model, text())
+    assert len(seen.statistics.heads()) == 6
+
+
+def test_another_implementation_is_refused() -> None:
+    model = llama()
+    model.config._attn_implementation = "flex_attention"
+    with (
+        pytest.raises(BadValue, match="over 'sdpa' and 'eager', got 'flex_attention'"),
+        capture(model),
+    ):
+        pass
+
+
+def test_a_model_that_is_never_run_is_an_error() -> None:
+    with pytest.raises(BadValue, match="BertModel never called attention"), capture(bert()):
+        pass
+
+
+def test_a_cache_of_earlier_tokens_is_refused() -> None:
+    model, ids = llama(), text()["input_ids"][:1]
+    with torch.no_grad():
+        past = model(input_ids=ids, use_cache=True).past_key_values
+        name = (
+            "cache"
+            if "cache" in inspect.signature(model.forward).parameters
+            else ("past_key_values")
+        )
+        with (
+            pytest.raises(BadValue, match="from 1 tokens to 14, a pass with a cache"),
+            capture(model),
+        ):
+            model(input_ids=ids[:, :1], **{name: past})
+
+
+def test_a_term_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.bert import modeling_bert
+
+    inner = modeling_bert.eager_attention_forward
+
+    def scaled(module, query, key, value, mask, **options):
+        return inner(module, query * 1.01, key, value, mask, **options)
+
+    monkeypatch.setattr(modeling_bert, "eager_attention_forward", scaled)
+    model = bert("eager")
+    with pytest.raises(BadValue, match="L0 does not compute softmax"), capture(model):
+        answer(model, text())
+
+
+def test_a_model_without_eager_attention_to_call_is_refused() -> None:
+    one = torch.ones(1, 1, 1, 1)
+    with pytest.raises(BadValue, match="Linear has no eager attention that can be called"):
+        capture_file._over_plain(nn.Linear(2, 3), one, one, one, None)
+
+
+def test_capturing_registers_each_name_once() -> None:
+    from transformers import AttentionInterface
+
+    with capture(bert()) as seen:
+        answer(seen.model, text())
+    names = AttentionInterface().valid_keys()
+    assert [name for name in names if "headwise" in name] == list(OWN.values())
+
+
+def test_configurations_of_parts_are_restored_each_to_its_own() -> None:
+    model = bart()
+    decoder = copy.deepcopy(model.config)
+    decoder._attn_implementation = "eager"
+    for module in model.decoder.modules():
+        if hasattr(module, "config"):
+            module.config = decoder
+    before = answer(model, two_texts())
+    with capture(model):
+        during = answer(model, two_texts())
+    assert torch.equal(during, before)
+    assert model.config._attn_implementation == "sdpa"
+    assert decoder._attn_implementation == "eager"
+
+
+def test_t5_and_gemma_name_their_parts() -> None:
+    with capture(t5()) as seen:
+        answer(seen.model, two_texts())
+    parts = {str(layer) for layer in seen.statistics.layers}
+    assert {"encoder.L0", "decoder.L2", "cross.L2"} <= parts
+    with capture(gemma2()) as seen:
+        answer(seen.model, text())
+    assert {str(layer) for layer in seen.statistics.layers} == {"L0", "L1"}
+
+
+def test_a_window_is_reported_as_not_allowed() -> None:
+    head = Head.parse("L0H0")
+    with capture(mistral(), heads=[head]) as seen:
+        answer(seen.model, text())
+    allowed = seen.allowed[head][0]
+    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+    assert torch.equal(allowed, (j <= i) & (i - j < 5))
