@@ -1,0 +1,153 @@
+"""What a `MultiheadAttention` should give, from its parameters and the exact reference.
+
+Masks are given here as headwise means them, True = may attend, written out by the test itself:
+nothing of the module's own reading of PyTorch's arguments is used.
+"""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import headwise as hw
+from headwise.call import Call
+from headwise.reference import reference
+from headwise.verify.budget import accept
+
+B, L, S, E, H = 2, 5, 7, 12, 3
+"""Primes, but for E, which H divides."""
+
+NAMES = ("query", "key", "value")
+
+
+@dataclass
+class Exact:
+    """The exact answer in one dtype, with the leaves its gradients are taken for."""
+
+    output: Tensor  # (B, L, E)
+    weights: Tensor  # (B, H, L, S + extra)
+    leaves: dict[str, Tensor]
+
+
+def inputs(
+    module: hw.MultiheadAttention, batch: int = B, queries: int = L, keys: int = S
+) -> list[Tensor]:
+    """query, key, value, batch first, that want gradients."""
+    dtype = next(module.parameters()).dtype
+    sizes = ((queries, module.embed_dim), (keys, module.kdim), (keys, module.vdim))
+    return [torch.randn(batch, *size, dtype=dtype, requires_grad=True) for size in sizes]
+
+
+def exact(
+    module: hw.MultiheadAttention,
+    given: list[Tensor],
+    allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Exact:
+    """The answer for inputs (B, L, E); allowed and bias broadcast to (B, H, L, S)."""
+    named = dict(zip(NAMES, given, strict=True)) | dict(module.named_parameters())
+    leaves = {name: x.detach().to(dtype).requires_grad_() for name, x in named.items()}
+
+    def project(name: str, x: Tensor) -> Tensor:
+        return F.linear(x, leaves[f"{name}.weight"], leaves.get(f"{name}.bias"))
+
+    def split(x: Tensor, heads: int) -> Tensor:
+        return x.reshape(*x.shape[:2], heads, module.head_dim).permute(0, 2, 1, 3)
+
+    q = split(project("q_proj", leaves["query"]), module.num_heads)
+    k = split(project("k_proj", leaves["key"]), module.num_kv_heads)
+    v = split(project("v_proj", leaves["value"]), module.num_kv_heads)
+    batch, heads, queries, keys = (*q.shape[:3], k.shape[2])
+    if "bias_k" in leaves:
+        shape = (batch, module.num_kv_heads, 1, module.head_dim)
+        rows = [leaves[n].view(1, *shape[1:]).expand(shape) for n in ("bias_k", "bias_v")]
+        k, v = torch.cat((k, rows[0]), 2), torch.cat((v, rows[1]), 2)
+    if module.add_zero_attn:
+        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+    extra = k.shape[2] - keys
+    seen = torch.ones(1, dtype=torch.bool) if allowed is None else allowed
+    seen = F.pad(seen.expand(batch, heads, queries, keys), (0, extra), value=True)
+    mask = hw.from_tensor(seen, "b h q k")
+    if bias is not None:
+        wide = F.pad(bias.expand(batch, heads, queries, keys), (0, extra))
+        mask = mask & hw.from_tensor(wide, "b h q k")
+    steps = reference(Call.of(q, k, v, mask=mask), dtype)
+    joined = steps.output.permute(0, 2, 1, 3).reshape(batch, queries, heads * module.head_dim)
+    return Exact(project("out_proj", joined), steps.weights, leaves)
+
+
+class Truth:
+    """The exact answer and the plain one, with their gradients, to hold results against."""
+
+    def __init__(
+        self,
+        module: hw.MultiheadAttention,
+        given: list[Tensor],
+        allowed: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> None:
+        self.own = dict(zip(NAMES, given, strict=True)) | dict(module.named_parameters())
+        self.oracle = exact(module, given, allowed, bias)
+        self.plain = exact(module, given, allowed, bias, given[0].dtype)
+        self.probe = torch.randn_like(self.oracle.output)
+        self.right = _gradients(self.oracle.output, self.oracle.leaves, self.probe)
+        self.near = _gradients(self.plain.output, self.plain.leaves, self.probe)
+
+    def hold(self, output: Tensor, weights: Tensor | None) -> None:
+        """Assert that a result, batch first, is accepted, and its gradients where it has any."""
+        accept(output, self.plain.output, self.oracle.output)
+        if weights is not None:
+            pair = (self.plain.weights, self.oracle.weights)
+            accept(weights, *((w.mean(1) if weights.dim() == 3 else w) for w in pair))
+        if output.requires_grad:
+            found = _gradients(output, self.own, self.probe)
+            for name, right in self.right.items():
+                accept(found[name], self.near[name], right)
+
+
+def check(
+    module: hw.MultiheadAttention,
+    given: list[Tensor],
+    got: tuple[Tensor, Tensor | None],
+    allowed: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> None:
+    """Assert that what the module gave for `given`, batch first, is accepted."""
+    Truth(module, given, allowed, bias).hold(*got)
+
+
+def _gradients(output: Tensor, leaves: dict[str, Tensor], probe: Tensor) -> dict[str, Tensor]:
+    """One gradient for each input and for each projection, its weight and bias in one vector.
+
+    k_proj's bias has the gradient 0, the softmax being blind to it; alone it would compare noise.
+    """
+    wanted = [x for x in leaves.values() if x.requires_grad]
+    grads = torch.autograd.grad(
+        output, wanted, probe.to(output.dtype), allow_unused=True, retain_graph=True
+    )
+    parts: dict[str, list[Tensor]] = {}
+    for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
+        whole = torch.zeros_like(leaf) if grad is None else grad
+        parts.setdefault(name.split(".")[0], []).append(whole.flatten())
+    return {name: torch.cat(grads) for name, grads in parts.items()}
+
+
+def against_torch(
+    ours: hw.MultiheadAttention, theirs: nn.MultiheadAttention, *given: Tensor, **options: object
+) -> None:
+    """Assert that both give the same: PyTorch in float64 is O, and in the module's dtype N."""
+    exactly = copy.deepcopy(theirs).double()
+    wide = [x.double() for x in given]
+    options64 = {
+        name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for name, x in options.items()
+    }
+    oracle, plain = exactly(*wide, **options64), theirs(*given, **options)
+    found = ours(*given, **options)
+    accept(found[0], plain[0], oracle[0])
+    assert (found[1] is None) == (plain[1] is None)
+    if found[1] is not None:
+        accept(found[1], plain[1], oracle[1])
