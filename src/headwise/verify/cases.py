@@ -1,0 +1,96 @@
+"""The attentions that every engine is tried on: sizes are distinct primes, inputs are seeded."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call
+from headwise.masks import Mask, appended, causal, from_tensor, full, padding, window
+
+Draw = Callable[..., Tensor]
+"""Normal numbers in float64: ``draw(5, 7)``."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention by its sizes and its mask; `call` makes it.
+
+    The sizes are distinct primes, so that no exchange of two axes goes unseen; where H is no prime
+    it is a multiple of G.
+    """
+
+    name: str
+    mask: Callable[["Case", Draw], Mask]
+    batch: int = 2
+    heads: int = 3
+    groups: int = 3
+    queries: int = 5
+    keys: int = 7
+    dim: int = 11
+    value_dim: int = 13
+    scale: float | None = None
+
+    def call(
+        self, dtype: torch.dtype, *, seed: int = 0, need: Collection[str] = (), grad: bool = False
+    ) -> Call:
+        """The case in a dtype; the same numbers in every dtype, up to rounding.
+
+        Args:
+            dtype: of q, k and v.
+            seed: of the numbers.
+            need: as in `headwise.attend`.
+            grad: whether q, k and v are leaves that gather gradients.
+        """
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        q = draw(self.batch, self.heads, self.queries, self.dim)
+        k = draw(self.batch, self.groups, self.keys, self.dim)
+        v = draw(self.batch, self.groups, self.keys, self.value_dim)
+        q, k, v = (x.to(dtype).requires_grad_(grad) for x in (q, k, v))
+        return Call.of(q, k, v, mask=self.mask(self, draw), scale=self.scale, need=need)
+
+
+def _lengths(case: Case, draw: Draw) -> Mask:
+    del draw
+    return padding([case.keys - 2] * (case.batch - 1) + [0])
+
+
+def _booleans(case: Case, draw: Draw) -> Mask:
+    """Three quarters of the pairs; the query 1 of every head is blind."""
+    allowed = draw(case.batch, case.heads, case.queries, case.keys) > -0.7
+    allowed[:, :, 1] = False
+    return from_tensor(allowed)
+
+
+def _floats(case: Case, draw: Draw) -> Mask:
+    bias = draw(case.heads, case.queries, case.keys)
+    return from_tensor(bias.float().masked_fill(bias < -1.0, -torch.inf), "h q k")
+
+
+CASES: tuple[Case, ...] = (
+    Case("full", lambda _c, _d: full()),
+    Case("one of everything", lambda _c, _d: full(), 1, 1, 1, 1, 1, 1, 1),
+    Case("another scale", lambda _c, _d: full(), scale=0.7),
+    Case("causal", lambda _c, _d: causal(), queries=7),
+    Case("causal, fewer queries", lambda _c, _d: causal()),
+    Case("causal, more queries: blind rows", lambda _c, _d: causal(), queries=7, keys=5),
+    Case("window", lambda _c, _d: window(2, 1)),
+    Case("causal window", lambda _c, _d: causal() & window(1, 0)),
+    Case("padding, one sample empty", _lengths),
+    Case("causal and padding", lambda _c, _d: causal() & padding([7, 3])),
+    Case("opposite of a window", lambda _c, _d: ~window(1, 1)),
+    Case("booleans with blind rows", _booleans),
+    Case("float bias", _floats),
+    Case("float bias and causal", lambda c, d: _floats(c, d) & causal()),
+    Case("grouped heads", lambda _c, _d: causal(), heads=6, groups=3),
+    Case("one key/value head", lambda _c, _d: full(), heads=3, groups=1),
+    Case("grouped heads, booleans", _booleans, heads=6, groups=2),
+    Case("appended key", lambda _c, _d: appended(causal(), 1)),
+    Case("many keys", lambda _c, _d: causal(), queries=67, keys=131, dim=17, value_dim=19),
+)
+"""Every case there is."""

@@ -1,0 +1,240 @@
+"""What must hold for a whole module, projections included."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.lang import Text
+from headwise.masks import Mask, causal, from_tensor, full, padding
+from headwise.verify.budget import judge
+from headwise.verify.jobs import Job, Weights, cross_job, self_job
+from headwise.verify.judging import judge_gradients, judge_job
+from headwise.verify.oracle import oracle
+from headwise.verify.subject import Check, Evidence, Subject, compute
+
+LENGTH = 7
+"""How long the sequences of the contract are; another number than every other size."""
+
+
+def masks() -> tuple[tuple[str, Mask], ...]:
+    """The masks that a module is tried with, by name; none of them makes a blind row."""
+    generator = torch.Generator().manual_seed(2)
+    some = torch.rand(LENGTH, LENGTH, generator=generator) > 0.4
+    some.fill_diagonal_(fill_value=True)
+    return (
+        ("no mask", full()),
+        ("causal", causal()),
+        ("some pairs", from_tensor(some)),
+        ("padding", padding([LENGTH, LENGTH - 3])),
+    )
+
+
+def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
+    """Self- and cross-attention without a mask, those that the subject offers."""
+    for seed in seeds:
+        for make in (self_job, cross_job):
+            job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
+            if subject.refuses(job) is None:
+                yield job
+
+
+def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output on several inputs and masks, self- and cross-attention."""
+    for job in jobs(subject, dtype, seeds=(0, 1)):
+        yield from _held("cross-attention" if not job.alike else "no mask", subject, job)
+    for name, mask in masks()[1:]:
+        job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
+        yield from _held(name, subject, job)
+
+
+def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The gradient of every input and every weight, with and without a mask."""
+    for name, mask in masks()[:2]:
+        job = _own(subject, dtype, mask=mask).tracked()
+        outcome = compute(subject, job)
+        if outcome is not None:
+            plain, exact = oracle(job, dtype)["output"], oracle(job)["output"]
+            for leaf, verdict in judge_gradients(outcome.output, plain, exact, job.leaves()):
+                yield f"{name}: {leaf}", verdict
+
+
+def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The weights of each head, where the module gives them."""
+    for name, mask in masks():
+        job = _own(subject, dtype, mask=mask)
+        outcome = compute(subject, job)
+        if outcome is not None and outcome.weights is not None:
+            plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
+            yield name, judge(outcome.weights, plain, exact)
+
+
+def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """With queries of zeros, the output is the output projection of the mean of x Wᵀ + b."""
+    for job in jobs(subject, dtype):
+        w = _silent(job.weights)
+        job = replace(job, weights=w)
+        values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
+        exact = values if w.out is None else _times(values, w.out, w.out_bias)
+        yield from _against(subject, job, exact.expand(-1, job.query.shape[1], -1))
+
+
+def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Without values, the output is W^O times the bias of v, plus the bias of the output."""
+    for job in jobs(subject, dtype):
+        w = replace(job.weights, v=torch.zeros_like(job.weights.v))
+        job = replace(job, weights=w)
+        constant = job.value.new_zeros(1, 1, w.v.shape[0]) if w.v_bias is None else w.v_bias
+        merged = constant.double().expand(1, 1, -1)
+        exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
+        batch, length, _ = job.query.shape
+        yield from _against(subject, job, exact.expand(batch, length, -1))
+
+
+def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Keys of zeros give the mean of the values; queries that are constant do not."""
+    for job in jobs(subject, dtype):
+        w = job.weights
+        zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
+        silent = replace(job, weights=replace(w, **zeros))
+        values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
+        exact = values if w.out is None else _times(values, w.out, w.out_bias)
+        yield from _against(subject, silent, exact.expand(-1, job.query.shape[1], -1))
+        constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
+        yield from _held("queries that are their bias", subject, constant)
+
+
+def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output is the sum of single heads, each through its own slice of W^O."""
+    for job in jobs(subject, dtype):
+        yield from _against(subject, job, _sum_of_heads(job.to(torch.float64)))
+
+
+def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Another sample 1 leaves sample 0 alone."""
+    job = _own(subject, dtype)
+    x = torch.cat((job.query[:1], -job.query[1:]))
+    plain, exact = oracle(job, dtype)["output"][:1], oracle(job)["output"][:1]
+    outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    if outcome is not None:
+        yield "sample 0", judge(outcome.output[:1], plain, exact)
+
+
+def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Under a causal mask another last token changes nothing before it."""
+    job = _own(subject, dtype, mask=causal())
+    x = torch.cat((job.query[:, :-1], -job.query[:, -1:]), dim=1)
+    plain, exact = (oracle(job, d)["output"][:, :-1] for d in (dtype, torch.float64))
+    outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    if outcome is not None:
+        yield "tokens before the last", judge(outcome.output[:, :-1], plain, exact)
+
+
+def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Another token in the padding of sample 1 changes nothing before it."""
+    real = LENGTH - 3
+    job = _own(subject, dtype, mask=padding([LENGTH, real]))
+    x = job.query.clone()
+    x[1, real:] = -x[1, real:] + 1.0
+    plain, exact = (oracle(job, d)["output"][1, :real] for d in (dtype, torch.float64))
+    outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    if outcome is not None:
+        yield "real tokens", judge(outcome.output[1, :real], plain, exact)
+
+
+def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """A module made with dropout gives in eval what it gives without."""
+    job = replace(_own(subject, dtype), dropout=0.5)
+    yield from _held("eval", subject, job)
+
+
+def _own(subject: Subject, dtype: torch.dtype, mask: Mask | None = None) -> Job:
+    return self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
+
+
+def _silent(w: Weights) -> Weights:
+    """The same weights with queries of zeros, so that every score is 0."""
+    bias = None if w.q_bias is None else torch.zeros_like(w.q_bias)
+    return replace(w, q=torch.zeros_like(w.q), q_bias=bias)
+
+
+def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product = torch.einsum("ble,oe->blo", x.double(), weight.double())
+    return product if bias is None else product + bias.double()
+
+
+def _sum_of_heads(job: Job) -> Tensor:
+    """Single-head attentions in float64, summed through the slices of the output weight."""
+    w, total = job.weights, torch.zeros(())
+    slices = range(0, w.q.shape[0], w.q.shape[0] // job.heads)
+    for start in slices:
+        rows = slice(start, start + w.q.shape[0] // job.heads)
+        named = {n: t[rows] for n, t in w.named().items() if n[0] in "qkv"}
+        out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
+        single = replace(w, **named, out=out[:, rows], out_bias=None)
+        total = total + oracle(replace(job, weights=single, heads=1, groups=1))["output"]
+    return total if w.out_bias is None else total + w.out_bias
+
+
+def _held(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
+    outcome = compute(subject, job)
+    if outcome is not None:
+        yield name, judge_job(outcome, job)
+
+
+def _against(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
+    outcome = compute(subject, job)
+    if outcome is not None:
+        name = "self-attention" if job.alike else "cross-attention"
+        yield name, judge(outcome.output, oracle(job, job.query.dtype)["output"], exact)
+
+
+CONTRACT: tuple[Check, ...] = (
+    Check("module_forward", Text("outputs equal the oracle", "输出与精确结果一致"), module_forward),
+    Check(
+        "module_gradients",
+        Text(
+            "gradients of inputs and weights equal the oracle's", "输入和权重的梯度与精确结果一致"
+        ),
+        module_gradients,
+    ),
+    Check(
+        "module_weights",
+        Text("the weights of each head equal the oracle's", "各头的权重与精确结果一致"),
+        module_weights,
+    ),
+    Check(
+        "projection_closed_form",
+        Text("equal scores give the mean of x Wᵀ + b", "得分相等时给出 x Wᵀ + b 的平均"),
+        projection_closed_form,
+    ),
+    Check(
+        "output_projection",
+        Text("the output projection is applied", "使用了输出投影"),
+        output_projection,
+    ),
+    Check(
+        "projections_in_order",
+        Text("keys of zeros give the mean of the values", "键为零时给出值的平均"),
+        projections_in_order,
+    ),
+    Check(
+        "heads_are_slices",
+        Text("heads are slices, summed through W^O", "各头是连续的切片，经 W^O 求和"),
+        heads_are_slices,
+    ),
+    Check(
+        "batch_independent",
+        Text("a sample does not see the others", "各样本互不影响"),
+        batch_independent,
+    ),
+    Check("causal_leak", Text("causal: no future leak", "因果掩码：未来不泄漏"), causal_leak),
+    Check("padding_leak", Text("padding does not leak", "填充不泄漏"), padding_leak),
+    Check(
+        "eval_without_dropout",
+        Text("no dropout in eval", "eval 模式下没有 dropout"),
+        eval_without_dropout,
+    ),
+)
+"""Every check of a module."""

@@ -1,0 +1,251 @@
+"""Mistakes about who may attend to whom."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.lang import Text
+from headwise.verify import steps
+from headwise.verify.mistakes.base import Mistake
+from headwise.verify.steps import At
+
+WEAK = -1.0
+"""What a mask too weak to hide anything adds."""
+
+
+def _inverted(at: At, scaled: Tensor) -> Tensor:
+    return steps.biased(at, scaled).masked_fill(at.allowed, -torch.inf)
+
+
+def _softmax_inverted(at: At, scores: Tensor) -> Tensor:
+    blind = at.allowed.all(-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def _every_key(at: At, shared: Tensor) -> Tensor:
+    """Repeated for the query heads; rows that nobody sees stay as they are."""
+    return shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)
+
+
+def _plain_softmax(at: At, scores: Tensor) -> Tensor:
+    del at
+    return scores.softmax(-1)
+
+
+def _then_zeroed(at: At, scores: Tensor) -> Tensor:
+    return scores.softmax(-1).masked_fill(~at.allowed, 0.0)
+
+
+def _filled(value: float) -> Callable[[At, Tensor], Tensor]:
+    def mask(at: At, scaled: Tensor) -> Tensor:
+        return steps.biased(at, scaled).masked_fill(~at.allowed, value)
+
+    return mask
+
+
+def _added(at: At, scaled: Tensor) -> Tensor:
+    return steps.biased(at, scaled) + WEAK * ~at.allowed
+
+
+def _moved(offset: Callable[[At], int]) -> dict[str, Callable[..., Tensor]]:
+    """The mask evaluated as if the first query stood elsewhere."""
+
+    def there(at: At) -> At:
+        return replace(at, frame=replace(at.frame, offset=offset(at)))
+
+    def group(at: At, shared: Tensor) -> Tensor:
+        return steps.group(there(at), shared)
+
+    def mask(at: At, scaled: Tensor) -> Tensor:
+        moved = there(at)
+        return steps.biased(at, scaled).masked_fill(~moved.allowed, -torch.inf)
+
+    def softmax(at: At, scores: Tensor) -> Tensor:
+        return steps.softmax(there(at), scores)
+
+    return {"group": group, "mask": mask, "softmax": softmax}
+
+
+def _head_major(at: At) -> At:
+    """Allowed as (H B) where (B H) is read: sample b's mask lands on other samples."""
+    batch, heads = at.frame.batch, at.frame.heads
+    wrong = at.allowed.transpose(0, 1).reshape(batch, heads, *at.allowed.shape[2:])
+    moved = replace(at)
+    vars(moved)["allowed"] = wrong
+    return moved
+
+
+def _head_major_group(at: At, shared: Tensor) -> Tensor:
+    return steps.group(_head_major(at), shared)
+
+
+def _head_major_mask(at: At, scaled: Tensor) -> Tensor:
+    return steps.mask(_head_major(at), scaled)
+
+
+def _head_major_softmax(at: At, scores: Tensor) -> Tensor:
+    return steps.softmax(_head_major(at), scores)
+
+
+def _bias_ignored(at: At, scaled: Tensor) -> Tensor:
+    return scaled.masked_fill(~at.allowed, -torch.inf)
+
+
+def _unmasked(at: At, scaled: Tensor) -> Tensor:
+    return steps.biased(at, scaled)
+
+
+MASKING: tuple[Mistake, ...] = (
+    Mistake(
+        "mask_inverted",
+        "mask",
+        Text(
+            "The mask is read the other way round: what should be hidden is seen.",
+            "掩码的含义颠倒了：应当隐藏的反而可见。",
+        ),
+        "scores.masked_fill(may_attend, -inf)",
+        "scores.masked_fill(~may_attend, -inf)",
+        "own_key_visible",
+        {"group": _every_key, "mask": _inverted, "softmax": _softmax_inverted},
+    ),
+    Mistake(
+        "mask_ignored",
+        "mask",
+        Text("The mask is accepted and not used.", "接受了掩码，却没有使用。"),
+        "scores.softmax(dim=-1)",
+        "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
+        "no_future_leak",
+        {"group": _every_key, "mask": _unmasked, "softmax": _plain_softmax},
+    ),
+    Mistake(
+        "mask_after_softmax",
+        "mask",
+        Text(
+            "The mask is applied after the softmax, so the weights no longer sum to 1.",
+            "掩码在 softmax 之后才使用，因此权重之和不再为 1。",
+        ),
+        "scores.softmax(dim=-1).masked_fill(~may_attend, 0)",
+        "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
+        "rows_sum_to_one",
+        {"mask": _unmasked, "softmax": _then_zeroed},
+    ),
+    Mistake(
+        "mask_filled_with_zero",
+        "mask",
+        Text(
+            "Hidden scores are set to 0 before the softmax, and exp(0) = 1 still has weight.",
+            "被遮住的得分在 softmax 之前设为 0，而 exp(0) = 1 仍有权重。",
+        ),
+        "scores.masked_fill(~may_attend, 0).softmax(dim=-1)",
+        "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
+        "no_future_leak",
+        {"group": _every_key, "mask": _filled(0.0), "softmax": _plain_softmax},
+    ),
+    Mistake(
+        "mask_too_weak",
+        "mask",
+        Text(
+            "The mask adds -1 to hidden scores, which lowers them and hides nothing.",
+            "掩码只给应隐藏的得分加 -1，使其变小，却没有隐藏。",
+        ),
+        "scores + (may_attend - 1)",
+        "scores.masked_fill(~may_attend, -inf)",
+        "padding_without_influence",
+        {"group": _every_key, "mask": _added, "softmax": _plain_softmax},
+    ),
+    Mistake(
+        "causal_without_self",
+        "mask",
+        Text(
+            "The causal mask is off by one: a query does not see its own key.",
+            "因果掩码差了一位：查询看不到自己的键。",
+        ),
+        "torch.tril(ones, diagonal=-1)",
+        "torch.tril(ones)",
+        "own_key_visible",
+        _moved(lambda at: at.frame.offset - 1),
+    ),
+    Mistake(
+        "causal_one_ahead",
+        "mask",
+        Text(
+            "The causal mask is off by one: a query sees the key after its own.",
+            "因果掩码差了一位：查询看到了后面一个键。",
+        ),
+        "torch.tril(ones, diagonal=1)",
+        "torch.tril(ones)",
+        "no_future_leak",
+        _moved(lambda at: at.frame.offset + 1),
+    ),
+    Mistake(
+        "causal_upper_left",
+        "mask",
+        Text(
+            "With fewer queries than keys the causal mask starts at the first key.",
+            "查询少于键时，因果掩码从第一个键开始对齐。",
+        ),
+        "torch.tril(torch.ones(Lq, Lk))",
+        "torch.tril(torch.ones(Lq, Lk), diagonal=Lk - Lq)",
+        "lower_right",
+        _moved(lambda _at: 0),
+    ),
+    Mistake(
+        "padding_head_major",
+        "mask",
+        Text(
+            "The padding mask is repeated head by head, where samples are laid out first.",
+            "填充掩码按头在先的顺序重复，而数据是样本在先。",
+        ),
+        "padding.repeat(heads, 1)",
+        "padding.repeat_interleave(heads, dim=0)",
+        "padding_of_own_sample",
+        {
+            "group": _head_major_group,
+            "mask": _head_major_mask,
+            "softmax": _head_major_softmax,
+        },
+    ),
+    Mistake(
+        "blind_rows_uniform",
+        "mask",
+        Text(
+            "Hidden scores get the lowest finite number, so a query that sees no key averages all.",
+            "被遮住的得分取最小的有限数，因此看不到任何键的查询会对全部键取平均。",
+        ),
+        "scores.masked_fill(~may_attend, torch.finfo(scores.dtype).min)",
+        "weights.masked_fill(~may_attend.any(-1, keepdim=True), 0)",
+        "blind_rows_zero",
+        {
+            "group": _every_key,
+            "mask": _filled(torch.finfo(torch.float32).min),
+            "softmax": _plain_softmax,
+        },
+    ),
+    Mistake(
+        "hidden_values_reach",
+        "group",
+        Text(
+            "Values of hidden keys are multiplied by weight 0; a NaN there still spreads.",
+            "隐藏键的值乘以权重 0；其中的 NaN 仍会扩散。",
+        ),
+        "weights @ v",
+        "weights @ v.masked_fill(hidden, 0)",
+        "padding_nan",
+        {"group": _every_key},
+    ),
+    Mistake(
+        "bias_ignored",
+        "mask",
+        Text(
+            "A float mask is read as true or false: what it adds to the scores is lost.",
+            "浮点掩码被当作真假值：它应加到得分上的值丢失了。",
+        ),
+        "scores.masked_fill(mask == -inf, -inf)",
+        "scores + mask",
+        "forward",
+        {"mask": _bias_ignored},
+    ),
+)
+"""Mistakes in how the mask is read or applied."""
