@@ -24,8 +24,8 @@ from headwise.document.layout import Labels, part, slices, width_of
 from headwise.document.plain import clean, clean_lines
 from headwise.lang import Lang, Text
 
-COLUMNS = 10
-"""Columns of a matrix that fit on a line of the page; a wider one is cut into parts."""
+LINE = 68
+"""Characters of numbers that fit on a line of the page; a wider matrix is cut into parts."""
 
 HEAT = 12
 """Tokens on a side of a heat map that is written as a table of percentages."""
@@ -42,6 +42,7 @@ _SPECIAL = {
     "-": "{-}",
     "'": "{'}",
     **{character: f"\\{character}" for character in "{}$&#_%"},
+    **{chr(0x2400 + code): rf"\textbackslash{{}}x{code:02x}" for code in range(0x22)},
 }
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")
 _SECTIONS = ("section", "section", "section", "subsection", "subsubsection", "paragraph")
@@ -57,7 +58,7 @@ def render(document: Document, lang: Lang = "en") -> str:
     return (
         f"% !TeX program = xelatex\n\\documentclass{{{kind}}}\n"
         "\\usepackage[a4paper,margin=2.2cm]{geometry}\n\\usepackage{amsmath,amssymb}\n"
-        f"{cjk}\\setcounter{{MaxMatrixCols}}{{{COLUMNS}}}\n\\setlength{{\\parindent}}{{0pt}}\n"
+        f"{cjk}\\setcounter{{MaxMatrixCols}}{{{LINE}}}\n\\setlength{{\\parindent}}{{0pt}}\n"
         f"\\setlength{{\\parskip}}{{6pt}}\n\\title{{{title}}}\n\\date{{}}\n"
         f"\\begin{{document}}\n\\maketitle\n\n{body}\n\n\\end{{document}}\n"
     )
@@ -106,7 +107,10 @@ class _Latex:
         name = math(matrix.symbol)
         symbol = name or rf"\text{{{escape(matrix.symbol.plain)}}}"
         labels = self.labels.new(matrix)
-        parts = list(slices(width_of(matrix.values), COLUMNS))
+        widest = max(
+            (len(numbers.decimal(v, self.precision)) for r in matrix.values for v in r), default=1
+        )
+        parts = list(slices(width_of(matrix.values), LINE // (widest + 2)))
         shown = [] if labels is None else [self.say(labels)]
         for some in parts:
             note = rf"\quad\text{{({self.say(part(some))})}}" if len(parts) > 1 else ""

@@ -37,17 +37,17 @@ def mathml(formula: Formula, *, block: bool = False) -> str:
         from latex2mathml.converter import convert_to_element
     except ImportError as error:
         raise MissingExtra.of("latex2mathml", "html") from error
-    refusals: tuple[type[Exception], ...] = tuple(
-        error
-        for error in vars(exceptions).values()
-        if isinstance(error, type) and issubclass(error, Exception)
+    own = (e for e in vars(exceptions).values() if isinstance(e, type))
+    stumbles: tuple[type[Exception], ...] = (
+        *(e for e in own if issubclass(e, Exception)),
+        *_STUMBLES,
     )
     latex = math(formula)
     if latex is not None:
         try:
             root = convert_to_element(latex, display="block" if block else "inline")
             return _written(root)
-        except (*refusals, *_STUMBLES):
+        except stumbles:
             pass  # what the converter cannot read is shown as it would be in a terminal
     return f"<code>{html.escape(clean(formula.plain))}</code>"
 
