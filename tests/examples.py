@@ -52,6 +52,17 @@ def every_mask(queries: int = QUERIES, keys: int = KEYS, batch: int = BATCH) -> 
         ~hw.causal() | hw.window(1, 0),
         ~hw.padding(lengths),
         hw.causal() & hw.from_tensor(torch.randn(HEADS, queries, keys), "h q k"),
+        hw.dilated(2, 1, step=2),
+        hw.strided(3),
+        hw.fixed(3, 1),
+        hw.prefix(([3, 1] * batch)[:batch]),
+        hw.documents([2, 3, keys - 5]) & hw.causal(),
+        hw.documents(torch.randint(0, 3, (batch, keys))),
+        hw.window(1, 1) | hw.global_tokens([0, 4]),
+        hw.global_tokens(torch.rand(batch, keys) > 0.7, symmetric=False),
+        hw.block_sparse(torch.rand(HEADS, 2, 3) > 0.5, 3),
+        hw.window(1, 0) | hw.random_blocks(2, 1, seed=5),
+        hw.per_head([hw.causal(), hw.full(), *(hw.window(n, 0) for n in range(HEADS - 2))]),
     ]
 
 

@@ -161,7 +161,7 @@ def test_the_environment_changes_no_number(path):
 @pytest.mark.parametrize(
     ("folder", "catalogue", "beside"),
     [
-        ("masks", "headwise.masks:MASKS", {"base", "layout"}),
+        ("masks", "headwise.masks:MASKS", {"base", "checks", "layout"}),
         ("positions", "headwise.positions:POSITIONS", {"base"}),
         ("engines", "headwise.engines:ENGINES", {"hidden"}),
         ("cli", "headwise.cli.words:WORDS", {"words"}),

@@ -10,7 +10,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
-    from headwise.masks import Mask, causal, from_tensor, full, padding, window
+    from headwise.masks import (
+        Mask,
+        block_sparse,
+        causal,
+        dilated,
+        documents,
+        fixed,
+        from_tensor,
+        full,
+        global_tokens,
+        padding,
+        per_head,
+        prefix,
+        random_blocks,
+        strided,
+        window,
+    )
     from headwise.nn import MultiheadAttention
     from headwise.planning import Plan, plan
     from headwise.positions import Learned, NoPosition, Position, Sinusoidal
@@ -27,11 +43,20 @@ _HOME = {
     "Result": "headwise.call",
     "Sinusoidal": "headwise.positions",
     "attend": "headwise.attention",
+    "block_sparse": "headwise.masks",
     "causal": "headwise.masks",
+    "dilated": "headwise.masks",
+    "documents": "headwise.masks",
+    "fixed": "headwise.masks",
     "from_tensor": "headwise.masks",
     "full": "headwise.masks",
+    "global_tokens": "headwise.masks",
     "padding": "headwise.masks",
+    "per_head": "headwise.masks",
     "plan": "headwise.planning",
+    "prefix": "headwise.masks",
+    "random_blocks": "headwise.masks",
+    "strided": "headwise.masks",
     "window": "headwise.masks",
 }
 
@@ -45,11 +70,20 @@ __all__ = [
     "Result",
     "Sinusoidal",
     "attend",
+    "block_sparse",
     "causal",
+    "dilated",
+    "documents",
+    "fixed",
     "from_tensor",
     "full",
+    "global_tokens",
     "padding",
+    "per_head",
     "plan",
+    "prefix",
+    "random_blocks",
+    "strided",
     "window",
 ]
 

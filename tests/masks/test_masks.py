@@ -8,7 +8,7 @@ from tests.examples import BATCH, HEADS, every_mask, identity
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.masks import MASKS, Mask, Tile, appended
+from headwise.masks import MASKS, Mask, Tile, appended, every
 from headwise.shapes import Frame
 
 CPU = torch.device("cpu")
@@ -199,6 +199,51 @@ def test_case_9_a_float_mask_of_zeros_and_ones_is_refused():
     hw.from_tensor(torch.tril(torch.ones(5, 5)) * 2)
 
 
+def pairs_of(mask: Mask, length: int) -> set[tuple[int, int]]:
+    rows = mask.dense(Frame(1, 1, length, length, 0, CPU))[0, 0]
+    return {(i, j) for i in range(length) for j in range(length) if rows[i, j]}
+
+
+@pytest.mark.parametrize("length", [1, 7, 13])
+def test_sparse_patterns_are_the_sets_of_their_papers(length):
+    every_pair = [(i, j) for i in range(length) for j in range(length)]
+    strided = {(i, j) for i, j in every_pair if j <= i and (i - j <= 3 or (i - j) % 3 == 0)}
+    assert pairs_of(hw.strided(3), length) == strided
+    fixed = {(i, j) for i, j in every_pair if j <= i and (j // 5 == i // 5 or j % 5 >= 3)}
+    assert pairs_of(hw.fixed(5, 2), length) == fixed
+    dilated = {(i, j) for i, j in every_pair if i - j in (6, 3, 0, -3)}
+    assert pairs_of(hw.dilated(2, 1, step=3), length) == dilated
+    prefix = {(i, j) for i, j in every_pair if j <= i or j < 4}
+    assert pairs_of(hw.prefix(4), length) == prefix
+    longformer = {(i, j) for i, j in every_pair if abs(i - j) <= 2 or 0 in (i, j)}
+    assert pairs_of(hw.window(2, 2) | hw.global_tokens([0]), length) == longformer
+
+
+def test_packed_documents_do_not_see_each_other():
+    ids = [0, 0, 1, 1, 1, 2]
+    expected = {(i, j) for i in range(6) for j in range(6) if ids[i] == ids[j]}
+    assert pairs_of(hw.documents([2, 3, 1]), 6) == expected
+    assert pairs_of(hw.documents(torch.tensor(ids)), 6) == expected
+
+
+def test_random_blocks_follow_their_seed_and_nothing_else():
+    place = frame(11, 11)
+    first = hw.random_blocks(2, 2, seed=3).dense(place)
+    torch.manual_seed(99)
+    assert torch.equal(first, hw.random_blocks(2, 2, seed=3).dense(place))
+    assert not torch.equal(first, hw.random_blocks(2, 2, seed=4).dense(place))
+    tail = hw.random_blocks(2, 2, seed=3).dense(frame(3, 11))
+    assert torch.equal(tail[..., -3:, :], first[..., -3:, :])
+    assert (first[0, 0, 0].sum() == 4) | (first[0, 0, 0, -1] & (first[0, 0, 0].sum() == 3))
+
+
+def test_each_head_has_its_own_mask():
+    masks = [hw.causal(), hw.window(1, 0), hw.full(), hw.causal(), hw.full(), hw.window(0, 0)]
+    dense = hw.per_head(masks).dense(frame(5, 7))
+    for head, mask in enumerate(masks):
+        assert torch.equal(dense[0, head], mask.dense(frame(5, 7))[0, 0])
+
+
 def test_drawing():
     assert hw.window(1, 0).draw(3) == "■ · ·\n■ ■ ·\n· ■ ■"
     assert hw.causal().draw(2, 3) == "■ ■ ·\n■ ■ ■"
@@ -221,6 +266,44 @@ def test_drawing():
         (lambda: hw.from_tensor([1]), BadType, "expected a tensor, got list"),
         (lambda: hw.from_tensor(torch.ones(2, 2).int()), BadType, "got torch.int32; for 0/1"),
         (lambda: hw.from_tensor(torch.ones(2, 2).bool(), "k q"), BadValue, "unknown 'k q'"),
+        (lambda: hw.dilated(1, 1, step=0), BadValue, "step must be >= 1, got 0; 1 is a plain"),
+        (lambda: hw.strided(0), BadValue, "stride must be >= 1, got 0"),
+        (lambda: every(0), BadValue, "every: step must be >= 1, got 0"),
+        (lambda: hw.fixed(0, 0), BadValue, "block must be >= 1, got 0"),
+        (lambda: hw.fixed(2, 3), BadValue, "summary must be at most block, got 3 and 2"),
+        (lambda: hw.prefix(-1), BadValue, "a length must be >= 0, got -1"),
+        (lambda: hw.documents([2, -1]), BadValue, "lengths must be integers >= 0"),
+        (lambda: hw.documents(torch.ones(3)), BadType, r"expected integers \(Lk,\) or"),
+        (lambda: hw.documents([2, 3]).dense(frame(5, 7)), BadValue, r"made for .* \(1, 5\)"),
+        (lambda: hw.global_tokens([-1]), BadValue, "positions must be integers >= 0"),
+        (lambda: hw.global_tokens(torch.ones(3)), BadType, "expected positions or booleans"),
+        (
+            lambda: hw.global_tokens(torch.ones(3, 7).bool()).dense(frame(5, 7)),
+            BadValue,
+            r"made for \(B, Lk\) = \(3, 7\), called with \(2, 7\)",
+        ),
+        (lambda: hw.block_sparse(torch.ones(2, 2), 2), BadType, "got torch.float32; use layout"),
+        (lambda: hw.block_sparse(torch.ones(2).bool(), 2), BadValue, r"key blocks\), got \(2,\)"),
+        (lambda: hw.block_sparse(torch.ones(2, 2).bool(), 0), BadValue, "block must be >= 1"),
+        (
+            lambda: hw.block_sparse(torch.ones(3, 2, 2).bool(), 4).dense(frame(5, 7)),
+            BadValue,
+            "the layout has 3 heads, the call 6",
+        ),
+        (lambda: hw.random_blocks(2, 0, seed=1), BadValue, "count must be >= 1, got 0"),
+        (lambda: hw.random_blocks(2, 1, seed=-1), BadValue, "seed must be >= 0, got -1"),
+        (
+            lambda: hw.random_blocks(2, 1, seed=1).rule(*frame(5, 7).indices()),
+            BadValue,
+            "drawn for a call's length",
+        ),
+        (lambda: hw.per_head([]), BadValue, "one mask for each head, got none"),
+        (lambda: hw.per_head([torch.ones(2)]), BadType, "expected masks, got Tensor"),
+        (
+            lambda: hw.per_head([hw.full()]).dense(frame(5, 7)),
+            BadValue,
+            "for 1 heads, called with 6",
+        ),
         (lambda: hw.causal() & torch.ones(2), BadType, "only masks compose with & | ~, got Tensor"),
         (lambda: ~hw.from_tensor(torch.randn(2, 2)), BadValue, "no meaning under '~'"),
         (lambda: hw.full() | hw.from_tensor(torch.randn(2, 2)), BadValue, r"under '\|'"),

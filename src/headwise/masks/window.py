@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from headwise.errors import BadType, BadValue
 from headwise.masks.base import Mask, Tile
+from headwise.masks.checks import whole
 from headwise.shapes import Index, Truth
+
+_DIAGONAL = ("use window(0, 0) for the diagonal", "只看对角线请用 window(0, 0)")
 
 
 @dataclass(frozen=True, repr=False)
@@ -16,7 +18,7 @@ class Window(Mask):
 
     def __post_init__(self) -> None:
         for side in ("left", "right"):
-            _check(side, getattr(self, side))
+            whole("window", side, getattr(self, side), 0, _DIAGONAL)
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -59,17 +61,3 @@ def window(left: int, right: int) -> Mask:
         · · ■ ■ ■
     """
     return Window(left, right)
-
-
-def _check(side: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadType(
-            f"window: {side} must be an integer, got {value!r}; "
-            "for an unbounded past use causal() without a window",
-            f"window：{side} 必须是整数，收到 {value!r}；若不限制范围，请用不带窗口的 causal()",
-        )
-    if value < 0:
-        raise BadValue(
-            f"window: {side} must be >= 0, got {value}; use window(0, 0) for the diagonal",
-            f"window：{side} 必须 >= 0，收到 {value}；只看对角线请用 window(0, 0)",
-        )

@@ -1,0 +1,70 @@
+"""The fixed pattern of the Sparse Transformer."""
+
+from dataclasses import dataclass
+
+from headwise.errors import BadValue
+from headwise.masks.base import Mask, Tile
+from headwise.masks.causal import causal
+from headwise.masks.checks import whole
+from headwise.shapes import Index, Truth
+
+
+@dataclass(frozen=True, repr=False)
+class Fixed(Mask):
+    """The own block, and the last ``summary`` keys of every block."""
+
+    block: int
+    summary: int
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return (q // self.block == k // self.block) | (k % self.block >= self.block - self.summary)
+
+    def tile(self, q: range, k: range) -> Tile:
+        own = {q[0] // self.block, q[-1] // self.block}
+        blocks = {k[0] // self.block, k[-1] // self.block}
+        first = self.block - self.summary
+        if len(own | blocks) == 1:
+            return Tile.FULL
+        if len(blocks) == 1 and k[0] % self.block >= first:
+            return Tile.FULL
+        apart = k[-1] // self.block < min(own) or k[0] // self.block > max(own)
+        before = len(blocks) == 1 and k[-1] % self.block < first
+        return Tile.EMPTY if apart and before else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"fixed({self.block}, {self.summary})"
+
+
+def fixed(block: int, summary: int) -> Mask:
+    """The own block, and the last ``summary`` keys of every block, both causal.
+
+    Args:
+        block: l, the length of a block, at least 1.
+        summary: c, how many keys at the end of a block everybody sees; from 0 to ``block``.
+
+    Raises:
+        BadType, BadValue: if an argument is no integer or out of range.
+
+    Source: Child et al. 2019, section 4.3, A(1) and A(2) of the fixed pattern.
+
+    Example:
+        >>> print(fixed(3, 1).draw(7))
+        ■ · · · · · ·
+        ■ ■ · · · · ·
+        ■ ■ ■ · · · ·
+        · · ■ ■ · · ·
+        · · ■ ■ ■ · ·
+        · · ■ ■ ■ ■ ·
+        · · ■ · · ■ ■
+    """
+    whole("fixed", "block", block, 1, ("128 is usual", "常取 128"))
+    whole("fixed", "summary", summary, 0, ("0 sees the own block only", "0 表示只看本块"))
+    if summary > block:
+        raise BadValue(
+            f"fixed: summary must be at most block, got {summary} and {block}; "
+            "with all of them it is causal()",
+            f"fixed：summary 不能大于 block，收到 {summary} 和 {block}；取全部即 causal()",
+        )
+    return causal() & Fixed(block, summary)

@@ -1,0 +1,108 @@
+"""A few tokens that everybody sees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue
+from headwise.masks.base import Mask, Tile
+from headwise.shapes import Frame, Index, Truth
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class GlobalTokens(Mask):
+    """The mask of `global_tokens`. ``chosen`` is (B or 1, n) booleans from position 0 on."""
+
+    chosen: Tensor
+    symmetric: bool
+    whole: bool
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del h
+        seen = self._is(b, k)
+        return seen | self._is(b, q) if self.symmetric else seen
+
+    def tile(self, q: range, k: range) -> Tile:
+        keys, queries = self._kind(k), self._kind(q) if self.symmetric else Tile.EMPTY
+        if Tile.FULL in (keys, queries):
+            return Tile.FULL
+        return Tile.EMPTY if keys is queries is Tile.EMPTY else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        side = "" if self.symmetric else ", symmetric=False"
+        if len(self.chosen) == 1 and not self.whole:
+            return f"global_tokens({self.chosen[0].nonzero()[:, 0].tolist()}{side})"
+        return f"global_tokens(<bool {tuple(self.chosen.shape)}>{side})"
+
+    def resolve(self, frame: Frame) -> Mask:
+        batch, keys = self.chosen.shape
+        if batch not in (1, frame.batch) or (self.whole and keys != frame.keys):
+            raise BadValue(
+                f"global_tokens: made for (B, Lk) = {(batch, keys)}, called with "
+                f"{(frame.batch, frame.keys)}; give a row for each sample and all keys",
+                f"global_tokens：按 (B, Lk) = {(batch, keys)} 构造，调用时为 "
+                f"{(frame.batch, frame.keys)}；请为每个样本给出覆盖全部键的一行",
+            )
+        return self
+
+    def _is(self, b: Index, position: Index) -> Truth:
+        chosen = self.chosen.to(position.device)
+        last = chosen.shape[1] - 1
+        if last < 0:
+            return torch.zeros_like(position, dtype=torch.bool)
+        row = b if len(chosen) > 1 else b.new_zeros(())
+        inside = (position >= 0) & (position <= last)
+        return inside & chosen[row, position.clamp(0, last)]
+
+    def _kind(self, positions: range) -> Tile:
+        part = self.chosen[:, max(positions[0], 0) : max(positions[-1] + 1, 0)]
+        if not bool(part.any()):
+            return Tile.EMPTY
+        whole = part.shape[1] == len(positions) and bool(part.all())
+        return Tile.FULL if whole else Tile.MIXED
+
+
+def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> Mask:
+    """Everybody sees the chosen tokens and, when symmetric, they see everybody.
+
+    Longformer's pattern is ``window(w // 2, w // 2) | global_tokens(chosen)``.
+
+    Args:
+        chosen: positions, the same in every sample; or a boolean tensor (Lk,) or (B, Lk), True on
+            the chosen tokens.
+        symmetric: whether a chosen token sees every key; False lets it be seen only.
+
+    Raises:
+        BadType: if it is neither positions nor booleans.
+        BadValue: if a position is negative, or, when called, if B or Lk do not fit.
+
+    Source: Beltagy et al. 2020 (Longformer), section 3.1, global attention.
+
+    Example:
+        >>> print(global_tokens([1]).draw(4))
+        · ■ · ·
+        ■ ■ ■ ■
+        · ■ · ·
+        · ■ · ·
+    """
+    if isinstance(chosen, Tensor):
+        if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):
+            raise BadType(
+                "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got "
+                f"{chosen.dtype} {tuple(chosen.shape)}",
+                "global_tokens：应为位置列表或布尔张量 (Lk,)、(B, Lk)，收到 "
+                f"{chosen.dtype} {tuple(chosen.shape)}",
+            )
+        return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
+    positions = list(chosen)
+    if any(type(n) is not int or n < 0 for n in positions):
+        raise BadValue(
+            f"global_tokens: positions must be integers >= 0, got {positions!r}",
+            f"global_tokens：位置必须是 >= 0 的整数，收到 {positions!r}",
+        )
+    row = torch.zeros(1, max(positions, default=-1) + 1, dtype=torch.bool)
+    row[0, positions] = True
+    return GlobalTokens(row, symmetric, False)
