@@ -1,0 +1,137 @@
+"""How the projections start."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import headwise as hw
+from headwise.errors import BadType, BadValue
+from headwise.nn import INITS
+from headwise.verify.budget import accept
+
+NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+def made(init: object, **options: object) -> hw.MultiheadAttention:
+    torch.manual_seed(11)
+    return hw.MultiheadAttention(**({"embed_dim": 12, "num_heads": 3} | options), init=init)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 7, "vdim": 11}])
+@pytest.mark.parametrize("add_bias_kv", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_torch_gives_torchs_numbers_for_a_seed(bias, sizes, add_bias_kv, dtype):
+    options = {"bias": bias, "add_bias_kv": add_bias_kv, "dtype": dtype, **sizes}
+    ours = made("torch", **options)
+    after = torch.rand(1)
+    torch.manual_seed(11)
+    theirs = nn.MultiheadAttention(12, 3, **options)
+    assert torch.equal(after, torch.rand(1))
+    right, found = theirs.state_dict(), ours.state_dict()
+    assert list(found) == list(right)
+    assert all(torch.equal(found[name], right[name]) for name in right)
+
+
+@pytest.mark.parametrize("init", [word for word in INITS if word != "torch"])
+def test_only_the_projections_and_the_extra_keys_are_drawn(init):
+    module = made(init, add_bias_kv=True)
+    assert not any(getattr(module, name).bias.any() for name in NAMES)
+    torch.manual_seed(11)
+    module.reset_parameters()
+    twin = made(init, add_bias_kv=True)
+    assert all(
+        torch.equal(x, y) for x, y in zip(module.parameters(), twin.parameters(), strict=True)
+    )
+
+
+def test_xavier_is_that_of_each_projection():
+    module = made("xavier_uniform", kdim=7, vdim=11)
+    torch.manual_seed(11)
+    for name, size in zip(NAMES, (12, 7, 11, 12), strict=True):
+        assert torch.equal(
+            getattr(module, name).weight, nn.init.xavier_uniform_(torch.empty(12, size))
+        )
+    module = made("xavier_normal", kdim=7, vdim=11)
+    torch.manual_seed(11)
+    for name, size in zip(NAMES, (12, 7, 11, 12), strict=True):
+        assert torch.equal(
+            getattr(module, name).weight, nn.init.xavier_normal_(torch.empty(12, size))
+        )
+
+
+@pytest.mark.parametrize("sizes", [{}, {"num_kv_heads": 1}, {"head_dim": 7}, {"kdim": 5}])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_orthogonal_rows_or_columns(sizes, dtype):
+    module = made("orthogonal", dtype=dtype, **sizes)
+    for name in NAMES:
+        weight = getattr(module, name).weight
+        short = weight if weight.shape[0] <= weight.shape[1] else weight.T
+        exact = torch.eye(short.shape[0], dtype=torch.float64)
+        wide = nn.init.orthogonal_(torch.empty_like(short))  # how near plain arithmetic comes
+        accept(short @ short.T, wide @ wide.T, exact)
+
+
+def test_orthogonal_in_half_precision_is_the_float32_one_rounded():
+    exact, half = made("orthogonal"), made("orthogonal", dtype=torch.bfloat16)
+    assert torch.equal(half.q_proj.weight, exact.q_proj.weight.bfloat16())
+
+
+def test_one_word_for_each_projection():
+    module = made({"q": "orthogonal", "out": "xavier_normal"})
+    torch.manual_seed(11)
+    for name, draw in (
+        ("q_proj", nn.init.orthogonal_),
+        ("k_proj", nn.init.xavier_uniform_),
+        ("v_proj", nn.init.xavier_uniform_),
+        ("out_proj", nn.init.xavier_normal_),
+    ):
+        assert torch.equal(getattr(module, name).weight, draw(torch.empty(12, 12)))
+
+
+@pytest.mark.parametrize(
+    ("init", "variance"),
+    [
+        ("xavier_uniform", 2 / (256 + 256)),
+        ("xavier_normal", 2 / (256 + 256)),
+        ("orthogonal", 1 / 256),
+        ("torch", 1 / (2 * 256)),
+    ],
+)
+def test_the_variances_are_the_documented_ones(init, variance):
+    weight = made(init, embed_dim=256, num_heads=2).q_proj.weight.detach().double()
+    standard_error = 5 * variance * math.sqrt(3 / weight.numel())
+    assert abs(weight.var().item() - variance) < standard_error
+
+
+@pytest.mark.parametrize("init", INITS)
+def test_on_the_meta_device_and_drawn_later(init):
+    lazy = made(init, device="meta")
+    assert all(x.is_meta for x in lazy.parameters())
+    lazy.to_empty(device="cpu")
+    torch.manual_seed(11)
+    lazy.reset_parameters()
+    right = made(init).state_dict()
+    assert all(torch.equal(x, right[name]) for name, x in lazy.state_dict().items())
+
+
+def test_the_device_context_is_honoured():
+    with torch.device("meta"):
+        assert all(x.is_meta for x in made("xavier_uniform", add_bias_kv=True).parameters())
+
+
+@pytest.mark.parametrize(
+    ("init", "error", "message"),
+    [
+        ("kaiming", BadValue, r"init: unknown 'kaiming'; expected one of 'xavier_uniform', "),
+        (3, BadType, r"init: expected a word or a mapping such as .*got 3"),
+        ({"Q": "orthogonal"}, BadValue, r"init: unknown 'Q'; expected one of 'q', 'k', 'v', 'out'"),
+        ({"q": "zeros"}, BadValue, r"init\['q'\]: unknown 'zeros'; expected one of 'xavier_"),
+        ({"k": "torch"}, BadValue, r"init: 'torch' is for the whole module, got it for 'k' alone"),
+    ],
+)
+def test_wrong_words_are_refused(init, error, message):
+    with pytest.raises(error, match=message):
+        made(init)
