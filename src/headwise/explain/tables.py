@@ -18,7 +18,7 @@ TOKEN_NAMES = ("", "token", "tokens", "词")
 
 
 class Ragged(ValueError):
-    """Rows that are no matrix of numbers; ``text`` says where and why. It never leaves this room."""
+    """Rows that are no matrix of numbers; ``text`` says where and why. Stays in this room."""
 
     def __init__(self, en: str, zh: str) -> None:
         super().__init__(en)

@@ -16,6 +16,12 @@ from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.reference import Steps, reference
 
+MOST_SCORES = 2**23
+"""The most scores, H L L, of one trace: it keeps them several times over, in float64."""
+
+WIDEST = 8192
+"""The most columns of X for which projections (E, E) are made."""
+
 
 @dataclass(frozen=True, eq=False)
 class Projections:
@@ -38,7 +44,12 @@ class Projections:
 
     @classmethod
     def identity(cls, embed_dim: int) -> "Projections":
-        """Projections that change nothing: Q = K = V = X, and the output is the concatenation."""
+        """Projections that change nothing: Q = K = V = X, and the output is the concatenation.
+
+        Raises:
+            BadValue: if the weights would have more than 8192 rows.
+        """
+        check_width(embed_dim)
         eye = torch.eye(embed_dim, dtype=torch.float64)
         return cls(eye, eye, eye, eye)
 
@@ -160,7 +171,9 @@ def trace(
     call = Call.of(q, k, v, mask=mask, scale=scale)
     steps = reference(call)
     concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
-    values = {"x": wide, **whole, **_per_head(steps)}
+    dots = q[0] @ k[0].transpose(-2, -1)  # (H, L, L)
+    own = {"q": q[0], "k": k[0], "v": v[0], "score": dots, "scaled": dots * call.scale}
+    values = {"x": wide, **whole, **own, **_after_mask(steps)}
     values |= {"concat": concat, "output": _project(concat, weights.out, weights.out_bias)}
     return Trace(
         tokens=tuple(map(str, range(len(x))) if tokens is None else tokens),
@@ -172,14 +185,13 @@ def trace(
     )
 
 
-def _per_head(steps: Steps) -> dict[str, Tensor]:
-    """The steps of the reference under their keys here, each (H, rows, columns)."""
+def _after_mask(steps: Steps) -> dict[str, Tensor]:
+    """What the reference makes of the scores, each (H, rows, columns).
+
+    What comes before stands in `trace`: the reference has 0 in the keys that no query sees, and
+    a reader expects the columns of K.
+    """
     return {
-        "q": steps.q[0],
-        "k": steps.k[0],
-        "v": steps.v[0],
-        "score": steps.dots[0],
-        "scaled": steps.scaled[0],
         "masked": steps.scores[0],
         "softmax": steps.weights[0],
         "head": steps.output[0],
@@ -220,12 +232,32 @@ def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | 
             f"column {column}; replace it",
             f"x：每个数都必须有限，第 {row} 行第 {column} 列为 {x[row, column].item()}；请替换",
         )
+    if len(x) ** 2 * heads > MOST_SCORES:
+        raise BadValue(
+            f"x: expected at most {MOST_SCORES:,} scores, got {len(x) ** 2 * heads:,} from "
+            f"{len(x)} rows and {heads} heads; give fewer rows",
+            f"x：得分最多 {MOST_SCORES:,} 个，{len(x)} 行和 {heads} 个头共有 "
+            f"{len(x) ** 2 * heads:,} 个；请减少行数",
+        )
     if tokens is not None and len(tokens) != len(x):
         raise BadValue(
             f"tokens: expected {len(x)}, one for each row of x, got {len(tokens)}",
             f"tokens：应有 {len(x)} 个（x 的每行一个），收到 {len(tokens)} 个",
         )
     _check_weights(x.shape[1], heads, weights)
+
+
+def check_width(embed_dim: int) -> None:
+    """Refuse an input for which the projections would not fit into memory.
+
+    Raises:
+        BadValue: if it has more than 8192 columns.
+    """
+    if embed_dim > WIDEST:
+        raise BadValue(
+            f"x: expected at most {WIDEST} columns, got {embed_dim}; give fewer",
+            f"x：最多 {WIDEST} 列，收到 {embed_dim} 列；请减少列数",
+        )
 
 
 def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.inputs import Source, check_file
-from headwise.explain.trace import Projections
+from headwise.explain.trace import Projections, check_width
 
 MOST_BYTES = 4 * 2**30
 """The largest weights file that is opened, and the most that a compressed one may grow to."""
@@ -50,6 +50,7 @@ def seeded(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
             f"seed: expected a whole number from 0 to 2^63 - 1, got {seed}",
             f"seed：应为 0 到 2^63 - 1 的整数，收到 {seed}",
         )
+    check_width(embed_dim)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = MultiheadAttention(embed_dim, heads, bias=False, init=init)
@@ -231,7 +232,8 @@ def _checked(source: Source, name: str, tensor: Tensor) -> Tensor:
         raise source.bad(
             f"{clean(name)}: expected finite floating point numbers with {axes} axes, got "
             f"{tensor.dtype} {tuple(tensor.shape)}",
-            f"{clean(name)}：应为 {axes} 个轴的有限浮点数，收到 {tensor.dtype} {tuple(tensor.shape)}",
+            f"{clean(name)}：应为 {axes} 个轴的有限浮点数，收到 "
+            f"{tensor.dtype} {tuple(tensor.shape)}",
         )
     return tensor.to(torch.float64)
 

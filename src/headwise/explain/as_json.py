@@ -1,0 +1,107 @@
+r"""The numbers of one attention as JSON, for programs.
+
+    {
+      "format": "headwise.explain/1",
+      "tokens": ["我", …],                  a label for each row
+      "heads": 2,                            H
+      "scale": 0.7071067811865475,           the factor on the scores
+      "changed_by_mask": false,              whether a mask or a bias changed the scores
+      "formulas": {"score": "S_h = …", …},   LaTeX, by key
+      "quantities": [
+        {
+          "key": "softmax",                  one of `headwise.explain.trace.KEYS`
+          "head": 1,                         from 1; null for what belongs to all heads
+          "name": {"en": …, "zh": …},
+          "symbol": "A_{1}",                 LaTeX
+          "shape": [3, 3],
+          "values": [[0.37, …], …]           row by row; null where a score is -inf (blocked)
+        }, …                                 in the order of the computation
+      ]
+    }
+
+Numbers are written with every digit that float64 needs, unless a precision is asked for.
+"""
+
+import json
+import math
+
+from headwise.errors import BadValue
+from headwise.explain.trace import Quantity, Trace
+
+FORMAT = "headwise.explain/1"
+
+MOST_NUMBERS = 2**22
+"""The most numbers that are written."""
+
+FORMULAS = {
+    "x": "X",
+    "Q": r"Q = X W^Q + b^Q",
+    "K": r"K = X W^K + b^K",
+    "V": r"V = X W^V + b^V",
+    "q": r"Q_h",
+    "k": r"K_h",
+    "v": r"V_h",
+    "score": r"S_h = Q_h K_h^\top",
+    "scaled": r"\tilde{S}_h = c\, S_h",
+    "masked": r"\hat{S}_h = \tilde{S}_h + B_h",
+    "softmax": r"A_h = \mathrm{softmax}(\hat{S}_h)",
+    "head": r"\mathrm{head}_h = A_h V_h",
+    "concat": r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]",
+    "output": r"\mathrm{Output} = \mathrm{Concat}\, W^O + b^O",
+}
+"""How each quantity is made; c is the scale, b and B are 0 where there is none."""
+
+
+def as_json(trace: Trace, *, head: int | None = None, precision: int | None = None) -> str:
+    """The trace as JSON in the form above.
+
+    Args:
+        trace: what `trace` computed.
+        head: only the quantities of this head, from 1, and those of all heads; None means every.
+        precision: decimals to which values are rounded; None means none.
+
+    Raises:
+        BadValue: if there are more numbers than fit a file, or no such head.
+    """
+    if head is not None and not 1 <= head <= trace.heads:
+        raise BadValue(
+            f"head: expected a whole number from 1 to {trace.heads}, got {head}",
+            f"head：应为 1 到 {trace.heads} 的整数，收到 {head}",
+        )
+    chosen = [q for q in trace.quantities if head is None or q.head in (None, head)]
+    count = sum(quantity.values.numel() for quantity in chosen)
+    if count > MOST_NUMBERS:
+        raise BadValue(
+            f"format: expected at most {MOST_NUMBERS:,} numbers as JSON, got {count:,}; give one "
+            "head, or fewer rows",
+            f"format：JSON 最多写 {MOST_NUMBERS:,} 个数，共有 {count:,} 个；"
+            "请指定一个头，或减少行数",
+        )
+    whole = {
+        "format": FORMAT,
+        "tokens": list(trace.tokens),
+        "heads": trace.heads,
+        "scale": trace.scale,
+        "changed_by_mask": trace.changed,
+        "formulas": FORMULAS,
+        "quantities": [_written(quantity, precision) for quantity in chosen],
+    }
+    return json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def _written(quantity: Quantity, precision: int | None) -> dict[str, object]:
+    rows = quantity.values.tolist()
+    return {
+        "key": quantity.key,
+        "head": quantity.head,
+        "name": {"en": quantity.name.en, "zh": quantity.name.zh},
+        "symbol": quantity.latex,
+        "shape": list(quantity.values.shape),
+        "values": [[_number(value, precision) for value in row] for row in rows],
+    }
+
+
+def _number(value: float, precision: int | None) -> float | None:
+    if not math.isfinite(value):
+        return None
+    return value if precision is None else round(value, precision)

@@ -1,0 +1,263 @@
+"""One row of one head written out term by term, as one would on paper."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headwise.document import Block, Formula, Paragraph, Working
+from headwise.document.numbers import decimal, latex
+from headwise.explain.trace import Trace
+from headwise.lang import Text
+
+TERMS = 8
+"""Terms of a sum that are written out; of a longer one the first three and the last."""
+
+KEYS_SHOWN = 12
+"""Keys that are written out; where there are more, those with the largest weights."""
+
+STEEP = 20.0
+"""From this score on the largest one is subtracted before exp, as programs do."""
+
+
+def written_out(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:
+    """Every step of one row: dot products, scale, bias and mask, softmax, weighted sum.
+
+    Args:
+        trace: the attention.
+        head: which head, from 1.
+        row: which query, from 0.
+        precision: decimals.
+        most: how many keys at most.
+    """
+    row_of = _Row.of(trace, head, row, precision, most)
+    blocks: list[Block] = [*row_of.opening(), *row_of.scores(), *row_of.scaled()]
+    if trace.changed:
+        blocks += row_of.masked()
+    if row_of.blind:
+        return [*blocks, Paragraph(_BLIND)]
+    return [*blocks, *row_of.exponentials(), *row_of.weights(), *row_of.output()]
+
+
+_BLIND = Text(
+    "This query sees no key: all its weights are 0, and so is its output.",
+    "这个查询看不到任何键：它的权重全为 0，输出也为 0。",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """The numbers of one row, and which keys are written out."""
+
+    trace: Trace
+    head: int
+    row: int
+    precision: int
+    keys: tuple[int, ...]
+
+    @classmethod
+    def of(cls, trace: Trace, head: int, row: int, precision: int, most: int) -> "_Row":
+        weights = trace.get("softmax", head)[row]
+        strongest = weights.argsort(descending=True, stable=True)[:most].tolist()
+        return cls(trace, head, row, precision, tuple(sorted(strongest)))
+
+    def numbers(self, key: str) -> Tensor:
+        return self.trace.get(key, self.head)[self.row]
+
+    @property
+    def blind(self) -> bool:
+        return not bool(self.numbers("masked").isfinite().any())
+
+    @property
+    def shift(self) -> float:
+        """What is subtracted from every score before exp; 0 where on paper nothing would be."""
+        known = self.numbers("masked")
+        peak = known[known.isfinite()].max().item()
+        return peak if abs(peak) > STEEP else 0.0
+
+    @property
+    def left_out(self) -> int:
+        return len(self.trace.tokens) - len(self.keys)
+
+    def opening(self) -> list[Block]:
+        if not self.left_out:
+            return []
+        count = len(self.keys)
+        text = Text(
+            f"The {count} keys with the largest weights are written out; {self.left_out} are not.",
+            f"写出权重最大的 {count} 个键；其余 {self.left_out} 个省略。",
+        )
+        return [Paragraph(text)]
+
+    def scores(self) -> list[Block]:
+        query, keys, dots = self.numbers("q"), self.trace.get("k", self.head), self.numbers("score")
+        lines = []
+        for j in self.keys:
+            pairs = [
+                (_in(a, self.precision), _in(b, self.precision))
+                for a, b in zip(query.tolist(), keys[j].tolist(), strict=True)
+            ]
+            plain = _sum([f"{a.plain}×{b.plain}" for a, b in pairs], "…")
+            tex = _sum([rf"{a.latex} \times {b.latex}" for a, b in pairs], r"\cdots")
+            lines.append(self.line("s", j, Formula(plain, tex), dots[j].item()))
+        text = Text(
+            f"Dot product of query {self.row} with each key:",
+            f"查询 {self.row} 与每个键的点积：",
+        )
+        return [Paragraph(text), Working(lines)]
+
+    def scaled(self) -> list[Block]:
+        dots, scaled, scale = self.numbers("score"), self.numbers("scaled"), self.trace.scale
+        dim = self.trace.get("q", self.head).shape[1]
+        usual = scale == 1.0 / math.sqrt(dim)
+        factor = _in(scale, max(self.precision, 4))
+        lines = []
+        for j in self.keys:
+            dot = _in(dots[j].item(), self.precision)
+            how = (
+                Formula(f"{dot.plain} / √{dim}", rf"{dot.latex} / \sqrt{{{dim}}}")
+                if usual
+                else Formula(f"{dot.plain}×{factor.plain}", rf"{dot.latex} \times {factor.latex}")
+            )
+            lines.append(self.line("s̃", j, how, scaled[j].item()))
+        root = decimal(math.sqrt(dim), self.precision)
+        text = (
+            Text(f"Divide by √d_k = √{dim} ≈ {root}:", f"除以 √d_k = √{dim} ≈ {root}：")
+            if usual
+            else Text(f"Multiply by the scale {factor.plain}:", f"乘以缩放系数 {factor.plain}：")
+        )
+        return [Paragraph(text), Working(lines)]
+
+    def masked(self) -> list[Block]:
+        scaled, masked = self.numbers("scaled"), self.numbers("masked")
+        lines = []
+        for j in self.keys:
+            if not math.isfinite(masked[j].item()):
+                lines.append(
+                    Formula(f"ŝ[{self.row},{j}] = -∞", self.symbol("ŝ", j) + r" = -\infty")
+                )
+                continue
+            bias = _in((masked[j] - scaled[j]).item(), self.precision)
+            before = _in(scaled[j].item(), self.precision)
+            how = Formula(f"{before.plain} + {bias.plain}", f"{before.latex} + {bias.latex}")
+            if masked[j] == scaled[j]:
+                how = Formula(f"s̃[{self.row},{j}]", self.symbol("s̃", j))
+            lines.append(self.line("ŝ", j, how, masked[j].item()))
+        text = Text(
+            "Add the bias; a key that this query may not see gets −∞:",
+            "加上偏置；这个查询不可见的键记为 −∞：",
+        )
+        return [Paragraph(text), Working(lines)]
+
+    def exponentials(self) -> list[Block]:
+        masked, shift = self.numbers("masked"), self.shift
+        raised = (masked - shift).exp()
+        lines = []
+        for j in self.keys:
+            score = masked[j].item() - shift
+            name = Formula(f"e^{decimal(score, self.precision)}", self.power(score))
+            lines.append(_equal(name, raised[j].item(), self.precision))
+        terms = [_in(raised[j].item(), self.precision) for j in self.keys]
+        more = (["…"], [r"\cdots"]) if self.left_out else ([], [])
+        total = Formula(
+            " + ".join([*(t.plain for t in terms), *more[0]]),
+            " + ".join([*(t.latex for t in terms), *more[1]]),
+        )
+        whole = Formula(f"Z = {total.plain}", f"Z = {total.latex}")
+        lines.append(_equal(whole, raised.sum().item(), self.precision))
+        en, zh = "Exponentials and their sum Z:", "取指数并求和 Z："
+        if shift:
+            peak = decimal(shift, self.precision)
+            en = (
+                f"Exponentials after subtracting the largest score {peak}, which changes no weight:"
+            )
+            zh = f"先减去最大的得分 {peak}（不改变权重）再取指数："
+        return [Paragraph(Text(en, zh)), Working(lines)]
+
+    def weights(self) -> list[Block]:
+        masked, shift = self.numbers("masked"), self.shift
+        raised, weights = (masked - shift).exp(), self.numbers("softmax")
+        total = _in(raised.sum().item(), self.precision)
+        lines = []
+        for j in self.keys:
+            part = _in(raised[j].item(), self.precision)
+            how = Formula(f"{part.plain} / {total.plain}", f"{part.latex} / {total.latex}")
+            lines.append(self.line("a", j, how, weights[j].item()))
+        text = Text(
+            "Weights: each exponential divided by Z; all together they make 1:",
+            "权重：每个指数除以 Z，总和为 1：",
+        )
+        return [Paragraph(text), Working(lines)]
+
+    def output(self) -> list[Block]:
+        weights, values = self.numbers("softmax"), self.trace.get("v", self.head)
+        terms = [
+            (_in(weights[j].item(), self.precision), _vector(values[j].tolist(), self.precision))
+            for j in self.keys
+        ]
+        more = (["…"], [r"\cdots"]) if self.left_out else ([], [])
+        plain = " + ".join([*(f"{a.plain}×{v.plain}" for a, v in terms), *more[0]])
+        tex = " + ".join([*(rf"{a.latex} \times {v.latex}" for a, v in terms), *more[1]])
+        result = _vector(self.numbers("head").tolist(), self.precision, whole=True)
+        line = Formula(
+            f"head_{self.head}[{self.row}] = {plain} ≈ {result.plain}",
+            rf"\mathrm{{head}}_{{{self.head}}}[{self.row}] = {tex} \approx {result.latex}",
+        )
+        text = Text(
+            "Output: each row of V times its weight, added up:", "输出：V 的各行乘以其权重再相加："
+        )
+        return [Paragraph(text), Working([line])]
+
+    def symbol(self, letter: str, key: int) -> str:
+        tex = {"s̃": r"\tilde{s}", "ŝ": r"\hat{s}"}.get(letter, letter)
+        return f"{tex}_{{{self.row},{key}}}"
+
+    def line(self, letter: str, key: int, how: Formula, value: float) -> Formula:
+        name = Formula(
+            f"{letter}[{self.row},{key}] = {how.plain}", f"{self.symbol(letter, key)} = {how.latex}"
+        )
+        return _equal(name, value, self.precision)
+
+    def power(self, score: float) -> str:
+        return f"e^{{{latex(score, self.precision)}}}"
+
+
+def _equal(left: Formula, value: float, precision: int) -> Formula:
+    """``left = value``, or ``≈`` where the value is rounded."""
+    text, tex = decimal(value, precision), latex(value, precision)
+    exact = not math.isfinite(value) or math.isclose(float(text), value, rel_tol=1e-12)
+    sign = ("=", "=") if exact else ("≈", r"\approx")
+    return Formula(f"{left.plain} {sign[0]} {text}", f"{left.latex} {sign[1]} {tex}")
+
+
+def _in(value: float, precision: int) -> Formula:
+    """A number inside a sum: no trailing zeros, a negative one in brackets.
+
+    Example:
+        >>> _in(0.5, 4).plain, _in(-0.2, 4).plain
+        ('0.5', '(-0.2)')
+    """
+    text, tex = (_trim(kind(value, precision)) for kind in (decimal, latex))
+    return Formula(f"({text})", f"({tex})") if text.startswith("-") else Formula(text, tex)
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() else text
+
+
+def _sum(terms: Sequence[str], dots: str) -> str:
+    if len(terms) > TERMS:
+        terms = [*terms[:3], dots, terms[-1]]
+    return " + ".join(terms)
+
+
+def _vector(values: Sequence[float], precision: int, *, whole: bool = False) -> Formula:
+    """A row of numbers in brackets; ``whole`` keeps trailing zeros, as results have them."""
+    write = (lambda text: text) if whole else _trim
+    plain = [write(decimal(v, precision)) for v in values]
+    tex = [write(latex(v, precision)) for v in values]
+    if len(values) > TERMS:
+        plain = [*plain[:3], "…", plain[-1]]
+        tex = [*tex[:3], r"\ldots", tex[-1]]
+    return Formula(f"[{', '.join(plain)}]", f"[{', '.join(tex)}]")
