@@ -81,8 +81,8 @@ class Metric:
 
     name: str
     title: Text
-    formula: str
-    source: str
+    formula: Text
+    source: Text
     share: bool
     sums: Callable[[Rows], Sums]
 

@@ -13,8 +13,14 @@ def _sums(rows: Rows) -> Sums:
 EFFECTIVE_KEYS = Metric(
     name="effective_keys",
     title=Text("effective number of keys", "有效键数"),
-    formula="mean_i exp(H(i)), H the entropy of row i; from 1 to the number of allowed keys",
-    source="the perplexity of each row; the mean is taken after the exponential",
+    formula=Text(
+        "mean_i exp(H(i)), H the entropy of row i; from 1 to the number of allowed keys",
+        "mean_i exp(H(i))，H 为第 i 行的熵；范围从 1 到允许的键数",
+    ),
+    source=Text(
+        "the perplexity of each row; the mean is taken after the exponential",
+        "每一行的困惑度；先取指数再求平均",
+    ),
     share=False,
     sums=_sums,
 )

@@ -34,8 +34,14 @@ def _sums(rows: Rows) -> Sums:
 ENTROPY = Metric(
     name="entropy",
     title=Text("entropy of the attention, in nats", "注意力的熵（奈特）"),
-    formula="mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more",
-    source="Clark et al. 2019, section 3.2, without the smoothing of their code",
+    formula=Text(
+        "mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more",
+        "mean_i -Σ_j A[i,j] log A[i,j]，只计可关注至少两个键的查询",
+    ),
+    source=Text(
+        "Clark et al. 2019, section 3.2, without the smoothing of their code",
+        "Clark 等 2019，第 3.2 节；不做其代码中的平滑",
+    ),
     share=False,
     sums=_sums,
 )

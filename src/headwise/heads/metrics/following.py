@@ -11,8 +11,14 @@ def _sums(rows: Rows) -> Sums:
 NEXT = Metric(
     name="next",
     title=Text("share on the next token", "对后一个词元的份额"),
-    formula="mean_i A[i, i+1], over the queries that have an allowed token after them",
-    source="Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N",
+    formula=Text(
+        "mean_i A[i, i+1], over the queries that have an allowed token after them",
+        "mean_i A[i, i+1]，只计后面有允许的词元的查询",
+    ),
+    source=Text(
+        "Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N",
+        "Clark 等 2019，第 3.1 节；除以 N - 1，其代码除以 N",
+    ),
     share=True,
     sums=_sums,
 )

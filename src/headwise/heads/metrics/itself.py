@@ -11,8 +11,14 @@ def _sums(rows: Rows) -> Sums:
 SELF = Metric(
     name="self",
     title=Text("share on the token itself", "对自身的份额"),
-    formula="mean_i A[i, i]",
-    source="Clark et al. 2019, section 3.1",
+    formula=Text(
+        "mean_i A[i, i]",
+        "mean_i A[i, i]",
+    ),
+    source=Text(
+        "Clark et al. 2019, section 3.1",
+        "Clark 等 2019，第 3.1 节",
+    ),
     share=True,
     sums=_sums,
 )

