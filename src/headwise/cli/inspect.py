@@ -25,7 +25,7 @@ HELP = Text(
 
     \b
     headwise inspect minilm "The dog that chased the cats was tired."
-    headwise inspect ./my-model --text letter.txt --heads L0H2,L1H8 --format html --output heads.html
+    headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
     """,
     """测量并画出真实模型的每个头在一段文本上做了什么。
 
@@ -34,7 +34,7 @@ HELP = Text(
 
     \b
     headwise inspect minilm "The dog that chased the cats was tired."
-    headwise inspect ./my-model --text letter.txt --heads L0H2,L1H8 --format html --output heads.html
+    headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
     """,
 )
 

@@ -1,4 +1,4 @@
-"""An inspection as a document: the model, what stands out, every head's numbers, heat maps."""
+"""An inspection as a document: the model, what stands out, heat maps, every head's numbers."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ def report(seen: Inspection) -> Document:
     """The document that a person reads."""
     return Document(
         Text(f"The heads of {seen.loaded.name}", f"{seen.loaded.name} 的注意力头"),
-        (*_model(seen), *_outstanding(seen), *_numbers(seen), *_maps(seen), *_legend()),
+        (*_model(seen), *_outstanding(seen), *_maps(seen), *_numbers(seen), *_legend()),
         precision=2,
     )
 
@@ -34,15 +34,14 @@ def report(seen: Inspection) -> Document:
 def _model(seen: Inspection) -> tuple[Block, ...]:
     facts = facts_of(seen)
     names = {
-        "name": Text("model", "模型"),
-        "source": Text("from", "来源"),
         "class": Text("class", "类"),
         "type": Text("architecture", "结构"),
         "parameters": Text("parameters", "参数量"),
         "layers": Text("layers of attention", "注意力层数"),
         "heads": Text("heads", "注意力头数"),
     }
-    rows = [(names[key], same(f"{v:,}" if isinstance(v, int) else v)) for key, v in facts.items()]
+    rows = [(label, _fact(facts[key])) for key, label in names.items()]
+    rows.insert(0, (Text("from", "来源"), _SOURCES[seen.loaded.source]))
     return (
         Paragraph(
             Text(
@@ -51,9 +50,20 @@ def _model(seen: Inspection) -> tuple[Block, ...]:
                 "L0H2 表示第 0 层第 2 头；层和头都从 0 数起。特殊词元计入所有数值，填充不计入。",
             )
         ),
-        Table((Text("the model", "模型"), Text("", "")), rows),
+        Table((Text("model", "模型"), _fact(facts["name"])), rows),
         *_text(seen),
     )
+
+
+_SOURCES = {
+    "packaged": Text("a package", "内置软件包"),
+    "directory": Text("a directory", "文件夹"),
+    "hub": Text("the hub", "hub"),
+}
+
+
+def _fact(value: str | int) -> Text:
+    return same(f"{value:,}" if isinstance(value, int) else value)
 
 
 def _text(seen: Inspection) -> tuple[Block, ...]:
@@ -164,7 +174,7 @@ def _more(facts: tuple[Fact, ...]) -> Paragraph:
 def _numbers(seen: Inspection) -> tuple[Block, ...]:
     heads = seen.statistics.heads()
     if len(heads) <= MOST_ROWS:
-        head = (Text("head", "头"), *(same(metric.name) for metric in METRICS))
+        head = (Text("head", "头"), *(metric.label for metric in METRICS))
         rows = [_row(str(h), [seen.statistics.value(m, h) for m in METRICS]) for h in heads]
         return (
             Heading(Text("Every head", "所有的头")),
@@ -174,7 +184,7 @@ def _numbers(seen: Inspection) -> tuple[Block, ...]:
         Heading(Text(f"The extremes of {len(heads)} heads", f"{len(heads)} 个头中的极值")),
         _extremes(seen.statistics),
         Table(
-            (Text("baseline", "基线"), *(same(metric.name) for metric in METRICS)),
+            (Text("baseline", "基线"), *(metric.label for metric in METRICS)),
             _uniform_rows(seen.statistics),
         ),
     )
@@ -207,7 +217,7 @@ def _extremes(statistics: Statistics) -> Table:
             key=lambda head: -values[head],
         )
         highest, lowest = known[:EXTREMES], known[-EXTREMES:][::-1]
-        rows.append((same(metric.name), _listed(highest, values), _listed(lowest, values)))
+        rows.append((metric.label, _listed(highest, values), _listed(lowest, values)))
     return Table((Text("metric", "指标"), Text("highest", "最高"), Text("lowest", "最低")), rows)
 
 
@@ -219,8 +229,9 @@ def _maps(seen: Inspection) -> Iterable[Block]:
     yield Heading(Text("Attention weights", "注意力权重"))
     yield Paragraph(
         Text(
-            "Rows are queries, columns are keys; every row sums to 1.",
-            "行是查询，列是键；每一行之和为 1。",
+            "Rows are queries, columns are keys. A row sums to 1, or to less where the model has a "
+            "learned sink.",
+            "行是查询，列是键。每一行之和为 1；模型带有可学习的 sink 时小于 1。",
         )
     )
     named = {fact.head: fact for fact in standing_out(seen.statistics)}
@@ -265,7 +276,7 @@ def _legend() -> tuple[Block, ...]:
 
 
 def _explained(metric: Metric) -> tuple[Text, Text, Text, Text]:
-    return same(metric.name), metric.title, metric.formula, metric.source
+    return metric.label, metric.title, metric.formula, metric.source
 
 
 def _short(token: str) -> str:

@@ -71,7 +71,8 @@ class Metric:
     sum of the second; NaN where that is 0, because no query could show it.
 
     Attributes:
-        name: one word, as in tables and JSON.
+        name: one word, as in JSON.
+        label: the same for a person, as at the head of a table's column.
         title: what it is, for a person.
         formula: how it is computed, with A the weights, i a query and j a key.
         source: which published variant this is.
@@ -80,6 +81,7 @@ class Metric:
     """
 
     name: str
+    label: Text
     title: Text
     formula: Text
     source: Text

@@ -17,6 +17,7 @@ def _sums(rows: Rows) -> Sums:
 
 DISTANCE = Metric(
     name="distance",
+    label=Text("distance", "距离"),
     title=Text("mean distance of what it attends to, in tokens", "所关注词元的平均距离（词元数）"),
     formula=Text(
         "Σ_i Σ_j A[i,j] |i - j| / Σ_i Σ_j A[i,j]",

@@ -12,6 +12,7 @@ def _sums(rows: Rows) -> Sums:
 
 EFFECTIVE_KEYS = Metric(
     name="effective_keys",
+    label=Text("keys", "有效键数"),
     title=Text("effective number of keys", "有效键数"),
     formula=Text(
         "mean_i exp(H(i)), H the entropy of row i; from 1 to the number of allowed keys",

@@ -33,6 +33,7 @@ def _sums(rows: Rows) -> Sums:
 
 ENTROPY = Metric(
     name="entropy",
+    label=Text("entropy", "熵"),
     title=Text("entropy of the attention, in nats", "注意力的熵（奈特）"),
     formula=Text(
         "mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more",

@@ -10,6 +10,7 @@ def _sums(rows: Rows) -> Sums:
 
 FIRST = Metric(
     name="first",
+    label=Text("first", "首个"),
     title=Text("share on the first token", "对首个词元的份额"),
     formula=Text(
         "mean_i A[i, f], f the first real token, over the queries that may attend to it",

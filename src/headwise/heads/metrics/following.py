@@ -10,6 +10,7 @@ def _sums(rows: Rows) -> Sums:
 
 NEXT = Metric(
     name="next",
+    label=Text("next", "后一个"),
     title=Text("share on the next token", "对后一个词元的份额"),
     formula=Text(
         "mean_i A[i, i+1], over the queries that have an allowed token after them",

@@ -10,6 +10,7 @@ def _sums(rows: Rows) -> Sums:
 
 SELF = Metric(
     name="self",
+    label=Text("self", "自身"),
     title=Text("share on the token itself", "对自身的份额"),
     formula=Text(
         "mean_i A[i, i]",

@@ -10,6 +10,7 @@ def _sums(rows: Rows) -> Sums:
 
 LARGEST = Metric(
     name="max",
+    label=Text("max", "最大"),
     title=Text("largest weight", "最大权重"),
     formula=Text(
         "mean_i max_j A[i,j]",

@@ -10,6 +10,7 @@ def _sums(rows: Rows) -> Sums:
 
 PREVIOUS = Metric(
     name="previous",
+    label=Text("previous", "前一个"),
     title=Text("share on the previous token", "对前一个词元的份额"),
     formula=Text(
         "mean_i A[i, i-1], over the queries that have an allowed token before them",

@@ -19,6 +19,7 @@ def _sums(rows: Rows) -> Sums:
 
 SEPARATORS = Metric(
     name="separators",
+    label=Text("separators", "分隔符"),
     title=Text("share on separators", "对分隔符的份额"),
     formula=Text(
         "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token",
