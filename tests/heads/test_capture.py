@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 
 import pytest
 import torch
@@ -172,32 +173,30 @@ def test_the_model_is_left_as_it_was_after_an_error() -> None:
     assert seen.statistics.layers
 
 
+def plain_row(metric: str, row: Tensor, seen: Tensor, i: int) -> tuple[float, float]:
+    """Numerator and denominator of one query, by the metric's formula."""
+    shift = {"previous": -1, "next": 1, "self": 0, "first": -i}.get(metric)
+    if shift is not None:
+        there = 0 <= i + shift < len(row) and bool(seen[i + shift])
+        return (row[i + shift].item(), 1) if there else (0, 0)
+    if metric == "max":
+        return row.max().item(), 1
+    if metric == "distance":
+        return (row * (torch.arange(len(row)) - i).abs()).sum().item(), row.sum().item()
+    if seen.sum() < 2:
+        return 0, 0
+    entropy = -sum(a * math.log(a) for a in row.tolist() if a > 0)
+    return entropy if metric == "entropy" else math.exp(entropy), 1
+
+
 def plain_mean(metric: str, weights: Tensor, allowed: Tensor, real: Tensor) -> float:
-    """Each metric by its formula over whole matrices, a loop a query: (B, Lq, Lk) to a number."""
-    above = below = 0.0
-    for b in range(weights.shape[0]):
-        for i in range(weights.shape[1]):
-            row, seen = weights[b, i].double(), allowed[b, i]
-            if not real[b, i]:
-                continue
-            places = torch.arange(len(row))
-            shift = {"previous": -1, "next": 1, "self": 0}.get(metric)
-            if metric in ("entropy", "effective_keys"):
-                if seen.sum() > 1:
-                    entropy = -(row[row > 0] * row[row > 0].log()).sum().item()
-                    above += entropy if metric == "entropy" else torch.tensor(entropy).exp().item()
-                    below += 1
-            elif metric == "distance":
-                above += (row * (places - i).abs()).sum().item()
-                below += row.sum().item()
-            elif metric == "max":
-                above, below = above + row.max().item(), below + 1
-            elif shift is not None:
-                if 0 <= i + shift < len(row) and seen[i + shift]:
-                    above, below = above + row[i + shift].item(), below + 1
-            elif metric == "first" and seen[0]:
-                above, below = above + row[0].item(), below + 1
-    return above / below if below else float("nan")
+    """A metric over whole matrices (B, Lq, Lk), query by query."""
+    pairs = [
+        plain_row(metric, weights[b, i].double(), allowed[b, i], i)
+        for b, i in real.nonzero().tolist()
+    ]
+    above, below = (sum(side) for side in zip(*pairs, strict=True))
+    return above / below if below else math.nan
 
 
 @pytest.mark.parametrize("make", [bert, llama, mistral], ids=lambda make: make.__name__)

@@ -35,7 +35,7 @@ class Rows:
     def uniform(self) -> "Rows":
         """The same rows of a head that attends to every allowed key alike: the baseline, H = 1."""
         allowed = self.allowed.any(1, keepdim=True)  # (B, 1, R, Lk)
-        share = allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+        share = allowed.double() / allowed.sum(-1, keepdim=True).clamp(min=1)
         return Rows(share, allowed, self.counts, self.position, self.first, self.separators)
 
     def queries(self) -> Bool[Tensor, "b #h r"]:

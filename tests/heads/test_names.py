@@ -1,0 +1,22 @@
+"""The notation for heads."""
+
+import pytest
+
+from headwise.errors import BadValue
+from headwise.heads.names import Head, Layer, parse_heads
+
+
+@pytest.mark.parametrize("word", ["L0H2", "L11H107", "encoder.L3H1", "cross.L0H0"])
+def test_a_name_is_read_as_it_is_written(word: str) -> None:
+    assert str(Head.parse(word)) == word
+
+
+def test_a_list_keeps_its_order_and_names_each_once() -> None:
+    heads = parse_heads(" l1h8, L0H2,L1H8")
+    assert heads == (Head(Layer("", 1), 8), Head(Layer("", 0), 2))
+
+
+@pytest.mark.parametrize("words", ["", "L0", "H2", "0.2", "L-1H2", "L0H2;L1H8", "L0H2,", "L0H٢x"])
+def test_what_is_no_head_is_refused(words: str) -> None:
+    with pytest.raises(BadValue, match=r"heads: expected names such as L0H2 .* got"):
+        parse_heads(words)
