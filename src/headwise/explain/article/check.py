@@ -1,0 +1,247 @@
+"""Check a worked example: recompute everything, and name each printed number that is wrong."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from headwise.errors import BadFile
+from headwise.explain.article.arithmetic import consistent, value
+from headwise.explain.article.findings import Finding, Report, Unmatched
+from headwise.explain.article.given import Options, Setup, setups
+from headwise.explain.article.labels import Bases, Hint, Ref
+from headwise.explain.article.match import Matcher, Reading
+from headwise.explain.article.nodes import Grid, Node, leaves
+from headwise.explain.article.settings import Settings, Stated, read_settings
+from headwise.explain.article.source import evened
+from headwise.explain.article.statements import Statement, is_empty, read_statements
+from headwise.explain.article.targets import Catalog
+from headwise.explain.article.working import Part, parts
+from headwise.explain.trace import trace
+from headwise.lang import Text
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """One run over the article under one reading of what is given."""
+
+    findings: dict[int, Finding]
+    unmatched: list[Unmatched]
+    checked: int
+    setup: Setup
+    bases: Bases
+
+    @property
+    def cost(self) -> float:
+        return len(self.findings) + 0.5 * len(self.unmatched)
+
+
+def check(text: str, options: Options | None = None, *, source: str = "article") -> Report:
+    """Hold every number of a worked example against an exact computation.
+
+    Args:
+        text: the article: Markdown, LaTeX, HTML tables, lists, prints of arrays, or prose.
+        options: what the article leaves out.
+        source: what the article is called in the report.
+
+    Raises:
+        BadFile: if no input is found, it is too large, or what it states cannot be computed.
+        BadValue: if sizes do not fit, such as heads that do not divide the width.
+
+    Example:
+        >>> said = "One head, X = [[1, 0], [0, 1]]. Softmax: [[0.67, 0.33], [0.32, 0.67]]"
+        >>> [(f.printed, f.right, f.what.en) for f in check(said).findings]
+        [('0.32', '0.33', 'head 1, softmax, row 1, column 0')]
+    """
+    flat = evened(text)
+    statements = read_statements(flat)
+    settings = read_settings(flat)
+    best: _Outcome | None = None
+    for setup in setups(statements, settings, options or Options()):
+        for outcome in _outcomes(setup, statements):
+            if best is None or outcome.cost < best.cost:
+                best = outcome
+    if best is None:
+        raise BadFile("FILE: nothing to check", "FILE：没有可检查的内容")
+    findings = {**best.findings, **_contradictions(settings, best.setup)}
+    return Report(
+        source=source,
+        checked=best.checked,
+        findings=tuple(findings[start] for start in sorted(findings)),
+        unmatched=tuple(best.unmatched),
+        notes=_notes(best),
+    )
+
+
+def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
+    """The article read under every way to count heads and rows that its indices leave open."""
+    found = trace(
+        setup.x, setup.heads, projections=setup.projections, mask=setup.mask, scale=setup.scale
+    )
+    catalog = Catalog(found, hidden=setup.hidden)
+    bases = _bases(statements, setup.heads, len(setup.x))
+    for head, row, bracket in product(*bases):
+        yield _run(statements, catalog, setup, Bases(head, row, bracket))
+
+
+def _bases(
+    statements: list[Statement], heads: int, length: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """What heads, rows and brackets may count from, by the indices that occur."""
+    seen: dict[str, set[int]] = {"head": set(), "row": set(), "bracket": set()}
+    for statement in statements:
+        for hint in (statement.own, *statement.around):
+            _note(seen, hint)
+    head = _base(seen["head"], heads, (1, 0))
+    row = _base(seen["row"], length, (0, 1))
+    bracket = (1,) if length in seen["bracket"] and 0 not in seen["bracket"] else (0,)
+    return head, row, bracket
+
+
+def _note(seen: dict[str, set[int]], hint: Hint) -> None:
+    if hint.weight:
+        return
+    for kind, ref in (("head", hint.head), ("row", hint.row), ("row", hint.column)):
+        if isinstance(ref, Ref) and ref.kind != "ordinal":
+            seen["bracket" if ref.kind == "bracket" else kind].add(ref.number)
+
+
+def _base(numbers: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
+    if not numbers:
+        return usual
+    if 0 in numbers:
+        return (0,)
+    return (1,) if size in numbers else usual
+
+
+def _run(statements: list[Statement], catalog: Catalog, setup: Setup, bases: Bases) -> _Outcome:
+    matcher = Matcher(catalog, bases)
+    findings: dict[int, Finding] = {}
+    unmatched: list[Unmatched] = []
+    checked: set[int] = set(setup.inputs)
+    for statement in statements:
+        if is_empty(statement):
+            continue
+        reading = None if _is_given(statement, setup) else matcher.read(statement)
+        if reading is not None:
+            _judge(reading.parts, findings, checked)
+        rest = _rest(statement, reading, catalog, checked)
+        _count(rest, statement, findings, unmatched, checked)
+    return _Outcome(findings, unmatched, len(checked - setup.inputs), setup, bases)
+
+
+def _is_given(statement: Statement, setup: Setup) -> bool:
+    """Whether all numbers of a statement were taken as given."""
+    cells = [cell for node in statement.chain.nodes for leaf in leaves(node) for cell in leaf.cells]
+    return all(cell.start in setup.inputs for cell in cells)
+
+
+def _judge(found: Iterable[Part], findings: dict[int, Finding], checked: set[int]) -> None:
+    for grid, target in found:
+        for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True)):
+            for j, (cell, exact) in enumerate(zip(row, values, strict=True)):
+                if cell is None or cell.start in checked:
+                    continue
+                checked.add(cell.start)
+                if not cell.right(exact):
+                    findings[cell.start] = Finding(
+                        cell.line, cell.start, cell.text, cell.corrected(exact), target.name(i, j)
+                    )
+
+
+def _rest(
+    statement: Statement, reading: Reading | None, catalog: Catalog, checked: set[int]
+) -> list[Node]:
+    """The expressions of a statement that the reading leaves open."""
+    nodes = statement.chain.nodes
+    if reading is not None:
+        nodes = [node for node in nodes if not parts(node, reading.target, catalog)]
+    cells = [[cell for leaf in leaves(node) for cell in leaf.cells] for node in nodes]
+    return [
+        node
+        for node, inside in zip(nodes, cells, strict=True)
+        if any(cell.start not in checked for cell in inside)
+    ]
+
+
+def _count(
+    rest: list[Node],
+    statement: Statement,
+    findings: dict[int, Finding],
+    unmatched: list[Unmatched],
+    checked: set[int],
+) -> None:
+    """What no quantity accounts for: checked as arithmetic where it is that, else listed."""
+    nodes = statement.chain.nodes
+    for node in rest:
+        if isinstance(node, Grid):
+            continue
+        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0), None)
+        if result is None or value(node) is None:
+            continue
+        cell = result.cells[0] if result.cells else None
+        if cell is None:
+            continue
+        if not consistent(node, cell) and cell.start not in checked:
+            exact = value(node)
+            right = cell.corrected(exact[0]) if exact else "?"
+            findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, ARITHMETIC)
+        if consistent(node, cell) or cell.start in findings:
+            checked.update(c.start for leaf in leaves(node) for c in leaf.cells)
+            checked.add(cell.start)
+    for node in rest:
+        cells = [cell for leaf in leaves(node) for cell in leaf.cells]
+        if any(cell.start not in checked for cell in cells) and _matters(node):
+            shown = _shown(node)
+            unmatched.append(Unmatched(cells[0].line, shown, _why(statement)))
+
+
+ARITHMETIC = Text("arithmetic of the line", "本行的算术")
+
+
+def _matters(node: Node) -> bool:
+    """Whether an expression holds numbers that a computation gives: not sizes or indices."""
+    grids = leaves(node)
+    decimal = any("." in cell.text or "%" in cell.text for grid in grids for cell in grid.cells)
+    return decimal or any(grid.dims == 2 for grid in grids)
+
+
+def _shown(node: Node) -> str:
+    cells = [cell.text for leaf in leaves(node) for cell in leaf.cells]
+    return ", ".join(cells[:6]) + (", …" if len(cells) > 6 else "")
+
+
+def _why(statement: Statement) -> Text:
+    label = " ".join(statement.chain.labels)[:60]
+    if not statement.own.keys and not statement.own.weight:
+        return Text("nothing says clearly which quantity this is", "没有明确说明这是哪个量")
+    return Text(
+        f"no quantity of this shape fits the label {label!r}", f"没有形状相符的量对应标签 {label!r}"
+    )
+
+
+def _contradictions(settings: Settings, setup: Setup) -> dict[int, Finding]:
+    """Stated sizes that contradict the input."""
+    wanted = (
+        (settings.model, setup.x.shape[1], Text("columns of X", "X 的列数")),
+        (settings.key, setup.projections.q.shape[0] // setup.heads, Text("head dim", "头的维度")),
+        (settings.count, setup.heads, Text("number of heads", "头数")),
+    )
+    found: dict[int, Finding] = {}
+    for stated, right, what in wanted:
+        hidden = what.en == "columns of X" and "x" in setup.hidden
+        if isinstance(stated, Stated) and stated.value != right and not hidden:
+            finding = Finding(stated.line, stated.start, stated.text, str(right), what)
+            found[stated.start] = finding
+    return found
+
+
+def _notes(outcome: _Outcome) -> tuple[Text, ...]:
+    setup, bases = outcome.setup, outcome.bases
+    counts = Text(
+        f"the article counts heads from {bases.head} and rows from {bases.row}; "
+        "this report counts heads from 1 and rows and columns from 0",
+        f"原文的头从 {bases.head} 数起，行从 {bases.row} 数起；"
+        "本报告的头从 1 数起，行和列从 0 数起",
+    )
+    heads = Text(f"heads: {setup.heads}", f"头数：{setup.heads}")
+    return (heads, *setup.notes, counts)

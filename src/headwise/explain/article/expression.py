@@ -1,0 +1,340 @@
+"""Read sums, products and arrays of printed numbers. Nothing is ever evaluated as code."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headwise.explain.article.nodes import (
+    Apply,
+    Cell,
+    Grid,
+    Node,
+    Product,
+    Quotient,
+    Stack,
+    Sum,
+    scalar,
+    vector,
+)
+from headwise.explain.article.numbers import Printed, printed
+from headwise.explain.article.tokens import MOST_NESTING, Token, is_matrix
+
+_FUNCTIONS = {
+    "softmax": "softmax",
+    "exp": "exp",
+    "sqrt": "sqrt",
+    "concat": "concat",
+    "cat": "concat",
+}
+_WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf")
+_BLANK = frozenset(("newline", "math", "display"))
+_DIVIDE = frozenset(("/", "÷", "\\div"))
+
+
+class Reader:
+    """A reader of one line's tokens. ``node(i)`` gives the expression at i and where it ends."""
+
+    def __init__(self, tokens: Sequence[Token], pair: dict[int, int]) -> None:
+        self.tokens, self.pair, self.depth = tokens, pair, 0
+        self._brackets: dict[int, Node | None] = {}
+        self._arrays: dict[int, Grid | Stack | None] = {}
+
+    def node(self, i: int, end: int) -> tuple[Node | None, int]:
+        """The longest sum that starts at token i and stays before ``end``; None if none does."""
+        self.depth += 1
+        try:
+            return (None, i) if self.depth > MOST_NESTING else self._sum(i, end)
+        finally:
+            self.depth -= 1
+
+    def inner(self, i: int) -> Node | None:
+        """The expression that fills the brackets opening at i."""
+        last = self._trim(i + 1, self.pair[i])
+        node, after = self.node(self._skip(i + 1, last), last)
+        return node if after >= last else None
+
+    def _sum(self, i: int, end: int) -> tuple[Node | None, int]:
+        terms: list[tuple[int, Node]] = []
+        while i < end:
+            sign, start = 1, self._skip(i, end)
+            if self._is(start, end, "op") and self.tokens[start].text in "+-":
+                sign = -1 if self.tokens[start].text == "-" else 1
+                start = self._skip(start + 1, end)
+            elif terms and not self._signed(start, end):
+                break
+            term, after = self._product(start, end)
+            if term is None:
+                break
+            terms.append((sign, term))
+            i = after
+        if not terms:
+            return None, i
+        if len(terms) == 1:
+            sign, term = terms[0]
+            return (term if sign > 0 else _negative(term)), i
+        return Sum(tuple(terms)), i
+
+    def _signed(self, i: int, end: int) -> bool:
+        """Whether a number with its sign attached follows another, as in ``1.4 -0.3``."""
+        return self._is(i, end, "num") and self.tokens[i].text[0] in "+-"
+
+    def _product(self, i: int, end: int) -> tuple[Node | None, int]:
+        first, i = self._factor(i, end)
+        if first is None:
+            return None, i
+        node, factors = first, [first]
+        while i < end:
+            start = self._skip(i, end)
+            sign = self.tokens[start].text if self._is(start, end, "op") else ""
+            if sign in ("+", "-"):
+                break
+            glued = not sign and self._opens(start, end)
+            if not sign and not glued:
+                break
+            factor, after = self._factor(self._skip(start + bool(sign), end), end)
+            if factor is None:
+                break
+            if sign in _DIVIDE:
+                node = Quotient(node, factor)
+                factors = [node]
+            else:
+                factors.append(factor)
+                node = Product(tuple(factors))
+            i = after
+        return node, i
+
+    def _opens(self, i: int, end: int) -> bool:
+        """Whether an array or a bracket stands here: a factor without a sign before it."""
+        return i < end and self.tokens[i].kind in ("open", "begin") and i in self.pair
+
+    def _factor(self, i: int, end: int) -> tuple[Node | None, int]:
+        if i >= end:
+            return None, i
+        token = self.tokens[i]
+        if token.kind in ("num", "blocked"):
+            node: Node | None = scalar(printed(token.text, token.line, token.start))
+            return node, i + 1
+        if token.kind == "op" and token.text == "-":
+            node, after = self._factor(i + 1, end)
+            return (None if node is None else _negative(node)), after
+        if i in self.pair and (token.kind == "open" or is_matrix(token)):
+            return self._bracket(i), self._power(self.pair[i] + 1, end)
+        return self._function(i, end)
+
+    def _bracket(self, i: int) -> Node | None:
+        """``(a + b)`` is an expression, ``[a, b]`` and ``(a, b)`` are arrays."""
+        if i not in self._brackets:
+            array, round_ = self.array(i), self.tokens[i].text in "({"
+            single = array is None or (round_ and not _several(array))
+            self._brackets[i] = (self.inner(i) if round_ else None) if single else array
+        return self._brackets[i]
+
+    def _power(self, i: int, end: int) -> int:
+        """Past a ``^T`` or ``.T`` that transposes what stands before."""
+        if not self._is(i, end, "sup"):
+            return i
+        if i + 1 in self.pair:
+            return self.pair[i + 1] + 1
+        return min(i + 2, end)
+
+    def _function(self, i: int, end: int) -> tuple[Node | None, int]:
+        token = self.tokens[i]
+        word = token.text.lower()
+        if word in ("\\frac", "\\dfrac", "\\tfrac"):
+            return self._fraction(i + 1, end)
+        if token.text in ("e", "\\exp") and self._is(i + 1, end, "sup"):
+            node, after = self._factor(i + 2, end)
+            return (None if node is None else Apply("exp", (node,))), after
+        if token.text == "√":
+            word = "sqrt"
+        if word in _WRAPPERS and i + 1 in self.pair and self.pair[i + 1] == i + 3:
+            word, i = self.tokens[i + 2].text.lower(), i + 3
+        name = _FUNCTIONS.get(word.lstrip("\\"))
+        start = self._argument(i + 1, end)
+        if name is None or start >= end:
+            return None, i
+        if start not in self.pair:
+            node, after = self._factor(start, end) if name in ("sqrt", "softmax") else (None, i)
+            return (None if node is None else Apply(name, (node,))), after
+        args = self._arguments(start)
+        return (Apply(name, args) if args else None), self.pair[start] + 1
+
+    def _argument(self, i: int, end: int) -> int:
+        """Past an index of the function, as in ``softmax_row(..)``."""
+        if self._is(i, end, "sub"):
+            i = self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
+        return i
+
+    def _arguments(self, i: int) -> tuple[Node, ...]:
+        array = self.array(i)
+        if array is not None and (self.tokens[i].text != "(" or _several(array)):
+            return (array,)
+        found: list[Node] = []
+        at, close = i + 1, self._trim(i + 1, self.pair[i])
+        while at < close:
+            node, after = self.node(self._skip(at, close), close)
+            if node is None:
+                return ()
+            found.append(node)
+            at = self._skip(after, close)
+            if at < close and self.tokens[at].kind != "comma":
+                return ()
+            at += 1
+        return tuple(found)
+
+    def _fraction(self, i: int, end: int) -> tuple[Node | None, int]:
+        if i in self.pair and self.pair[i] + 1 in self.pair:
+            above, below = self.inner(i), self.inner(self.pair[i] + 1)
+            after = self.pair[self.pair[i] + 1] + 1
+            return (None if above is None or below is None else Quotient(above, below)), after
+        if self._is(i, end, "num") and self.tokens[i].text.isdigit():
+            token = self.tokens[i]
+            if len(token.text) == 2:  # \frac12
+                parts = [scalar(printed(d, token.line, token.start)) for d in token.text]
+                return Quotient(parts[0], parts[1]), i + 1
+        return None, i
+
+    def array(self, i: int) -> Grid | Stack | None:
+        """The array that opens at token i: numbers, rows of numbers, or matrices of them."""
+        if i not in self._arrays:
+            self._arrays[i] = self._array(i)
+        return self._arrays[i]
+
+    def _array(self, i: int) -> Grid | Stack | None:
+        close = self.pair[i]
+        children = [j for j in range(i + 1, close) if j in self.pair and self._child(j)]
+        outer = self._outer(children)
+        if outer:
+            found = [self.array(j) for j in outer]
+            alone = all(
+                t.kind in _BLANK or t.kind in ("comma", "row", "math")
+                for t in self._between(i, close, outer)
+            )
+            return _joined([g for g in found if g is not None], len(outer)) if alone else None
+        return self._flat(i + 1, close)
+
+    def _child(self, j: int) -> bool:
+        return self.tokens[j].text == "[" or is_matrix(self.tokens[j]) or self._tuple(j)
+
+    def _tuple(self, j: int) -> bool:
+        inside = range(j + 1, self.pair[j])
+        return self.tokens[j].text == "(" and any(self.tokens[k].kind == "comma" for k in inside)
+
+    def _outer(self, children: list[int]) -> list[int]:
+        kept: list[int] = []
+        for j in children:
+            if not kept or j > self.pair[kept[-1]]:
+                kept.append(j)
+        return kept
+
+    def _between(self, i: int, close: int, outer: list[int]) -> list[Token]:
+        edges = [i, *(self.pair[j] for j in outer)]
+        return [
+            token
+            for left, right in zip(edges, [*outer, close], strict=True)
+            for token in self.tokens[left + 1 : right]
+        ]
+
+    def _flat(self, start: int, close: int) -> Grid | None:
+        rows: list[tuple[Cell, ...]] = []
+        matrix = self.tokens[start - 1].kind == "begin"
+        for row in self._split(start, close, ("row",), ";"):
+            cells = self._cells(*row, matrix)
+            if cells:
+                rows.append(cells)
+        if not rows or not any(cell is not None for row in rows for cell in row):
+            return None
+        if all(len(row) == 1 for row in rows):
+            return vector(tuple(row[0] for row in rows))
+        return vector(rows[0]) if len(rows) == 1 else Grid(tuple(rows), 2)
+
+    def _cells(self, start: int, end: int, matrix: bool) -> tuple[Cell, ...]:
+        parts = self._split(start, end, ("col", "comma"), "")
+        filled = [(a, b) for a, b in parts if any(t.kind not in _BLANK for t in self.tokens[a:b])]
+        if len(filled) == 1 and not matrix:
+            inside = [t for t in self.tokens[slice(*filled[0])] if t.kind not in _BLANK]
+            if len(inside) > 1 and all(t.kind in ("num", "blocked") for t in inside):
+                return tuple(printed(t.text, t.line, t.start) for t in inside)
+        return tuple(self._cell(*part) for part in filled)
+
+    def _cell(self, start: int, end: int) -> Cell:
+        last = self._trim(start, end)
+        node, after = self.node(self._skip(start, last), last)
+        if node is None or after < last:
+            return None
+        if isinstance(node, Grid):
+            return node.rows[0][0] if node.dims == 0 else None
+        value = constant(node)
+        if value is None:
+            return None
+        first = self.tokens[self._skip(start, last)]
+        text = " ".join(t.text for t in self.tokens[start:last] if t.kind not in _BLANK)
+        return Printed(text, value, 0.0, first.line, first.start)
+
+    def _split(
+        self, start: int, end: int, kinds: tuple[str, ...], mark: str
+    ) -> list[tuple[int, int]]:
+        parts, at, i = [], start, start
+        while i < end:
+            if i in self.pair:
+                i = self.pair[i] + 1
+                continue
+            token = self.tokens[i]
+            if (token.kind in kinds and token.text != ";") or (mark and token.text == mark):
+                parts.append((at, i))
+                at = i + 1
+            i += 1
+        return [*parts, (at, end)]
+
+    def _is(self, i: int, end: int, kind: str) -> bool:
+        return i < end and self.tokens[i].kind == kind
+
+    def _skip(self, i: int, end: int) -> int:
+        while i < end and self.tokens[i].kind in _BLANK:
+            i += 1
+        return i
+
+    def _trim(self, start: int, end: int) -> int:
+        while end > start and self.tokens[end - 1].kind in _BLANK:
+            end -= 1
+        return end
+
+
+def _several(array: Grid | Stack) -> bool:
+    return isinstance(array, Stack) or array.dims == 2 or len(array.rows[0]) > 1
+
+
+def _joined(found: list[Grid | Stack], count: int) -> Grid | Stack | None:
+    grids = [grid for grid in found if isinstance(grid, Grid)]
+    if len(grids) < count:
+        return found[0] if count == 1 and found else None
+    if count == 1 and grids[0].dims == 2:
+        return grids[0]
+    if all(grid.dims <= 1 for grid in grids):
+        rows = tuple(grid.rows[0] for grid in grids)
+        return vector(rows[0]) if count == 1 else Grid(rows, 2)
+    return Stack(tuple(grids)) if all(grid.dims == 2 for grid in grids) else None
+
+
+def _negative(node: Node) -> Node:
+    if isinstance(node, Grid) and node.dims == 0 and node.rows[0][0] is not None:
+        cell = node.rows[0][0]
+        return scalar(replace(cell, text="-" + cell.text, value=-cell.value))
+    return Sum(((-1, node),))
+
+
+def constant(node: Node) -> float | None:
+    """The value of an expression of whole numbers, such as 1/2 or 1/√2; None for any other."""
+    if isinstance(node, Grid):
+        cell = node.rows[0][0] if node.dims == 0 else None
+        return cell.value if cell is not None and cell.step in (0, 1) else None
+    if isinstance(node, Quotient):
+        above, below = constant(node.above), constant(node.below)
+        return None if above is None or not below else above / below
+    if isinstance(node, Apply) and node.name == "sqrt" and len(node.args) == 1:
+        inside = constant(node.args[0])
+        return math.sqrt(inside) if inside is not None and inside >= 0 else None
+    if isinstance(node, Sum) and len(node.terms) == 1:
+        inside = constant(node.terms[0][1])
+        return None if inside is None else node.terms[0][0] * inside
+    return None

@@ -1,0 +1,219 @@
+"""What an article says is given: the input, the number of heads, weights, mask and scale.
+
+Authors leave things open: whether W multiplies from the left, whether scores are masked. Each
+open question gives several set-ups; the one under which most of the article is right is taken,
+and said.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadFile
+from headwise.explain.article.nodes import Grid
+from headwise.explain.article.numbers import BLOCKED
+from headwise.explain.article.settings import Settings
+from headwise.explain.article.statements import Statement
+from headwise.explain.article.weights import Given, projections
+from headwise.explain.trace import Projections
+from headwise.lang import Text
+from headwise.masks import Mask, causal, from_tensor
+
+MOST_ROWS, MOST_COLUMNS, MOST_HEADS = 128, 1024, 64
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """What the caller gives instead of the article; None leaves it to the article."""
+
+    x: Tensor | None = None
+    heads: int | None = None
+    projections: Projections | None = None
+    scale: float | None = None
+    mask: Mask | Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """One attention that the article may be about.
+
+    Attributes:
+        x, heads, projections, scale, mask: as `headwise.explain.trace.trace` takes them.
+        inputs: offsets of the printed numbers that were taken as given.
+        hidden: quantities that the article can't mean.
+        notes: what was taken, in words.
+    """
+
+    x: Tensor
+    heads: int
+    projections: Projections
+    scale: float | None = None
+    mask: Mask | Tensor | None = None
+    inputs: frozenset[int] = frozenset()
+    hidden: tuple[str, ...] = ()
+    notes: tuple[Text, ...] = field(default=())
+
+
+def setups(statements: list[Statement], settings: Settings, options: Options) -> list[Setup]:
+    """Every reading of what is given, the likeliest first.
+
+    Raises:
+        BadFile: if no input can be found, or it is too large.
+    """
+    found = list(_inputs(statements, settings, options))
+    if not found:
+        raise BadFile(
+            "FILE: no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE",
+            "FILE：未找到输入 X（例如 X = [[0.5, 1.1], [1.0, 0.2]]）；请用 --x 文件 给出",
+        )
+    _bounded(found[0])
+    return [
+        replace(each, mask=mask, scale=scale, notes=(*each.notes, *said, *told))
+        for each in found
+        for mask, said in _masks(statements, settings, options)
+        for scale, told in _scales(settings, options)
+    ]
+
+
+def _bounded(setup: Setup) -> None:
+    rows, columns = setup.x.shape
+    if rows > MOST_ROWS or columns > MOST_COLUMNS or setup.heads > MOST_HEADS:
+        raise BadFile(
+            f"FILE: expected an input of at most {MOST_ROWS} rows, {MOST_COLUMNS} columns and "
+            f"{MOST_HEADS} heads, got {rows}, {columns} and {setup.heads}; check a smaller example",
+            f"FILE：输入最多 {MOST_ROWS} 行、{MOST_COLUMNS} 列、{MOST_HEADS} 个头，"
+            f"收到 {rows}、{columns}、{setup.heads}；请检查较小的实例",
+        )
+
+
+def _inputs(statements: list[Statement], settings: Settings, options: Options) -> Iterable[Setup]:
+    x, used, note = _x(statements, options)
+    given = Given.of(statements)
+    heads = _heads(settings, options, given)
+    if x is not None:
+        tensor = torch.tensor(x, dtype=torch.float64) if options.x is None else options.x
+        for weights, told in _weights(given, tensor, heads, options):
+            inputs = used | given.used
+            yield Setup(tensor, heads, weights, inputs=inputs, notes=(note, *told))
+    direct = None if options.x is not None or given.weights else given.direct(heads)
+    if direct is not None and not (x is not None and settings.identity):
+        tensor, weights, cells = direct
+        yield Setup(
+            tensor,
+            heads,
+            weights,
+            inputs=used | cells,
+            hidden=("x", "W_q", "W_k", "W_v"),
+            notes=(Text("Q, K and V are taken as given", "Q、K、V 视为已给定"),),
+        )
+
+
+def _heads(settings: Settings, options: Options, given: Given) -> int:
+    return options.heads or settings.heads or given.heads or 1
+
+
+def _weights(
+    given: Given, x: Tensor, heads: int, options: Options
+) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
+    if options.projections is not None:
+        yield options.projections, (Text("weights from the options", "权重来自选项"),)
+    elif not given.weights:
+        eye = Projections.identity(x.shape[1])
+        yield eye, (Text("no weights: projections are the identity", "没有权重：投影视为单位矩阵"),)
+    else:
+        yield from projections(given, x.shape[1], heads)
+
+
+def _x(
+    statements: list[Statement], options: Options
+) -> tuple[list[list[float]] | None, frozenset[int], Text]:
+    """The input, the offsets of its numbers, and where it is from."""
+    if options.x is not None:
+        return [], frozenset(), Text("X from the options", "X 来自选项")
+    best: tuple[int, Grid] | None = None
+    for statement in statements:
+        grid = _matrix(statement)
+        rank = _rank(statement) if grid is not None else 9
+        if grid is not None and rank < (9 if best is None else best[0]):
+            best = (rank, grid)
+    rows = _rows(statements)
+    if best is None and not rows:
+        return None, frozenset(), Text("", "")
+    grids = rows if best is None else [best[1]]
+    cells = [cell for grid in grids for cell in grid.cells]
+    values = [row for grid in grids for row in grid.values]
+    line = cells[0].line
+    size = f"{len(values)}×{len(values[0])}"
+    note = Text(f"X ({size}) from line {line}", f"X（{size}）取自第 {line} 行")
+    return values, frozenset(cell.start for cell in cells), note
+
+
+def _matrix(statement: Statement) -> Grid | None:
+    grids = [grid for grid in statement.chain.grids if grid.dims == 2 and grid.whole]
+    return grids[-1] if grids else None
+
+
+def _rank(statement: Statement) -> int:
+    """How clearly a matrix is said to be the input: by its symbol, in words, in the line before."""
+    own, labels = statement.own, " ".join(statement.chain.labels)
+    if own.keys == ("x",) and own.head is None and own.either is None and own.row is None:
+        return 0 if re.search(r"(?<![A-Za-z])X(?![A-Za-z_^'′])", labels) else 1
+    if own.keys or own.weight or own.head is not None:
+        return 9
+    near = next((hint.keys for hint in statement.around[:3] if hint.keys), ())
+    return 2 if near == ("x",) else 9
+
+
+def _rows(statements: list[Statement]) -> list[Grid]:
+    """x_1 = [..], x_2 = [..]: the rows of the input one by one."""
+    found: list[Grid] = []
+    seen: set[int] = set()
+    for statement in statements:
+        own, grids = statement.own, [g for g in statement.chain.grids if g.dims == 1 and g.whole]
+        ref = own.row or own.either or own.head
+        if own.keys != ("x",) or ref is None or not grids or ref.number in seen:
+            continue
+        if found and grids[-1].shape != found[0].shape:
+            break
+        seen.add(ref.number)
+        found.append(grids[-1])
+    return found
+
+
+def _masks(
+    statements: list[Statement], settings: Settings, options: Options
+) -> list[tuple[Mask | Tensor | None, tuple[Text, ...]]]:
+    if options.mask is not None:
+        return [(options.mask, (Text("mask from the options", "掩码来自选项"),))]
+    none: tuple[Mask | Tensor | None, tuple[Text, ...]] = (None, ())
+    pattern = _pattern(statements)
+    lower = (causal(), (Text("the mask is causal", "掩码为因果掩码"),))
+    found: list[tuple[Mask | Tensor | None, tuple[Text, ...]]] = []
+    if pattern is not None:
+        told = Text("the mask is read from the blocked scores", "掩码取自被屏蔽的得分")
+        found.append((from_tensor(pattern, "q k"), (told,)))
+    if settings.masked:
+        found.append(lower)
+    return [*found, none]
+
+
+def _pattern(statements: list[Statement]) -> Tensor | None:
+    """Who may attend, where an article prints a square of scores with minus infinities in it."""
+    for statement in statements:
+        for grid in statement.chain.grids:
+            if grid.dims == 2 and grid.whole and grid.shape[0] == grid.shape[1]:
+                rows = grid.values
+                if any(value <= BLOCKED for row in rows for value in row):
+                    return torch.tensor([[value > BLOCKED for value in row] for row in rows])
+    return None
+
+
+def _scales(settings: Settings, options: Options) -> list[tuple[float | None, tuple[Text, ...]]]:
+    if options.scale is not None:
+        return [(options.scale, (Text("scale from the options", "缩放系数来自选项"),))]
+    usual: tuple[float | None, tuple[Text, ...]] = (None, ())
+    told = Text("scores are not scaled", "得分不缩放")
+    return [(1.0, (told,)), usual] if settings.unscaled else [usual]

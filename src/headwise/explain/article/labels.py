@@ -1,0 +1,238 @@
+r"""What a label says: which quantity, which head, which row. ``\text{head}_1[0]``, "第一个词".
+
+A label names alternatives in order of likelihood, since authors differ: "scores" may be printed
+before or after scaling. Indices stay as they are written; `Bases` says what they count from.
+"""
+
+import re
+from dataclasses import dataclass, fields, replace
+
+from headwise.explain.article.phrases import COLUMN, HEAD, ORDINALS, ROW, WORDS, composite, plain
+
+LONGEST = 300
+
+_SYMBOL = re.compile(
+    r"(?<![A-Za-zα-ω])(?P<base>[A-Za-zα-ω]+)(?P<mark>[~'′]?)"
+    r"(?P<tail>(?:_(?:<[^<>]{0,30}>|[0-9]{1,3}|[A-Za-z]{1,12})|\^(?:<[^<>]{0,30}>|[A-Za-z0-9ᵀ⊤])"
+    r"|\[[0-9:, ]{1,12}\]|\([0-9]{1,3}(?:, ?[0-9]{1,3}){0,2}\)|[0-9]{1,3}|[ᵀ⊤]|[~'′])*)"
+)
+_TAIL = re.compile(
+    r"(?P<kind>[_^\[(]?)(?:<(?P<group>[^<>]*)>|(?P<bracket>[0-9:, ]+)[\])]|"
+    r"(?P<one>[A-Za-z]+|[0-9]+))"
+)
+_SYMBOLS = {
+    "Q": ("q", "Q"), "q": ("q", "Q"), "K": ("k", "K"), "k": ("k", "K"),
+    "V": ("v", "V"), "v": ("v", "V"), "X": ("x",), "x": ("x",),
+    "S": ("score", "scaled", "masked"), "s": ("score", "scaled", "masked"),
+    "E": ("score", "scaled", "masked"), "e": ("score", "scaled", "masked"),
+    "A": ("softmax",), "a": ("softmax",), "P": ("softmax",), "p": ("softmax",),
+    "α": ("softmax",), "w": ("softmax",),
+    "Z": ("head", "output", "concat"), "z": ("head", "output", "concat"),
+    "O": ("output", "head", "concat"), "o": ("output", "head", "concat"),
+    "Y": ("output",), "y": ("output",), "H": ("head", "concat"), "C": ("concat", "head"),
+    "c": ("head",), "h": ("head",),
+    "head": ("head",), "Head": ("head",), "HEAD": ("head",),
+}  # fmt: skip
+_WEIGHT = re.compile(r"^(?:W|w|b)$")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """One index as it is written.
+
+    Attributes:
+        number: the number.
+        kind: "ordinal" counts from 1 ("first"); "index" and "bracket" count as the article does.
+    """
+
+    number: int
+    kind: str = "index"
+
+
+@dataclass(frozen=True)
+class Bases:
+    """What the article counts from: 0 or 1, for heads, for rows, and inside brackets."""
+
+    head: int = 1
+    row: int = 0
+    bracket: int = 0
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What a label says; None where it says nothing.
+
+    Attributes:
+        keys: keys of `headwise.explain.trace.KEYS`, the likeliest first.
+        head, row, column: indices as written.
+        either: an index that may be the head's or the row's, as in Q_1.
+        transposed: whether it is said to be transposed.
+        weight: which of "q", "k", "v", "out" it is a projection of, "" for none.
+        bias: whether that is the bias.
+    """
+
+    keys: tuple[str, ...] = ()
+    head: Ref | None = None
+    row: Ref | None = None
+    column: Ref | None = None
+    either: Ref | None = None
+    transposed: bool = False
+    weight: tuple[str, ...] = ()
+    bias: bool = False
+
+    def filled(self, other: "Hint") -> "Hint":
+        """This, with what only the other says."""
+        changes = {
+            f.name: getattr(other, f.name)
+            for f in fields(self)
+            if not getattr(self, f.name) and f.name not in ("transposed", "weight", "bias")
+        }
+        if self.either is not None and other.head is not None and self.row is None:
+            changes["row"] = None
+        return replace(self, **changes)
+
+
+def combined(hints: list[Hint]) -> Hint:
+    """What several names of one thing say together."""
+    whole = Hint()
+    for hint in hints:
+        keys = whole.keys or hint.keys
+        shared = tuple(key for key in whole.keys if key in hint.keys)
+        if whole.keys and hint.keys:
+            keys = shared or whole.keys + tuple(k for k in hint.keys if k not in whole.keys)
+        whole = replace(
+            whole.filled(hint),
+            keys=keys,
+            transposed=whole.transposed or hint.transposed,
+            weight=whole.weight + hint.weight,
+            bias=whole.bias or hint.bias,
+        )
+    return whole
+
+
+def read_label(text: str, *, prose: bool = False) -> Hint:
+    r"""What one label says. In prose single letters are not taken for symbols.
+
+    Example:
+        >>> read_label(r"\text{head}_1[0]").head, read_label("第一个词").row
+        (Ref(number=1, kind='index'), Ref(number=1, kind='ordinal'))
+    """
+    flat = plain(text[-LONGEST:])
+    hint = _words(flat)
+    symbols = list(_SYMBOL.finditer(flat))
+    weight = _weights(symbols)
+    if weight is not None and not prose and not composite(flat):
+        return weight
+    found = combined([_symbol(m, flat, prose) for m in symbols])
+    keys = composite(flat) or _meet(found.keys, hint.keys)
+    whole = replace(replace(found, keys=keys).filled(hint), keys=keys)
+    if not composite(flat):
+        return whole
+    dots = re.findall(r"q_<?([0-9]{1,2})>?[^A-Za-z0-9]{1,6}k_<?([0-9]{1,2})>?", flat)
+    if keys[0] in ("score", "scaled") and dots:
+        row, column = (Ref(int(number)) for number in dots[0])
+        whole = replace(whole, row=row, column=column, either=None)
+    joined = keys[0] in ("concat", "output")
+    return replace(whole, transposed=False, head=None if joined else whole.head)
+
+
+def _meet(symbols: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
+    shared = tuple(key for key in words if key in symbols)
+    return shared or symbols or words
+
+
+def _words(flat: str) -> Hint:
+    keys = next((keys for pattern, keys in WORDS if pattern.search(flat)), ())
+    return Hint(keys, _index(flat, HEAD), _index(flat, ROW), _index(flat, COLUMN))
+
+
+def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> Ref | None:
+    for pattern in patterns:
+        match = pattern.search(flat)
+        if match:
+            word = next(group for group in match.groups() if group)
+            if word.isascii() and word.isdigit():
+                ordinal = "第" in match.group() and word != "0"
+                return Ref(int(word), "ordinal" if ordinal else "index")
+            return Ref(ORDINALS[word.lower()], "ordinal")
+    return None
+
+
+def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
+    """What one symbol with its indices says."""
+    base, tail, mark = match["base"], match["tail"], match["mark"]
+    keys = _SYMBOLS.get(base, ())
+    bare = not tail and not mark
+    if bare and (prose or len(base) > 1 or not _alone(flat, match)):
+        return Hint()
+    if base in "Ss" and (mark or "~" in tail or "'" in tail):
+        keys = ("scaled", "masked")
+    hint = Hint(keys)
+    for part in _TAIL.finditer(tail):
+        hint = _indexed(hint, part, base)
+    raised = re.search(r"[ᵀ⊤]|\^(?:<[T⊤ᵀ]>|[Tᵀ⊤])|\^<\\?top>", tail)
+    return replace(hint, transposed=bool(raised))
+
+
+def _alone(flat: str, match: re.Match[str]) -> bool:
+    """Whether a bare letter stands as a symbol does, not as the word "A" in a sentence."""
+    after = flat[match.end() :].strip(" *$`'\"")
+    return not after or not after[0].isalpha() or match["base"] in "QKVXSZ"
+
+
+def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
+    inside = part["group"] or part["bracket"] or part["one"] or ""
+    kind = part["kind"]
+    numbers = _numbers(inside, split=base.islower() and len(base) <= 2)
+    if not numbers or (kind == "[" and inside.strip().startswith(":")):
+        return hint
+    if kind == "^" or (kind == "_" and inside.startswith("(")):
+        return replace(hint, head=Ref(numbers[0]))
+    mode = "bracket" if kind == "[" else "index"
+    refs = [Ref(n, mode) for n in numbers]
+    if len(refs) >= 2:
+        return replace(hint, row=refs[0], column=refs[1])
+    if kind in ("[", "("):
+        return _next(hint, refs[0], base)
+    return replace(hint, head=refs[0]) if base.lower() == "head" else replace(hint, either=refs[0])
+
+
+def _next(hint: Hint, ref: Ref, base: str) -> Hint:
+    """One more bracket: rows come first, then columns; ``head(1)`` is a head."""
+    if ref.kind == "index" and base.lower() == "head":
+        return replace(hint, head=ref)
+    return replace(hint, column=ref) if hint.row else replace(hint, row=ref)
+
+
+def _numbers(inside: str, *, split: bool) -> list[int]:
+    """The numbers of an index; s_{01} is two of them."""
+    digits = re.findall(r"[0-9]{1,3}", inside)
+    if split and len(digits) == 1 and len(digits[0]) == 2 and inside.strip() == digits[0]:
+        digits = list(digits[0])
+    return [int(d) for d in digits]
+
+
+_PROJECTION = {"q": "q", "k": "k", "v": "v", "o": "out", "out": "out"}
+
+
+def _weights(symbols: list[re.Match[str]]) -> Hint | None:
+    """The weights that a label names, where it names nothing else: ``W^Q = W^K``."""
+    hints = [_projection(match) for match in symbols]
+    known = [hint for hint in hints if hint is not None]
+    return combined(known) if known and known[0] is hints[0] else None
+
+
+def _projection(match: re.Match[str]) -> Hint | None:
+    """W^Q, W_q, W_1^Q, W_{Q,1}, WQ, b_q: which projection, and of which head."""
+    base, tail = match["base"], match["tail"]
+    letters = re.findall(r"[A-Za-z]+", tail)
+    if len(base) > 1 and base[0] in "Wwb" and base[1:].lower() in _PROJECTION:
+        letters.insert(0, base[1:])
+        base = base[0]
+    which = [_PROJECTION[word.lower()] for word in letters if word.lower() in _PROJECTION]
+    if not _WEIGHT.match(base) or not which:
+        return None
+    numbers = re.findall(r"[0-9]{1,3}", tail)
+    head = Ref(int(numbers[0])) if numbers else None
+    raised = bool(re.search(r"\^<?[T⊤ᵀ]", tail))
+    return Hint(head=head, weight=(which[0],), bias=base == "b", transposed=raised)

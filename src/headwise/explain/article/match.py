@@ -1,0 +1,263 @@
+"""Which quantity a printed array stands for. A clear label decides; values only break ties.
+
+A right number must never be reported because it was taken for something else: of the readings
+that the label allows, one in which every number is right is preferred. Where no reading is
+clear the array is not matched at all.
+"""
+
+from dataclasses import dataclass
+from itertools import islice
+
+from headwise.errors import BadFile
+from headwise.explain.article.labels import Bases, Hint, Ref
+from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Sum
+from headwise.explain.article.statements import Statement
+from headwise.explain.article.targets import Catalog, Target
+from headwise.explain.article.working import Part, fits, parts, wrong
+
+ASIDE = 0.35
+"""What one disagreement with the surroundings costs, as a share of the numbers being wrong."""
+
+PLAIN_SHARE = 0.4
+"""Without any label, at most this share of an array may be wrong for it to be matched."""
+
+MOST_READINGS = 3_000_000
+"""How many readings are weighed for one article."""
+
+_WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a chain.
+
+    Attributes:
+        target: what the chain equals.
+        parts: each printed array with what it stands for.
+        wrong, count: how many of its numbers are wrong, and how many there are.
+        aside: how much it disagrees with the surroundings.
+        rank: the place of its key among those the label may mean.
+        distance: how far the stated value is from the exact one.
+    """
+
+    target: Target
+    parts: tuple[Part, ...]
+    wrong: int
+    count: int
+    aside: float
+    rank: int
+    distance: float
+
+    @property
+    def share(self) -> float:
+        """The share of its numbers that are wrong."""
+        return self.wrong / max(self.count, 1)
+
+    @property
+    def cost(self) -> tuple[float, int, float]:
+        """Lower is likelier."""
+        return self.share + ASIDE * self.aside, self.rank, self.distance
+
+
+class Matcher:
+    """Reads statements one after the other, remembering which head and row came last."""
+
+    def __init__(self, catalog: Catalog, bases: Bases) -> None:
+        self.catalog, self.bases = catalog, bases
+        self.head: int | None = None
+        self.row: int | None = None
+        self.work = 0
+
+    def read(self, statement: Statement) -> Reading | None:
+        """The reading of one statement, or None where none is clear."""
+        main = _main(statement.chain.nodes)
+        if main is None or main.shape == (-1, -1):
+            return None
+        keys = self._keys(statement)
+        readings = [
+            reading
+            for target in self._candidates(main, statement.own, keys)
+            if (reading := self._reading(target, statement, keys, main)) is not None
+        ]
+        chosen = self._choose(readings, statement, keys)
+        if chosen is not None:
+            self.head = chosen.target.head or self.head
+            self.row = chosen.target.row if chosen.target.row is not None else self.row
+        return chosen
+
+    def _keys(self, statement: Statement) -> tuple[str, ...]:
+        """What the label, or else the form of the working, says the quantity is."""
+        own = statement.own
+        if own.weight:
+            return tuple(_WEIGHTS[name] for name in own.weight)
+        form = next((keys for node in statement.chain.nodes if (keys := _form(node))), ())
+        shared = tuple(key for key in own.keys if key in form)
+        return shared or form or own.keys
+
+    def _candidates(self, main: Grid, own: Hint, keys: tuple[str, ...]) -> list[Target]:
+        self.work += 1
+        columns = own.transposed or own.column is not None or main.dims == 1
+        found = []
+        for target in self.catalog.fitting(main, columns=columns):
+            self.work += 1
+            if (not keys or target.key in keys) and self._allowed(own, target):
+                found.append(target)
+        if self.work > MOST_READINGS:
+            raise BadFile(
+                "FILE: too many arrays for an input of this size; cut out the worked example",
+                "FILE：对这样大小的输入来说数组过多；请截取其中的计算实例",
+            )
+        return found
+
+    def _allowed(self, own: Hint, target: Target) -> bool:
+        """Whether the indices of the label agree with a target."""
+        heads = self.catalog.heads
+        if own.head is not None and not self._is_head(own.head, target.head, heads):
+            return False
+        row, column = self._row(own.row), self._row(own.column)
+        if target.dims == 1 and row is not None and column is not None:
+            return self._either_order(own, target)
+        if row is not None and target.row != row:
+            return False
+        if column is not None and target.dims < 2 and target.column not in (column, None):
+            return False
+        if own.either is None:
+            return True
+        is_row = target.row == self._row(own.either)
+        is_column = target.dims == 0 and target.column == self._row(own.either)
+        return is_row or is_column or self._is_head(own.either, target.head, heads)
+
+    def _either_order(self, own: Hint, target: Target) -> bool:
+        """Two indices of a vector are a head and a row, in either order, or a row and a column."""
+        if own.row is None or own.column is None:
+            return True
+        return any(
+            target.row == self._row(row) and self._is_head(head, target.head, self.catalog.heads)
+            for row, head in ((own.row, own.column), (own.column, own.row))
+        )
+
+    def _is_head(self, ref: Ref, head: int | None, heads: int) -> bool:
+        number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
+        return (heads == 1 and number == 1) or head == number
+
+    def _row(self, ref: Ref | None) -> int | None:
+        if ref is None:
+            return None
+        base = {"ordinal": 1, "bracket": self.bases.bracket}.get(ref.kind, self.bases.row)
+        return ref.number - base
+
+    def _reading(
+        self, target: Target, statement: Statement, keys: tuple[str, ...], main: Grid
+    ) -> Reading | None:
+        found: list[Part] = []
+        for node in statement.chain.nodes:
+            found += parts(node, target, self.catalog)
+        self.work += len(found)
+        if not found:
+            return None
+        counts = [wrong(grid, part) or 0 for grid, part in found]
+        rank = keys.index(target.key) if target.key in keys else 0
+        return Reading(
+            target=target,
+            parts=tuple(found),
+            wrong=sum(counts),
+            count=sum(len(grid.cells) for grid, _ in found),
+            aside=self._aside(target, statement, keys),
+            rank=rank,
+            distance=_distance(main, target),
+        )
+
+    def _aside(self, target: Target, statement: Statement, keys: tuple[str, ...]) -> float:
+        """How much a target disagrees with what is said before the statement."""
+        cost, own, around = 0.0, statement.own, statement.around
+        said = next((hint.keys for hint in around if hint.keys), ())
+        if not keys and said and target.key not in said:
+            cost += 1
+        if own.head is None and target.head is not None:
+            ref = next((hint.head for hint in around if hint.head), None)
+            if ref is not None:
+                cost += not self._is_head(ref, target.head, self.catalog.heads)
+            elif self.head is not None:
+                cost += 0.3 * (target.head != self.head)
+        if own.row is None and own.either is None and target.row is not None:
+            row = self._row(next((hint.row for hint in around if hint.row), None))
+            if row is not None:
+                cost += target.row != row
+            elif self.row is not None:
+                cost += 0.3 * (target.row != self.row)
+        if target.turned and not own.transposed:
+            cost += 0.5
+        return cost + 0.5 * (target.dims == 1 and target.row is None and own.column is None)
+
+    def _choose(
+        self, readings: list[Reading], statement: Statement, keys: tuple[str, ...]
+    ) -> Reading | None:
+        if not readings:
+            return None
+        known = max(reading.count for reading in readings)
+        alone = known == 1
+        least = min(reading.aside for reading in readings)
+        near = [r for r in readings if r.aside <= least] if alone else readings
+        right = [r for r in near if r.wrong == 0 and r.count == known]
+        if right and (not alone or keys or _said_keys(statement)):
+            return min(right, key=lambda r: (r.aside, r.rank, r.distance))
+        best = min(near, key=lambda r: r.cost)
+        if alone:
+            return best if keys and self._single(near, best) else None
+        if keys:
+            return best if best.wrong < best.count or self._single(near, best) else None
+        limit = PLAIN_SHARE if not _said_keys(statement) else 0.5
+        return best if best.share <= limit and best.count > 2 else None
+
+    def _single(self, readings: list[Reading], best: Reading) -> bool:
+        """Whether the surroundings leave only one entry of the quantity to choose."""
+        least = min(r.aside for r in readings)
+        places = {
+            (r.target.head, r.target.row, r.target.column)
+            for r in readings
+            if r.aside <= least and r.target.key == best.target.key
+        }
+        return len(places) == 1
+
+
+def _said_keys(statement: Statement) -> bool:
+    return any(hint.keys for hint in statement.around)
+
+
+def _main(nodes: list[Node]) -> Grid | None:
+    """The printed array that a chain ends in; the argument of a function where there is none."""
+    grids = [node for node in nodes if isinstance(node, Grid)]
+    if grids:
+        return max(reversed(grids), key=lambda grid: (grid.dims, len(grid.cells)))
+    for node in nodes:
+        if isinstance(node, Apply) and node.name == "softmax" and isinstance(node.args[0], Grid):
+            return node.args[0]
+    return None
+
+
+def _form(node: Node) -> tuple[str, ...]:
+    """What the form of an expression says about its value."""
+    if isinstance(node, Apply):
+        return {"softmax": ("softmax",), "concat": ("concat",)}.get(node.name, ())
+    if isinstance(node, Quotient):
+        below = node.below
+        if isinstance(below, Apply) and below.name == "sqrt":
+            return ("scaled",)
+        powers = isinstance(below, Sum) and all(
+            isinstance(term, Apply) and term.name == "exp" for _, term in below.terms
+        )
+        return ("softmax",) if powers else ()
+    if isinstance(node, Product) and len(node.factors) == 1:
+        return _form(node.factors[0])
+    return ()
+
+
+def _distance(grid: Grid, target: Target) -> float:
+    if not fits(grid, target):
+        return 0.0
+    total = 0.0
+    for row, values in zip(grid.rows, target.values, strict=True):
+        for cell, exact in islice(zip(row, values, strict=True), 10_000):
+            if cell is not None and abs(exact) < 1e300:
+                total += min(abs(cell.value - exact) / (1 + abs(exact)), 10.0)
+    return total / max(len(grid.cells), 1)

@@ -1,0 +1,134 @@
+"""The words and formulas by which articles name the quantities, in English and in Chinese."""
+
+import re
+
+ORDINALS = {
+    "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
+    "eighth": 8, "一": 1, "二": 2, "两": 2, "三": 3, "四": 4, "五": 5, "六": 6, "七": 7, "八": 8,
+}  # fmt: skip
+
+_NTH = "first|second|third|fourth|fifth|sixth|seventh|eighth"
+_COUNT = "[0-9]{1,3}|[一二三四五六七八]"
+_GAP = r"[\s_#:=]{0,3}"
+
+
+def _patterns(*sources: str) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(source, re.IGNORECASE) for source in sources)
+
+
+HEAD = _patterns(
+    rf"第\s?({_COUNT})\s?个?\s?(?:注意力)?头",
+    rf"头{_GAP}([0-9]{{1,3}}|[一二三四五六七八])(?![0-9.]|个)",
+    rf"\b({_NTH})\s+(?:attention\s+)?head\b",
+    rf"\bhead{_GAP}(?:no\.?\s?|number\s)?([0-9]{{1,3}})(?![0-9.])",
+)
+ROW = _patterns(
+    rf"第\s?({_COUNT})\s?个?\s?(?:行|词|token|位置|字|单词|查询|句)",
+    rf"(?:行|位置|词){_GAP}([0-9]{{1,3}})(?![0-9.])",
+    rf"\b({_NTH})\s+(?:row|token|word|position|query|input)\b",
+    rf"\b(?:row|token|word|position|query|pos){_GAP}([0-9]{{1,3}})(?![0-9.])",
+)
+COLUMN = _patterns(
+    rf"第\s?({_COUNT})\s?(?:列|个\s?键)",
+    rf"(?:列|键){_GAP}([0-9]{{1,3}})(?![0-9.])",
+    rf"\b({_NTH})\s+(?:column|key)\b",
+    rf"\b(?:column|key|col){_GAP}([0-9]{{1,3}})(?![0-9.])",
+)
+
+_SCORE = ("score", "scaled", "masked")
+WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
+    (re.compile(source, re.IGNORECASE), keys)
+    for source, keys in (
+        (r"concat|\bcat\b|拼接|串联|merged?\b", ("concat", "output")),
+        (r"weighted (?:sum|average)|加权|context vector|上下文向量", ("head", "output")),
+        (
+            (
+                r"soft-?max|attention[ _](?:weights?|matrix|pattern|distribution|prob\w*|map)|"
+                r"\battn(?:_w\w*)?\b|\bweights?\b|probabilit|权重|概率|归一化|注意力(?:矩阵|分布)"
+            ),
+            ("softmax",),
+        ),
+        (r"masked|\bmasking|掩码后|掩盖|遮(?:挡|住|蔽)后?", ("masked", "scaled")),
+        (r"\bscal(?:ed|ing)|缩放", ("scaled", "masked")),
+        (r"\bscores?|logits?|dot[ -]products?|得分|分数|打分|点积|内积", (*_SCORE, "softmax")),
+        (r"head[ _]?(?:[0-9]{1,2}[ _]?)?outputs?|头.{0,4}(?:的?输出|结果)", ("head", "output")),
+        (r"\bout(?:put)?s?\b|输出|最终结果", ("output", "head", "concat")),
+        (r"\bquer(?:y|ies)(?![ _]*[0-9])|查询(?!\s*[0-9])", ("q", "Q")),
+        (r"\bkeys?(?![ _]*[0-9])\b|键(?!\s*[0-9])", ("k", "K")),
+        (r"\bvalue (?:matrix|vectors?)|^\W*values?\W*$|值(?:矩阵|向量)", ("v", "V")),
+        (r"\binputs?\b|embeddings?|输入|嵌入|词向量", ("x",)),
+    )
+)
+"""A pattern and the quantities it may mean, the likeliest first; the first found decides."""
+
+_FORMULAS = tuple(
+    (re.compile(source), keys)
+    for source, keys in (
+        (r"(?i:concat|\bcat)\W?\(.{0,120}\).{0,4}W", ("output",)),
+        (r"(?i:concat|\bcat)\W?\(", ("concat",)),
+        (r"(?i:softmax)(?:_<?\w{1,6}>?)?[(\[].{0,120}[)\]].{0,3}[Vv](?![a-z])", ("head",)),
+        (r"(?i:softmax)", ("softmax",)),
+        (r"Attention\(", ("head",)),
+        (
+            r"[Qq][^A-Za-z·]{0,16}·?[Kk][^A-Za-z]{0,16}(?:\^<?T>?|\.T|ᵀ)?[^A-Za-z]{0,8}[/√]",
+            ("scaled", "masked"),
+        ),
+        (r"\+M(?![a-z])", ("masked",)),
+        (r"(?<![a-z])[Qq](?![a-z])[^A-Za-z·]{0,16}[·@]?(?<![a-z])[Kk](?![a-z])", _SCORE),
+        (r"(?<![A-Za-z])(?:[AP]|α)[^A-Za-z·@]{0,12}[·@]?V(?![a-z])", ("head",)),
+        (r"(?<![A-Za-z])[Xx][^A-Za-z·@]{0,12}[·@]?W[_^]?<?[0-9,]*[_^<]*[Qq]", ("q", "Q")),
+        (r"(?<![A-Za-z])[Xx][^A-Za-z·@]{0,12}[·@]?W[_^]?<?[0-9,]*[_^<]*[Kk]", ("k", "K")),
+        (r"(?<![A-Za-z])[Xx][^A-Za-z·@]{0,12}[·@]?W[_^]?<?[0-9,]*[_^<]*[Vv]", ("v", "V")),
+        (r"[·@)]?W[_^]?<?[Oo]", ("output",)),
+    )
+)
+
+
+def composite(flat: str) -> tuple[str, ...]:
+    r"""The quantity a formula such as QK^T/√d_k gives; () where the label is no formula.
+
+    Example:
+        >>> composite(plain(r"\\frac{Q_1 K_1^T}{\\sqrt{d_k}}"))
+        ('scaled', 'masked')
+    """
+    tight = flat.replace(" ", "")
+    if not tight.isascii() or len(re.findall(r"[A-Za-z]{4,}", tight)) > 3:
+        tight = "".join(mark if mark.isascii() or mark in "√α·ᵀ" else " " for mark in tight)
+    return next((keys for pattern, keys in _FORMULAS if pattern.search(tight)), ())
+
+
+_CLEAN = tuple(
+    (re.compile(source), into)
+    for source, into in (
+        (r"<sub>([^<>]{0,20})</sub>", r"_{\1}"),
+        (r"<sup>([^<>]{0,20})</sup>", r"^{\1}"),
+        (r"</?[A-Za-z][^<>]{0,100}>", ""),
+        (r"\\(?:left|right|displaystyle|,|;|!|quad)(?![A-Za-z])", " "),
+        ((r"\\(?:text|mathrm|mathbf|mathit|operatorname|bm|boldsymbol|textbf|vec|mathcal|rm)\*?"
+         r"\s?\{([^{}]{0,60})\}"), r"\1"),
+        ((r"\\(?:text|mathrm|mathbf|mathit|operatorname|bm|boldsymbol|textbf|vec|mathcal|rm)\*?"
+         r"\s?\{([^{}]{0,60})\}"), r"\1"),
+        (r"\\(?:wide)?(?:tilde|hat)\s?\{?([A-Za-z])\}?", r"\1~"),
+        (r"\\alpha(?![A-Za-z])", "α"),
+        (r"\\(?:top|intercal)(?![A-Za-z])", "T"),
+        (r"\\(?:times|cdot)(?![A-Za-z])|[×⋅∙*]", "·"),
+        (r"\s?([_^])\s?\{([^{}]{0,40})\}", r"\1<\2>"),
+        (r"\\sqrt\s?\{([^{}]{0,40})\}", r"√\1"),
+        (r"\\sqrt|(?:np\.|math\.)?sqrt", "√"),
+        (r"\\[dt]?frac\s?\{([^{}]{0,80})\}\s?\{([^{}]{0,80})\}", r"\1/\2"),
+        (r"\\operatorname|[$`\\{}]", ""),
+        (r"(?<![A-Za-z])([QKVXASP])(?=[QKVWX](?![a-z]))", r"\1 "),
+    )
+)  # fmt: skip
+
+
+def plain(text: str) -> str:
+    r"""A label without LaTeX, HTML or Markdown around it; indices stay in ``_<..>`` and ``^<..>``.
+
+    Example:
+        >>> plain(r"$\tilde{s}_{0}$"), plain("<b>head</b><sub>1</sub>")
+        ('s~_<0>', 'head_<1>')
+    """
+    for pattern, into in _CLEAN:
+        text = pattern.sub(into, text)
+    return text

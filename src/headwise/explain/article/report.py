@@ -1,0 +1,87 @@
+"""What a check found, as a document for people and as JSON for programs."""
+
+import json
+
+from headwise.document import Document, Heading, Notice, Paragraph, Table
+from headwise.document.blocks import Block
+from headwise.explain.article.findings import Report
+from headwise.lang import Text, same
+
+FORMAT = "headwise.check/1"
+
+TITLE = Text("Check of a worked example", "计算实例检查")
+
+
+def verdict(report: Report) -> Text:
+    """The result in one sentence."""
+    wrong, checked = len(report.findings), report.checked
+    if wrong:
+        return Text(
+            f"{report.source}: {wrong} wrong, {checked} numbers checked",
+            f"{report.source}：{wrong} 处错误，共检查 {checked} 个数",
+        )
+    return Text(
+        f"{report.source}: nothing wrong, {checked} numbers checked",
+        f"{report.source}：没有错误，共检查 {checked} 个数",
+    )
+
+
+def document(report: Report) -> Document:
+    """The report for a person: verdict, what is wrong, what was not checked, what was assumed."""
+    blocks: list[Block] = [Notice(not report.findings, verdict(report))]
+    if report.findings:
+        blocks += [Heading(Text("Wrong", "错误")), _findings(report)]
+    if report.unmatched:
+        blocks += [Heading(Text("Could not match", "无法对应")), _unmatched(report)]
+    blocks.append(Heading(Text("Taken as given", "视为已知")))
+    blocks += [Paragraph(note) for note in report.notes]
+    return Document(TITLE, tuple(blocks))
+
+
+def _findings(report: Report) -> Table:
+    head = (
+        Text("line", "行"),
+        Text("printed", "原文"),
+        Text("right value", "正确值"),
+        Text("what it is", "所指的量"),
+    )
+    rows = [
+        (same(str(found.line)), same(found.printed), same(found.right), found.what)
+        for found in report.findings
+    ]
+    return Table(head, tuple(rows))
+
+
+def _unmatched(report: Report) -> Table:
+    head = (Text("line", "行"), Text("printed", "原文"), Text("why", "原因"))
+    rows = [(same(str(each.line)), same(each.text), each.why) for each in report.unmatched]
+    return Table(head, tuple(rows))
+
+
+def as_json(report: Report) -> str:
+    """The report as JSON: "format", "source", "wrong", "findings", "unmatched", "notes"."""
+    content = {
+        "format": FORMAT,
+        "source": report.source,
+        "wrong": len(report.findings),
+        "checked": report.checked,
+        "findings": [
+            {
+                "line": found.line,
+                "printed": found.printed,
+                "right": found.right,
+                "what": _both(found.what),
+            }
+            for found in report.findings
+        ],
+        "unmatched": [
+            {"line": each.line, "printed": each.text, "why": _both(each.why)}
+            for each in report.unmatched
+        ],
+        "notes": [_both(note) for note in report.notes],
+    }
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+
+
+def _both(text: Text) -> dict[str, str]:
+    return {"en": text.en, "zh": text.zh}

@@ -1,0 +1,79 @@
+"""An article's file as text. The file is somebody else's: bounded, and never trusted."""
+
+from pathlib import Path
+
+from headwise.errors import BadFile
+
+MOST_BYTES = 1_000_000
+"""The longest article that is read; a worked example is a thousandth of it."""
+
+_ALIKE = str.maketrans(
+    "０１２３４５６７８９．，；：＝＋－−–×＊／（）［］｛｝｜％＿＾～“”　、⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉",
+    '0123456789.,;:=+---×*/()[]{}|%_^~"" ,01234567890123456789',
+)
+_RAISED = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹")
+_LOWERED = frozenset("₀₁₂₃₄₅₆₇₈₉")
+
+
+def read_article(path: Path) -> str:
+    """The text of an article in UTF-8 (with or without a mark), UTF-16 with a mark, or GB18030.
+
+    Raises:
+        BadFile: if it cannot be opened, is too long, is binary, or is in another encoding.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise BadFile(
+            f"FILE: expected a readable text file, got '{path.name}' ({why}); check the path",
+            f"FILE：应为可读的文本文件，'{path.name}' 无法读取（{why}）；请检查路径",
+        ) from None
+    if len(raw) > MOST_BYTES:
+        raise BadFile(
+            f"FILE: expected at most {MOST_BYTES} bytes, '{path.name}' is longer; "
+            "cut out the worked example",
+            f"FILE：最多 {MOST_BYTES} 字节，'{path.name}' 更长；请截取其中的计算实例",
+        )
+    return _decoded(raw, path.name)
+
+
+def _decoded(raw: bytes, name: str) -> str:
+    wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
+    for encoding in ("utf-16",) if wide else ("utf-8-sig", "gb18030"):
+        try:
+            text = raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if not any(mark in text for mark in "\0\x01\x02\x03\x04"):
+            return text.replace("\r\n", "\n").replace("\r", "\n")
+    raise BadFile(
+        f"FILE: expected text in UTF-8 or GB18030, '{name}' is neither; save it as UTF-8",
+        f"FILE：应为 UTF-8 或 GB18030 文本，'{name}' 都不是；请另存为 UTF-8",
+    )
+
+
+def evened(text: str) -> str:
+    """The text with full-width digits, signs and brackets made plain, small digits as indices.
+
+    Example:
+        >>> evened("s₀₁ ＝ −0.5")
+        's_{01} = -0.5'
+    """
+    if not (_RAISED | _LOWERED).isdisjoint(text):
+        text = _indices(text)
+    return text.translate(_ALIKE)
+
+
+def _indices(text: str) -> str:
+    """Runs of raised and lowered digits as ``^{..}`` and ``_{..}``."""
+    out: list[str] = []
+    kind = ""
+    for mark in text:
+        now = "^" if mark in _RAISED else "_" if mark in _LOWERED else ""
+        if now != kind:
+            out.append(("}" if kind else "") + (now + "{" if now else ""))
+            kind = now
+        out.append(mark)
+    return "".join(out) + ("}" if kind else "")

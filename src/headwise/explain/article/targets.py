@@ -1,0 +1,136 @@
+"""What a printed array may stand for: a matrix of the computation, or a part of one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headwise.explain.article.nodes import Grid
+from headwise.explain.trace import KEYS, Trace
+from headwise.lang import Text, same
+
+Rows = list[list[float]]
+Place = tuple[str, int | None]
+"""A matrix: its key, and its head from 1 or None."""
+
+WEIGHTS = {"W_q": "W^Q", "W_k": "W^K", "W_v": "W^V", "W_out": "W^O"}
+
+_FACTORS = {
+    "score": ("q", "k"), "head": ("softmax", "v"), "q": ("x", "W_q"), "k": ("x", "W_k"),
+    "v": ("x", "W_v"), "Q": ("x", "W_q"), "K": ("x", "W_k"), "V": ("x", "W_v"),
+    "output": ("concat", "W_out"),
+}  # fmt: skip
+_SHARED = ("x", "concat", "W_out")
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A matrix of the computation, or a row, a column or an entry of it.
+
+    Attributes:
+        key, head: which matrix.
+        row, column: which part of it, from 0; None for all.
+        values: the exact numbers, shaped as a grid's rows.
+        dims: 0, 1 or 2.
+        turned: whether it is transposed.
+        role: in what it is used, or None where it is stated by itself.
+        label: its name where it is none of the trace's quantities.
+    """
+
+    key: str
+    head: int | None
+    row: int | None
+    column: int | None
+    values: Rows
+    dims: int
+    turned: bool = False
+    role: Text | None = None
+    label: Text | None = None
+
+    def name(self, i: int, j: int) -> Text:
+        """What the number at (i, j) of the printed array is: "head 1, softmax, row 0, column 2"."""
+        i, j = (j, i) if self.turned and self.dims == 2 else (i, j)
+        if self.dims == 1 and self.row is None and self.column is not None:
+            i = j
+        row = self.row if self.row is not None else i
+        column = self.column if self.column is not None else j
+        what = self.label or (KEYS[self.key][0] if self.key in KEYS else same(WEIGHTS[self.key]))
+        en = [] if self.head is None else [f"head {self.head}"]
+        zh = [] if self.head is None else [f"头 {self.head}"]
+        en += [what.en, f"row {row}", f"column {column}"]
+        zh += [what.zh, f"第 {row} 行", f"第 {column} 列"]
+        if self.role is not None:
+            en.append(self.role.en)
+            zh.append(self.role.zh)
+        return Text(", ".join(en), "，".join(zh))
+
+
+class Catalog:
+    """Every matrix of one trace, as plain lists."""
+
+    def __init__(self, trace: Trace, *, hidden: tuple[str, ...] = ()) -> None:
+        self.heads, self.scale = trace.heads, trace.scale
+        self.tables: dict[Place, Rows] = {
+            (quantity.key, quantity.head): quantity.values.tolist()
+            for quantity in trace.quantities
+            if quantity.key not in hidden and (quantity.key != "masked" or trace.changed)
+        }
+        weights = trace.projections
+        for key, weight in (("W_q", weights.q), ("W_k", weights.k), ("W_v", weights.v)):
+            self._add_weight(key, weight)
+        self.tables["W_out", None] = weights.out.double().T.tolist()
+        self.length = len(trace.tokens)
+
+    def _add_weight(self, key: str, weight: Tensor) -> None:
+        turned = weight.double().T
+        width = turned.shape[1] // self.heads
+        self.tables[key, None] = turned.tolist()
+        for head in range(self.heads):
+            self.tables[key, head + 1] = turned[:, head * width : (head + 1) * width].tolist()
+
+    def whole(self, place: Place, role: Text | None = None, *, turned: bool = False) -> Target:
+        """All of a matrix."""
+        rows = self.tables[place]
+        values = [list(column) for column in zip(*rows, strict=True)] if turned else rows
+        return Target(*place, None, None, values, 2, turned, role)
+
+    def row(self, place: Place, i: int, role: Text | None = None) -> Target:
+        """One row of a matrix."""
+        return Target(*place, i, None, [self.tables[place][i]], 1, role=role)
+
+    def column(self, place: Place, j: int, role: Text | None = None) -> Target:
+        """One column of a matrix."""
+        values = [[row[j] for row in self.tables[place]]]
+        return Target(*place, None, j, values, 1, role=role)
+
+    def cell(self, place: Place, i: int, j: int, role: Text | None = None) -> Target:
+        """One entry of a matrix."""
+        return Target(*place, i, j, [[self.tables[place][i][j]]], 0, role=role)
+
+    def factors(self, target: Target) -> tuple[Place, Place] | None:
+        """The two matrices whose product a target is; the keys are taken transposed."""
+        names = _FACTORS.get(target.key)
+        if names is None:
+            return None
+        places = [(name, None if name in _SHARED else target.head) for name in names]
+        if any(place not in self.tables for place in places):
+            return None
+        return places[0], places[1]
+
+    def fitting(self, grid: Grid, *, columns: bool) -> Iterator[Target]:
+        """Every target of a grid's shape; columns and transposes only where they are asked for."""
+        shape = grid.shape
+        for place, rows in self.tables.items():
+            size = (len(rows), len(rows[0]))
+            if grid.dims == 2:
+                if shape == size:
+                    yield self.whole(place)
+                if shape == size[::-1] and (columns or size[0] != size[1]):
+                    yield self.whole(place, turned=True)
+            elif grid.dims == 1:
+                if shape == size[1:]:
+                    yield from (self.row(place, i) for i in range(size[0]))
+                if columns and shape == size[:1]:
+                    yield from (self.column(place, j) for j in range(size[1]))
+            else:
+                yield from (self.cell(place, i, j) for i in range(size[0]) for j in range(size[1]))

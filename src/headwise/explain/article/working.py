@@ -1,0 +1,260 @@
+"""A sum written out term by term: what each of its numbers stands for, given what the sum is."""
+
+import math
+from dataclasses import replace
+
+from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum
+from headwise.explain.article.targets import Catalog, Target
+from headwise.lang import Text
+
+Part = tuple[Grid, Target]
+
+FACTOR = Text("as used in the sum", "在求和式中")
+ARGUMENT = Text("as given to the function", "作为函数的参数")
+_ROOT = Text("square root of the head dim", "头维度的平方根")
+
+
+def wrong(grid: Grid, target: Target) -> int | None:
+    """How many printed numbers of a grid are wrong for a target; None where the shapes differ."""
+    if not fits(grid, target):
+        return None
+    return sum(
+        not cell.right(exact)
+        for row, values in zip(grid.rows, target.values, strict=True)
+        for cell, exact in zip(row, values, strict=True)
+        if cell is not None
+    )
+
+
+def fits(grid: Grid, target: Target) -> bool:
+    """Whether a grid and a target have the same shape."""
+    values = target.values
+    return (
+        grid.dims == target.dims
+        and len(grid.rows) == len(values)
+        and all(len(r) == len(v) for r, v in zip(grid.rows, values, strict=True))
+    )
+
+
+def parts(node: Node, target: Target, catalog: Catalog) -> list[Part]:
+    """Each printed array in an expression with what it stands for; [] where that is not clear."""
+    if isinstance(node, Grid):
+        return [(node, target)] if fits(node, target) else []
+    if isinstance(node, Apply):
+        return _function(node, target, catalog)
+    if isinstance(node, Quotient):
+        return _quotient(node, target, catalog)
+    if isinstance(node, Sum):
+        return _sum(node.terms, target, catalog)
+    if isinstance(node, Stack):
+        return []
+    scaled = _times_scale(node, target, catalog)
+    return scaled or _matrices(node, target, catalog) or _sum(((1, node),), target, catalog)
+
+
+def _same_part(key: str, target: Target, catalog: Catalog, role: Text | None) -> Target | None:
+    """The same row, entry or matrix of another quantity of the head."""
+    place = (key, target.head)
+    if place not in catalog.tables:
+        return None
+    if target.row is not None and target.column is not None:
+        return catalog.cell(place, target.row, target.column, role)
+    if target.row is not None:
+        return catalog.row(place, target.row, role)
+    return None if target.column is not None else catalog.whole(place, role, turned=target.turned)
+
+
+def _function(node: Apply, target: Target, catalog: Catalog) -> list[Part]:
+    if node.name == "concat":
+        return _joined(node, target, catalog)
+    if node.name != "softmax" or target.key != "softmax" or len(node.args) != 1:
+        return []
+    found = []
+    for key in ("masked", "scaled"):
+        argument = _same_part(key, target, catalog, ARGUMENT)
+        if argument is not None:
+            found.append(parts(node.args[0], argument, catalog))
+    return best(found)
+
+
+def _joined(node: Apply, target: Target, catalog: Catalog) -> list[Part]:
+    if target.key != "concat" or len(node.args) != catalog.heads:
+        return []
+    found: list[Part] = []
+    for head, arg in enumerate(node.args, start=1):
+        argument = _same_part("head", replace(target, head=head), catalog, FACTOR)
+        if argument is not None:
+            found += parts(arg, argument, catalog)
+    return found
+
+
+def _quotient(node: Quotient, target: Target, catalog: Catalog) -> list[Part]:
+    if target.key in ("scaled", "masked"):
+        above = _same_part("score", target, catalog, FACTOR)
+        if above is None:
+            return []
+        return parts(node.above, above, catalog) + _root(node.below, catalog)
+    if target.key == "softmax" and target.row is not None:
+        return _exponentials(node, target, catalog)
+    return []
+
+
+def _root(node: Node, catalog: Catalog) -> list[Part]:
+    """The divisor of the scaled scores: √d_k, as √2 or as 1.414."""
+    root = 1 / catalog.scale if catalog.scale else math.inf
+    if isinstance(node, Apply) and node.name == "sqrt" and len(node.args) == 1:
+        root, node = root * root, node.args[0]
+    if not isinstance(node, Grid) or node.dims != 0:
+        return []
+    return [(node, Target("scaled", None, None, None, [[root]], 0, label=_ROOT))]
+
+
+def _times_scale(node: Node, target: Target, catalog: Catalog) -> list[Part]:
+    """``0.707 × [1.46, 1.71]``: a score times the scale."""
+    if not isinstance(node, Product) or len(node.factors) != 2 or target.key != "scaled":
+        return []
+    score = _same_part("score", target, catalog, FACTOR)
+    if score is None:
+        return []
+    scale = Target(
+        "scaled", None, None, None, [[catalog.scale]], 0, label=Text("scale", "缩放系数")
+    )
+    a, b = node.factors
+    orders = [parts(x, scale, catalog) + parts(y, score, catalog) for x, y in ((a, b), (b, a))]
+    return best(orders)
+
+
+def _exponentials(node: Quotient, target: Target, catalog: Catalog) -> list[Part]:
+    """``e^a / (e^a + e^b)``, or the same with the powers worked out."""
+    terms = node.below.terms if isinstance(node.below, Sum) else ()
+    key = ("masked" if ("masked", target.head) in catalog.tables else "scaled", target.head)
+    if key not in catalog.tables or target.row is None:
+        return []
+    row = catalog.tables[key][target.row]
+    exact = [math.exp(value) for value in row]
+    shown = [j for j, value in enumerate(row) if value > -math.inf]
+    shown = list(range(len(row))) if len(terms) == len(row) else shown
+    found: list[Part] = []
+    for j, (_, term) in zip(shown, terms, strict=False) if len(terms) == len(shown) else ():
+        found += _power(term, catalog.cell(key, target.row, j, ARGUMENT), exact[j], catalog)
+    if isinstance(node.below, Grid):
+        found += _derived(node.below, target, sum(exact), Text("sum of exp", "指数之和"))
+    if target.column is not None:
+        cell = catalog.cell(key, target.row, target.column, ARGUMENT)
+        found += _power(node.above, cell, exact[target.column], catalog)
+    elif isinstance(node.above, Grid) and node.above.dims == 1:
+        values = replace(target, values=[exact], role=None, label=_EXP)
+        found += parts(node.above, values, catalog)
+    return found
+
+
+_EXP = Text("exp of the scaled score", "缩放得分的指数")
+
+
+def _power(node: Node, cell: Target, exact: float, catalog: Catalog) -> list[Part]:
+    if isinstance(node, Apply) and node.name == "exp" and len(node.args) == 1:
+        return parts(node.args[0], cell, catalog)
+    return _derived(node, cell, exact, _EXP) if isinstance(node, Grid) else []
+
+
+def _derived(grid: Grid, target: Target, value: float, label: Text) -> list[Part]:
+    if grid.dims != 0:
+        return []
+    return [(grid, replace(target, values=[[value]], dims=0, role=None, label=label))]
+
+
+def _matrices(node: Product, target: Target, catalog: Catalog) -> list[Part]:
+    """Arrays side by side: a row times a row is a score, a matrix times a matrix a product."""
+    places = catalog.factors(target)
+    if places is None or len(node.factors) != 2 or target.turned:
+        return []
+    left, right = node.factors
+    if not isinstance(left, Grid) or not isinstance(right, Grid) or 0 in (left.dims, right.dims):
+        return []
+    first, second = places
+    dot = target.key == "score"
+    a = (
+        catalog.row(first, target.row, FACTOR)
+        if target.row is not None
+        else catalog.whole(first, FACTOR)
+    )
+    if target.column is not None:
+        b = (catalog.row if dot else catalog.column)(second, target.column, FACTOR)
+        return parts(left, a, catalog) + parts(right, b, catalog)
+    found = [
+        parts(left, a, catalog) + parts(right, catalog.whole(second, FACTOR, turned=dot), catalog)
+    ]
+    if dot:
+        plain = catalog.whole(second, FACTOR)
+        found.append(parts(left, a, catalog) + parts(right, plain, catalog))
+    return best(found)
+
+
+def best(found: list[list[Part]]) -> list[Part]:
+    """The reading that accounts for most numbers, and of those the one with fewest wrong."""
+
+    def cost(reading: list[Part]) -> tuple[int, int]:
+        cells = sum(len(grid.cells) for grid, _ in reading)
+        return -cells, sum(wrong(grid, target) or 0 for grid, target in reading)
+
+    return min(found, key=cost, default=[])
+
+
+def _sum(terms: tuple[tuple[int, Node], ...], target: Target, catalog: Catalog) -> list[Part]:
+    """Σ left[i, n] · right[n, j], term by term; terms that are 0 may be left out."""
+    places = catalog.factors(target)
+    if places is None or target.row is None:
+        return []
+    left = catalog.tables[places[0]][target.row]
+    inner = list(range(len(left)))
+    if len(terms) != len(inner):
+        inner = [n for n in inner if left[n] != 0]
+    if len(terms) != len(inner):
+        return []
+    found: list[Part] = []
+    for n, (sign, term) in zip(inner, terms, strict=True):
+        found += _term(term, sign, n, target, catalog)
+    return found
+
+
+def _term(term: Node, sign: int, n: int, target: Target, catalog: Catalog) -> list[Part]:
+    places = catalog.factors(target)
+    if places is None or target.row is None:
+        return []
+    a = catalog.cell(places[0], target.row, n, FACTOR)
+    if target.column is None:
+        b = catalog.row(places[1], n, FACTOR)
+    elif target.key == "score":
+        b = catalog.cell(places[1], target.column, n, FACTOR)
+    else:
+        b = catalog.cell(places[1], n, target.column, FACTOR)
+    if isinstance(term, Product) and len(term.factors) == 2:
+        return best(_orders(term, a, b, sign, catalog))
+    if not isinstance(term, Grid):
+        return []
+    factor = sign * a.values[0][0]
+    values = [[factor * value for value in b.values[0]]]
+    label = Text(
+        f"term {n} of the sum for {_what(target).en}", f"{_what(target).zh}求和的第 {n} 项"
+    )
+    return parts(term, replace(b, values=values, role=None, label=label), catalog)
+
+
+def _orders(term: Product, a: Target, b: Target, sign: int, catalog: Catalog) -> list[list[Part]]:
+    found = []
+    for x, y in (term.factors, term.factors[::-1]):
+        for left, right in ((sign, 1), (1, sign)) if sign < 0 else ((1, 1),):
+            found.append(parts(x, _signed(a, left), catalog) + parts(y, _signed(b, right), catalog))
+    return found
+
+
+def _signed(target: Target, sign: int) -> Target:
+    if sign > 0:
+        return target
+    return replace(target, values=[[-v for v in row] for row in target.values])
+
+
+def _what(target: Target) -> Text:
+    from headwise.explain.trace import KEYS
+
+    return KEYS[target.key][0]
