@@ -15,12 +15,12 @@ def write(path: Path, text: str) -> None:
         BadFile: if the folder is missing, or the file cannot be written.
     """
     name = clean(str(path))
-    if path.is_dir() or not path.parent.is_dir():
-        raise BadFile(
-            f"output: expected a file in an existing folder, got {name}; create the folder first",
-            f"output：应为已有文件夹中的文件，收到 {name}；请先建立文件夹",
-        )
     try:
+        if path.is_dir() or not path.parent.is_dir():
+            raise BadFile(
+                f"output: expected a file in an existing folder, got {name}; create the folder",
+                f"output：应为已有文件夹中的文件，收到 {name}；请先建立文件夹",
+            )
         _replace(path, text)
     except OSError as error:
         reason = error.strerror or type(error).__name__

@@ -42,6 +42,14 @@ _SPECIAL = {
     "-": "{-}",
     "'": "{'}",
     **{character: f"\\{character}" for character in "{}$&#_%"},
+    **{
+        sign: rf"\ensuremath{{{command}}}"
+        for sign, command in (
+            *(("≈", r"\approx"), ("√", r"\surd"), ("×", r"\times"), ("−", "-"), ("∞", r"\infty")),
+            *(("ᵀ", r"{}^\top"), ("→", r"\to"), ("≤", r"\le"), ("≥", r"\ge"), ("·", r"\cdot")),
+            *(("✓", r"\checkmark"), ("✗", r"\times"), ("±", r"\pm")),
+        )
+    },
     **{chr(0x2400 + code): rf"\textbackslash{{}}x{code:02x}" for code in range(0x22)},
 }
 _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff]")

@@ -52,21 +52,30 @@ def mathml(formula: Formula, *, block: bool = False) -> str:
     return f"<code>{html.escape(clean(formula.plain))}</code>"
 
 
-def _written(element: Element) -> str:
+def _written(element: Element, form: str | None = None) -> str:
     """One element as text. The converter's own writer leaves ``<`` in a text as it is."""
     if element.tag not in _ELEMENTS:
         return "".join(map(_written, element))
     word = _word(element)
     if word is not None:
         return f'<mi mathvariant="normal">{word}</mi>'
-    attributes = "".join(
-        f' {name}="{html.escape(value)}"'
-        for name, value in element.attrib.items()
-        if name in _ATTRIBUTES
-    )
+    known = {name: value for name, value in element.attrib.items() if name in _ATTRIBUTES}
+    known |= {"form": form} if form else {}
+    attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in known.items())
     text = html.escape(html.unescape(element.text or ""), quote=False)
-    inside = text + "".join(map(_written, element))
+    inside = text + "".join(map(_written, element, _forms(element)))
     return f"<{element.tag}{attributes}>{inside}</{element.tag}>"
+
+
+def _forms(element: Element) -> list[str | None]:
+    """For each child whether it is a sign: a minus after a bracket, a comma or a relation."""
+    forms: list[str | None] = []
+    before = "("
+    for child in element:
+        text = html.unescape(child.text or "") if child.tag == "mo" else ""
+        forms.append("prefix" if text in ("-", "−") and before in tuple("([,=≈+×/") else None)
+        before = text
+    return forms
 
 
 def _word(element: Element) -> str | None:

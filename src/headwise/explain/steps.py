@@ -84,8 +84,8 @@ _WHY = {
         "偏置与掩码：加上 B；不可见的键记为 −∞。",
     ),
     "softmax": Text(
-        "Softmax over each row: the weights of a query are positive and make 1.",
-        "逐行 softmax：每个查询的权重为正，和为 1。",
+        "Softmax over each row: the weights of a query are at least 0 and sum to 1.",
+        "逐行 softmax：每个查询的权重非负，和为 1。",
     ),
     "head": Text(
         "Weighted sum: each query gets the rows of V, mixed by its weights.",

@@ -185,7 +185,7 @@ class _Row:
             how = Formula(f"{part.plain} / {total.plain}", f"{part.latex} / {total.latex}")
             lines.append(self.line("a", j, how, weights[j].item()))
         text = Text(
-            "Weights: each exponential divided by Z; all together they make 1:",
+            "Weights: each exponential divided by Z; they sum to 1:",
             "权重：每个指数除以 Z，总和为 1：",
         )
         return [Paragraph(text), Working(lines)]
