@@ -8,6 +8,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.call import Call, Result
 from headwise.masks import Mask, appended
+from headwise.positions import Position
 from headwise.reference import reference
 from headwise.verify.budget import accept
 
@@ -66,6 +67,29 @@ def every_mask(queries: int = QUERIES, keys: int = KEYS, batch: int = BATCH) -> 
     ]
 
 
+def every_position(
+    heads: int = HEADS, dim: int = DIM, value_dim: int = VALUE_DIM
+) -> list[Position]:
+    """Each position that acts inside `attend`, in its variants."""
+    torch.manual_seed(1)
+    return [
+        hw.NoPosition(),
+        hw.ALiBi(heads),
+        hw.Rotary(dim, pairs="halves", rotary_dim=dim - dim % 2),
+        hw.Rotary(dim, pairs="neighbours", rotary_dim=2 * (dim // 4) or 2),
+        hw.Shaw(3, dim),
+        hw.Shaw(2, dim, value_dim=value_dim),
+        hw.T5Bias(heads, num_buckets=8, max_distance=5),
+        hw.T5Bias(heads, num_buckets=6, max_distance=7, bidirectional=False),
+        hw.TransformerXL(heads, dim, embed_dim=5),
+    ]
+
+
+def named(position: Position) -> str:
+    """A test's name for a position."""
+    return repr(position)
+
+
 def identity(mask: Mask) -> str:
     """A test's name for a mask."""
     return mask.name
@@ -76,7 +100,7 @@ def accept_with_gradients(call: Call, result: Result) -> None:
     oracle, plain = reference(call), reference(call, call.q.dtype)
     accept(result.output, plain.output, oracle.output)
     seed = torch.randn_like(oracle.output)
-    inputs = (call.q, call.k, call.v)
+    inputs = (call.q, call.k, call.v, *call.position.parameters())
     for x, n, o in zip(
         _gradients(result.output, inputs, seed),
         _gradients(plain.output, inputs, seed),

@@ -29,11 +29,22 @@ if TYPE_CHECKING:
     )
     from headwise.nn import MultiheadAttention
     from headwise.planning import Plan, plan
-    from headwise.positions import Learned, NoPosition, Position, Sinusoidal
+    from headwise.positions import (
+        ALiBi,
+        Learned,
+        NoPosition,
+        Position,
+        Rotary,
+        Shaw,
+        Sinusoidal,
+        T5Bias,
+        TransformerXL,
+    )
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "ALiBi": "headwise.positions",
     "Learned": "headwise.positions",
     "Mask": "headwise.masks",
     "MultiheadAttention": "headwise.nn",
@@ -41,7 +52,11 @@ _HOME = {
     "Plan": "headwise.planning",
     "Position": "headwise.positions",
     "Result": "headwise.call",
+    "Rotary": "headwise.positions",
+    "Shaw": "headwise.positions",
     "Sinusoidal": "headwise.positions",
+    "T5Bias": "headwise.positions",
+    "TransformerXL": "headwise.positions",
     "attend": "headwise.attention",
     "block_sparse": "headwise.masks",
     "causal": "headwise.masks",
@@ -61,6 +76,7 @@ _HOME = {
 }
 
 __all__ = [
+    "ALiBi",
     "Learned",
     "Mask",
     "MultiheadAttention",
@@ -68,7 +84,11 @@ __all__ = [
     "Plan",
     "Position",
     "Result",
+    "Rotary",
+    "Shaw",
     "Sinusoidal",
+    "T5Bias",
+    "TransformerXL",
     "attend",
     "block_sparse",
     "causal",

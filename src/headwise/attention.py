@@ -10,6 +10,7 @@ from headwise.engines import ENGINES, Engine
 from headwise.errors import EngineRefused, one_of
 from headwise.lang import LANGS
 from headwise.masks import Mask
+from headwise.positions import Position
 from headwise.shapes import Keys, Queries, Values
 
 AUTO = "auto"
@@ -22,6 +23,7 @@ def attend(
     v: Values,
     *,
     mask: Mask | Tensor | None = None,
+    position: Position | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
@@ -35,6 +37,7 @@ def attend(
     v: Values,
     *,
     mask: Mask | Tensor | None = None,
+    position: Position | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
@@ -47,6 +50,7 @@ def attend(
     v: Values,
     *,
     mask: Mask | Tensor | None = None,
+    position: Position | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
@@ -61,6 +65,8 @@ def attend(
         v: values (B, G, Lk, Dv).
         mask: who may attend to whom; a boolean tensor means True = may attend, a float tensor is
             added to the scaled scores. A query that sees no key gives 0, with gradient 0.
+        position: where tokens stand, such as `ALiBi`, `Rotary`, `Shaw`, `T5Bias` or
+            `TransformerXL`; its sizes must fit.
         scale: factor on the scores; None means 1/sqrt(D).
         dropout: probability with which a weight is dropped; the caller passes 0 outside training.
         offset: position of the first query among the keys; None means Lk - Lq, so that the last
@@ -84,7 +90,17 @@ def attend(
         tensor([[[[1., 1., 1.]]]])
     """
     wanted = () if need is None else need
-    call = Call.of(q, k, v, mask=mask, scale=scale, dropout=dropout, offset=offset, need=wanted)
+    call = Call.of(
+        q,
+        k,
+        v,
+        mask=mask,
+        position=position,
+        scale=scale,
+        dropout=dropout,
+        offset=offset,
+        need=wanted,
+    )
     result = choose(call, engine).run(call)
     return result.output if need is None else result
 

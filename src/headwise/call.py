@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
 from headwise.masks import Mask, from_tensor, full
+from headwise.positions import NoPosition, Position, Stage
 from headwise.shapes import Allowed, Frame, Keys, Queries, Values
 
 NEEDS = ("weights", "logsumexp")
@@ -38,6 +39,7 @@ class Call:
     k: Keys
     v: Values
     mask: Mask
+    position: Position
     scale: float
     dropout: float
     frame: Frame
@@ -51,6 +53,7 @@ class Call:
         v: Tensor,
         *,
         mask: Mask | Tensor | None = None,
+        position: Position | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         offset: int | None = None,
@@ -70,6 +73,7 @@ class Call:
             k=k,
             v=v,
             mask=_mask(mask).resolve(frame),
+            position=_position(position, q, v),
             scale=_scale(scale, q.shape[3]),
             dropout=_dropout(dropout),
             frame=frame,
@@ -85,9 +89,27 @@ class Call:
         """The mask written out, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
         return self.mask.dense(self.frame)
 
-    def bias(self) -> Tensor | None:
-        """What is added to the scaled scores, float32 at least, or None."""
-        return self.mask.bias(*self.frame.indices())
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Where the queries (Lq,) and the keys (Lk,) stand."""
+        _, _, query, key = self.frame.indices()
+        return query.flatten(), key.flatten()
+
+    @property
+    def biased(self) -> bool:
+        """Whether anything is added to the scaled scores."""
+        return self.mask.biased or Stage.SCORES in self.position.stages
+
+    def bias(self, q: Tensor | None = None) -> Tensor | None:
+        """What is added to the scaled scores, float32 at least, or None.
+
+        Args:
+            q: the queries, in the dtype to compute in; None means as given.
+        """
+        fixed = self.mask.bias(*self.frame.indices())
+        moving = self.position.bias(self.q if q is None else q, *self.places(), self.scale)
+        if fixed is None or moving is None:
+            return moving if fixed is None else fixed
+        return fixed + moving
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -153,6 +175,36 @@ def _mask(mask: Mask | Tensor | None) -> Mask:
         f"mask：应为掩码、张量或 None，收到 {type(mask).__name__}；"
         "例如 hw.causal()、hw.window(3, 0)、hw.padding(lengths)",
     )
+
+
+def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
+    if position is None:
+        return NoPosition()
+    if not isinstance(position, Position):
+        raise BadType(
+            f"position: expected a position or None, got {type(position).__name__}; "
+            "for example hw.ALiBi(num_heads)",
+            f"position：应为位置编码或 None，收到 {type(position).__name__}；"
+            "例如 hw.ALiBi(num_heads)",
+        )
+    name = type(position).__name__
+    if Stage.INPUT in position.stages:
+        raise BadValue(
+            f"position: {name} is added before the projections; use position.embed(x), or "
+            f"MultiheadAttention(..., position={name}(...))",
+            f"position：{name} 在投影之前相加；请用 position.embed(x)，或 "
+            f"MultiheadAttention(..., position={name}(...))",
+        )
+    sizes = {"H": q.shape[1], "D": q.shape[3], "Dv": v.shape[3]}
+    for letter, size in position.made_for().items():
+        if sizes[letter] != size:
+            raise BadValue(
+                f"position: {name} was made for {letter}={size}, called with "
+                f"{letter}={sizes[letter]}; make it with {sizes[letter]}",
+                f"position：{name} 按 {letter}={size} 构造，调用时 {letter}={sizes[letter]}；"
+                f"请用 {sizes[letter]} 构造",
+            )
+    return position
 
 
 def _scale(scale: float | None, dim: int) -> float:

@@ -11,6 +11,7 @@ from headwise.call import Call
 from headwise.engines import ENGINES
 from headwise.lang import Lang, Text
 from headwise.masks import Mask, Tile
+from headwise.positions import Position
 
 TILE = 128
 """Side of the tiles that a plan counts."""
@@ -62,6 +63,7 @@ def plan(
     v: Tensor,
     *,
     mask: Mask | Tensor | None = None,
+    position: Position | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
@@ -79,7 +81,17 @@ def plan(
         >>> hw.plan(x, x, x, mask=hw.causal(), need=["weights"]).engine
         'eager'
     """
-    call = Call.of(q, k, v, mask=mask, scale=scale, dropout=dropout, offset=offset, need=need or ())
+    call = Call.of(
+        q,
+        k,
+        v,
+        mask=mask,
+        position=position,
+        scale=scale,
+        dropout=dropout,
+        offset=offset,
+        need=need or (),
+    )
     tiles, share = _tiles(call)
     chosen = choose(call, engine).NAME
     return Plan(

@@ -24,12 +24,12 @@ class Steps:
     k: Tensor  # (B, H, Lk, D), one row a query head
     v: Tensor  # (B, H, Lk, Dv), one row a query head
     allowed: Allowed  # True where a query may attend
-    dots: Tensor  # q · k
+    dots: Tensor  # q · k, turned by a rotary position
     scaled: Tensor  # dots times the scale
     scores: Tensor  # scaled plus the bias, -inf where not allowed
     weights: Tensor  # softmax over the keys; a blind row is 0
     logsumexp: Tensor  # (B, H, Lq), -inf where blind
-    output: Tensor  # (B, H, Lq, Dv), weights times v
+    output: Tensor  # (B, H, Lq, Dv), weights times v, and what a position adds
 
 
 def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
@@ -51,11 +51,14 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
     q = call.q.to(dtype)  # (B, H, Lq, D)
     k = _seen(call.k.to(dtype).repeat_interleave(call.group, dim=1), allowed)  # (B, H, Lk, D)
     v = _seen(call.v.to(dtype).repeat_interleave(call.group, dim=1), allowed)  # (B, H, Lk, Dv)
-    dots = q @ k.transpose(-2, -1)  # (B, H, Lq, Lk)
+    turned, against = call.position.content(q, k, call.frame)
+    dots = turned @ against.transpose(-2, -1)  # (B, H, Lq, Lk)
     scaled = dots.to(softmax_dtype(dtype)) * call.scale
-    bias = call.bias()
+    bias = call.bias(q)
     biased = scaled if bias is None else scaled + bias.to(scaled.dtype)
     weights, logsumexp = _softmax(biased, allowed)
+    mixed = weights.to(dtype) @ v
+    added = call.position.values(weights.to(dtype), *call.places())
     return Steps(
         q=q,
         k=k,
@@ -66,7 +69,7 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
         scores=biased.masked_fill(~allowed, -torch.inf),
         weights=weights.to(dtype),
         logsumexp=logsumexp,
-        output=weights.to(dtype) @ v,
+        output=mixed if added is None else mixed + added,
     )
 
 

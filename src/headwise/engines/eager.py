@@ -21,8 +21,9 @@ def why_not(call: Call) -> list[Text]:
 def run(call: Call) -> Result:
     """Attention in O(Lq Lk) memory, differentiable to any order; keys are not copied per head."""
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
-    k, v = without_hidden(call, allowed)
-    scores = _grouped(call.q, k.transpose(-2, -1), call.group)  # (B, H, Lq, Lk)
+    hidden_k, v = without_hidden(call, allowed)
+    q, k = call.position.content(call.q, hidden_k, call.frame)
+    scores = _grouped(q, k.transpose(-2, -1), call.group)  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
     bias = call.bias()
     if bias is not None:
@@ -30,9 +31,10 @@ def run(call: Call) -> Result:
     scores, blind = _masked(scores, allowed)
     weights = scores.softmax(-1).masked_fill(blind, 0.0)
     dropped = F.dropout(weights, call.dropout) if call.dropout else weights
-    output = _grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
+    mixed = _grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
+    added = call.position.values(dropped.to(v.dtype), *call.places())
     return Result(
-        output=output,
+        output=mixed if added is None else mixed + added,
         weights=weights.to(call.q.dtype) if "weights" in call.need else None,
         logsumexp=_logsumexp(scores, blind) if "logsumexp" in call.need else None,
     )

@@ -12,6 +12,6 @@ def without_hidden(call: Call, allowed: Allowed) -> tuple[Tensor, Tensor]:
     groups = call.k.shape[1]
     seen = allowed.any(-2)  # (B or 1, H or 1, Lk)
     if seen.shape[1] > 1:
-        seen = seen.reshape(-1, groups, call.group, seen.shape[-1]).any(2)  # (B or 1, G, Lk)
+        seen = torch.unflatten(seen, 1, (groups, call.group)).any(2)  # (B or 1, G, Lk)
     column = seen[..., None]
     return torch.where(column, call.k, 0.0), torch.where(column, call.v, 0.0)

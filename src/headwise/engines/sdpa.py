@@ -8,6 +8,7 @@ from headwise.call import Call, Result
 from headwise.engines.hidden import without_hidden
 from headwise.lang import Text
 from headwise.masks import causal, full
+from headwise.positions import Stage
 
 NAME = "sdpa"
 
@@ -17,7 +18,10 @@ def why_not(call: Call) -> list[Text]:
     reasons = [Text(f"it does not return {word}", f"它不返回 {word}") for word in sorted(call.need)]
     if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
         reasons.append(Text("a size is 0", "有一个大小为 0"))
-    if call.mask.biased and call.q.dtype in (torch.float16, torch.bfloat16):
+    if Stage.VALUES in call.position.stages:
+        name = type(call.position).__name__
+        reasons.append(Text(f"{name} adds to the values", f"{name} 会加到值上"))
+    if call.biased and call.q.dtype in (torch.float16, torch.bfloat16):
         kind = call.q.dtype
         reasons.append(Text(f"it would round the bias to {kind}", f"它会把偏置舍入为 {kind}"))
     return reasons
@@ -25,10 +29,10 @@ def why_not(call: Call) -> list[Text]:
 
 def run(call: Call) -> Result:
     """Attention in O(L) memory beside the mask, where PyTorch has a fused kernel for it."""
-    if call.mask == full():
-        return Result(_sdpa(call, call.k, call.v))
-    if call.mask == causal() and call.frame.queries == call.frame.keys and not call.frame.offset:
-        return Result(_sdpa(call, call.k, call.v, is_causal=True))
+    frame = call.frame
+    square = frame.queries == frame.keys and not frame.offset
+    if not call.biased and (call.mask == full() or (square and call.mask == causal())):
+        return Result(_sdpa(call, call.k, call.v, is_causal=call.mask == causal()))
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     blind = ~allowed.any(-1, keepdim=True)
     k, v = without_hidden(call, allowed)
@@ -41,14 +45,15 @@ def _mask(call: Call, allowed: Tensor) -> Tensor:
     bias = call.bias()
     if bias is None:
         return allowed
-    return torch.where(allowed, bias, -torch.inf).to(call.q.dtype)
+    return torch.where(allowed, bias.to(call.q.dtype), -torch.inf)
 
 
 def _sdpa(
     call: Call, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
 ) -> Tensor:
+    q, k = call.position.content(call.q, k, call.frame)
     return F.scaled_dot_product_attention(
-        call.q,
+        q,
         k,
         v,
         attn_mask=attn_mask,

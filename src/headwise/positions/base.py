@@ -1,30 +1,92 @@
 """What a position encoding is: it tells attention where a token stands."""
 
-from abc import ABC, abstractmethod
+from abc import ABC
+from enum import Enum
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
+from headwise.shapes import Frame
 
 Inputs = Float[Tensor, "*b l e"]
+Places = Int[Tensor, "_"]
+"""Where queries or keys stand: integers, one for each."""
+
+
+class Stage(Enum):
+    """Where in the computation a position acts."""
+
+    INPUT = "input"  # added before the projections: `embed`
+    CONTENT = "content"  # changes q and k before their product: `content`
+    SCORES = "scores"  # added to the scaled scores: `bias`
+    VALUES = "values"  # added to the output: `values`
 
 
 class Position(nn.Module, ABC):
-    """A position encoding that is added to the input, before the projections.
+    """A position encoding. It acts in one or more stages and leaves the others alone.
 
-    `MultiheadAttention(..., position=p)` gives what it gives without a position when the caller
-    adds ``p`` to query, key and value first. Query number i stands at position i + (Lk - Lq), the
-    same position that masks see.
+    Query number i stands at position i + (Lk - Lq), or i + offset, the same position that masks
+    see; key number j stands at j. Each stage computes in the dtype of what it is given, from its
+    own parameters, and never holds anything of size (Lq, Lk, D).
     """
 
-    @abstractmethod
+    stages: frozenset[Stage] = frozenset()
+
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
-        """x with its positions ``offset, offset + 1, ...`` added; x itself is left alone."""
+        """X with its positions ``offset, offset + 1, ...`` added; x itself is left alone.
+
+        `MultiheadAttention(..., position=p)` gives what it gives without a position when the
+        caller adds ``p`` to query, key and value first.
+        """
+        del offset
+        return x
+
+    def content(self, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        """The q (B, H, Lq, D) and k (B, G, Lk, D) whose product is the score of the content."""
+        del frame
+        return q, k
+
+    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor | None:
+        """What is added to the scaled scores of some queries and some keys.
+
+        Args:
+            q: the queries as given to `attend`, (B, H, n, D).
+            query: where they stand, (n,).
+            key: where the keys stand, (m,).
+            scale: the factor on the scores.
+
+        Returns:
+            (B or 1, H or 1, n, m), or None for nothing.
+        """
+        del q, query, key, scale
+        return None
+
+    def values(self, weights: Tensor, query: Places, key: Places) -> Tensor | None:
+        """What is added to the output for weights (B, H, n, m): (B, H, n, Dv), or None."""
+        del weights, query, key
+        return None
+
+    def made_for(self) -> dict[str, int]:
+        """The sizes it was made for, out of H, D and Dv; `attend` refuses others."""
+        return {}
 
     def forward(self, x: Inputs, offset: int = 0) -> Inputs:
         """The same as `embed`."""
         return self.embed(x, offset)
+
+
+def check_least(name: str, what: str, value: int, least: int = 1) -> None:
+    """Refuse a size below the least.
+
+    Raises:
+        BadValue: if it is.
+    """
+    if value < least:
+        raise BadValue(
+            f"{name}: {what} must be >= {least}, got {value}",
+            f"{name}：{what} 必须 >= {least}，收到 {value}",
+        )
 
 
 def check_width(name: str, embed_dim: int, x: Tensor) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from headwise.errors import BadValue
-from headwise.positions.base import Inputs, Position, check_width
+from headwise.positions.base import Inputs, Position, Stage, check_least, check_width
 
 
 class Learned(Position):
@@ -26,14 +26,12 @@ class Learned(Position):
         torch.Size([1, 3, 4])
     """
 
+    stages = frozenset({Stage.INPUT})
+
     def __init__(self, max_positions: int, embed_dim: int) -> None:
         super().__init__()
-        for name, size in (("max_positions", max_positions), ("embed_dim", embed_dim)):
-            if size < 1:
-                raise BadValue(
-                    f"Learned: {name} must be >= 1, got {size}",
-                    f"Learned：{name} 必须 >= 1，收到 {size}",
-                )
+        check_least("Learned", "max_positions", max_positions)
+        check_least("Learned", "embed_dim", embed_dim)
         self.table = nn.Parameter(torch.empty(max_positions, embed_dim))
         nn.init.normal_(self.table, std=0.02)
 

@@ -1,6 +1,6 @@
 """No position: attention sees a set of tokens."""
 
-from headwise.positions.base import Inputs, Position
+from headwise.positions.base import Position
 
 
 class NoPosition(Position):
@@ -11,7 +11,3 @@ class NoPosition(Position):
         >>> NoPosition().embed(torch.ones(1, 2, 3)).sum().item()
         6.0
     """
-
-    def embed(self, x: Inputs, offset: int = 0) -> Inputs:
-        del offset
-        return x

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.errors import BadValue
-from headwise.positions.base import Inputs, Position, check_width
+from headwise.positions.base import Inputs, Position, Stage, check_least, check_width
 
 
 class Sinusoidal(Position):
@@ -28,13 +28,11 @@ class Sinusoidal(Position):
         [0.0, 1.0, 0.0, 1.0]
     """
 
+    stages = frozenset({Stage.INPUT})
+
     def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
         super().__init__()
-        if embed_dim < 1:
-            raise BadValue(
-                f"Sinusoidal: embed_dim must be >= 1, got {embed_dim}",
-                f"Sinusoidal：embed_dim 必须 >= 1，收到 {embed_dim}",
-            )
+        check_least("Sinusoidal", "embed_dim", embed_dim)
         if not base > 1:
             raise BadValue(
                 f"Sinusoidal: base must be above 1, got {base}; the paper's is 10000",
@@ -45,15 +43,16 @@ class Sinusoidal(Position):
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         check_width("Sinusoidal", self.embed_dim, x)
-        return x + self.table(x.shape[-2], offset, x.device).to(x.dtype)
-
-    def table(self, length: int, offset: int, device: torch.device) -> Float[Tensor, "l e"]:
-        """PE for positions ``offset ... offset + length - 1``, in float64."""
-        position = torch.arange(length, device=device, dtype=torch.float64) + offset
-        even = torch.arange(0, self.embed_dim, 2, device=device, dtype=torch.float64)
-        angle = position[:, None] * self.base ** (-even / self.embed_dim)
-        pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
-        return pairs.flatten(-2)[:, : self.embed_dim]
+        positions = torch.arange(x.shape[-2], device=x.device) + offset
+        return x + sinusoids(positions, self.embed_dim, self.base).to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, base={self.base:g}"
+
+
+def sinusoids(positions: Tensor, embed_dim: int, base: float) -> Float[Tensor, "l e"]:
+    """PE for each position, sine and cosine side by side, in float64."""
+    even = torch.arange(0, embed_dim, 2, device=positions.device, dtype=torch.float64)
+    angle = positions.double()[:, None] * base ** (-even / embed_dim)
+    pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
+    return pairs.flatten(-2)[:, :embed_dim]

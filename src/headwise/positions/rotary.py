@@ -1,0 +1,136 @@
+"""Rotary positions."""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadValue, one_of
+from headwise.positions.base import Position, Stage, check_least
+from headwise.shapes import Frame
+
+PAIRS = ("halves", "neighbours")
+
+
+class Rotary(Position):
+    """Turns q and k by an angle that grows with the position, so that scores see distances only.
+
+    Pair number p of ``rotary_dim / 2`` turns by position / base^(2p / rotary_dim). The angles are
+    computed in float64 and the turn in float32 at least.
+
+    Args:
+        head_dim: D.
+        pairs: which numbers form a pair. "halves": p and p + rotary_dim / 2, as in Llama and
+            GPT-NeoX. "neighbours": 2p and 2p + 1, as in the paper and GPT-J.
+        rotary_dim: how many numbers of a head are turned, from the first; None means all.
+        base: the longest wavelength over 2 pi.
+
+    Raises:
+        BadValue: if rotary_dim is odd or above head_dim, base is not above 1, pairs is unknown,
+            or, when called, if D is another or given positions do not fit.
+
+    Source: Su et al. 2021 (RoFormer), section 3.2.2.
+
+    Example:
+        >>> q = torch.tensor([[[[1.0, 0.0]]]])
+        >>> turned, _ = Rotary(2, pairs="halves").at([3], [3]).content(q, q, None)
+        >>> [round(x, 4) for x in turned.flatten().tolist()]  # cos 3, sin 3
+        [-0.99, 0.1411]
+    """
+
+    stages = frozenset({Stage.CONTENT})
+
+    def __init__(
+        self,
+        head_dim: int,
+        *,
+        pairs: str,
+        rotary_dim: int | None = None,
+        base: float = 10000.0,
+    ) -> None:
+        super().__init__()
+        check_least("Rotary", "head_dim", head_dim)
+        self.head_dim = head_dim
+        self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        if pairs not in PAIRS:
+            raise one_of("pairs", pairs, PAIRS)
+        if self.rotary_dim % 2 or not 0 < self.rotary_dim <= head_dim:
+            raise BadValue(
+                f"Rotary: rotary_dim must be even, from 2 to head_dim {head_dim}, "
+                f"got {self.rotary_dim}; an odd head turns all but its last number",
+                f"Rotary：rotary_dim 必须是 2 到 head_dim {head_dim} 之间的偶数，"
+                f"收到 {self.rotary_dim}；奇数维的头可不旋转最后一个数",
+            )
+        if not base > 1:
+            raise BadValue(
+                f"Rotary: base must be above 1, got {base}; 10000 is usual",
+                f"Rotary：base 必须大于 1，收到 {base}；常取 10000",
+            )
+        self.pairs, self.base = pairs, float(base)
+        self._places: tuple[Tensor, Tensor] | None = None
+
+    def at(self, queries: object, keys: object) -> "Rotary":
+        """The same position with explicit places, (L,) for all samples or (B, L) for each.
+
+        Left padding and caches that drop old keys need this.
+        """
+        bound = copy.copy(self)
+        bound._places = (_places(queries, "queries"), _places(keys, "keys"))
+        return bound
+
+    def content(self, q: Tensor, k: Tensor, frame: Frame | None) -> tuple[Tensor, Tensor]:
+        queries, keys = self._where(q, k, frame)
+        return self._turn(q, queries), self._turn(k, keys)
+
+    def made_for(self) -> dict[str, int]:
+        return {"D": self.head_dim}
+
+    def extra_repr(self) -> str:
+        return f'{self.head_dim}, pairs="{self.pairs}", rotary_dim={self.rotary_dim}'
+
+    def _where(self, q: Tensor, k: Tensor, frame: Frame | None) -> tuple[Tensor, Tensor]:
+        if self._places is None:
+            offset = k.shape[2] - q.shape[2] if frame is None else frame.offset
+            keys = torch.arange(k.shape[2], device=k.device)
+            return torch.arange(q.shape[2], device=q.device) + offset, keys
+        for name, places, rows in zip(("queries", "keys"), self._places, (q, k), strict=True):
+            if places.shape[-1] != rows.shape[2] or places.shape[:-1] not in ((), rows.shape[:1]):
+                raise BadValue(
+                    f"Rotary: {name} have places {tuple(places.shape)}, expected "
+                    f"{(rows.shape[2],)} or {(rows.shape[0], rows.shape[2])}",
+                    f"Rotary：{name} 的位置形状为 {tuple(places.shape)}，应为 "
+                    f"{(rows.shape[2],)} 或 {(rows.shape[0], rows.shape[2])}",
+                )
+        return self._places[0].to(q.device), self._places[1].to(k.device)
+
+    def _turn(self, rows: Tensor, places: Tensor) -> Tensor:
+        """Rows (B, H, L, D) turned by the angles of their places."""
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        even = torch.arange(0, self.rotary_dim, 2, device=rows.device, dtype=torch.float64)
+        angle = places.double()[..., None] * self.base ** (-even / self.rotary_dim)
+        if angle.dim() == 3:
+            angle = angle[:, None]  # (B, 1, L, pairs)
+        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+        turned, rest = rows[..., : self.rotary_dim].to(wide), rows[..., self.rotary_dim :]
+        first, second = self._split(turned)
+        pair = (first * cos - second * sin, second * cos + first * sin)
+        joined = (
+            torch.cat(pair, -1) if self.pairs == "halves" else torch.stack(pair, -1).flatten(-2)
+        )
+        return torch.cat((joined.to(rows.dtype), rest), -1)
+
+    def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        if self.pairs == "halves":
+            half = self.rotary_dim // 2
+            return rows[..., :half], rows[..., half:]
+        return rows[..., 0::2], rows[..., 1::2]
+
+
+def _places(places: object, name: str) -> Tensor:
+    tensor = places if isinstance(places, Tensor) else torch.tensor(places)
+    if tensor.dim() not in (1, 2) or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise BadValue(
+            f"Rotary: {name} must be numbers (L,) or (B, L), got {tuple(tensor.shape)}",
+            f"Rotary：{name} 应为数 (L,) 或 (B, L)，收到 {tuple(tensor.shape)}",
+        )
+    return tensor

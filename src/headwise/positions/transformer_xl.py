@@ -1,0 +1,73 @@
+"""Relative positions of Transformer-XL."""
+
+import torch
+from torch import Tensor, nn
+
+from headwise.positions.base import Places, Position, Stage, check_least
+from headwise.positions.sinusoidal import sinusoids
+from headwise.shapes import Frame
+
+
+class TransformerXL(Position):
+    """Scores from content and distance, each with a bias of its own for the head.
+
+    score_ij = ((q_i + u)·k_j + (q_i + v)·r_{i-j}) · scale, where r_d is a learned projection of
+    the sinusoids of the distance d = i - j; exact for keys behind and ahead.
+
+    Args:
+        num_heads: H.
+        head_dim: D.
+        embed_dim: the size of the sinusoids; None means H · D.
+
+    Raises:
+        BadValue: if a size is below 1, or, when called, if H or D is another.
+
+    Source: Dai et al. 2019, section 3.3; u, v, W_{k,R} and R keep their names: `u`, `v`,
+        `projection`, sinusoids.
+
+    Example:
+        >>> TransformerXL(2, 4).u.shape
+        torch.Size([2, 4])
+    """
+
+    stages = frozenset({Stage.CONTENT, Stage.SCORES})
+
+    def __init__(self, num_heads: int, head_dim: int, *, embed_dim: int | None = None) -> None:
+        super().__init__()
+        check_least("TransformerXL", "num_heads", num_heads)
+        check_least("TransformerXL", "head_dim", head_dim)
+        self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
+        check_least("TransformerXL", "embed_dim", self.embed_dim)
+        self.u = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.v = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.projection = nn.Parameter(torch.empty(num_heads, head_dim, self.embed_dim))
+        for parameter in (self.u, self.v):
+            nn.init.normal_(parameter, std=0.02)
+        nn.init.xavier_uniform_(self.projection.view(num_heads * head_dim, self.embed_dim))
+
+    def content(self, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+        del frame
+        return q + self.u.to(q.dtype)[:, None], k
+
+    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
+        n, m = len(query), len(key)
+        if not n or not m:
+            return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
+        low = int(query.min() - key.max())
+        rows = self.distances(low, int(query.max() - key.min()), q)  # (H, distances, D)
+        products = (q + self.v.to(q.dtype)[:, None]) @ rows.transpose(-2, -1)
+        wide = products.to(torch.promote_types(q.dtype, torch.float32)) * scale
+        index = query[:, None] - key[None] - low
+        return wide.gather(-1, index.expand(*q.shape[:2], n, m))
+
+    def distances(self, first: int, last: int, like: Tensor) -> Tensor:
+        """r_d for d from first to last, (H, last - first + 1, D), in the dtype of ``like``."""
+        places = torch.arange(first, last + 1, device=like.device)
+        waves = sinusoids(places, self.embed_dim, 10000.0).to(like.dtype)
+        return waves @ self.projection.to(like.dtype).transpose(-2, -1)
+
+    def made_for(self) -> dict[str, int]:
+        return {"H": self.u.shape[0], "D": self.u.shape[1]}
+
+    def extra_repr(self) -> str:
+        return f"{self.u.shape[0]}, {self.u.shape[1]}, embed_dim={self.embed_dim}"
