@@ -9,6 +9,7 @@
 """
 
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,8 +238,10 @@ def _npy(source: Source) -> Numbers:
     except ImportError as error:
         raise MissingExtra.of("numpy", "explain") from error
     try:
-        array = np.lib.format.open_memmap(source.path, mode="r")
-    except (ValueError, OSError, EOFError, TypeError, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers that Python 2 wrote; they are read
+            array = np.lib.format.open_memmap(source.path, mode="r")
+    except Exception as error:  # whatever a hostile header makes the parser raise is about the file
         raise source.bad(
             "expected one .npy array of numbers, got a damaged file or Python objects, which are "
             "never unpickled; save it with numpy.save(file, array.astype('float64'))",

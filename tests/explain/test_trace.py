@@ -1,0 +1,156 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headwise as hw
+from headwise.cli.explain import EXAMPLE, HEADS, TOKENS
+from headwise.errors import BadValue
+from headwise.explain.trace import MOST_SCORES, Projections, trace
+from headwise.verify.budget import accept
+
+LENGTH, DIM = 5, 3
+
+
+def example():
+    return trace(torch.tensor(EXAMPLE, dtype=torch.float64), HEADS, tokens=TOKENS)
+
+
+def rounded(values):
+    return [[round(v, 6) for v in row] for row in values.tolist()]
+
+
+def projections(embed_dim, heads, dim, value_dim, *, bias=True):
+    def draw(*shape):
+        return torch.randn(shape, dtype=torch.float64)
+
+    rows = {"q": heads * dim, "k": heads * dim, "v": heads * value_dim}
+    weights = [draw(count, embed_dim) for count in rows.values()]
+    out = draw(embed_dim, heads * value_dim)
+    biases = [draw(count) if bias else None for count in (*rows.values(), embed_dim)]
+    return Projections(*weights, out, *biases)
+
+
+def by_hand(x, weights, heads, allowed, bias, scale):
+    """Head by head in plain torch: the weights of each head, and the output."""
+    q, k, v = (x @ getattr(weights, n).T + getattr(weights, f"{n}_bias") for n in "qkv")
+    dim, value_dim = q.shape[1] // heads, v.shape[1] // heads
+    weights_of, outputs = [], []
+    for h in range(heads):
+        own = slice(h * dim, (h + 1) * dim)
+        scores = q[:, own] @ k[:, own].T * scale + bias
+        weights_of.append(scores.masked_fill(~allowed, -torch.inf).softmax(-1))
+        outputs.append(weights_of[-1] @ v[:, h * value_dim : (h + 1) * value_dim])
+    return weights_of, torch.cat(outputs, 1) @ weights.out.T + weights.out_bias
+
+
+def test_the_example_gives_the_numbers_of_the_issue():
+    traced = example()
+    assert rounded(traced.get("softmax", 1))[0] == [0.376037, 0.448749, 0.175215]
+    assert rounded(traced.get("output")) == [
+        [0.847025, 0.872221, 0.200474, 0.233488],
+        [0.873998, 0.843181, 0.200476, 0.234110],
+        [0.986258, 0.498593, 0.198559, 0.237274],
+    ]
+
+
+@pytest.mark.parametrize("heads", [1, 2, 7])
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+def test_every_number_equals_plain_torch_head_by_head(heads, mask):
+    x = torch.randn(LENGTH, 11, dtype=torch.float64)
+    weights, bias = projections(11, heads, DIM, 2), torch.randn(LENGTH, LENGTH, dtype=torch.float64)
+    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+    allowed = {"full": i == i, "causal": j <= i, "window": (j >= i - 2) & (j <= i + 1)}[mask]
+    chosen = {"full": hw.full(), "causal": hw.causal(), "window": hw.window(2, 1)}[mask]
+    both = chosen & hw.from_tensor(bias)
+    traced = trace(x, heads, projections=weights, mask=both, scale=0.3)
+    softmax, output = by_hand(x, weights, heads, allowed.expand(LENGTH, LENGTH), bias, 0.3)
+    accept(traced.get("output"), output, output)
+    for h in range(heads):
+        accept(traced.get("softmax", h + 1), softmax[h], softmax[h])
+    assert traced.changed
+
+
+@given(st.integers(1, 6), st.floats(-3, 3))
+def test_equal_scores_give_the_mean_of_v(length, value):
+    x = torch.full((length, 2), value, dtype=torch.float64)
+    traced = trace(x, 1)
+    mean = torch.full((length, length), 1 / length, dtype=torch.float64)
+    accept(traced.get("softmax", 1), mean, mean)
+    accept(traced.get("output"), x, x)
+
+
+def test_two_keys_have_the_closed_form():
+    traced = trace(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), heads=1, scale=1.0)
+    e = math.e
+    expected = torch.tensor([[e, 1], [1, e]], dtype=torch.float64) / (1 + e)
+    accept(traced.get("softmax", 1), expected, expected)
+
+
+def test_one_visible_key_copies_v_and_a_blind_row_is_zero():
+    x = torch.randn(3, 2, dtype=torch.float64)
+    allowed = torch.tensor([[False, False, False], [False, True, False], [True, True, True]])
+    traced = trace(x, 1, mask=hw.from_tensor(allowed))
+    assert traced.get("softmax", 1)[:2].tolist() == [[0, 0, 0], [0, 1, 0]]
+    assert traced.get("output")[0].tolist() == [0, 0]
+    assert torch.equal(traced.get("output")[1], x[1])
+
+
+def test_a_key_that_nobody_sees_still_stands_in_k():
+    x = torch.randn(3, 4, dtype=torch.float64)
+    hidden = torch.tensor([[True, False, True]] * 3)
+    traced = trace(x, 2, mask=hw.from_tensor(hidden))
+    assert torch.equal(traced.get("k", 2), x[:, 2:])
+    assert torch.equal(traced.get("score", 2), x[:, 2:] @ x[:, 2:].T)
+    assert traced.get("masked", 2)[:, 1].tolist() == [-math.inf] * 3
+
+
+def test_quantities_stand_in_the_order_of_the_computation():
+    keys = [(q.key, q.head) for q in example().quantities]
+    head = ["q", "k", "v", "score", "scaled", "masked", "softmax", "head"]
+    both = [(key, h) for h in (1, 2) for key in head]
+    assert keys == [
+        *((key, None) for key in ("x", "Q", "K", "V")),
+        *both,
+        ("concat", None),
+        ("output", None),
+    ]
+    assert not example().changed
+
+
+X = torch.ones(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"x": torch.ones(3)}, r"x: expected numbers \(L, E\).*got \(3,\)"),
+        ({"x": torch.ones(0, 4)}, r"x: expected numbers"),
+        ({"x": torch.ones(3, 4, dtype=torch.long)}, r"x: expected numbers"),
+        ({"x": X * torch.nan}, r"x: every number must be finite, got nan in row 0, column 0"),
+        ({"heads": 3}, r"heads: 3 heads cannot share the 4 columns of Q evenly; .*divisor of 4"),
+        ({"heads": 0}, r"heads: 0 heads cannot share"),
+        ({"tokens": ["a"]}, r"tokens: expected 3, one for each row of x, got 1"),
+        (
+            {"projections": Projections.identity(6)},
+            r"weights: q must be \(6, 4\) for an input of 4 columns, got \(6, 6\)",
+        ),
+        (
+            {"projections": Projections(*[torch.eye(4)] * 4, q_bias=torch.ones(3))},
+            r"weights: q_bias must be \(4,\)",
+        ),
+        ({"x": torch.ones(3001, 2)}, rf"x: expected at most {MOST_SCORES:,} scores"),
+        ({"x": torch.ones(1, 9000)}, r"x: expected at most 8192 columns, got 9000"),
+        ({"scale": math.nan}, r"scale: expected a finite number"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, message):
+    with pytest.raises(BadValue, match=message):
+        trace(**{"x": X, "heads": 2, **arguments})
+
+
+def test_an_unknown_quantity_is_refused():
+    with pytest.raises(BadValue, match=r"trace: no quantity 'softmax' of head 3"):
+        example().get("softmax", 3)
