@@ -76,8 +76,8 @@ class FromTensor(Mask):
             )
         batch, heads = self.tensor.shape[:2]
         return self.tensor[
-            b if batch > 1 else b.new_zeros(()),
-            h if heads > 1 else h.new_zeros(()),
+            0 if batch == 1 else b,
+            0 if heads == 1 else h,
             q - self.offset,
             k,
         ]
