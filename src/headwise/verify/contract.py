@@ -13,6 +13,7 @@ from headwise.verify.jobs import Job, Weights, cross_job, self_job
 from headwise.verify.judging import judge_gradients, judge_job
 from headwise.verify.oracle import oracle
 from headwise.verify.subject import Check, Evidence, Subject, compute
+from headwise.verify.torch_peer import torch_attention
 
 LENGTH = 7
 """How long the sequences of the contract are; another number than every other size."""
@@ -36,6 +37,7 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
     for seed in seeds:
         for make in (self_job, cross_job):
             job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
+            job = replace(job, weights=job.weights.without(subject.lacks))
             if subject.refuses(job) is None:
                 yield job
 
@@ -45,8 +47,17 @@ def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     for job in jobs(subject, dtype, seeds=(0, 1)):
         yield from _held("cross-attention" if not job.alike else "no mask", subject, job)
     for name, mask in masks()[1:]:
-        job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
-        yield from _held(name, subject, job)
+        yield from _held(name, subject, _own(subject, dtype, mask=mask))
+
+
+def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output beside that of `torch.nn.MultiheadAttention` with the same weights."""
+    for name, mask in masks():
+        job = _own(subject, dtype, mask=mask)
+        outcome = compute(subject, job)
+        if outcome is not None:
+            plain = torch_attention(job).output
+            yield name, judge(outcome.output, plain, oracle(job)["output"])
 
 
 def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -150,7 +161,8 @@ def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
 
 
 def _own(subject: Subject, dtype: torch.dtype, mask: Mask | None = None) -> Job:
-    return self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
+    job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
+    return replace(job, weights=job.weights.without(subject.lacks))
 
 
 def _silent(w: Weights) -> Weights:
@@ -192,6 +204,13 @@ def _against(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
 
 CONTRACT: tuple[Check, ...] = (
     Check("module_forward", Text("outputs equal the oracle", "输出与精确结果一致"), module_forward),
+    Check(
+        "as_torch",
+        Text(
+            "outputs equal torch.nn.MultiheadAttention", "输出与 torch.nn.MultiheadAttention 一致"
+        ),
+        as_torch,
+    ),
     Check(
         "module_gradients",
         Text(

@@ -1,6 +1,8 @@
 """One multi-head attention with its projections: what a whole module is given to compute."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +35,11 @@ class Weights:
     def named(self) -> dict[str, Tensor]:
         """Every weight that is there, by its name."""
         return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
+
+    def without(self, names: Collection[str]) -> "Weights":
+        """The same weights without some biases, or without the output projection."""
+        gone: dict[str, Any] = dict.fromkeys(names)
+        return replace(self, **gone)
 
     def to(self, dtype: torch.dtype) -> "Weights":
         """The same weights in another dtype."""

@@ -64,7 +64,7 @@ class Pipeline:
 
     def run(self, job: Job) -> Trace:
         """A whole module: projections, attention, output projection."""
-        at = _at_job(job)
+        at = at_job(job)
         q, k, v = self.project(at, job.query, job.key, job.value)
         q_heads = self.split(at, q, job.heads)  # (B, H, Lq, D)
         k_heads, v_heads = (self.split(at, x, job.groups) for x in (k, v))  # (B, G, Lk, D)
@@ -107,7 +107,8 @@ class Pipeline:
         }
 
 
-def _at_job(job: Job) -> At:
+def at_job(job: Job) -> At:
+    """What the steps of a whole module look at."""
     head_dim = job.weights.q.shape[0] // job.heads
     return At(
         frame=job.frame,

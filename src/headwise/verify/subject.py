@@ -42,6 +42,7 @@ class Subject:
         refuses: why a call or a job is outside of what it offers, or None where it is inside.
         embed_dim: E of the jobs it is given.
         heads: H of the jobs it is given.
+        lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Subject:
     refuses: Callable[[Call | Job], Text | None] = _accepts
     embed_dim: int = 15
     heads: int = 3
+    lacks: frozenset[str] = frozenset()
 
 
 Evidence = tuple[str, Verdict]

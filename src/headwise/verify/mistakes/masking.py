@@ -129,7 +129,7 @@ MASKING: tuple[Mistake, ...] = (
         "scores.softmax(dim=-1).masked_fill(~may_attend, 0)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "rows_sum_to_one",
-        {"mask": _unmasked, "softmax": _then_zeroed},
+        {"group": _every_key, "mask": _unmasked, "softmax": _then_zeroed},
     ),
     Mistake(
         "mask_filled_with_zero",

@@ -1,0 +1,181 @@
+"""Which parameter of somebody's module is which projection, by its name."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headwise.verify.adapter import not_recognised
+from headwise.verify.jobs import Weights
+
+FILLER = frozenset(
+    (
+        *("w", "weight", "weights", "b", "bias", "proj", "projection", "projections", "linear"),
+        *("linears", "layer", "layers", "lin", "fc", "dense", "to", "in", "net", "transform"),
+        *("matrix", "mat", "map", "conv", "attn", "attention", "self", "c", "mha", "h"),
+        *("head", "heads", "module"),
+    )
+)
+"""Words that say nothing about the role; a name of nothing else is the output projection."""
+
+ROLES = {
+    "q": ("q", "qs", "query", "queries", "wq", "qw", "toq"),
+    "k": ("k", "ks", "key", "keys", "wk", "kw", "tok"),
+    "v": ("v", "vs", "value", "values", "wv", "vw", "tov"),
+    "qkv": ("qkv", "wqkv", "toqkv"),
+    "kqv": ("kqv",),
+    "out": ("o", "out", "output", "wo", "ow", "final", "combine", "unify", "unifyheads", "merge"),
+}
+PACKED = ("c_attn", "in_proj", "in_proj_weight", "in_proj_bias", "query_key_value", "in_projection")
+"""Names of a packed projection that do not say so."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One parameter, and how a projection is laid out in it.
+
+    Attributes:
+        name: the parameter's.
+        turned: whether it is (in, out), multiplied as x @ W.
+        shape: what it has; three axes mean one matrix a head.
+    """
+
+    name: str
+    turned: bool
+    shape: tuple[int, ...]
+
+    def lay(self, part: Tensor) -> Tensor:
+        """A weight (out, in) or a bias in the layout of this parameter."""
+        if part.dim() == 2 and len(self.shape) == 3:
+            heads, first, last = self.shape
+            if (heads * last, first) == tuple(part.shape):
+                return part.reshape(heads, last, first).transpose(1, 2)
+            return part.T.reshape(heads, first, last)
+        laid = part.T if self.turned and part.dim() == 2 else part
+        return laid.reshape(self.shape) if part.dim() == 1 else laid
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Where each weight of `Weights` stands in a module.
+
+    Attributes:
+        places: for each group of weights, such as ("q",) or ("q", "k", "v") or ("q_bias",), the
+            parameters that hold them one below the other.
+    """
+
+    places: Mapping[tuple[str, ...], tuple[Place, ...]]
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """The weights that the module does not have."""
+        held = {name for names in self.places for name in names}
+        return frozenset(Weights.__dataclass_fields__) - held
+
+    @property
+    def raw(self) -> bool:
+        """Whether the orientation of a weight is a guess."""
+        return any(place.turned for places in self.places.values() for place in places)
+
+    def straight(self) -> "Binding":
+        """The same with every weight in PyTorch's orientation."""
+        return Binding(
+            {
+                names: tuple(Place(place.name, False, place.shape) for place in places)
+                for names, places in self.places.items()
+            }
+        )
+
+    def lay(self, weights: Weights) -> dict[str, Tensor]:
+        """The parameters of the module that hold these weights; gradients flow through."""
+        named, laid = weights.named(), {}
+        for names, places in self.places.items():
+            whole = torch.cat([named[name] for name in names])
+            for place, part in zip(places, whole.chunk(len(places)), strict=True):
+                laid[place.name] = place.lay(part)
+        return laid
+
+
+def bind(module: nn.Module, weights: Weights) -> Binding:
+    """Find the projections of a module among its parameters.
+
+    Args:
+        module: somebody's.
+        weights: weights of the sizes that it was made for.
+
+    Raises:
+        BadFile: if q, k or v is not found, or does not fit.
+    """
+    groups: dict[tuple[str, ...], list[Place]] = {}
+    for name, parameter in module.named_parameters():
+        key = _key(name, weights)
+        if key:
+            groups.setdefault(key, []).append(_place(module, name, parameter))
+    binding = Binding({key: tuple(places) for key, places in groups.items()})
+    missing = sorted({"q", "k", "v"} & binding.lacks)
+    if missing:
+        has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
+        raise not_recognised(
+            f"no parameter is recognised as {', '.join(missing)}; it has {has}",
+            f"没有识别出 {', '.join(missing)} 的参数；其中有 {has}",
+        )
+    return _fitting(binding, module, weights)
+
+
+def _fitting(binding: Binding, module: nn.Module, weights: Weights) -> Binding:
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    for name, tensor in binding.lay(weights).items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise not_recognised(
+                f"the parameter {name} is {shapes[name]}, expected {tuple(tensor.shape)}",
+                f"参数 {name} 的形状为 {shapes[name]}，应为 {tuple(tensor.shape)}",
+            )
+    return binding
+
+
+def _place(module: nn.Module, name: str, parameter: Tensor) -> Place:
+    owner = module.get_submodule(name.rpartition(".")[0])
+    leaf = name.rpartition(".")[2]
+    raw = not isinstance(owner, nn.Linear) and not leaf.endswith(("_weight", "_bias"))
+    conv = type(owner).__name__ in ("Conv1D",)
+    return Place(name, raw or conv, tuple(parameter.shape))
+
+
+def _key(name: str, weights: Weights) -> tuple[str, ...] | None:
+    """Which weights a parameter holds: ("q",), ("q_bias",), ("q", "k", "v"), … or None."""
+    role = _role(name)
+    if role is None:
+        return None
+    leaf = name.rpartition(".")[2].lower()
+    bias = "bias" in leaf or bool(re.fullmatch(r"b_?(q|k|v|o|qkv|out)|(q|k|v|o|out)_?b", leaf))
+    letters = (role,) if role == "out" else tuple(role)
+    del weights
+    return tuple(letter + "_bias" * bias for letter in letters)
+
+
+def _role(name: str) -> str | None:
+    """q, k, v, out, a packing such as qkv, or None."""
+    parts = [part for part in name.split(".") if part not in ("weight", "bias")]
+    listed = re.fullmatch(
+        r"(?:.*\.)?(?:linears|projections|projs|layers)\.([0-3])", ".".join(parts)
+    )
+    if listed:
+        return ("q", "k", "v", "out")[int(listed[1])]
+    while parts and parts[-1].isdigit():
+        parts.pop()
+    last = parts[-1] if parts else ""
+    if last in PACKED:
+        return "qkv"
+    words = [word for word in _words(last) if word not in FILLER]
+    if not words:
+        return None if "norm" in last.lower() or not last else "out"
+    return next((role for role, known in ROLES.items() if words[-1] in known), None)
+
+
+def _words(name: str) -> list[str]:
+    """The words of snake_case and CamelCase, in lower case, without digits."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
+    words = [word for word in re.split(r"[_\d]+", spaced.lower()) if word]
+    return [re.sub(r"^(?:fc|to|w|b)(?=(?:q|k|v|o|qkv)$)", "", word) for word in words]

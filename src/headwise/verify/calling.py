@@ -1,0 +1,162 @@
+"""How somebody's attention is called: which argument is what, and how it wants its mask."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headwise.shapes import Allowed
+from headwise.verify.adapter import not_recognised
+
+FIRST = ("x", "query", "q", "queries", "hidden_states", "input", "inputs", "xs", "src", "qx")
+OTHERS = ("key", "keys", "k", "value", "values", "v", "context", "memory", "kv", "y", "enc", "kx")
+MASK = ("mask", "attn_mask", "attention_mask", "src_mask", "causal_mask", "attention_bias")
+
+Encoding = Literal["may", "blocked", "additive", "ones", "zeros"]
+ENCODINGS: tuple[Encoding, ...] = ("may", "blocked", "additive", "ones", "zeros")
+"""Booleans that are True where a query may attend, or where it may not; floats that are added;
+floats that are 1 where it may attend, or where it may not."""
+
+SHAPES = ("q k", "b 1 q k", "b q k", "1 1 q k", "b h q k", "b k", "b 1 1 k")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a mask is handed over.
+
+    Attributes:
+        argument: the name of the argument.
+        shape: which axes it has.
+        encoding: what its values mean.
+    """
+
+    argument: str
+    shape: str
+    encoding: Encoding
+
+    def encode(self, allowed: Allowed) -> Tensor | None:
+        """The mask (B, H, Lq, Lk) in this form, or None where the form cannot say it."""
+        shaped = _shaped(allowed, self.shape)
+        if shaped is None or self.encoding == "may":
+            return shaped
+        if self.encoding == "blocked":
+            return ~shaped
+        if self.encoding == "additive":
+            return torch.zeros(shaped.shape).masked_fill(~shaped, -torch.inf)
+        return (shaped if self.encoding == "ones" else ~shaped).float()
+
+
+def _shaped(allowed: Allowed, shape: str) -> Tensor | None:
+    batch, heads, queries, _ = allowed.shape
+    if "h" not in shape.split():
+        if not bool((allowed == allowed[:, :1]).all()):
+            return None
+        allowed, heads = allowed[:, :1], 1
+    if "b" not in shape.split():
+        if not bool((allowed == allowed[:1]).all()):
+            return None
+        allowed, batch = allowed[:1], 1
+    if "q" not in shape.split():
+        if not bool((allowed == allowed[:, :, :1]).all()):
+            return None
+        allowed, queries = allowed[:, :, :1], 1
+    sizes = {"b": batch, "h": heads, "q": queries, "k": allowed.shape[3], "1": 1}
+    return allowed.reshape([sizes[axis] for axis in shape.split()])
+
+
+@dataclass(frozen=True)
+class Signature:
+    """How a function takes its tensors.
+
+    Attributes:
+        tensors: the arguments that are query, key and value (one, two or three of them), each with
+            the role it has: "x", "q", "k", "v" or "kv".
+        masks: the arguments that look like masks.
+        needs_mask: whether a mask has to be given.
+        extras: arguments that ask for weights of each head.
+    """
+
+    tensors: tuple[tuple[str, str], ...]
+    masks: tuple[str, ...]
+    needs_mask: bool
+    extras: dict[str, object]
+
+    @property
+    def crosses(self) -> bool:
+        """Whether queries may come from another sequence than keys."""
+        return len(self.tensors) > 1
+
+    def arguments(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, object]:
+        """The tensors by name, and the extras."""
+        roles = {"x": query, "q": query, "k": key, "v": value, "kv": key}
+        return {name: roles[role] for name, role in self.tensors} | self.extras
+
+
+def read_signature(function: Callable[..., object], name: str) -> Signature:
+    """Recognise the arguments of ``forward`` or of a function by their names.
+
+    Raises:
+        BadFile: if there is an argument that must be given and is not recognised.
+    """
+    parameters = [
+        p
+        for p in inspect.signature(function).parameters.values()
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"
+    ]
+    masks = tuple(p.name for p in parameters if "mask" in p.name.lower() or p.name in MASK)
+    tensors = [p for p in parameters if p.name not in masks and _tensor(p)]
+    unknown = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p not in tensors and p.name not in masks
+    ]
+    if unknown or not 1 <= len(tensors) <= 3:
+        words = ", ".join(unknown or [p.name for p in parameters]) or "()"
+        raise not_recognised(
+            f"the arguments {words} of {name} are not recognised", f"无法识别 {name} 的参数 {words}"
+        )
+    flags = {"need_weights": True, "average_attn_weights": False}
+    extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
+    required = {p.name for p in parameters if p.default is p.empty}
+    return Signature(_roles([p.name for p in tensors]), masks, bool(required & set(masks)), extras)
+
+
+def _tensor(parameter: inspect.Parameter) -> bool:
+    if parameter.default is parameter.empty:
+        return True
+    return parameter.default is None and parameter.name.lower() in (*FIRST, *OTHERS)
+
+
+def _roles(names: list[str]) -> tuple[tuple[str, str], ...]:
+    """Roles by the first letter where that tells them apart, by the order otherwise."""
+    if len(names) == 1:
+        return ((names[0], "x"),)
+    if len(names) == 2:
+        return ((names[0], "q"), (names[1], "kv"))
+    letters = [name.lower().removeprefix("x_")[0] for name in names]
+    roles = letters if sorted(letters) == ["k", "q", "v"] else ["q", "k", "v"]
+    return tuple(zip(names, roles, strict=True))
+
+
+def forms_for(signature: Signature) -> tuple[Form, ...]:
+    """Every form a mask of this signature could have, the likely ones first.
+
+    An argument called padding takes (B, Lk); PyTorch's own names mean True = blocked.
+    """
+    forms = [
+        Form(argument, shape, encoding)
+        for argument in signature.masks
+        for encoding in ENCODINGS
+        for shape in SHAPES
+        if ("padding" in argument) == (shape == "b k") or "padding" not in argument
+    ]
+    theirs = ("attn_mask", "key_padding_mask")
+    return tuple(sorted(forms, key=lambda f: (f.argument in theirs and f.encoding == "may",)))
+
+
+def with_argument(form: Form, argument: str) -> Form:
+    """The same form for another argument."""
+    return replace(form, argument=argument)

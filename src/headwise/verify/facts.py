@@ -1,0 +1,102 @@
+"""Facts about a target that are no failure: where it chose otherwise than headwise."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.lang import Text
+from headwise.masks import causal, padding
+from headwise.verify.conventions import LENGTH, Conventions
+from headwise.verify.jobs import Job, self_job
+from headwise.verify.subject import Subject, compute
+
+
+def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
+    """The notes for a report."""
+    notes = [*_calls(conventions), *_blind(subject), *_dropped(subject)]
+    return tuple(notes)
+
+
+def _calls(conventions: Conventions) -> list[Text]:
+    """How it is called, where a reader could expect something else."""
+    runner, notes = conventions.runner, []
+    if getattr(runner, "sequence_first", False):
+        notes.append(Text("it takes (L, B, E): length first", "它接受 (L, B, E)：长度在前"))
+    if "out" in runner.lacks:
+        notes.append(Text("it has no output projection", "它没有输出投影"))
+    if conventions.base == causal():
+        notes.append(Text("it hides the future by itself", "它自带因果掩码"))
+    says = {
+        "may": Text("True = may attend", "True = 可以关注"),
+        "blocked": Text("True = blocked", "True = 遮住"),
+        "additive": Text("a float that is added to the scores", "加到得分上的浮点数"),
+        "ones": Text("1 = may attend", "1 = 可以关注"),
+        "zeros": Text("1 = blocked", "1 = 遮住"),
+    }
+    for form in {f.argument: f for f in reversed(conventions.forms)}.values():
+        meaning = says[form.encoding]
+        how = Text("found by trying", "由试验得知")
+        if not conventions.certain:
+            how = Text("assumed: no trial told", "假定如此：试验未能判定")
+        notes.append(
+            Text(
+                f"{form.argument}: {meaning.en} ({how.en})",
+                f"{form.argument}：{meaning.zh}（{how.zh}）",
+            )
+        )
+    return notes
+
+
+def _blind(subject: Subject) -> list[Text]:
+    """What a query gives that sees no key; headwise gives 0."""
+    job = replace(_job(subject), mask=padding([LENGTH, 0]))
+    try:
+        outcome = compute(subject, job)
+    except Exception:
+        outcome = None
+    if outcome is None:
+        return []
+    row, bias = outcome.output[1], job.weights.out_bias
+    if bool(row.isnan().any()):
+        return [
+            Text(
+                "a query that sees no key gives NaN; headwise gives 0 before the output projection",
+                "看不到任何键的查询得到 NaN；headwise 在输出投影之前给出 0",
+            )
+        ]
+    zero = torch.zeros_like(row) if bias is None else bias.expand_as(row)
+    if bool((row == zero).all()):
+        return []
+    return [
+        Text(
+            "a query that sees no key still gives values of hidden keys; headwise gives 0",
+            "看不到任何键的查询仍给出被遮住的键的值；headwise 给出 0",
+        )
+    ]
+
+
+def _dropped(subject: Subject) -> list[Text]:
+    """Whether the weights it returns are those after dropout."""
+    job = replace(_job(subject), dropout=0.5, training=True)
+    try:
+        outcome = compute(subject, job)
+    except Exception:
+        outcome = None
+    if outcome is None or outcome.weights is None or not _zeros(outcome.weights):
+        return []
+    return [
+        Text(
+            "while training it returns the weights after dropout; headwise returns them before",
+            "训练时它返回 dropout 之后的权重；headwise 返回之前的",
+        )
+    ]
+
+
+def _zeros(weights: Tensor) -> bool:
+    return bool((weights == 0).any())
+
+
+def _job(subject: Subject) -> Job:
+    job = self_job(subject.embed_dim, subject.heads, length=LENGTH)
+    return replace(job, weights=job.weights.without(subject.lacks))

@@ -1,0 +1,94 @@
+"""From the words on the command line to somebody's class or function. This runs their code."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from headwise.errors import BadFile
+from headwise.lang import Text
+
+RUNS_CODE = Text(
+    "This runs the code of the target as it stands, with your rights.",
+    "这会以你的权限原样运行目标中的代码。",
+)
+
+
+def load(target: str) -> object:
+    """The class, function or module that ``file.py:Name`` or ``package.Name`` names.
+
+    Raises:
+        BadFile: if there is no such file or name, if importing it raises, or if the name is
+            nothing that can be called.
+    """
+    path, colon, name = target.rpartition(":")
+    found = _attribute(_from_file(Path(path)), name, path) if colon else _dotted(target)
+    if not callable(found):
+        raise BadFile(
+            f"target: {target} is {type(found).__name__}, expected a class, a function or a module",
+            f"目标：{target} 是 {type(found).__name__}，应为类、函数或模块实例",
+        )
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file() or path.suffix != ".py":
+        raise BadFile(
+            f"target: {path} is no Python file; write path/to/file.py:Name",
+            f"目标：{path} 不是 Python 文件；写法为 路径/文件.py:名称",
+        )
+    spec = importlib.util.spec_from_file_location(f"headwise_target_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise BadFile(f"target: {path} cannot be imported", f"目标：无法导入 {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses of the file look themselves up here
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise _fails(str(path), error) from error
+    finally:
+        sys.path.remove(str(path.parent.resolve()))
+    return module
+
+
+def _dotted(target: str) -> object:
+    module, dot, name = target.rpartition(".")
+    if not dot or not all(part.isidentifier() for part in target.split(".")):
+        raise BadFile(
+            f"target: expected path/to/file.py:Name or package.Name, got {target!r}",
+            f"目标：应为 路径/文件.py:名称 或 包.名称，收到 {target!r}",
+        )
+    try:
+        return _attribute(importlib.import_module(module), name, module)
+    except BadFile:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _fails(module, error) from error
+
+
+def _attribute(module: ModuleType, name: str, where: str) -> object:
+    if not hasattr(module, name):
+        has = ", ".join(sorted(_own(module))[:8]) or "nothing of its own"
+        raise BadFile(
+            f"target: {where} has no {name!r}; it has {has}",
+            f"目标：{where} 中没有 {name!r}；其中有 {has}",
+        )
+    return getattr(module, name)
+
+
+def _own(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", "") == module.__name__
+    ]
+
+
+def _fails(where: str, error: BaseException) -> BadFile:
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return BadFile(
+        f"target: {where} does not import: {said}; run it with Python alone first",
+        f"目标：{where} 无法导入：{said}；请先单独用 Python 运行它",
+    )

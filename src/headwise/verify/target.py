@@ -1,0 +1,249 @@
+"""Somebody's attention, made callable: one job in, one outcome out."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from headwise.errors import BadValue
+from headwise.verify import steps
+from headwise.verify.adapter import not_recognised
+from headwise.verify.binding import Binding, bind
+from headwise.verify.calling import Form, Signature, forms_for, read_signature
+from headwise.verify.jobs import Job, Weights, self_job
+from headwise.verify.making import HEADS, make, takes_dropout
+from headwise.verify.pipeline import at_job
+from headwise.verify.subject import Outcome
+
+Masks = Mapping[str, Tensor]
+"""The mask arguments of one call, by name."""
+
+
+class Runner(Protocol):
+    """A target before anything is known of its conventions."""
+
+    @property
+    def signature(self) -> Signature:
+        """How it takes its tensors."""
+        ...
+
+    @property
+    def variants(self) -> tuple["Runner", ...]:
+        """Other readings of the same target, the likely one first: itself."""
+        ...
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """The weights it does not have."""
+        ...
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Every form its mask could have, the likely ones first."""
+        ...
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout can be asked for."""
+        ...
+
+    def run(self, job: Job, masks: Masks) -> Outcome:
+        """One call with the job's weights."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleRunner:
+    """A class of modules, or one instance, whose parameters were recognised.
+
+    Attributes:
+        make: gives the module for a dropout probability.
+        signature: of its forward.
+        binding: where its projections stand.
+        drops: whether it can be made with dropout.
+        sequence_first: whether it takes (L, B, E).
+        turnable: whether (L, B, E) is worth a try.
+    """
+
+    make: Callable[[float], nn.Module]
+    signature: Signature
+    binding: Binding
+    drops: bool
+    sequence_first: bool = False
+    turnable: bool = False
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        return self.binding.lacks
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return forms_for(self.signature)
+
+    @property
+    def variants(self) -> tuple[Runner, ...]:
+        bindings = [self.binding, *([self.binding.straight()] if self.binding.raw else [])]
+        orders = [False, True] if self.turnable else [False]
+        return tuple(
+            replace(self, binding=binding, sequence_first=order)
+            for order in orders
+            for binding in bindings
+        )
+
+    def run(self, job: Job, masks: Masks) -> Outcome:
+        module = self.make(job.dropout).train(job.training)
+        inputs = (job.query, job.key, job.value)
+        if self.sequence_first:
+            turned = job.query.transpose(0, 1)
+            inputs = (turned,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
+        arguments = self.signature.arguments(*inputs) | dict(masks)
+        result = functional_call(module, self.binding.lay(job.weights), (), arguments)
+        return outcome(result, job, self.sequence_first)
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionRunner:
+    """A function of q, k, v (B, H, L, D); the projections around it are the right ones."""
+
+    function: Callable[..., object]
+    signature: Signature
+    lacks: frozenset[str] = frozenset()
+    drops: bool = False
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return forms_for(self.signature)
+
+    @property
+    def variants(self) -> tuple[Runner, ...]:
+        return (self,)
+
+    def run(self, job: Job, masks: Masks) -> Outcome:
+        at = at_job(job)
+        parts = steps.project(at, job.query, job.key, job.value)
+        q, k, v = (steps.split(at, part, job.heads) for part in parts)  # (B, H, L, D)
+        found = _tensors(self.function(**self.signature.arguments(q, k, v), **masks))
+        shape = (*q.shape[:3], v.shape[3])
+        heads = next((t for t in found if tuple(t.shape) == shape), None)
+        if heads is None:
+            raise _no_output(found, shape)
+        output = steps.output(at, steps.merge(at, heads))
+        return Outcome(output, _weights([t for t in found if t is not heads], job))
+
+
+@dataclass(frozen=True, eq=False)
+class AdapterRunner:
+    """A function of x, weights, heads and mask: what the user writes where nothing else helps."""
+
+    function: Callable[..., object]
+    signature: Signature = field(
+        default=Signature((("x", "x"),), ("mask",), needs_mask=False, extras={})
+    )
+    lacks: frozenset[str] = frozenset()
+    drops: bool = False
+    forms: tuple[Form, ...] = (Form("mask", "b h q k", "may"),)
+
+    @property
+    def variants(self) -> tuple[Runner, ...]:
+        return (self,)
+
+    def run(self, job: Job, masks: Masks) -> Outcome:
+        mask = masks.get("mask")
+        return outcome(self.function(job.query, job.weights, job.heads, mask), job)
+
+
+def runner(target: object, name: str, embed_dim: int, heads: int) -> Runner:
+    """What a loaded target is, by looking at it.
+
+    Raises:
+        BadFile: if it is not recognised; the message shows the adapter to write.
+        BadValue: if embed_dim is no multiple of heads.
+    """
+    if heads < 1 or embed_dim < 1 or embed_dim % heads:
+        raise BadValue(
+            f"embed_dim: expected a multiple of heads, got {embed_dim} with {heads} heads; "
+            f"use --embed-dim {max(heads, 1) * 5}",
+            f"embed_dim：应为头数的整数倍，收到 {embed_dim} 和 {heads} 个头；"
+            f"请用 --embed-dim {max(heads, 1) * 5}",
+        )
+    weights = self_job(embed_dim, heads).weights
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        return _of_class(target, name, weights, heads)
+    if isinstance(target, nn.Module):
+        return _of_instance(target, name, weights, heads)
+    if isinstance(target, type) or not callable(target):
+        raise not_recognised(
+            f"{name} is neither a torch.nn.Module nor a function",
+            f"{name} 既不是 torch.nn.Module 也不是函数",
+        )
+    names = tuple(inspect.signature(target).parameters)
+    if names[1:2] == ("weights",):
+        return AdapterRunner(target)
+    signature = read_signature(target, name)
+    if len(signature.tensors) != 3:
+        raise not_recognised(
+            f"the function {name} takes {len(signature.tensors)} tensors, expected q, k, v",
+            f"函数 {name} 接受 {len(signature.tensors)} 个张量，应为 q、k、v",
+        )
+    return FunctionRunner(target, signature)
+
+
+def _of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> Runner:
+    embed_dim = weights.q.shape[1]
+
+    @cache
+    def made(dropout: float) -> nn.Module:
+        return make(cls, embed_dim, heads, dropout)
+
+    module = made(0.0)
+    known = "batch_first" in inspect.signature(cls).parameters
+    signature = read_signature(module.forward, f"{name}.forward")
+    drops = takes_dropout(cls)
+    return ModuleRunner(made, signature, bind(module, weights), drops, turnable=not known)
+
+
+def _of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> Runner:
+    own = next((getattr(module, word) for word in HEADS if hasattr(module, word)), heads)
+    if own != heads:
+        raise BadValue(
+            f"heads: {name} was made with {own} heads, got {heads}; use --heads {own}",
+            f"heads：{name} 有 {own} 个头，收到 {heads}；请用 --heads {own}",
+        )
+    signature = read_signature(module.forward, f"{name}.forward")
+    return ModuleRunner(lambda _p: module, signature, bind(module, weights), False, turnable=True)
+
+
+def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
+    """Output and weights among whatever was returned."""
+    found = _tensors(result)
+    shape = tuple(job.query.shape)
+    if sequence_first:
+        found = [t.transpose(0, 1) if t.dim() == 3 else t for t in found]
+    output = next((t for t in found if tuple(t.shape) == shape), None)
+    if output is None:
+        raise _no_output(found, shape)
+    return Outcome(output, _weights([t for t in found if t is not output], job))
+
+
+def _weights(found: list[Tensor], job: Job) -> Tensor | None:
+    shape = (job.query.shape[0], job.heads, job.query.shape[1], job.key.shape[1])
+    return next((t for t in found if tuple(t.shape) == shape), None)
+
+
+def _tensors(result: object) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, tuple | list):
+        return [tensor for each in result for tensor in _tensors(each)]
+    return []
+
+
+def _no_output(found: list[Tensor], shape: tuple[int, ...]) -> Exception:
+    got = ", ".join(str(tuple(t.shape)) for t in found) or "no tensor"
+    return ValueError(f"returned {got}, expected an output of shape {shape}")
