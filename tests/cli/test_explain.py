@@ -1,0 +1,245 @@
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.browser import open_page
+
+from headwise.cli import main
+from headwise.cli.explain import FORMATS, INITS, SUFFIXES
+from headwise.explain.trace import trace
+from headwise.nn.init import INITS as KNOWN_INITS
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Every test runs in an empty folder and in English."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADWISE_LANG", "en")
+    return tmp_path
+
+
+def run(capsys, *words):
+    status = main(["explain", *words])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def numbers(out, key, head=None):
+    found = json.loads(out)["quantities"]
+    return next(q["values"] for q in found if (q["key"], q["head"]) == (key, head))
+
+
+def test_without_options_the_example_of_the_issue(capsys):
+    status, out, err = run(capsys)
+    assert (status, err) == (0, "")
+    assert "我 [ 0.3760  0.4487  0.1752 ]" in out
+    assert "s[0,0] = 0.5×0.5 + 1.1×1.1 = 1.4600" in out
+    assert "\x1b" not in out
+
+
+def test_the_acceptance_numbers_as_json(capsys):
+    status, out, _ = run(capsys, "--format", "json")
+    assert status == 0
+    first = [round(v, 6) for v in numbers(out, "softmax", 1)[0]]
+    assert first == [0.376037, 0.448749, 0.175215]
+    assert [[round(v, 6) for v in row] for row in numbers(out, "output")] == [
+        [0.847025, 0.872221, 0.200474, 0.233488],
+        [0.873998, 0.843181, 0.200476, 0.234110],
+        [0.986258, 0.498593, 0.198559, 0.237274],
+    ]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_in_both_languages(capsys, kind, lang):
+    status, out, _ = run(capsys, "--format", kind, "--lang", lang, "--precision", "6")
+    assert status == 0
+    assert "0.376037" in out
+    if kind == "text":
+        assert ("第 5 步" in out) == (lang == "zh")
+        assert ("Step 5" in out) == (lang == "en")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_name_of_the_output_says_the_format(capsys, folder, suffix):
+    status, out, err = run(capsys, "--output", f"a{suffix}")
+    assert (status, out) == (0, "")
+    assert err == f"written: a{suffix}\n"
+    assert [path.name for path in folder.iterdir()] == [f"a{suffix}"]
+    main(["explain", "--format", SUFFIXES[suffix]])
+    assert (folder / f"a{suffix}").read_text(encoding="utf-8") == capsys.readouterr().out
+
+
+def test_all_inputs_together(capsys):
+    x = torch.randn(5, 6, dtype=torch.float64)
+    bias = torch.randn(3, 5, 5, dtype=torch.float64)
+    np.save("x.npy", x.numpy())
+    np.save("b.npy", bias.numpy())
+    module = torch.nn.MultiheadAttention(6, 3, dtype=torch.float64)
+    save_file(module.state_dict(), "w.safetensors")
+    words = ["--x", "x.npy", "--heads", "3", "--weights", "w.safetensors", "--mask", "window:1,2"]
+    words += ["--bias", "b.npy", "--tokens", "a,b,c,d,e", "--format", "json"]
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    i, j = torch.arange(5)[:, None], torch.arange(5)
+    added = bias.masked_fill((j < i - 1) | (j > i + 2), -torch.inf)
+    expected, per_head = module(x, x, x, attn_mask=added, average_attn_weights=False)
+    from headwise.verify.budget import accept
+
+    found = torch.tensor(numbers(out, "output"), dtype=torch.float64)
+    accept(found, expected, expected)
+    third = torch.tensor(numbers(out, "softmax", 3), dtype=torch.float64)
+    accept(third, per_head[2], per_head[2])
+    assert json.loads(out)["tokens"] == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("word", "rule"),
+    [
+        ("full", lambda q, k: 0 <= q + k),
+        ("causal", lambda q, k: k <= q),
+        ("window:0,1", lambda q, k: q <= k <= q + 1),
+        ("m.csv", lambda q, k: (q + k) % 2 == 0),
+    ],
+)
+def test_masks(capsys, folder, word, rule):
+    rows = [[int((q + k) % 2 == 0) for k in range(3)] for q in range(3)]
+    text = "\n".join(",".join(map(str, row)) for row in rows)
+    (folder / "m.csv").write_text(text, encoding="utf-8")
+    status, out, _ = run(capsys, "--mask", word, "--format", "json")
+    assert status == 0
+    shown = [[v is not None for v in row] for row in numbers(out, "masked", 1)]
+    assert shown == [[rule(q, k) for k in range(3)] for q in range(3)]
+
+
+def test_a_row_that_sees_nothing_is_zero(capsys, folder):
+    (folder / "m.json").write_text("[[0, 0, 0], [1, 0, 0], [1, 1, 1]]", encoding="utf-8")
+    status, out, _ = run(capsys, "--mask", "m.json", "--format", "json")
+    assert status == 0
+    assert numbers(out, "output")[0] == [0, 0, 0, 0]
+    assert "see no key (0)" in run(capsys, "--mask", "m.json")[1]
+
+
+def test_a_seed_repeats_and_an_init_alone_means_seed_zero(capsys):
+    one, two = (run(capsys, "--seed", "0", "--init", "orthogonal")[1] for _ in range(2))
+    assert one == two == run(capsys, "--init", "orthogonal")[1]
+    assert run(capsys, "--seed", "0")[1] == run(capsys, "--init", "xavier_uniform")[1] != one
+    assert INITS == KNOWN_INITS
+
+
+def test_the_scale_and_one_head(capsys):
+    status, out, _ = run(capsys, "--scale", "1", "--head", "2", "--format", "json")
+    assert status == 0
+    assert numbers(out, "scaled", 2) == numbers(out, "score", 2)
+    assert {q["head"] for q in json.loads(out)["quantities"]} == {None, 2}
+
+
+FILES = {
+    "ragged.csv": b"1,2\n3\n",
+    "nan.csv": b"1,2\nnan,3\n",
+    "three.csv": b"1,2,3\n4,5,6\n",
+    "half.csv": b"1,0.5,1\n1,1,1\n1,1,1\n",
+    "small.csv": b"1,0\n1,1\n",
+    "ones.csv": b"1,0,0\n1,1,0\n1,1,1\n",
+    "plus.json": b"[[0, 0, 0], [0, Infinity, 0], [0, 0, 0]]",
+    "junk.npy": b"\x80\x04K\x01.",
+    "pickle.pt": b"\x80\x04K\x01.",
+}
+
+BAD = [
+    (["--x", "missing.csv"], r"x: missing.csv: cannot be opened"),
+    (["--x", "a.xlsx"], r"x: a.xlsx: unknown file type '.xlsx'"),
+    (["--x", "ragged.csv"], r"x: ragged.csv: expected 2 cells in line 2"),
+    (["--x", "nan.csv"], r"x: nan.csv: .*nan in row 1, column 0"),
+    (["--x", "junk.npy"], r"x: junk.npy: .*never unpickled"),
+    (["--x", "three.csv"], r"heads: 2 heads cannot share the 3 columns"),
+    (["--x", "three.csv", "--seed", "1"], r"embed_dim|heads"),
+    (["--heads", "0"], r"heads: 0 heads cannot share"),
+    (["--heads", "-1"], r"heads: -1 heads cannot share"),
+    (["--heads", "two"], r"'two' is not a valid integer"),
+    (["--tokens", "a,b"], r"tokens: expected 3, one for each row of x, got 2"),
+    (["--weights", "pickle.pt"], r"weights: pickle.pt: .*never unpickled"),
+    (["--weights", "none.safetensors"], r"weights: none.safetensors: cannot be opened"),
+    (["--weights", "pickle.pt", "--seed", "1"], r"weights: expected a file or a seed, got both"),
+    (["--seed", "-3"], r"seed: expected a whole number from 0"),
+    (["--init", "he"], r"'he' is not one of"),
+    (["--mask", "diagonal"], r"mask: unknown 'diagonal'; expected full, causal, window:LEFT"),
+    (["--mask", "window:3"], r"mask: expected two whole numbers after 'window:', got '3'"),
+    (["--mask", "window:-1,0"], r"window: left must be >= 0, got -1"),
+    (["--mask", "half.csv"], r"mask: half.csv: expected only 0 .* --bias"),
+    (["--mask", "small.csv"], r"from_tensor|mask"),
+    (["--bias", "ones.csv"], r"bias: ones.csv: .*only 0 and 1"),
+    (["--bias", "plus.json"], r"bias: plus.json: .*got \+inf"),
+    (["--scale", "nan"], r"scale: expected a finite number"),
+    (["--precision", "16"], r"precision: expected a whole number from 0 to 15, got 16"),
+    (["--precision", "-1", "--format", "json"], r"precision: expected a whole number"),
+    (["--head", "3"], r"head: expected a whole number from 1 to 2, got 3"),
+    (["--row", "3"], r"row: expected a whole number from 0 to 2, got 3"),
+    (["--row", "0", "--format", "json"], r"row: JSON holds every row"),
+    (["--format", "pdf"], r"'pdf' is not one of"),
+    (["--output", "no/a.txt"], r"output: expected a file in an existing folder, got no/a.txt"),
+    (["--colour"], r"No such option"),
+]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize(("words", "message"), BAD, ids=[" ".join(w) for w, _ in BAD])
+def test_bad_input_is_one_line_and_writes_nothing(capsys, folder, words, message, lang):
+    for name, content in FILES.items():
+        (folder / name).write_bytes(content)
+    extra = [] if "--output" in words else ["--output", "out.html"]
+    status, out, err = run(capsys, *words, *extra, "--lang", lang)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith({"en": "error: ", "zh": "错误："}[lang])
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    if lang == "en":
+        assert re.search(message, err)
+    else:
+        assert any("\u4e00" <= c <= "\u9fff" for c in err)
+
+
+def test_a_hostile_token_stays_text(capsys, folder):
+    evil = "</script><img src=x onerror=alert(1)>\x1b[31m"
+    (folder / "t.json").write_text(json.dumps([evil, "b", "c"]), encoding="utf-8")
+    _, out, _ = run(capsys, "--tokens", "t.json")
+    assert "\x1b" not in out
+    _, page, _ = run(capsys, "--tokens", "t.json", "--format", "html")
+    assert "<img" not in page
+
+
+def test_help_does_not_load_torch():
+    code = (
+        "import sys; from headwise.cli import main; status = main(['explain', '--help']); "
+        "print('torch' in sys.modules, status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False 0"
+
+
+def test_help_is_there_in_both_languages(capsys):
+    assert main(["explain", "--help", "--lang", "zh"]) == 0
+    zh = capsys.readouterr().out
+    assert "逐项手算的行" in zh
+    assert main(["explain", "--help", "--lang", "en"]) == 0
+    assert "term by term" in capsys.readouterr().out
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_opens_without_a_console_error(capsys, folder, lang):
+    x = torch.randn(17, 6, dtype=torch.float64)
+    np.save("x.npy", x.numpy())
+    status, _, _ = run(capsys, "--x", "x.npy", "--mask", "causal", "--output", "a.html")
+    assert status == 0
+    dom, console = open_page(folder / "a.html", lang)
+    assert console == []
+    assert f'<html lang="{lang}"' in dom
+    assert dom.count("<canvas") == 2
+    exact = trace(x, 2).get("x")[0, 0].item()
+    assert f"{exact:.4f}".replace("-", "−") in dom
