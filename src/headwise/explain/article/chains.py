@@ -78,9 +78,11 @@ def _items(line: Line, text: str) -> list[Item]:
         if token.kind in _STARTS and not _part_of_name(tokens, i):
             node, after = reader.node(i, len(tokens))
         kind = "node" if node is not None else _kind(token)
+        if token.text in (".", "!", "?") and not token.spaced and _ends(tokens, i):
+            kind = "comma"
         if kind == "text":
             start = i if start < 0 else start
-            i = _past_name(reader, i)
+            i = reader.pair[i] + 1 if _symbolic(reader, i) else _past_name(reader, i)
             continue
         if start >= 0:
             found.append(_words(tokens, start, i, text))
@@ -129,6 +131,19 @@ def _kind(token: Token) -> str:
 def _part_of_name(tokens: tuple[Token, ...], i: int) -> bool:
     """Whether token i is the index or the argument of a name right before it."""
     return i > 0 and not tokens[i].spaced and tokens[i - 1].kind in ("sub", "sup")
+
+
+def _ends(tokens: tuple[Token, ...], i: int) -> bool:
+    """Whether a full stop at i ends a sentence: nothing follows, or a space."""
+    return i + 1 == len(tokens) or tokens[i + 1].spaced
+
+
+def _symbolic(reader: Reader, i: int) -> bool:
+    """Whether brackets hold names only, as in ``Attention(Q, K, V)``."""
+    if i not in reader.pair or reader.tokens[i].text != "(":
+        return False
+    inside = reader.tokens[i + 1 : reader.pair[i]]
+    return all(t.text != "[" and t.kind != "begin" and "." not in t.text for t in inside)
 
 
 def _past_name(reader: Reader, i: int) -> int:

@@ -1,6 +1,7 @@
 """Read sums, products and arrays of printed numbers. Nothing is ever evaluated as code."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from headwise.explain.article.nodes import (
     Quotient,
     Stack,
     Sum,
+    Symbol,
     scalar,
     vector,
 )
@@ -26,7 +28,8 @@ _FUNCTIONS = {
     "concat": "concat",
     "cat": "concat",
 }
-_WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf")
+_WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf", "\\vec", "\\boldsymbol")
+_VECTOR = re.compile(r"[vVxX][0-9]{0,2}$")
 _BLANK = frozenset(("newline", "math", "display"))
 _DIVIDE = frozenset(("/", "÷", "\\div"))
 
@@ -88,10 +91,13 @@ class Reader:
             sign = self.tokens[start].text if self._is(start, end, "op") else ""
             if sign in ("+", "-"):
                 break
-            glued = not sign and self._opens(start, end)
+            glued = not sign and (self._opens(start, end) or self._symbol(start, end)[0])
             if not sign and not glued:
                 break
-            factor, after = self._factor(self._skip(start + bool(sign), end), end)
+            at = self._skip(start + bool(sign), end)
+            factor, after = self._factor(at, end)
+            if factor is None and sign not in _DIVIDE:
+                factor, after = self._symbol(at, end)
             if factor is None:
                 break
             if sign in _DIVIDE:
@@ -102,6 +108,20 @@ class Reader:
                 node = Product(tuple(factors))
             i = after
         return node, i
+
+    def _symbol(self, i: int, end: int) -> tuple[Node | None, int]:
+        r"""A vector by its name, as in ``0.376 v_1`` or ``0.376 \\mathbf{v}_1``."""
+        if i >= end or not (self.tokens[i].text in _WRAPPERS or _VECTOR.match(self.tokens[i].text)):
+            return None, i
+        start, i = i, i + 1
+        while i < end and not self.tokens[i].spaced:
+            if self.tokens[i].kind in ("sub", "sup"):
+                i = self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
+            elif i in self.pair:
+                i = self.pair[i] + 1
+            else:
+                break
+        return (Symbol(self.tokens[start].text), i) if i <= end else (None, start)
 
     def _opens(self, i: int, end: int) -> bool:
         """Whether an array or a bracket stands here: a factor without a sign before it."""
@@ -167,7 +187,7 @@ class Reader:
 
     def _arguments(self, i: int) -> tuple[Node, ...]:
         array = self.array(i)
-        if array is not None and (self.tokens[i].text != "(" or _several(array)):
+        if array is not None and (self.tokens[i].text not in "({" or _several(array)):
             return (array,)
         found: list[Node] = []
         at, close = i + 1, self._trim(i + 1, self.pair[i])

@@ -76,7 +76,14 @@ class Apply:
     args: tuple["Node", ...]
 
 
-Node = Grid | Stack | Sum | Product | Quotient | Apply
+@dataclass(frozen=True)
+class Symbol:
+    """A vector by its name, as a factor of a printed number."""
+
+    name: str
+
+
+Node = Symbol | Grid | Stack | Sum | Product | Quotient | Apply
 
 
 def scalar(cell: Printed) -> Grid:
@@ -99,6 +106,8 @@ def leaves(node: Node) -> list[Grid]:
         parts: tuple[Node, ...] = tuple(term for _, term in node.terms)
     elif isinstance(node, Product):
         parts = node.factors
+    elif isinstance(node, Symbol):
+        parts = ()
     elif isinstance(node, Quotient):
         parts = (node.above, node.below)
     else:

@@ -1,5 +1,6 @@
 """An article's file as text. The file is somebody else's: bounded, and never trusted."""
 
+import re
 from pathlib import Path
 
 from headwise.errors import BadFile
@@ -11,6 +12,7 @@ _ALIKE = str.maketrans(
     "０１２３４５６７８９．，；：＝＋－−–×＊／（）［］｛｝｜％＿＾～“”　、⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉",
     '0123456789.,;:=+---×*/()[]{}|%_^~"" ,01234567890123456789',
 )
+_TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
 _RAISED = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LOWERED = frozenset("₀₁₂₃₄₅₆₇₈₉")
 
@@ -61,6 +63,7 @@ def evened(text: str) -> str:
         >>> evened("s₀₁ ＝ −0.5")
         's_{01} = -0.5'
     """
+    text = _TITLE.sub(lambda match: "#" * int(match[1]) + " ", text)
     if not (_RAISED | _LOWERED).isdisjoint(text):
         text = _indices(text)
     return text.translate(_ALIKE)

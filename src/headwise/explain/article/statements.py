@@ -90,8 +90,9 @@ def _statement(chain: Chain, place: _Place) -> Statement:
     if any(label.startswith("head<sup>") for label in chain.labels):
         own = replace(own, head=Ref(own.head.number, "ordinal") if own.head else None)
     line = read_label(chain.before, prose=True)
-    own = own.filled(replace(line, keys=(), either=None))
     after = combined([read_label(words, prose=True) for words in chain.after])
+    for said in (after, line):
+        own = own.filled(replace(said, keys=(), either=None))
     return Statement(chain, own, (line, *place.around(), after))
 
 

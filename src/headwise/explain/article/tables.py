@@ -47,9 +47,16 @@ def table_chains(lines: list[Line], text: str) -> tuple[str, list[Chain]]:
     head, body = rows_[0], rows_[1:]
     titles = [_said(cell, text) for cell in head]
     labelled = bool(body) and all(row and _cell(row[0]) is None for row in body)
-    if not any(_cell(cell) is not None for cell in head[1:]) and body:
+    if body and _is_title(head, body):
         return " ".join(titles), _with_titles(titles, body, text, labelled)
     return "", _matrix([row[labelled:] for row in rows_], lines[0].tokens[0].line, "")
+
+
+def _is_title(head: Row, body: list[Row]) -> bool:
+    """Whether the first row names the columns: in words, or by whole numbers over decimals."""
+    numbers = [cell for tokens in head[1:] if (cell := _cell(tokens)) is not None]
+    decimal = any("." in token.text for row in body for cell in row for token in cell)
+    return not numbers or (decimal and all(number.text.isdigit() for number in numbers))
 
 
 def _cells(line: Line) -> Row:
@@ -85,15 +92,15 @@ def _with_titles(titles: list[str], body: list[Row], text: str, labelled: bool) 
     """Columns that each name a quantity, rows that each name one, or a matrix with labels."""
     from headwise.explain.article.labels import read_label
 
-    named = [bool(read_label(title).keys) for title in titles]
-    if sum(named[labelled:]) > 1:
+    named = [read_label(title).keys for title in titles]
+    if len({keys[0] for keys in named[labelled:] if keys}) > 1:
         return _columns(titles, body)
     if labelled and any(read_label(_said(row[0], text)).keys for row in body):
         return [chain for row in body for chain in _pair(row, titles, text)]
     if labelled and any(_array(cell) for row in body for cell in row[1:]):
         return [chain for row in body for chain in _pair(row, titles, text)]
     start = body[0][0][0].line if body[0] and body[0][0] else 0
-    corner = titles[0] if labelled and named[:1] == [True] else ""
+    corner = titles[0] if labelled and named and named[0] else ""
     return _matrix([row[labelled:] for row in body], start, corner)
 
 

@@ -131,7 +131,7 @@ def _is_sign(text: str, match: re.Match[str], found: list[Token], spaced: bool) 
 def _tag(text: str) -> str:
     """An HTML tag as the piece it stands for."""
     if _CELL.match(text):
-        return "text" if text.startswith("</") else "pipe"
+        return "math" if text.startswith("</") else "pipe"
     return "newline" if _BREAK.match(text) else "math"
 
 

@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 
-from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum
+from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
 from headwise.explain.article.targets import Catalog, Target
 from headwise.lang import Text
 
@@ -46,7 +46,7 @@ def parts(node: Node, target: Target, catalog: Catalog) -> list[Part]:
         return _quotient(node, target, catalog)
     if isinstance(node, Sum):
         return _sum(node.terms, target, catalog)
-    if isinstance(node, Stack):
+    if isinstance(node, Stack | Symbol):
         return []
     scaled = _times_scale(node, target, catalog)
     return scaled or _matrices(node, target, catalog) or _sum(((1, node),), target, catalog)
