@@ -142,7 +142,7 @@ X = torch.ones(3, 4)
             r"weights: q_bias must be \(4,\)",
         ),
         ({"x": torch.ones(3001, 2)}, rf"x: expected at most {MOST_SCORES:,} scores"),
-        ({"x": torch.ones(1, 9000)}, r"x: expected at most 8192 columns, got 9000"),
+        ({"x": torch.ones(1, 9000)}, r"x: expected at most 4096 columns, got 9000"),
         ({"scale": math.nan}, r"scale: expected a finite number"),
     ],
 )

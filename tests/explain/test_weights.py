@@ -102,10 +102,12 @@ def test_a_seed_or_a_word_that_is_none_is_refused():
         BadValue, match=r"seed: expected a whole number from 0 to 2\^63 - 1, got -1"
     ):
         seeded(EMBED, HEADS, -1, "orthogonal")
+    with pytest.raises(BadValue, match=r"heads: 3 heads cannot share the 14 columns of x evenly"):
+        seeded(EMBED, 3, 0, "orthogonal")
     with pytest.raises(BadValue, match=r"init: unknown 'he'"):
         seeded(EMBED, HEADS, 0, "he")
-    with pytest.raises(BadValue, match=r"at most 8192 columns"):
-        seeded(8193, 1, 0, "orthogonal")
+    with pytest.raises(BadValue, match=r"at most 4096 columns"):
+        seeded(4097, 1, 0, "orthogonal")
 
 
 MARK = "headwise-was-here"

@@ -157,7 +157,7 @@ def _trace(asked: Asked) -> "Trace":
         asked.heads,
         projections=_projections(asked, given.values.shape[1]),
         tokens=given.tokens if asked.tokens is None else read_tokens(asked.tokens),
-        mask=mask_of(asked.mask, asked.bias),
+        mask=mask_of(asked.mask, asked.bias, asked.heads, len(given.values)),
         scale=asked.scale,
     )
 

@@ -9,8 +9,10 @@ from headwise.explain.inputs import TYPES, Source, read_array
 from headwise.masks import Mask, causal, from_tensor, full, window
 from headwise.masks.layout import Layout
 
+_Sizes = tuple[tuple[int, int], tuple[int, int, int]]
 
-def mask_of(word: str | None, bias: str | None) -> Mask:
+
+def mask_of(word: str | None, bias: str | None, heads: int, length: int) -> Mask:
     """The mask a word names, together with a bias from a file.
 
     Args:
@@ -18,16 +20,19 @@ def mask_of(word: str | None, bias: str | None) -> Mask:
             None means full.
         bias: a file of numbers that are added to the scaled scores, (L, L) or (H, L, L); -inf
             blocks a pair.
+        heads: H, for the size of the files.
+        length: L, for the size of the files.
 
     Raises:
         BadFile: if a file cannot be used.
         BadValue: if the word is unknown.
     """
-    mask = full() if word is None else _named(word)
-    return mask if bias is None else mask & _bias(bias)
+    sizes = ((length, length), (heads, length, length))
+    mask = full() if word is None else _named(word, sizes)
+    return mask if bias is None else mask & _bias(bias, sizes)
 
 
-def _named(word: str) -> Mask:
+def _named(word: str, sizes: _Sizes) -> Mask:
     if word == "full":
         return full()
     if word == "causal":
@@ -35,7 +40,7 @@ def _named(word: str) -> Mask:
     if word.startswith("window:"):
         return _window(word.removeprefix("window:"))
     if Source.of("mask", word).path.suffix.lower() in TYPES:
-        return _from_file(word)
+        return _from_file(word, sizes)
     raise BadValue(
         f"mask: unknown {clean(word)!r}; expected full, causal, window:LEFT,RIGHT, or a file "
         f"({', '.join(TYPES)}) of 0 and 1",
@@ -57,8 +62,8 @@ def _window(sides: str) -> Mask:
     return window(left, right)
 
 
-def _from_file(word: str) -> Mask:
-    values = read_array(word, "mask", (2, 3)).values
+def _from_file(word: str, sizes: _Sizes) -> Mask:
+    values = _sized(word, "mask", sizes)
     if not bool(((values == 0) | (values == 1)).all()):
         raise Source.of("mask", word).bad(
             "expected only 0 (blocked) and 1 (may attend); numbers to be added are a --bias",
@@ -67,8 +72,8 @@ def _from_file(word: str) -> Mask:
     return from_tensor(values.bool(), _layout(values))
 
 
-def _bias(word: str) -> Mask:
-    values = read_array(word, "bias", (2, 3), finite=False).values
+def _bias(word: str, sizes: _Sizes) -> Mask:
+    values = _sized(word, "bias", sizes)
     if bool((values == torch.inf).any()):
         raise Source.of("bias", word).bad(
             "expected numbers below infinity, got +inf; -inf blocks a pair",
@@ -78,6 +83,18 @@ def _bias(word: str) -> Mask:
         return from_tensor(values, _layout(values))
     except BadValue as error:
         raise Source.of("bias", word).bad(error.text.en, error.text.zh) from error
+
+
+def _sized(word: str, argument: str, sizes: _Sizes) -> Tensor:
+    values = read_array(word, argument, (2, 3), finite=False).values
+    if tuple(values.shape) not in sizes:
+        raise Source.of(argument, word).bad(
+            f"expected shape {sizes[0]}, or {sizes[1]} with one matrix a head, got "
+            f"{tuple(values.shape)}; rows are queries, columns are keys",
+            f"形状应为 {sizes[0]}，或每头一个矩阵的 {sizes[1]}，收到 {tuple(values.shape)}；"
+            "行是查询，列是键",
+        )
+    return values
 
 
 def _layout(values: Tensor) -> Layout:

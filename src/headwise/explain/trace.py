@@ -19,7 +19,7 @@ from headwise.reference import Steps, reference
 MOST_SCORES = 2**23
 """The most scores, H L L, of one trace: it keeps them several times over, in float64."""
 
-WIDEST = 8192
+WIDEST = 4096
 """The most columns of X for which projections (E, E) are made."""
 
 
@@ -47,7 +47,7 @@ class Projections:
         """Projections that change nothing: Q = K = V = X, and the output is the concatenation.
 
         Raises:
-            BadValue: if the weights would have more than 8192 rows.
+            BadValue: if the weights would have more than 4096 rows.
         """
         check_width(embed_dim)
         eye = torch.eye(embed_dim, dtype=torch.float64)
@@ -251,7 +251,7 @@ def check_width(embed_dim: int) -> None:
     """Refuse an input for which the projections would not fit into memory.
 
     Raises:
-        BadValue: if it has more than 8192 columns.
+        BadValue: if it has more than 4096 columns.
     """
     if embed_dim > WIDEST:
         raise BadValue(

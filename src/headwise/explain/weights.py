@@ -51,6 +51,12 @@ def seeded(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
             f"seed：应为 0 到 2^63 - 1 的整数，收到 {seed}",
         )
     check_width(embed_dim)
+    if heads < 1 or embed_dim % heads:
+        raise BadValue(
+            f"heads: {heads} heads cannot share the {embed_dim} columns of x evenly; choose a "
+            f"divisor of {embed_dim}",
+            f"heads：{heads} 个头无法平分 x 的 {embed_dim} 列；请选择 {embed_dim} 的约数",
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = MultiheadAttention(embed_dim, heads, bias=False, init=init)
