@@ -74,7 +74,11 @@ def exact(
     if bias is not None:
         wide = F.pad(bias.expand(batch, heads, queries, keys), (0, extra))
         mask = mask & hw.from_tensor(wide, "b h q k")
-    steps = reference(Call.of(q, k, v, mask=mask), dtype)
+    position = copy.deepcopy(module.position)
+    if position is not None:  # one that acts inside attention; the reference applies it
+        own = position.to(dtype).named_parameters()
+        leaves |= {f"position.{name}": parameter for name, parameter in own}
+    steps = reference(Call.of(q, k, v, mask=mask, position=position), dtype)
     joined = steps.output.permute(0, 2, 1, 3).reshape(batch, queries, heads * module.head_dim)
     return Exact(project("out_proj", joined), steps.weights, leaves)
 

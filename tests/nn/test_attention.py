@@ -302,6 +302,40 @@ def test_a_learned_position_is_trained():
     assert torch.equal(twin.position.table, module.position.table)
 
 
+RELATIVE = {
+    "NoPosition": lambda: hw.NoPosition(),
+    "ALiBi": lambda: hw.ALiBi(H),
+    "Rotary": lambda: hw.Rotary(E // H, pairs="halves"),
+    "Shaw": lambda: hw.Shaw(3, E // H),
+    "Shaw, values": lambda: hw.Shaw(3, E // H, value_dim=E // H),
+    "T5Bias": lambda: hw.T5Bias(H),
+    "TransformerXL": lambda: hw.TransformerXL(H, E // H),
+}
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("keys", [L, S])
+def test_a_position_inside_attention_agrees_with_the_oracle(name, weights, keys):
+    module = make("plain", position=RELATIVE[name]())
+    given = inputs(module, keys=keys)
+    padded = torch.arange(keys) >= torch.tensor([keys - 2, 0])[:, None]
+    got = module(*given, padded, is_causal=True, **WEIGHTS[weights])
+    allowed = torch.ones(L, keys).tril(keys - L).bool() & ~padded[:, None, None]
+    check(module, given, got, allowed)
+
+
+@pytest.mark.parametrize("extra", ["add_bias_kv", "add_zero_attn"])
+@pytest.mark.parametrize("name", RELATIVE)
+def test_a_position_of_keys_and_keys_without_a_position_are_refused(name, extra):
+    position = RELATIVE[name]()
+    if position.stages:
+        with pytest.raises(BadValue, match=r"position: .* keys that add_bias_kv and add_zero_attn"):
+            make("plain", position=position, **{extra: True})
+    else:
+        make("plain", position=position, **{extra: True})
+
+
 def test_positions_and_masks_ignore_the_appended_keys():
     options = {"add_bias_kv": True, "add_zero_attn": True, "position": hw.Sinusoidal(E)}
     module = make("plain", mask=hw.causal(), **options)

@@ -8,14 +8,14 @@ from torch.nn.utils import skip_init
 
 from headwise.attention import AUTO, attend
 from headwise.engines import ENGINES
-from headwise.errors import BadType, one_of
+from headwise.errors import BadType, BadValue, one_of
 from headwise.masks import Mask, appended, full
 from headwise.nn import init as initial
 from headwise.nn.inputs import as_given, batch_first, check_dtypes, check_inputs
 from headwise.nn.packing import NAMES, NotPacked, pack, unpack
 from headwise.nn.sizes import check_dropout, check_groups, check_positive, head_size
 from headwise.nn.torch_masks import from_torch, real_keys, together
-from headwise.positions import Position
+from headwise.positions import Position, Stage
 from headwise.shapes import Frame
 
 
@@ -49,8 +49,9 @@ class MultiheadAttention(nn.Module):
         device: where the parameters are made.
         dtype: their type.
         mask: a mask that holds in every call, together with what the call brings.
-        position: what is added to query, key and value before they are projected; query i stands
-            at position i + (S - L).
+        position: where tokens stand; query i stands at position i + (S - L). `Sinusoidal` and
+            `Learned` are added to query, key and value before they are projected; the others act
+            inside attention.
         num_kv_heads: G, how many key/value heads the H heads share; None means H.
         head_dim: D; None means E / H.
         engine: which engine runs it, as in `headwise.attend`.
@@ -114,7 +115,8 @@ class MultiheadAttention(nn.Module):
         check_positive({"head_dim": self.head_dim})
         self.dropout = check_dropout(dropout)
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self.mask, self.position, self.engine = _mask(mask), _position(position), _engine(engine)
+        self.mask, self.position, self.engine = _mask(mask), position, _engine(engine)
+        _check_position(position, add_bias_kv or add_zero_attn)
         self.init = initial.words(init)
         self._make(bias, add_bias_kv, device, dtype)
         self.register_state_dict_post_hook(pack)  # type: ignore[no-untyped-call]
@@ -210,6 +212,7 @@ class MultiheadAttention(nn.Module):
             k,
             v,
             mask=mask,
+            position=self._inner_position(),
             dropout=self.dropout if self.training else 0.0,
             offset=frame.offset,
             need=("weights",) if need_weights else (),
@@ -230,6 +233,11 @@ class MultiheadAttention(nn.Module):
             return x_q, x_k, x_v
         embed = self.position.embed
         return embed(x_q, x_k.shape[1] - x_q.shape[1]), embed(x_k), embed(x_v)
+
+    def _inner_position(self) -> Position | None:
+        """The position if attention applies it; None if the inputs have it already."""
+        position = self.position
+        return None if position is None or Stage.INPUT in position.stages else position
 
     def _frame(self, x_q: Tensor, x_k: Tensor) -> Frame:
         (batch, length), keys = x_q.shape[:2], x_k.shape[1]
@@ -302,15 +310,24 @@ def _mask(mask: Mask | None) -> Mask | None:
     )
 
 
-def _position(position: Position | None) -> Position | None:
-    if position is None or isinstance(position, Position):
-        return position
-    raise BadType(
-        f"position: expected a headwise position or None, got {type(position).__name__}; "
-        "for example hw.Sinusoidal(embed_dim)",
-        f"position：应为 headwise 位置编码或 None，收到 {type(position).__name__}；"
-        "例如 hw.Sinusoidal(embed_dim)",
-    )
+def _check_position(position: Position | None, appends: bool) -> None:
+    if position is not None and not isinstance(position, Position):
+        raise BadType(
+            f"position: expected a headwise position or None, got {type(position).__name__}; "
+            "for example hw.Sinusoidal(embed_dim)",
+            f"position：应为 headwise 位置编码或 None，收到 {type(position).__name__}；"
+            "例如 hw.Sinusoidal(embed_dim)",
+        )
+    if appends and position is not None and position.stages - {Stage.INPUT}:
+        name = type(position).__name__
+        raise BadValue(
+            f"position: {name} needs to know where each key stands, and the keys that add_bias_kv "
+            "and add_zero_attn append stand nowhere; leave them out, or use a position that is "
+            "added to the input, such as hw.Sinusoidal(embed_dim)",
+            f"position：{name} 需要知道每个键的位置，而 add_bias_kv 和 add_zero_attn "
+            "追加的键没有位置；请去掉它们，或改用加在输入上的位置编码，"
+            "例如 hw.Sinusoidal(embed_dim)",
+        )
 
 
 def _engine(engine: str) -> str:
