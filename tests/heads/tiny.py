@@ -1,6 +1,8 @@
 """Tiny models with random weights: one of each family, made here and never downloaded."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -127,3 +129,37 @@ def t5(implementation: str = "sdpa") -> nn.Module:
 ONE_STACK: tuple[Make, ...] = (bert, gpt2, llama, mistral, albert)
 PLAIN_ONLY: tuple[Make, ...] = (gemma2, gpt_oss)
 TWO_STACKS: tuple[Make, ...] = (bart, t5)
+
+
+HOSTILE = ("</script>", "<b>bold</b>", "\x1b[31mred", "\u202egnol", "a|b`c", "${x}$")
+"""Tokens that act on a page, a terminal or a table unless they are escaped."""
+
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "我", "爱", "你", *HOSTILE)
+
+
+def tokenizer(*, special: bool = True) -> Any:
+    """Splits at spaces; with [CLS] and [SEP] around the text, or without any special token."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if special else ["[UNK]"]
+    numbers = {word: number for number, word in enumerate([*names, *WORDS])}
+    made = Tokenizer(WordLevel(numbers, unk_token=names[special]))
+    made.pre_tokenizer = Split(" ", "removed")
+    if not special:
+        return PreTrainedTokenizerFast(tokenizer_object=made)
+    made.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    named = {f"{name[1:-1].lower()}_token": name for name in names}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **named)
+
+
+def saved(folder: Path, make: Make = bert, *, special: bool = True) -> Path:
+    """A tiny model and its tokenizer in a directory, as Hugging Face writes it."""
+    make().save_pretrained(folder)
+    tokenizer(special=special).save_pretrained(folder)
+    return folder

@@ -75,11 +75,10 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
     if name in tuple(model.name for model in MODELS):
         model = model_named(name)
         return _read(name, "packaged", str(_got(model, progress)), progress)
-    folder = Path(name)
-    if folder.is_dir():
-        _complete(folder, name)
-        return _read(name, "directory", str(folder), progress)
-    if folder.exists() or not _HUB_ID.fullmatch(name) or name.startswith("."):
+    if _is_directory(name):
+        _complete(Path(name), name)
+        return _read(name, "directory", name, progress)
+    if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         shown, names = clean(name), ", ".join(model.name for model in MODELS)
         raise BadFile(
             f"model: {shown!r} is not a directory; give a directory in Hugging Face's format, "
@@ -88,6 +87,13 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
             f"或以下之一：{names}",
         )
     return _read(name, "hub", name, progress)
+
+
+def _is_directory(name: str) -> bool:
+    try:
+        return bool(name.strip()) and Path(name).is_dir()
+    except OSError:  # a name too long for the file system
+        return False
 
 
 def _silent(text: Text) -> None:
