@@ -10,7 +10,7 @@ import pytest
 from tests.browser import open_page
 from tests.document.attack import EMPTY, EVIL, everywhere
 
-from headwise.document import Document, Heading, HeatMap, Notice, Paragraph
+from headwise.document import Document, Heading, HeatMap, Notice, Paragraph, html
 from headwise.document.html import fragment, pack, page, render
 from headwise.errors import MissingExtra
 from headwise.lang import Text, same
@@ -99,13 +99,57 @@ def test_empty_blocks_are_fine():
 
 @pytest.mark.parametrize("package", ["jinja2", "latex2mathml"])
 def test_a_missing_package_says_how_to_install_it(package, monkeypatch):
-    from headwise.document import html
-
     monkeypatch.setitem(sys.modules, package, None)
     html._templates.cache_clear()
     with pytest.raises(MissingExtra, match=r"headwise\[html\]"):
         render(everywhere("calm"))
     html._templates.cache_clear()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("point(1, 1)", "query 1 “b” → key 1 “d”: ≈ 0.25"),
+        ("point(0, 1)", "query 0 “a” → key 1 “d”: not allowed"),
+        ("press('ArrowDown'); press('ArrowDown')", "query 1 “b” → key 0 “c”: ≈ 1.0"),
+        ("point(1, 1); click('zh')", "查询 1“b” → 键 1“d”：≈ 0.25"),
+        ("click('zh'); click('en')", "rows are queries"),
+    ],
+)
+def test_a_weight_can_be_read_by_mouse_and_keys_in_the_language_chosen(
+    tmp_path, monkeypatch, act, said
+):
+    heat = HeatMap(same("m"), [[0.5, math.nan], [1.0, 0.25]], ["a", "b"], ["c", "d"])
+    hands = """
+    const canvas = document.querySelector("canvas");
+    const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    const click = (lang) => document.querySelector(`button[data-lang=${lang}]`).click();
+    const point = (row, column) => {
+      const box = canvas.getBoundingClientRect();
+      const [clientX, clientY] = [box.right - 28 * (1.5 - column), box.bottom - 28 * (1.5 - row)];
+      canvas.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
+    };
+    """
+    own = html._asset
+    added = {"page.js": hands + act}
+    monkeypatch.setattr(html, "_asset", lambda name: own(name) + added.get(name, ""))
+    path = tmp_path / "page.html"
+    path.write_text(render(Document(same("t"), (heat,))), encoding="utf-8")
+    dom, console = open_page(path, "en")
+    assert console == []
+    assert said in re.search(r"<output[^>]*>(.*?)</output>", dom)[1]
+
+
+@pytest.mark.browser
+def test_a_script_that_is_not_the_pages_own_does_not_run(tmp_path):
+    path = tmp_path / "page.html"
+    attack = "<script>document.title = 'taken'</script>"
+    source = render(Document(same("title"), ())).replace("</main>", f"{attack}</main>")
+    path.write_text(source, encoding="utf-8")
+    dom, console = open_page(path, "en")
+    assert "<title>title</title>" in dom
+    assert any("Content Security Policy" in line for line in console)
 
 
 @pytest.mark.browser

@@ -196,12 +196,12 @@ def _templates() -> "Environment":
     except ImportError as error:
         raise MissingExtra.of("jinja2", "html") from error
     names = ("page.html", "section.html", "say.html")
-    environment = Environment(
+    templates = Environment(
         loader=DictLoader({name: _asset(name) for name in names}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["clean"] = clean
-    return environment
+    templates.filters["clean"] = clean
+    return templates
