@@ -13,10 +13,24 @@ PyTorch's orientation, y = x Wᵀ + b; mask is (B, H, L, L), True where a query 
 It returns the output (B, L, E), or the output and the weights (B, H, L, L)."""
 
 
-def not_recognised(what_en: str, what_zh: str) -> BadFile:
-    """The error for a target that needs an adapter; it shows one."""
-    lines = EXAMPLE.replace("\n", "; ").replace(":;", ":").replace("    ", "")
-    return BadFile(
-        f"target: {what_en}; write an adapter and verify that, file.py:attention: {lines}",
-        f"目标：{what_zh}；请写一个适配函数并验证它，file.py:attention：{lines}",
+class NotRecognised(BadFile):
+    """A target that cannot be called without the user's help; the message shows an adapter."""
+
+
+def not_recognised(what_en: str, what_zh: str) -> NotRecognised:
+    """The error for a target that needs an adapter.
+
+    Example:
+        >>> print(str(not_recognised("no weight is known", "")).splitlines()[0])
+        target: no weight is known; write an adapter and verify that, as file.py:attention
+    """
+    return NotRecognised(
+        f"target: {what_en}; write an adapter and verify that, as file.py:attention\n{EXAMPLE}",
+        f"目标：{what_zh}；请写一个适配函数并验证它：file.py:attention\n{EXAMPLE}",
     )
+
+
+def without_example(error: NotRecognised) -> BadFile:
+    """The same error in one line, for a place that shows the adapter on its own."""
+    en, zh = (text.removesuffix(EXAMPLE).strip() for text in (error.text.en, error.text.zh))
+    return BadFile(en, zh)

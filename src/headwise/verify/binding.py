@@ -110,7 +110,7 @@ def bind(module: nn.Module, weights: Weights) -> Binding:
     """
     groups: dict[tuple[str, ...], list[Place]] = {}
     for name, parameter in module.named_parameters():
-        key = _key(name, weights)
+        key = _key(name)
         if key:
             groups.setdefault(key, []).append(_place(module, name, parameter))
     binding = Binding({key: tuple(places) for key, places in groups.items()})
@@ -126,7 +126,15 @@ def bind(module: nn.Module, weights: Weights) -> Binding:
 
 def _fitting(binding: Binding, module: nn.Module, weights: Weights) -> Binding:
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-    for name, tensor in binding.lay(weights).items():
+    try:
+        laid = binding.lay(weights)
+    except (RuntimeError, ValueError) as error:
+        names = ", ".join(place.name for places in binding.places.values() for place in places)
+        raise not_recognised(
+            f"the parameters {names} are not one attention's projections",
+            f"参数 {names} 不是单个注意力的投影",
+        ) from error
+    for name, tensor in laid.items():
         if tuple(tensor.shape) != shapes[name]:
             raise not_recognised(
                 f"the parameter {name} is {shapes[name]}, expected {tuple(tensor.shape)}",
@@ -143,7 +151,7 @@ def _place(module: nn.Module, name: str, parameter: Tensor) -> Place:
     return Place(name, raw or conv, tuple(parameter.shape))
 
 
-def _key(name: str, weights: Weights) -> tuple[str, ...] | None:
+def _key(name: str) -> tuple[str, ...] | None:
     """Which weights a parameter holds: ("q",), ("q_bias",), ("q", "k", "v"), … or None."""
     role = _role(name)
     if role is None:
@@ -151,7 +159,6 @@ def _key(name: str, weights: Weights) -> tuple[str, ...] | None:
     leaf = name.rpartition(".")[2].lower()
     bias = "bias" in leaf or bool(re.fullmatch(r"b_?(q|k|v|o|qkv|out)|(q|k|v|o|out)_?b", leaf))
     letters = (role,) if role == "out" else tuple(role)
-    del weights
     return tuple(letter + "_bias" * bias for letter in letters)
 
 

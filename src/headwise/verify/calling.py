@@ -103,7 +103,7 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     """
     parameters = [
         p
-        for p in inspect.signature(function).parameters.values()
+        for p in parameters_of(function, name)
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"
     ]
     masks = tuple(p.name for p in parameters if "mask" in p.name.lower() or p.name in MASK)
@@ -122,6 +122,20 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
     required = {p.name for p in parameters if p.default is p.empty}
     return Signature(_roles([p.name for p in tensors]), masks, bool(required & set(masks)), extras)
+
+
+def parameters_of(function: Callable[..., object], name: str) -> list[inspect.Parameter]:
+    """The parameters of a function.
+
+    Raises:
+        BadFile: if Python cannot tell them, as for functions written in C.
+    """
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError) as error:
+        raise not_recognised(
+            f"Python cannot tell the arguments of {name}", f"Python 无法得知 {name} 的参数"
+        ) from error
 
 
 def _tensor(parameter: inspect.Parameter) -> bool:

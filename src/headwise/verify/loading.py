@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
@@ -70,7 +71,9 @@ def _dotted(target: str) -> object:
 
 def _attribute(module: ModuleType, name: str, where: str) -> object:
     if not hasattr(module, name):
-        has = ", ".join(sorted(_own(module))[:8]) or "nothing of its own"
+        offered = [word for word, value in vars(module).items() if callable(value)]
+        close = get_close_matches(name, offered, 3) or _own(module)[:8]
+        has = ", ".join(close) or "-"
         raise BadFile(
             f"target: {where} has no {name!r}; it has {has}",
             f"目标：{where} 中没有 {name!r}；其中有 {has}",
@@ -79,11 +82,12 @@ def _attribute(module: ModuleType, name: str, where: str) -> object:
 
 
 def _own(module: ModuleType) -> list[str]:
-    return [
+    """The classes and functions that the module itself defines, private names left out."""
+    return sorted(
         name
         for name, value in vars(module).items()
-        if callable(value) and getattr(value, "__module__", "") == module.__name__
-    ]
+        if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    )
 
 
 def _fails(where: str, error: BaseException) -> BadFile:

@@ -13,7 +13,7 @@ from headwise.errors import BadValue
 from headwise.verify import steps
 from headwise.verify.adapter import not_recognised
 from headwise.verify.binding import Binding, bind
-from headwise.verify.calling import Form, Signature, forms_for, read_signature
+from headwise.verify.calling import Form, Signature, forms_for, parameters_of, read_signature
 from headwise.verify.jobs import Job, Weights, self_job
 from headwise.verify.making import HEADS, make, takes_dropout
 from headwise.verify.pipeline import at_job
@@ -180,8 +180,7 @@ def runner(target: object, name: str, embed_dim: int, heads: int) -> Runner:
             f"{name} is neither a torch.nn.Module nor a function",
             f"{name} 既不是 torch.nn.Module 也不是函数",
         )
-    names = tuple(inspect.signature(target).parameters)
-    if names[1:2] == ("weights",):
+    if [p.name for p in parameters_of(target, name)][1:2] == ["weights"]:
         return AdapterRunner(target)
     signature = read_signature(target, name)
     if len(signature.tensors) != 3:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from headwise.errors import HeadwiseError
 from headwise.lang import Text
+from headwise.verify.adapter import not_recognised
 from headwise.verify.contract import CONTRACT, jobs, masks
 from headwise.verify.conventions import LENGTH, Conventions, find_conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
@@ -84,6 +86,22 @@ def verify(
         >>> verify(torch.nn.MultiheadAttention).accepted
         True
     """
+    try:
+        return _verified(target, (name, embed_dim, heads), seed, progress)
+    except HeadwiseError:
+        raise
+    except (Exception, SystemExit) as error:  # the target is somebody else's code
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise not_recognised(f"{name} raises {said}", f"{name} 抛出 {said}") from error
+
+
+def _verified(
+    target: object,
+    called: tuple[str, int, int],
+    seed: int,
+    progress: Callable[[str], None] | None,
+) -> Report:
+    name, embed_dim, heads = called
     conventions = find_conventions(runner(target, name, embed_dim, heads), embed_dim, heads, seed)
     subject = conventions.subject(name, embed_dim, heads)
     findings = []
