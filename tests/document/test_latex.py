@@ -4,7 +4,7 @@ import re
 import pytest
 from tests.document.attack import EMPTY, EVIL, everywhere
 
-from headwise.document import Document, Formula, HeatMap, Matrix, Paragraph
+from headwise.document import Document, Formula, HeatMap, Matrix, Paragraph, Working
 from headwise.document.latex import escape, render
 from headwise.lang import same
 
@@ -46,6 +46,12 @@ def test_a_wide_matrix_is_cut_and_every_number_is_there():
     source = render(Document(same("t"), (matrix,), 1))
     assert source.count("\\begin{bmatrix}") > 1
     assert re.findall(r"\d+\.5", source.split("\\maketitle")[1]) == [f"{j}.5" for j in range(37)]
+
+
+def test_a_long_line_of_a_working_can_break_at_commas():
+    line = Formula("a", "[1, 2, 3]_{0,1}")
+    source = render(Document(same("t"), (Working([line]),)))
+    assert r"[1,\allowbreak 2,\allowbreak 3]_{0,1}" in source
 
 
 def test_a_heat_map_is_a_table_of_percentages_or_a_note():

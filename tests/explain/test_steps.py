@@ -174,6 +174,23 @@ def test_a_large_input_is_summarised_and_one_head_can_be_opened():
     assert [int(re.match(r"a\[0,(\d+)\]", line)[1]) for line in kept] == strongest
 
 
+def test_of_many_keys_only_those_that_are_seen_are_written_out():
+    x = torch.randn(17, 4, dtype=torch.float64)
+    traced = trace(x, 1, mask=hw.window(2, 1))
+    written = [line.plain for line in lines(steps(traced, row=9))]
+    assert [line[:7] for line in written if line.startswith("a[")] == [
+        "a[9,7] ",
+        "a[9,8] ",
+        "a[9,9] ",
+        "a[9,10]",
+    ]
+    assert not [line for line in written if line.startswith("Z = ") and "…" in line]
+    whole = [line.plain for line in lines(steps(trace(x, 1)))]
+    assert [line for line in whole if line.startswith("Z = ") and "…" in line]
+    blind = steps(trace(x, 1, mask=~hw.full()))
+    assert not [line for line in lines(blind) if line.plain.startswith("a[")]
+
+
 def test_the_summary_of_a_matrix_says_shape_and_range():
     values = torch.arange(26.0).reshape(13, 2)
     values[3, 0] = -torch.inf

@@ -165,9 +165,12 @@ def _display(formula: Formula) -> str:
 
 
 def _line(formula: Formula) -> str:
-    """One line of a working: inline, so that a long sum breaks at its operators."""
+    """One line of a working: inline, so that a long sum breaks at its signs and commas."""
     latex = math(formula)
-    shown = f"$\\displaystyle {latex}$" if latex else escape(formula.plain)
+    if latex:
+        breaking = latex.replace(", ", r",\allowbreak ")
+        return f"\\hangindent=2em $\\displaystyle {breaking}$"
+    shown = escape(formula.plain)
     return f"\\hangindent=2em {shown}"
 
 

@@ -59,8 +59,11 @@ class _Row:
     @classmethod
     def of(cls, trace: Trace, head: int, row: int, precision: int, most: int) -> "_Row":
         weights = trace.get("softmax", head)[row]
-        strongest = weights.argsort(descending=True, stable=True)[:most].tolist()
-        return cls(trace, head, row, precision, tuple(sorted(strongest)))
+        strongest = weights.argsort(descending=True, stable=True)
+        visible = trace.get("masked", head)[row].isfinite()[strongest]
+        if len(weights) > KEYS_SHOWN and bool(visible.any()):
+            strongest = strongest[visible]
+        return cls(trace, head, row, precision, tuple(sorted(strongest[:most].tolist())))
 
     def numbers(self, key: str) -> Tensor:
         return self.trace.get(key, self.head)[self.row]
@@ -80,12 +83,19 @@ class _Row:
     def left_out(self) -> int:
         return len(self.trace.tokens) - len(self.keys)
 
+    @property
+    def more(self) -> Formula:
+        """The end of a sum over keys: dots where a key that counts is left out."""
+        weights = self.numbers("softmax")
+        counted = int((weights > 0).sum()) > int((weights[list(self.keys)] > 0).sum())
+        return Formula(" + …", r" + \cdots") if counted else Formula("", "")
+
     def opening(self) -> list[Block]:
         if not self.left_out:
             return []
         count = len(self.keys)
         text = Text(
-            f"The {count} keys with the largest weights are written out; {self.left_out} are not.",
+            f"Written out: the {count} keys of largest weight; {self.left_out} are left out.",
             f"写出权重最大的 {count} 个键；其余 {self.left_out} 个省略。",
         )
         return [Paragraph(text)]
@@ -159,10 +169,9 @@ class _Row:
             name = Formula(f"e^{decimal(score, self.precision)}", self.power(score))
             lines.append(_equal(name, raised[j].item(), self.precision))
         terms = [_in(raised[j].item(), self.precision) for j in self.keys]
-        more = (["…"], [r"\cdots"]) if self.left_out else ([], [])
         total = Formula(
-            " + ".join([*(t.plain for t in terms), *more[0]]),
-            " + ".join([*(t.latex for t in terms), *more[1]]),
+            " + ".join(t.plain for t in terms) + self.more.plain,
+            " + ".join(t.latex for t in terms) + self.more.latex,
         )
         whole = Formula(f"Z = {total.plain}", f"Z = {total.latex}")
         lines.append(_equal(whole, raised.sum().item(), self.precision))
@@ -196,9 +205,8 @@ class _Row:
             (_in(weights[j].item(), self.precision), _vector(values[j].tolist(), self.precision))
             for j in self.keys
         ]
-        more = (["…"], [r"\cdots"]) if self.left_out else ([], [])
-        plain = " + ".join([*(f"{a.plain}×{v.plain}" for a, v in terms), *more[0]])
-        tex = " + ".join([*(rf"{a.latex} \times {v.latex}" for a, v in terms), *more[1]])
+        plain = " + ".join(f"{a.plain}×{v.plain}" for a, v in terms) + self.more.plain
+        tex = " + ".join(rf"{a.latex} \times {v.latex}" for a, v in terms) + self.more.latex
         result = _vector(self.numbers("head").tolist(), self.precision, whole=True)
         line = Formula(
             f"head_{self.head}[{self.row}] = {plain} ≈ {result.plain}",
