@@ -65,6 +65,11 @@ class Mask(ABC):
         """Whether the mask also adds something to the scores."""
         return False
 
+    @property
+    def by_distance(self) -> bool:
+        """Whether the rule depends on q - k only: the same for all samples, heads and places."""
+        return False
+
     def dense(self, frame: Frame) -> Allowed:
         """The rule written out as booleans, (B or 1, H or 1, Lq, Lk)."""
         b, h, q, k = frame.indices()
@@ -110,7 +115,7 @@ class And(Mask):
 
     @property
     def name(self) -> str:
-        return f"{_grouped(self.left, Or)} & {_grouped(self.right, Or)}"
+        return f"{_grouped(self.left, Or)} & {_grouped(self.right, And, Or)}"
 
     @property
     def biased(self) -> bool:
@@ -120,6 +125,10 @@ class And(Mask):
         parts = [m.bias(b, h, q, k) for m in (self.left, self.right)]
         known = [part for part in parts if part is not None]
         return sum(known[1:], known[0]) if known else None
+
+    @property
+    def by_distance(self) -> bool:
+        return self.left.by_distance and self.right.by_distance
 
     def resolve(self, frame: Frame) -> Mask:
         return And(self.left.resolve(frame), self.right.resolve(frame))
@@ -143,7 +152,11 @@ class Or(Mask):
 
     @property
     def name(self) -> str:
-        return f"{_grouped(self.left, And)} | {_grouped(self.right, And)}"
+        return f"{_grouped(self.left, And)} | {_grouped(self.right, And, Or)}"
+
+    @property
+    def by_distance(self) -> bool:
+        return self.left.by_distance and self.right.by_distance
 
     def resolve(self, frame: Frame) -> Mask:
         return Or(self.left.resolve(frame), self.right.resolve(frame))
@@ -165,6 +178,10 @@ class Not(Mask):
     @property
     def name(self) -> str:
         return f"~{_grouped(self.inner, And, Or)}"
+
+    @property
+    def by_distance(self) -> bool:
+        return self.inner.by_distance
 
     def resolve(self, frame: Frame) -> Mask:
         return Not(self.inner.resolve(frame))

@@ -23,6 +23,10 @@ class Causal(Mask):
     def name(self) -> str:
         return "causal()"
 
+    @property
+    def by_distance(self) -> bool:
+        return True
+
 
 def causal() -> Mask:
     """Each query attends to its own position and to earlier ones.

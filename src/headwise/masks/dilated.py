@@ -37,6 +37,10 @@ class Dilated(Mask):
         return f"dilated({self.left}, {self.right}, step={self.step})"
 
     @property
+    def by_distance(self) -> bool:
+        return True
+
+    @property
     def _reach(self) -> Window:
         return Window(self.left * self.step, self.right * self.step)
 

@@ -33,6 +33,10 @@ class Every(Mask):
     def name(self) -> str:
         return f"every({self.step})"
 
+    @property
+    def by_distance(self) -> bool:
+        return True
+
 
 def every(step: int) -> Mask:
     """Keys whose distance to the query, behind or ahead, is a multiple of ``step``.

@@ -24,6 +24,10 @@ class Full(Mask):
     def name(self) -> str:
         return "full()"
 
+    @property
+    def by_distance(self) -> bool:
+        return True
+
 
 def full() -> Mask:
     """Every query attends to every key: the attention of an encoder.

@@ -34,6 +34,10 @@ class Window(Mask):
     def name(self) -> str:
         return f"window({self.left}, {self.right})"
 
+    @property
+    def by_distance(self) -> bool:
+        return True
+
 
 def window(left: int, right: int) -> Mask:
     """Each query attends to ``left`` keys behind, its own key, and ``right`` keys ahead.
