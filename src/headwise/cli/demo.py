@@ -1,0 +1,123 @@
+"""``headwise demo``: everything headwise does, on built-in examples, in one report."""
+
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headwise.lang import Lang, Text
+
+if TYPE_CHECKING:
+    from headwise.document import Document
+
+SUMMARY = Text(
+    "Do everything once on built-in examples and leave one HTML report.",
+    "用内置示例把各项功能各做一遍，并生成一份 HTML 报告。",
+)
+
+REPORT = Path("headwise-demo.html")
+MODEL = "minilm"
+SENTENCE = "The keys that the teacher left on the table were hers, so she came back for them."
+TARGET = "headwise.MultiheadAttention"
+TITLE = Text(
+    "headwise: multi-head attention, read, proved and seen",
+    "headwise：读懂、验证、看见多头注意力",
+)
+ON_SCREEN = ("X", "A_1", "A_2", "Output")
+"""The matrices of the first example that the screen shows; the report has them all."""
+
+Say = Callable[[Text], None]
+
+
+def command(lang: Lang) -> click.Command:
+    """The word ``demo`` in the reader's language."""
+    said = Text("Where the report goes.", "报告写到哪里。")
+    output = click.Option(
+        ["--output"],
+        type=click.Path(path_type=Path),
+        default=REPORT,
+        show_default=True,
+        help=said.to(lang),
+    )
+    return click.Command(
+        "demo",
+        callback=lambda output: _run(output, lang),
+        params=[output],
+        help=SUMMARY.to(lang),
+        short_help=SUMMARY.to(lang),
+    )
+
+
+def _run(output: Path, lang: Lang) -> int:
+    from headwise.document import html, terminal
+    from headwise.document.files import write
+
+    def say(text: Text) -> None:
+        click.echo(f"headwise: {text.to(lang)} …", err=True)
+
+    fragments = []
+    for document, shown in _documents(say):
+        fragments.append(html.fragment(document))
+        click.echo(terminal.render(shown, lang))
+    write(output, html.page(TITLE, fragments, lang))
+    done = Text("the whole report, in English and Chinese", "完整报告（中英双语）")
+    click.echo(f"{done.to(lang)}: {output.resolve()}")
+    return 0
+
+
+def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:
+    """For each face the whole document, and the part of it that the screen shows."""
+    say(Text("explain: every number of 我 爱 你, two heads", "explain：我 爱 你，两个头，每个数"))
+    yield _explained()
+    say(Text("check: a worked example with two wrong numbers", "check：一篇有两处错误的计算实例"))
+    yield _checked()
+    say(Text(f"verify: {TARGET}", f"verify：{TARGET}"))
+    yield _verified()
+    yield _inspected(say)
+
+
+def _explained() -> tuple["Document", "Document"]:
+    import torch
+
+    from headwise.cli.explain import EXAMPLE, HEADS, TOKENS
+    from headwise.document import Document, Matrix
+    from headwise.explain.steps import steps
+    from headwise.explain.trace import trace
+
+    whole = steps(trace(torch.tensor(EXAMPLE, dtype=torch.float64), HEADS, tokens=TOKENS))
+    few = [b for b in whole.blocks if isinstance(b, Matrix) and b.symbol.plain in ON_SCREEN]
+    return whole, Document(whole.title, (whole.blocks[0], *few), whole.precision)
+
+
+def _checked() -> tuple["Document", "Document"]:
+    from headwise.explain.article import check
+    from headwise.explain.article.report import document
+
+    article = files("headwise.cli").joinpath("demo_article.md").read_text(encoding="utf-8")
+    report = document(check(article, source="demo_article.md"))
+    return report, report
+
+
+def _verified() -> tuple["Document", "Document"]:
+    from headwise.verify.loading import load
+    from headwise.verify.report import document
+    from headwise.verify.verdict import verify
+
+    report = document(verify(load(TARGET), TARGET))
+    return report, report
+
+
+def _inspected(say: Say) -> tuple["Document", "Document"]:
+    from headwise.document import Document, HeatMap
+    from headwise.heads.inspection import inspect
+    from headwise.heads.load import load
+    from headwise.heads.report import report
+
+    loaded = load(MODEL, say)
+    say(Text("inspect: every head on one sentence", "inspect：每个头在一个句子上"))
+    whole = report(inspect(loaded, SENTENCE))
+    shown = tuple(takewhile(lambda block: not isinstance(block, HeatMap), whole.blocks))
+    return whole, Document(whole.title, shown, whole.precision)
