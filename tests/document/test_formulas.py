@@ -26,6 +26,7 @@ def well_formed(markup):
         r"\begin{bmatrix}1\end {verbatim}",
         r"x $ y",
         r"x % y",
+        r"x & y",
         r"^^5cinput",
         r"\csname input\endcsname",
         r"{x",

@@ -1,5 +1,7 @@
 import math
 import re
+import shutil
+import subprocess
 
 import pytest
 from tests.document.attack import EMPTY, EVIL, everywhere
@@ -65,3 +67,15 @@ def test_a_heat_map_is_a_table_of_percentages_or_a_note():
 
 def test_empty_blocks_are_fine():
     assert "\\end{document}" in render(EMPTY)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("xelatex") is None, reason="xelatex is not installed")
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_it_compiles_whatever_the_text(tmp_path, lang):
+    blocks = [block for text in EVIL for block in everywhere(text).blocks]
+    (tmp_path / "a.tex").write_text(render(Document(same("t"), blocks), lang), encoding="utf-8")
+    words = ["xelatex", "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", "a.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert (tmp_path / "a.pdf").stat().st_size > 0

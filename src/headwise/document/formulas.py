@@ -63,7 +63,8 @@ def _draws(latex: str) -> bool:
     if not known or len(places) != begun or any(p not in ENVIRONMENTS for p in places):
         return False
     bare = _COMMAND.sub(" ", latex)
-    return not re.search(r"[$%#`\\]|\^\^", bare) and _balanced(bare)
+    loose = "&" in bare and not places  # columns stand inside an environment
+    return not loose and not re.search(r"[$%#`\\]|\^\^", bare) and _balanced(bare)
 
 
 def _balanced(bare: str) -> bool:

@@ -66,7 +66,7 @@ def render(document: Document, lang: Lang = "en") -> str:
     return (
         f"% !TeX program = xelatex\n\\documentclass{{{kind}}}\n"
         "\\usepackage[a4paper,margin=2.2cm]{geometry}\n\\usepackage{amsmath,amssymb}\n"
-        f"{cjk}\\setcounter{{MaxMatrixCols}}{{{LINE}}}\n\\setlength{{\\parindent}}{{0pt}}\n"
+        f"\\providecommand{{\\lt}}{{<}}\\providecommand{{\\gt}}{{>}}\n{cjk}\\setcounter{{MaxMatrixCols}}{{{LINE}}}\n\\setlength{{\\parindent}}{{0pt}}\n"
         f"\\setlength{{\\parskip}}{{6pt}}\n\\title{{{title}}}\n\\date{{}}\n"
         f"\\begin{{document}}\n\\maketitle\n\n{body}\n\n\\end{{document}}\n"
     )
@@ -169,7 +169,7 @@ def _line(formula: Formula) -> str:
     latex = math(formula)
     if latex:
         breaking = latex.replace(", ", r",\allowbreak ")
-        return f"\\hangindent=2em $\\displaystyle {breaking}$"
+        return f"{{\\raggedright\\hangindent=2em $\\displaystyle {breaking}$\\par}}"
     shown = escape(formula.plain)
     return f"\\hangindent=2em {shown}"
 
