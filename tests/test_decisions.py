@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from docs.draw import BLOCK, RECORDS, drawn
-from docs.pictures import PICTURES
 
 import headwise as hw
+from docs.draw import BLOCK, RECORDS, drawn
+from docs.pictures import PICTURES
 
 FILES = sorted(RECORDS.glob("0*.md"))
 ROOT = RECORDS.parent.parent

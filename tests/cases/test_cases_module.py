@@ -8,13 +8,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tests.nn.oracle import check, inputs
 from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadValue
 from headwise.nn import INITS
 from headwise.verify.budget import accept
+from tests.nn.oracle import check, inputs
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 HALVES = (torch.bfloat16, torch.float16)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.browser import open_page
 
 from headwise.cli import main
 from headwise.cli.explain import FORMATS, INITS, SUFFIXES
 from headwise.explain.trace import trace
 from headwise.nn.init import INITS as KNOWN_INITS
+from tests.browser import open_page
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.heads.tiny import HOSTILE, saved
 
 from headwise.cli import BAD_INPUT, main
+from tests.heads.tiny import HOSTILE, saved
 
 SENTENCE = "the cat sat on a mat"
 

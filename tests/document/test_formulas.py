@@ -3,11 +3,11 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.document.attack import EVIL
 
 from headwise.document import Formula
 from headwise.document.formulas import COMMANDS, math
 from headwise.document.mathml import mathml
+from tests.document.attack import EVIL
 
 
 def well_formed(markup):

@@ -7,13 +7,13 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from tests.browser import open_page
-from tests.document.attack import EMPTY, EVIL, everywhere
 
 from headwise.document import Document, Heading, HeatMap, Notice, Paragraph, html
 from headwise.document.html import fragment, pack, page, render
 from headwise.errors import MissingExtra
 from headwise.lang import Text, same
+from tests.browser import open_page
+from tests.document.attack import EMPTY, EVIL, everywhere
 
 
 class Reader(HTMLParser):

@@ -4,11 +4,11 @@ import shutil
 import subprocess
 
 import pytest
-from tests.document.attack import EMPTY, EVIL, everywhere
 
 from headwise.document import Document, Formula, HeatMap, Matrix, Paragraph, Working
 from headwise.document.latex import escape, render
 from headwise.lang import same
+from tests.document.attack import EMPTY, EVIL, everywhere
 
 
 def commands(source):

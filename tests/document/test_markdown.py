@@ -2,11 +2,11 @@ import math
 
 import pytest
 from markdown_it import MarkdownIt
-from tests.document.attack import EMPTY, EVIL, everywhere
 
 from headwise.document import Code, Document, Formula, Matrix, Paragraph, Working
 from headwise.document.markdown import render
 from headwise.lang import same
+from tests.document.attack import EMPTY, EVIL, everywhere
 
 READER = MarkdownIt("commonmark", {"html": True}).enable("table")
 

@@ -4,11 +4,11 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.document.attack import EVIL
 
 from headwise.document import numbers, shading
 from headwise.document.layout import slices
 from headwise.document.plain import clean, clean_lines
+from tests.document.attack import EVIL
 
 
 @pytest.mark.parametrize("text", EVIL)

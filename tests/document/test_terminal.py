@@ -2,11 +2,11 @@ import unicodedata
 
 import pytest
 from rich.cells import cell_len
-from tests.document.attack import EMPTY, EVIL, everywhere
 
 from headwise.document import Document, Formula, HeatMap, Matrix, Notice, Paragraph
 from headwise.document.terminal import render
 from headwise.lang import Text, same
+from tests.document.attack import EMPTY, EVIL, everywhere
 
 
 @pytest.mark.parametrize("text", EVIL)

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from tests.examples import HEADS, accept_with_gradients, every_mask, identity, tensors
 from torch.autograd import gradcheck, gradgradcheck
 
 import headwise as hw
@@ -11,6 +10,7 @@ from headwise.engines import ENGINES, eager, sdpa
 from headwise.errors import EngineRefused
 from headwise.reference import reference
 from headwise.verify.budget import accept
+from tests.examples import HEADS, accept_with_gradients, every_mask, identity, tensors
 
 BY_NAME = [pytest.param(engine, id=engine.NAME) for engine in ENGINES]
 

@@ -6,6 +6,15 @@ import math
 
 import pytest
 import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadType, BadValue
+from headwise.heads import capture as capture_file
+from headwise.heads import recorder as recorder_file
+from headwise.heads.capture import OWN, capture
+from headwise.heads.metrics import METRICS
+from headwise.heads.names import Head, Layer, parse_heads
+from headwise.verify.budget import accept
 from tests.heads.tiny import (
     ONE_STACK,
     PLAIN_ONLY,
@@ -21,15 +30,6 @@ from tests.heads.tiny import (
     mistral,
     t5,
 )
-from torch import Tensor, nn
-
-from headwise.errors import BadType, BadValue
-from headwise.heads import capture as capture_file
-from headwise.heads import recorder as recorder_file
-from headwise.heads.capture import OWN, capture
-from headwise.heads.metrics import METRICS
-from headwise.heads.names import Head, Layer, parse_heads
-from headwise.verify.budget import accept
 
 LENGTH, REAL = 13, 11
 

@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from tests.heads.tiny import HOSTILE, bart, bert, gpt2, saved, t5, tokenizer
 
 from headwise.document import HeatMap, Paragraph, Table, html, markdown, terminal
 from headwise.errors import BadFile, BadValue
@@ -19,6 +18,7 @@ from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
 from headwise.lang import LANGS
 from headwise.verify.budget import accept
+from tests.heads.tiny import HOSTILE, bart, bert, gpt2, saved, t5, tokenizer
 
 SENTENCE = "the cat sat on a mat"
 LONG = " ".join(["cat"] * 41)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.heads.tiny import saved
 
 from headwise.errors import BadFile, MissingExtra
 from headwise.heads import load as load_file
 from headwise.heads.load import load
 from headwise.lang import Text
+from tests.heads.tiny import saved
 
 
 @pytest.fixture(scope="module")

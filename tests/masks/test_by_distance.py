@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples import every_mask, identity
 
 import headwise as hw
 from headwise.masks import Mask
 from headwise.shapes import Frame
+from tests.examples import every_mask, identity
 
 LENGTH = 13
 

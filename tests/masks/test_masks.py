@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples import BATCH, HEADS, every_mask, identity
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.masks import MASKS, Mask, Tile, appended, every
 from headwise.shapes import Frame
+from tests.examples import BATCH, HEADS, every_mask, identity
 
 CPU = torch.device("cpu")
 

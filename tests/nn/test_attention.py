@@ -5,12 +5,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from tests.nn.oracle import B, E, H, L, S, Truth, against_torch, check, exact, inputs
 from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue, EngineRefused
 from headwise.verify.budget import accept
+from tests.nn.oracle import B, E, H, L, S, Truth, against_torch, check, exact, inputs
 
 WEIGHTS = {
     "averaged": {"need_weights": True},

@@ -7,12 +7,12 @@ import pickle
 
 import pytest
 import torch
-from tests.nn.oracle import E, H, against_torch, exact, inputs
 from torch import nn
 
 import headwise as hw
 from headwise.nn.packing import NAMES
 from headwise.verify.budget import accept
+from tests.nn.oracle import E, H, against_torch, exact, inputs
 
 COMBINATIONS = [
     {"bias": bias, "add_bias_kv": add_bias_kv, **sizes}

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.nn.oracle import Truth, exact, inputs
 from torch import nn
 
 import headwise as hw
 from headwise.verify.budget import accept
+from tests.nn.oracle import Truth, exact, inputs
 
 seeds = st.integers(0, 10_000)
 sizes = st.integers(1, 7)

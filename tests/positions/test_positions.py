@@ -4,15 +4,6 @@ import math
 
 import pytest
 import torch
-from tests.examples import (
-    DIM,
-    HEADS,
-    VALUE_DIM,
-    accept_with_gradients,
-    every_position,
-    named,
-    tensors,
-)
 
 import headwise as hw
 from headwise.call import Call
@@ -22,6 +13,15 @@ from headwise.positions import POSITIONS, Stage
 from headwise.reference import reference
 from headwise.shapes import Frame
 from headwise.verify.budget import accept
+from tests.examples import (
+    DIM,
+    HEADS,
+    VALUE_DIM,
+    accept_with_gradients,
+    every_position,
+    named,
+    tensors,
+)
 
 PLACES = [(5, 7, None), (7, 5, None), (3, 11, 2), (7, 7, None)]
 """Numbers of queries and keys, and an offset."""

@@ -14,29 +14,65 @@ from headwise.masks import (
     MASKS,
     Mask,
     appended,
+    block_sparse,
     causal,
+    dilated,
+    documents,
+    every,
+    fixed,
     from_tensor,
     full,
+    global_tokens,
     padding,
+    per_head,
+    prefix,
+    random_blocks,
+    strided,
     window,
 )
-from headwise.positions import POSITIONS, Learned, NoPosition, Position, Sinusoidal
+from headwise.positions import (
+    POSITIONS,
+    ALiBi,
+    Learned,
+    NoPosition,
+    Position,
+    Rotary,
+    Shaw,
+    Sinusoidal,
+    T5Bias,
+    TransformerXL,
+)
 from headwise.reference import reference
 
 BATCH, HEADS, QUERIES, KEYS, DIM, VALUE_DIM = 1, 2, 3, 5, 2, 3
 
 MASKED: dict[Callable[..., Mask], Mask] = {
     appended: appended(causal(), 1),
+    block_sparse: block_sparse(torch.eye(3).bool(), 2),
     causal: causal(),
+    dilated: dilated(1, 1, step=2),
+    documents: documents([3, 2]),
+    every: every(2),
+    fixed: fixed(2, 1),
     from_tensor: from_tensor(torch.tensor([[0.3, -torch.inf, 1.1, 0.2, -0.4]] * QUERIES), "q k"),
     full: full(),
+    global_tokens: global_tokens([0]),
     padding: padding([3]),
+    per_head: per_head([causal(), full()]),
+    prefix: prefix(2),
+    random_blocks: random_blocks(2, 1, seed=0),
+    strided: strided(2),
     window: window(1, 0),
 }
 POSITIONED: dict[type[Position], Position] = {
-    Learned: Learned(KEYS, DIM).double(),
+    ALiBi: ALiBi(HEADS),
+    Learned: Learned(KEYS, DIM),
     NoPosition: NoPosition(),
+    Rotary: Rotary(DIM, pairs="neighbours"),
+    Shaw: Shaw(1, DIM, value_dim=VALUE_DIM),
     Sinusoidal: Sinusoidal(DIM),
+    T5Bias: T5Bias(HEADS),
+    TransformerXL: TransformerXL(HEADS, DIM, embed_dim=7),
 }
 
 
@@ -63,9 +99,10 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def function(run: Callable[[Call], Tensor], mask: Mask, position: Position):
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attention(q: Tensor, k: Tensor, v: Tensor, *_parameters: Tensor) -> Tensor:
         placed = position(q, KEYS - QUERIES), position(k)
-        return run(replace(Call.of(q, k, v, mask=mask), q=placed[0], k=placed[1]))
+        call = Call.of(q, k, v, mask=mask, position=position)
+        return run(replace(call, q=placed[0], k=placed[1]))
 
     return attention
 
@@ -81,6 +118,11 @@ def test_first_and_second_derivatives(run, mask: Mask) -> None:
 @pytest.mark.parametrize("make", POSITIONED, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("run", [run_eager, run_reference])
 def test_derivatives_with_positions(run, make) -> None:
-    attention = function(run, causal(), POSITIONED[make])
-    assert gradcheck(attention, inputs())
-    assert gradgradcheck(attention, inputs())
+    position = POSITIONED[make].double()
+    with torch.no_grad():
+        for parameter in position.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    arguments = (*inputs(), *position.parameters())
+    attention = function(run, causal(), position)
+    assert gradcheck(attention, arguments)
+    assert gradgradcheck(attention, arguments)

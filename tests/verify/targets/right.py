@@ -101,9 +101,7 @@ class Heads(nn.Module):
 
     def __init__(self, n_embd, num_heads, head_size, block_size):
         super().__init__()
-        self.heads = nn.ModuleList(
-            [Head(n_embd, head_size, block_size) for _ in range(num_heads)]
-        )
+        self.heads = nn.ModuleList([Head(n_embd, head_size, block_size) for _ in range(num_heads)])
         self.proj = nn.Linear(n_embd, n_embd)
 
     def forward(self, x):
@@ -230,9 +228,9 @@ def adapter(x, weights, heads, mask=None):
     from torch.func import functional_call
 
     named = {
-        **{"alpha.weight": weights.q, "alpha.bias": weights.q_bias},
-        **{"beta.weight": weights.k, "beta.bias": weights.k_bias},
-        **{"gamma.weight": weights.v, "gamma.bias": weights.v_bias},
-        **{"delta.weight": weights.out, "delta.bias": weights.out_bias},
+        "alpha.weight": weights.q, "alpha.bias": weights.q_bias,
+        "beta.weight": weights.k, "beta.bias": weights.k_bias,
+        "gamma.weight": weights.v, "gamma.bias": weights.v_bias,
+        "delta.weight": weights.out, "delta.bias": weights.out_bias,
     }
     return functional_call(Strange(x.shape[-1], heads), named, (x, mask))
