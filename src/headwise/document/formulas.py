@@ -63,7 +63,7 @@ def _draws(latex: str) -> bool:
     if not known or len(places) != begun or any(p not in ENVIRONMENTS for p in places):
         return False
     bare = _COMMAND.sub(" ", latex)
-    loose = "&" in bare and not places  # columns stand inside an environment
+    loose = "&" in bare and not places  # columns stand between begin and end
     return not loose and not re.search(r"[$%#`\\]|\^\^", bare) and _balanced(bare)
 
 
