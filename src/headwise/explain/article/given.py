@@ -168,13 +168,27 @@ def _rank(statement: Statement) -> int:
 
 
 def _rows(statements: list[Statement]) -> list[Grid]:
-    """x_1 = [..], x_2 = [..]: the rows of the input one by one."""
+    """x_1 = [..], x_2 = [..], or a list under "the inputs": the rows of the input one by one."""
+    named = _sequence(statement for statement in statements if statement.own.keys == ("x",))
+    if named:
+        return named
+    near = [s for s in statements if not s.own.keys and not s.own.weight and _under_input(s)]
+    grids = [grid for s in near for grid in s.chain.grids[-1:] if grid.dims == 1 and grid.whole]
+    return [grid for grid in grids if grid.shape == grids[0].shape] if len(grids) > 1 else []
+
+
+def _under_input(statement: Statement) -> bool:
+    return next((hint.keys for hint in statement.around if hint.keys), ()) == ("x",)
+
+
+def _sequence(statements: Iterable[Statement]) -> list[Grid]:
+    """Numbered rows, each number once."""
     found: list[Grid] = []
     seen: set[int] = set()
     for statement in statements:
-        own, grids = statement.own, [g for g in statement.chain.grids if g.dims == 1 and g.whole]
-        ref = own.row or own.either or own.head
-        if own.keys != ("x",) or ref is None or not grids or ref.number in seen:
+        grids = [grid for grid in statement.chain.grids if grid.dims == 1 and grid.whole]
+        ref = statement.own.row or statement.own.either or statement.own.head
+        if ref is None or not grids or ref.number in seen:
             continue
         if found and grids[-1].shape != found[0].shape:
             break

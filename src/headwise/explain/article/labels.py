@@ -7,7 +7,16 @@ before or after scaling. Indices stay as they are written; `Bases` says what the
 import re
 from dataclasses import dataclass, fields, replace
 
-from headwise.explain.article.phrases import COLUMN, HEAD, ORDINALS, ROW, WORDS, composite, plain
+from headwise.explain.article.phrases import (
+    COLUMN,
+    HEAD,
+    ORDINALS,
+    ROW,
+    WORDS,
+    composite,
+    plain,
+    weight_named,
+)
 
 LONGEST = 300
 
@@ -123,6 +132,9 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
     weight = _weights(symbols)
     if weight is not None and not prose and not composite(flat):
         return weight
+    named = weight_named(flat)
+    if named:
+        return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
     found = combined([_symbol(m, flat, prose) for m in symbols])
     keys = composite(flat) or _meet(found.keys, hint.keys)
     whole = replace(replace(found, keys=keys).filled(hint), keys=keys)
@@ -134,6 +146,11 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
         whole = replace(whole, row=row, column=column, either=None)
     joined = keys[0] in ("concat", "output")
     return replace(whole, transposed=False, head=None if joined else whole.head)
+
+
+def read_words(text: str) -> Hint:
+    """What the words of a text say, leaving its symbols aside: they have labels of their own."""
+    return _words(plain(text[-LONGEST:]))
 
 
 def _meet(symbols: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from headwise.explain.article.tokens import Token, is_matrix, pairs, scan
 
 
+_ALIGNED = ("equation", "align", "gather", "split", "cases", "eqnarray", "multline", "math")
+_SECTIONS = {"\\section": 1, "\\subsection": 2, "\\subsubsection": 3, "\\paragraph": 4}
+
+
 @dataclass(frozen=True)
 class Line:
     """One line as it is read.
@@ -64,7 +68,7 @@ class _Cutter:
                 self._close(keep=token.kind == "row")
             self.display = self.display if token.kind == "row" else opens
         elif token.kind in ("begin", "end"):
-            self.display = token.kind == "begin"
+            self.display = token.kind == "begin" and any(kind in token.text for kind in _ALIGNED)
         elif token.kind != "col" or not self.display:
             self.current.append(token)
         return i + 1
@@ -78,6 +82,9 @@ class _Cutter:
         level = 0
         while level < len(tokens) and tokens[level].text == "#" and not self.code:
             level += 1
+        if tokens[0].text.rstrip("*") in _SECTIONS:
+            level, tokens = _SECTIONS[tokens[0].text.rstrip("*")], [tokens[0], *tokens]
+            tokens = [*[tokens[0]] * level, *tokens[2:]]
         tokens = _unmarked(tokens[level:])
         if tokens:
             self.lines.append(Line(tuple(tokens), level, self.code))
@@ -102,6 +109,13 @@ def _section(text: str) -> bool:
     return text.replace(".", "", 2).isdigit() and len(text) <= 4
 
 
+def is_array_row(line: Line) -> bool:
+    """Whether a line is one row of a table or of a block of numbers."""
+    if line.count("pipe") >= 2 or line.tokens[0].kind == "pipe":
+        return True
+    return len(line.tokens) > 1 and all(t.kind in ("num", "blocked", "comma") for t in line.tokens)
+
+
 def _joined(lines: list[Line]) -> list[Line]:
     """With a formula that goes on in the next line put together: ``= ..`` or ``.. =``."""
     found: list[Line] = []
@@ -109,7 +123,9 @@ def _joined(lines: list[Line]) -> list[Line]:
         before = found[-1] if found else None
         if before is None or line.heading or before.heading or not line.tokens:
             found.append(line)
-        elif line.tokens[0].kind == "rel" or before.tokens[-1].kind == "rel":
+        elif line.tokens[0].kind == "rel" or (
+            before.tokens[-1].kind == "rel" and not is_array_row(line)
+        ):
             found[-1] = Line(before.tokens + line.tokens, 0, line.code)
         else:
             found.append(line)

@@ -53,10 +53,10 @@ class Reading:
         """The share of its numbers that are wrong."""
         return self.wrong / max(self.count, 1)
 
-    @property
-    def cost(self) -> tuple[float, int, float]:
-        """Lower is likelier."""
-        return self.share + ASIDE * self.aside, self.rank, self.distance
+    def cost(self, known: int) -> tuple[float, int, float]:
+        """Lower is likelier; of ``known`` numbers, those it leaves open count as half wrong."""
+        share = (self.wrong + 0.5 * (known - self.count)) / max(known, 1)
+        return share + ASIDE * self.aside, self.rank, self.distance
 
 
 class Matcher:
@@ -76,7 +76,7 @@ class Matcher:
         keys = self._keys(statement)
         readings = [
             reading
-            for target in self._candidates(main, statement.own, keys)
+            for target in self._candidates(main, statement.own, keys, statement.chain.nodes)
             if (reading := self._reading(target, statement, keys, main)) is not None
         ]
         chosen = self._choose(readings, statement, keys)
@@ -94,7 +94,9 @@ class Matcher:
         shared = tuple(key for key in own.keys if key in form)
         return shared or form or own.keys
 
-    def _candidates(self, main: Grid, own: Hint, keys: tuple[str, ...]) -> list[Target]:
+    def _candidates(
+        self, main: Grid, own: Hint, keys: tuple[str, ...], nodes: list[Node]
+    ) -> list[Target]:
         self.work += 1
         columns = own.transposed or own.column is not None or main.dims == 1
         found = []
@@ -102,6 +104,8 @@ class Matcher:
             self.work += 1
             if (not keys or target.key in keys) and self._allowed(own, target):
                 found.append(target)
+        if not keys and any(map(_is_term, nodes)):
+            found += [t for t in self.catalog.terms(main) if self._allowed(own, t)]
         if self.work > MOST_READINGS:
             raise BadFile(
                 "FILE: too many arrays for an input of this size; cut out the worked example",
@@ -171,10 +175,12 @@ class Matcher:
         """How much a target disagrees with what is said before the statement."""
         cost, own, around = 0.0, statement.own, statement.around
         said = next((hint.keys for hint in around if hint.keys), ())
-        if not keys and said and target.key not in said:
+        if not keys and said and target.key not in (*said, "term"):
             cost += 1
         if own.head is None and target.head is not None:
-            ref = next((hint.head for hint in around if hint.head), None)
+            ref = next(
+                (r for hint in around if (r := hint.head or _matrix_index(hint, target))), None
+            )
             if ref is not None:
                 cost += not self._is_head(ref, target.head, self.catalog.heads)
             elif self.head is not None:
@@ -201,13 +207,14 @@ class Matcher:
         right = [r for r in near if r.wrong == 0 and r.count == known]
         if right and (not alone or keys or _said_keys(statement)):
             return min(right, key=lambda r: (r.aside, r.rank, r.distance))
-        best = min(near, key=lambda r: r.cost)
+        best = min(near, key=lambda r: r.cost(known))
         if alone:
             return best if keys and self._single(near, best) else None
         if keys:
             return best if best.wrong < best.count or self._single(near, best) else None
-        limit = PLAIN_SHARE if not _said_keys(statement) else 0.5
-        return best if best.share <= limit and best.count > 2 else None
+        if _said_keys(statement) and best.aside == 0:
+            return best if best.share <= 0.5 else None
+        return best if best.share <= PLAIN_SHARE and best.count > 2 else None
 
     def _single(self, readings: list[Reading], best: Reading) -> bool:
         """Whether the surroundings leave only one entry of the quantity to choose."""
@@ -218,6 +225,11 @@ class Matcher:
             if r.aside <= least and r.target.key == best.target.key
         }
         return len(places) == 1
+
+
+def _matrix_index(hint: Hint, target: Target) -> Ref | None:
+    """The index of Q_1 in the line before a matrix is its head."""
+    return hint.either if target.dims == 2 else None
 
 
 def _said_keys(statement: Statement) -> bool:
@@ -250,6 +262,13 @@ def _form(node: Node) -> tuple[str, ...]:
     if isinstance(node, Product) and len(node.factors) == 1:
         return _form(node.factors[0])
     return ()
+
+
+def _is_term(node: Node) -> bool:
+    """Whether a node is a number times a vector: one term of a weighted sum."""
+    return isinstance(node, Product) and sorted(
+        factor.dims for factor in node.factors if isinstance(factor, Grid)
+    ) == [0, 1]
 
 
 def _distance(grid: Grid, target: Target) -> float:

@@ -20,13 +20,13 @@ HEAD = _patterns(
     rf"第\s?({_COUNT})\s?个?\s?(?:注意力)?头",
     rf"头{_GAP}([0-9]{{1,3}}|[一二三四五六七八])(?![0-9.]|个)",
     rf"\b({_NTH})\s+(?:attention\s+)?head\b",
-    rf"\bhead{_GAP}(?:no\.?\s?|number\s)?([0-9]{{1,3}})(?![0-9.])",
+    rf"\bhead{_GAP}(?:[hi]\s?=\s?|no\.?\s?|number\s)?([0-9]{{1,3}})(?![0-9.])",
 )
 ROW = _patterns(
     rf"第\s?({_COUNT})\s?个?\s?(?:行|词|token|位置|字|单词|查询|句)",
     rf"(?:行|位置|词){_GAP}([0-9]{{1,3}})(?![0-9.])",
     rf"\b({_NTH})\s+(?:row|token|word|position|query|input)\b",
-    rf"\b(?:row|token|word|position|query|pos){_GAP}([0-9]{{1,3}})(?![0-9.])",
+    rf"\b(?:row|token|word|position|query|pos|input|output){_GAP}([0-9]{{1,3}})(?![0-9.])",
 )
 COLUMN = _patterns(
     rf"第\s?({_COUNT})\s?(?:列|个\s?键)",
@@ -60,6 +60,24 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
     )
 )
 """A pattern and the quantities it may mean, the likeliest first; the first found decides."""
+
+_OF = "quer(?:y|ies)|keys?|values?|outputs?"
+_NAMED = (
+    re.compile(rf"weights?\s(?:matrix\s)?for\s(?:the\s)?({_OF})", re.IGNORECASE),
+    re.compile(rf"\b({_OF})\s(?:projection|weights?)\b(?!\sof)", re.IGNORECASE),
+    re.compile(r"(查询|键|值|输出)的?(?:权重|投影)"),
+)
+_WHICH = {"q": "q", "k": "k", "v": "v", "o": "out", "查": "q", "键": "k", "值": "v", "输": "out"}
+
+
+def weight_named(flat: str) -> str:
+    """Which projection words name, as in "weights for the key"; "" for none."""
+    for pattern in _NAMED:
+        match = pattern.search(flat)
+        if match:
+            return _WHICH[match[1][0].lower()]
+    return ""
+
 
 _FORMULAS = tuple(
     (re.compile(source), keys)

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from headwise.explain.article.chains import Chain, chains
-from headwise.explain.article.labels import Hint, Ref, combined, read_label
+from headwise.explain.article.labels import Hint, Ref, combined, read_label, read_words
 from headwise.explain.article.lines import Line, cut
 from headwise.explain.article.nodes import Stack, leaves
 from headwise.explain.article.tables import table_chains, with_arrays
@@ -91,8 +91,10 @@ def _statement(chain: Chain, place: _Place) -> Statement:
         own = replace(own, head=Ref(own.head.number, "ordinal") if own.head else None)
     line = read_label(chain.before, prose=True)
     after = combined([read_label(words, prose=True) for words in chain.after])
-    for said in (after, line):
+    for said in (after, read_words(chain.before)):
         own = own.filled(replace(said, keys=(), either=None))
+    if not own.keys and not own.weight and place.lead:
+        own = replace(own, weight=place.lead[0].weight, bias=place.lead[0].bias)
     return Statement(chain, own, (line, *place.around(), after))
 
 

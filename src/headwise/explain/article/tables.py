@@ -2,7 +2,7 @@
 
 from headwise.explain.article.chains import Chain
 from headwise.explain.article.expression import Reader
-from headwise.explain.article.lines import Line
+from headwise.explain.article.lines import Line, is_array_row
 from headwise.explain.article.nodes import Cell, Grid, Node, Stack, vector
 from headwise.explain.article.numbers import printed
 from headwise.explain.article.tokens import Token, pairs
@@ -27,15 +27,11 @@ def with_arrays(lines: list[Line]) -> list[list[Line]]:
 def _kind(line: Line) -> str:
     if _is_row(line):
         return "table"
-    return "numbers" if _is_numbers(line) else ""
+    return "numbers" if is_array_row(line) else ""
 
 
 def _is_row(line: Line) -> bool:
-    return line.count("pipe") >= 2 or (line.tokens[0].kind == "pipe" and line.count("pipe") > 0)
-
-
-def _is_numbers(line: Line) -> bool:
-    return len(line.tokens) > 1 and all(t.kind in ("num", "blocked", "comma") for t in line.tokens)
+    return line.count("pipe") >= 2 or line.tokens[0].kind == "pipe"
 
 
 def table_chains(lines: list[Line], text: str) -> tuple[str, list[Chain]]:

@@ -20,6 +20,7 @@ _FACTORS = {
     "v": ("x", "W_v"), "Q": ("x", "W_q"), "K": ("x", "W_k"), "V": ("x", "W_v"),
     "output": ("concat", "W_out"),
 }  # fmt: skip
+_TERM = Text("weight times value", "权重乘值")
 _SHARED = ("x", "concat", "W_out")
 
 
@@ -116,6 +117,17 @@ class Catalog:
         if any(place not in self.tables for place in places):
             return None
         return places[0], places[1]
+
+    def terms(self, grid: Grid) -> Iterator[Target]:
+        """Each weight times its row of values, where that has the shape of a grid."""
+        for head in range(1, self.heads + 1):
+            values = self.tables["v", head]
+            if grid.shape != (len(values[0]),):
+                continue
+            for i, weights in enumerate(self.tables["softmax", head]):
+                for j, weight in enumerate(weights):
+                    row = [weight * value for value in values[j]]
+                    yield Target("term", head, i, j, [row], 1, label=_TERM)
 
     def fitting(self, grid: Grid, *, columns: bool) -> Iterator[Target]:
         """Every target of a grid's shape; columns and transposes only where they are asked for."""

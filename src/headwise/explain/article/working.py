@@ -48,6 +48,10 @@ def parts(node: Node, target: Target, catalog: Catalog) -> list[Part]:
         return _sum(node.terms, target, catalog)
     if isinstance(node, Stack | Symbol):
         return []
+    if target.key == "term" and target.row is not None and target.column is not None:
+        a = catalog.cell(("softmax", target.head), target.row, target.column, FACTOR)
+        b = catalog.row(("v", target.head), target.column, FACTOR)
+        return best(_orders(node, a, b, 1, catalog)) if len(node.factors) == 2 else []
     scaled = _times_scale(node, target, catalog)
     return scaled or _matrices(node, target, catalog) or _sum(((1, node),), target, catalog)
 
