@@ -161,7 +161,11 @@ def test_the_environment_changes_no_number(path):
 @pytest.mark.parametrize(
     ("folder", "catalogue", "beside"),
     [
-        ("masks", "headwise.masks:MASKS", {"base", "checks", "layout"}),
+        (
+            "masks",
+            "headwise.masks:MASKS",
+            {"base", "checks", "expression", "layout", "sizes", "tiles"},
+        ),
         ("positions", "headwise.positions:POSITIONS", {"base"}),
         ("engines", "headwise.engines:ENGINES", {"hidden"}),
         ("cli", "headwise.cli.words:WORDS", {"words"}),

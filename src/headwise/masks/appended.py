@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from headwise.errors import BadType, BadValue
 from headwise.masks.base import Mask, Tile
+from headwise.masks.checks import whole
 from headwise.shapes import Frame, Index, Truth
 
 
@@ -47,6 +49,13 @@ class Appended(Mask):
 
     def resolve(self, frame: Frame) -> Mask:
         own = frame.keys - self.count
+        if own < 0:
+            raise BadValue(
+                f"appended: made for {self.count} keys behind the others, called with "
+                f"{frame.keys} in all; they count among the keys",
+                f"appended：末尾有 {self.count} 个附加的键，调用时总共只有 {frame.keys} 个键；"
+                "附加的键也计入键数",
+            )
         return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
 
     def _inside(self, k: Index) -> Index:
@@ -64,10 +73,20 @@ def appended(mask: Mask, count: int) -> Mask:
     This is what a learned extra key (``add_bias_kv``) and an extra key of zeros
     (``add_zero_attn``) need: they have no position, and no mask hides them.
 
+    Raises:
+        BadType, BadValue: if it is no mask, the count is no integer or negative, or, when called,
+            if there are fewer keys.
+
     Example:
         >>> from headwise.masks import causal
         >>> frame = Frame(1, 1, queries=3, keys=4, offset=0, device=torch.device("cpu"))
         >>> appended(causal(), 1).dense(frame)[0, 0].int().tolist()
         [[1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
     """
+    if not isinstance(mask, Mask):
+        raise BadType(
+            f"appended: expected a mask, got {type(mask).__name__}; full() hides nothing",
+            f"appended：应为掩码，收到 {type(mask).__name__}；full() 不遮挡任何键",
+        )
+    whole("appended", "count", count, 0, ("add_bias_kv appends 1", "add_bias_kv 附加 1 个"))
     return Appended(mask, count)

@@ -11,16 +11,24 @@ from headwise.shapes import Index, Truth
 
 @dataclass(frozen=True, repr=False)
 class Fixed(Mask):
-    """The own block, and the last ``summary`` keys of every block."""
+    """The mask of `fixed`."""
 
     block: int
     summary: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
-        return (q // self.block == k // self.block) | (k % self.block >= self.block - self.summary)
+        own = q // self.block == k // self.block
+        return (k <= q) & (own | (k % self.block >= self.block - self.summary))
 
     def tile(self, q: range, k: range) -> Tile:
+        behind, kind = causal().tile(q, k), self._either_way(q, k)
+        if Tile.EMPTY in (behind, kind):
+            return Tile.EMPTY
+        return Tile.FULL if behind is kind is Tile.FULL else Tile.MIXED
+
+    def _either_way(self, q: range, k: range) -> Tile:
+        """What the rectangle holds, were later keys seen too."""
         own = {q[0] // self.block, q[-1] // self.block}
         blocks = {k[0] // self.block, k[-1] // self.block}
         first = self.block - self.summary
@@ -67,4 +75,4 @@ def fixed(block: int, summary: int) -> Mask:
             "with all of them it is causal()",
             f"fixed：summary 不能大于 block，收到 {summary} 和 {block}；取全部即 causal()",
         )
-    return causal() & Fixed(block, summary)
+    return Fixed(block, summary)

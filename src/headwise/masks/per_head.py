@@ -28,7 +28,7 @@ class PerHead(Mask):
 
     @property
     def name(self) -> str:
-        return f"per_head({', '.join(mask.name for mask in self.masks)})"
+        return f"per_head([{', '.join(mask.name for mask in self.masks)}])"
 
     @property
     def biased(self) -> bool:
@@ -67,7 +67,7 @@ def per_head(masks: Sequence[Mask]) -> Mask:
     Example:
         >>> from headwise.masks import causal, full
         >>> per_head([causal(), full()])
-        per_head(causal(), full())
+        per_head([causal(), full()])
     """
     for mask in masks:
         if not isinstance(mask, Mask):

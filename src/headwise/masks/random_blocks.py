@@ -11,6 +11,9 @@ from headwise.masks.block_sparse import BlockSparse
 from headwise.masks.checks import whole
 from headwise.shapes import Frame, Index, Truth
 
+MOST = 2**24
+"""Pairs of blocks that are drawn."""
+
 
 @dataclass(frozen=True, repr=False)
 class RandomBlocks(Mask):
@@ -39,6 +42,12 @@ class RandomBlocks(Mask):
     def resolve(self, frame: Frame) -> Mask:
         last = max(frame.keys, frame.queries + frame.offset, 1)
         rows, columns = -(-last // self.block), max(-(-frame.keys // self.block), 1)
+        if rows * columns > MOST:
+            raise BadValue(
+                f"random_blocks: expected at most {MOST} pairs of blocks, got {rows} x {columns}; "
+                "take larger blocks",
+                f"random_blocks：最多 {MOST} 对块，收到 {rows} x {columns}；请增大块的大小",
+            )
         return BlockSparse(self._draw(rows, columns), self.block)
 
     def _draw(self, rows: int, columns: int) -> Tensor:
@@ -63,7 +72,8 @@ def random_blocks(block: int, count: int, *, seed: int) -> Mask:
         seed: of the draw, at least 0.
 
     Raises:
-        BadType, BadValue: if an argument is no integer or too small.
+        BadType, BadValue: if an argument is no integer or too small, or, when called, if the
+            length has more than 2^24 pairs of blocks.
 
     Source: Zaheer et al. 2020 (BigBird), section 2, random attention.
 

@@ -1,0 +1,315 @@
+"""A mask read from the text that masks print, such as ``causal() & window(3, 0)``.
+
+The text is not trusted. Python's parser turns it into a tree and nothing in it is ever run: only
+calls of the masks in `headwise.masks.MASKS`, with literals, and ``& | ~`` have a meaning here.
+"""
+
+import ast
+import collections.abc
+import inspect
+import warnings
+from collections.abc import Callable
+from difflib import get_close_matches
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadValue, HeadwiseError
+from headwise.lang import Text, same
+from headwise.masks import MASKS
+from headwise.masks.base import Mask
+
+LONGEST = 4096
+"""Characters of an expression."""
+
+DEEPEST = 64
+"""Operators, calls and lists inside each other."""
+
+LARGEST = 2**31 - 1
+"""A number outside a list."""
+
+LARGEST_LISTED = 2**20
+"""A number in a list: it is a length or a position, and memory is taken for it."""
+
+LARGEST_SUM = 2**24
+"""The numbers of one list together."""
+
+EXAMPLE = "causal() & window(3, 0)"
+
+_FUNCTIONS: dict[str, Callable[..., Mask]] = {function.__name__: function for function in MASKS}
+_SHOWN = 40
+"""Characters of the text that a message repeats."""
+
+
+def parse(text: str) -> Mask:
+    """The mask that an expression makes: calls of masks, ``& | ~`` and parentheses.
+
+    Arguments are whole numbers, True and False, words in quotes, masks, and lists of them. A list
+    of True and False, and a list of lists, becomes a tensor.
+
+    Args:
+        text: what `repr` of a mask without tensors gives, or the like written by a person.
+
+    Raises:
+        BadValue: if something else stands there; the message says what and where.
+
+    Example:
+        >>> parse("~padding([3, 1]) | global_tokens([0], symmetric=False)")
+        ~padding([3, 1]) | global_tokens([0], symmetric=False)
+        >>> print(parse("from_tensor([[True, False], [True, True]])").draw(2))
+        ■ ·
+        ■ ■
+    """
+    if len(text) > LONGEST:
+        raise BadValue(
+            f"mask: expected an expression of at most {LONGEST} characters, got {len(text)}; "
+            "make a longer one in Python",
+            f"mask：表达式最多 {LONGEST} 个字符，收到 {len(text)} 个；更长的请在 Python 中构造",
+        )
+    if not text.strip():
+        raise BadValue(
+            f"mask: expected an expression such as {EXAMPLE}, got nothing; "
+            f"the masks are {', '.join(_FUNCTIONS)}",
+            f"mask：应为 {EXAMPLE} 这样的表达式，什么也没有收到；掩码有 {', '.join(_FUNCTIONS)}",
+        )
+    return _Reader(text).whole()
+
+
+class _Reader:
+    """Reads one expression; knows its text to say where in it something stands."""
+
+    def __init__(self, text: str) -> None:
+        flat = "".join(" " if character.isspace() else character for character in text)
+        self.line = flat.strip()
+        self.lead = len(flat) - len(flat.lstrip())
+
+    def whole(self) -> Mask:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about literals that are refused below
+                tree = ast.parse(self.line, mode="eval").body
+        except SyntaxError as error:
+            raise self.unreadable(error.offset) from None
+        except (RecursionError, MemoryError):
+            raise self.too_deep() from None
+        return self.mask(tree, 1)
+
+    def mask(self, node: ast.expr, depth: int) -> Mask:
+        value = self.value(node, depth)
+        if not isinstance(value, Mask):
+            raise self.wrong(node, Text(f"a mask such as {EXAMPLE}", f" {EXAMPLE} 这样的掩码"))
+        return value
+
+    def value(self, node: ast.expr, depth: int) -> Any:
+        """What a node stands for: a mask, a number, a word, a list or a tensor."""
+        if depth > DEEPEST:
+            raise self.too_deep()
+        match node:
+            case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
+                return self.pair(node, depth)
+            case ast.UnaryOp(op=ast.Invert()):
+                inner = self.mask(node.operand, depth + 1)
+                return self.built(node, lambda: ~inner)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(n))):
+                return -self.number(node, n)
+            case ast.Constant(value=int(n)):  # True and False too
+                return self.number(node, n)
+            case ast.Constant(value=str(word)):
+                return word
+            case ast.List():
+                return self.listed(node, depth)
+            case ast.Call(func=ast.Name()):
+                return self.call(node, depth)
+        raise self.unknown(node)
+
+    def pair(self, node: ast.BinOp, depth: int) -> Mask:
+        left, right = self.mask(node.left, depth + 1), self.mask(node.right, depth + 1)
+        both = isinstance(node.op, ast.BitAnd)
+        return self.built(node, lambda: left & right if both else left | right)
+
+    def number(self, node: ast.expr, value: int, most: int = LARGEST) -> int:
+        if value > most:
+            raise self.wrong(node, Text(f"a whole number up to {most}", f"不超过 {most} 的整数"))
+        return value
+
+    def listed(self, node: ast.List, depth: int) -> Any:
+        values = [self.value(element, depth + 1) for element in node.elts]
+        kinds = {bool if isinstance(v, bool) else type(v) for v in values}
+        if len({Mask if issubclass(kind, Mask) else kind for kind in kinds}) > 1:
+            raise self.wrong(
+                node,
+                Text(
+                    "a list of one kind: whole numbers, True and False, lists, or masks",
+                    "同一种内容的列表：整数、True 和 False、列表或掩码",
+                ),
+            )
+        if kinds == {int}:
+            for element, value in zip(node.elts, values, strict=True):
+                self.number(element, value, LARGEST_LISTED)
+            if sum(map(abs, values)) > LARGEST_SUM:
+                most = LARGEST_SUM
+                raise self.wrong(
+                    node, Text(f"numbers of at most {most} together", f"总和不超过 {most}")
+                )
+        return self.tensor(node, values) if kinds & {bool, list, Tensor} else values
+
+    def tensor(self, node: ast.List, values: list[Any]) -> Tensor:
+        """A list of True and False, or of lists, as a tensor."""
+        rows = [torch.as_tensor(value) for value in values]
+        alike = len({(row.shape, row.dtype) for row in rows}) == 1
+        if not alike or rows[0].dim() > 3 or rows[0].is_floating_point():  # [] is of floats
+            raise self.wrong(
+                node,
+                Text(
+                    "rows of one length, of whole numbers or of True and False",
+                    "长度相同的行，每行都是整数或都是 True 和 False",
+                ),
+            )
+        return torch.stack(rows)
+
+    def call(self, node: ast.Call, depth: int) -> Mask:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name not in _FUNCTIONS:
+            raise self.unknown(node.func)
+        function = _FUNCTIONS[name]
+        if any(isinstance(a, ast.Starred) for a in node.args) or not all(
+            word.arg for word in node.keywords
+        ):
+            raise self.wrong(node, same(_usage(function)))
+        given = [self.value(argument, depth + 1) for argument in node.args]
+        named = {str(word.arg): self.value(word.value, depth + 1) for word in node.keywords}
+        try:
+            bound = inspect.signature(function).bind(*given, **named)
+        except TypeError:
+            raise self.wrong(node, same(_usage(function))) from None
+        hints = get_type_hints(function)
+        for argument, value in bound.arguments.items():
+            if not _fits(value, hints[argument]):
+                kind = _words(hints[argument])
+                raise self.wrong(node, Text(f"{argument} = {kind.en}", f" {argument} = {kind.zh}"))
+        return self.built(node, lambda: function(*bound.args, **bound.kwargs))
+
+    def built(self, node: ast.expr, make: Callable[[], Mask]) -> Mask:
+        """What ``make`` makes; a mask's own complaint gets the place where it arose."""
+        try:
+            return make()
+        except HeadwiseError as error:
+            place = self.place(node)
+            raise BadValue(
+                f"mask: at character {place}: {error.text.en}",
+                f"mask：第 {place} 个字符处：{error.text.zh}",
+            ) from error
+
+    def unknown(self, node: ast.expr) -> BadValue:
+        """The error for what has no meaning here, with the way out that fits it."""
+        name = node.id if isinstance(node, ast.Name) else ""
+        if name in _FUNCTIONS:
+            usage = _usage(_FUNCTIONS[name])
+            return self.wrong(node, Text(f"{usage} with parentheses", f"带括号的 {usage}"))
+        if name:
+            close = get_close_matches(name, _FUNCTIONS, n=1)
+            listed = ", ".join(close or _FUNCTIONS)
+            return self.wrong(node, Text(f"one of the masks: {listed}", f"以下掩码之一：{listed}"))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            known = _FUNCTIONS.get(node.func.attr)
+            if known:
+                usage = _usage(known)
+                return self.wrong(node, Text(f"{usage} by itself", f"单独的 {usage}"))
+        if isinstance(node, ast.BoolOp | ast.BinOp | ast.UnaryOp | ast.Compare):
+            return self.wrong(node, Text("masks combined with & | ~", "用 & | ~ 组合的掩码"))
+        return self.wrong(
+            node,
+            Text(
+                f"calls of masks, whole numbers, True, False, words and lists, as in {EXAMPLE}",
+                f"掩码调用、整数、True、False、词和列表，例如 {EXAMPLE}",
+            ),
+        )
+
+    def wrong(self, node: ast.expr, expected: Text) -> BadValue:
+        raw = self.line.encode()
+        shown = raw[node.col_offset : node.end_col_offset].decode()
+        shown = repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…")
+        place = self.place(node)
+        return BadValue(
+            f"mask: expected {expected.en}, got {shown} at character {place}; "
+            "`headwise show` lists every mask",
+            f"mask：应为{expected.zh}，在第 {place} 个字符处收到 {shown}；"
+            "`headwise show` 列出所有掩码",
+        )
+
+    def place(self, node: ast.expr) -> int:
+        """Where in the text a node begins, in characters from 1."""
+        return self.lead + len(self.line.encode()[: node.col_offset].decode()) + 1
+
+    def unreadable(self, offset: int | None) -> BadValue:
+        """The error where Python's parser stops; it says 0 for the end and None for a NUL."""
+        first = 1 if offset is None else min(offset or len(self.line) + 1, len(self.line) + 1)
+        if "(<" in self.line:
+            shape = self.lead + self.line.index("(<") + 2
+            return BadValue(
+                "mask: expected every argument written out, got the shape of a tensor at "
+                f"character {shape}; write the tensor as a list",
+                f"mask：每个参数都应写全，在第 {shape} 个字符处收到张量的形状；请把张量写成列表",
+            )
+        place, shown = self.lead + first, repr(self.line[first - 1 :][:_SHOWN])
+        return BadValue(
+            f"mask: expected an expression such as {EXAMPLE}, cannot read on at character {place}, "
+            f"got {shown}; check parentheses, commas and quotes",
+            f"mask：应为 {EXAMPLE} 这样的表达式，读到第 {place} 个字符处无法继续，收到 {shown}；"
+            "请检查括号、逗号和引号",
+        )
+
+    def too_deep(self) -> BadValue:
+        return BadValue(
+            f"mask: expected at most {DEEPEST} operators and calls inside each other, got more; "
+            "make such a mask in Python",
+            f"mask：运算符和调用最多嵌套 {DEEPEST} 层，收到更多；请在 Python 中构造",
+        )
+
+
+def _usage(function: Callable[..., Mask]) -> str:
+    """How a mask is written: dilated(left, right, step=…)."""
+    parts = []
+    for parameter in inspect.signature(function).parameters.values():
+        free = parameter.default is parameter.empty
+        keyword = parameter.kind is parameter.KEYWORD_ONLY
+        value = "…" if free else repr(parameter.default)
+        parts.append(parameter.name if free and not keyword else f"{parameter.name}={value}")
+    return f"{function.__name__}({', '.join(parts)})"
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is what an annotation of a mask's arguments says."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner if isinstance(value, str) else False
+    if origin is collections.abc.Sequence:
+        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+    return type(value) is int if hint is int else isinstance(value, hint)
+
+
+def _words(hint: Any) -> Text:
+    """An annotation in a person's words."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        kinds = [_words(each) for each in inner if each is not NoneType]
+        return Text(" or ".join(k.en for k in kinds), "或".join(k.zh for k in kinds))
+    if origin is Literal:
+        return same(" | ".join(map(repr, inner)))
+    if origin is collections.abc.Sequence:
+        several = _SEVERAL[inner[0]]
+        return Text(f"a list of {several.en}", f"{several.zh}的列表")
+    return _ONE[hint]
+
+
+_ONE = {
+    int: Text("a whole number", "整数"),
+    bool: Text("True or False", "True 或 False"),
+    Mask: Text("a mask", "掩码"),
+    Tensor: Text("a list of lists or of True and False", "列表的列表，或 True 和 False 的列表"),
+}
+_SEVERAL = {int: Text("whole numbers", "整数"), Mask: Text("masks", "掩码")}
