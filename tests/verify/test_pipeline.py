@@ -13,7 +13,9 @@ from headwise.verify.pipeline import QUANTITIES, Pipeline
 from headwise.verify.steps import STEPS
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.position is None], ids=lambda case: case.name
+)
 def test_attend_equals_the_reference(case: Case) -> None:
     call = case.call(torch.float32, need=("weights", "logsumexp"))
     result, plain, exact = Pipeline().attend(call), reference(call, torch.float32), reference(call)

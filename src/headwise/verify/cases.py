@@ -7,7 +7,24 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call
-from headwise.masks import Mask, appended, causal, from_tensor, full, padding, window
+from headwise.masks import (
+    Mask,
+    appended,
+    block_sparse,
+    causal,
+    dilated,
+    documents,
+    from_tensor,
+    full,
+    global_tokens,
+    padding,
+    per_head,
+    prefix,
+    random_blocks,
+    strided,
+    window,
+)
+from headwise.positions import ALiBi, Position, Rotary, Shaw, T5Bias, TransformerXL
 
 Draw = Callable[..., Tensor]
 """Normal numbers in float64: ``draw(5, 7)``."""
@@ -31,6 +48,7 @@ class Case:
     dim: int = 11
     value_dim: int = 13
     scale: float | None = None
+    position: Callable[["Case", Draw], Position] | None = None
 
     def call(
         self, dtype: torch.dtype, *, seed: int = 0, need: Collection[str] = (), grad: bool = False
@@ -52,7 +70,17 @@ class Case:
         k = draw(self.batch, self.groups, self.keys, self.dim)
         v = draw(self.batch, self.groups, self.keys, self.value_dim)
         q, k, v = (x.to(dtype).requires_grad_(grad) for x in (q, k, v))
-        return Call.of(q, k, v, mask=self.mask(self, draw), scale=self.scale, need=need)
+        mask = self.mask(self, draw)
+        position = None if self.position is None else _seeded(self.position(self, draw), draw)
+        return Call.of(q, k, v, mask=mask, position=position, scale=self.scale, need=need)
+
+
+def _seeded(position: Position, draw: Draw) -> Position:
+    """The position with its parameters drawn, so that every dtype gets the same."""
+    with torch.no_grad():
+        for parameter in position.parameters():
+            parameter.copy_(draw(*parameter.shape))
+    return position
 
 
 def _lengths(case: Case, draw: Draw) -> Mask:
@@ -70,6 +98,11 @@ def _booleans(case: Case, draw: Draw) -> Mask:
 def _floats(case: Case, draw: Draw) -> Mask:
     bias = draw(case.heads, case.queries, case.keys)
     return from_tensor(bias.float().masked_fill(bias < -1.0, -torch.inf), "h q k")
+
+
+def _rotary(case: Case) -> Rotary:
+    """As many pairs as an odd head dim has room for."""
+    return Rotary(case.dim, pairs="halves", rotary_dim=case.dim // 2 * 2)
 
 
 CASES: tuple[Case, ...] = (
@@ -91,6 +124,29 @@ CASES: tuple[Case, ...] = (
     Case("one key/value head", lambda _c, _d: full(), heads=3, groups=1),
     Case("grouped heads, booleans", _booleans, heads=6, groups=2),
     Case("appended key", lambda _c, _d: appended(causal(), 1)),
+    Case("prefix", lambda _c, _d: prefix([3, 5])),
+    Case("documents", lambda _c, _d: documents([4, 3]) & causal()),
+    Case("a mask for each head", lambda _c, _d: per_head([causal(), window(1, 1), full()])),
+    Case(
+        "dilated window and global tokens",
+        lambda _c, _d: dilated(1, 1, step=2) | global_tokens([0]),
+    ),
+    Case("strided", lambda _c, _d: strided(3), queries=7),
+    Case("block sparse", lambda _c, _d: block_sparse(torch.eye(3).bool(), 3)),
+    Case("random blocks", lambda _c, _d: random_blocks(2, 1, seed=0) & causal(), queries=7),
+    Case("rotary", lambda _c, _d: causal(), position=lambda c, _: _rotary(c)),
+    Case("ALiBi", lambda _c, _d: causal(), position=lambda c, _: ALiBi(c.heads)),
+    Case("T5 bias", lambda _c, _d: full(), position=lambda c, _: T5Bias(c.heads)),
+    Case(
+        "Shaw, keys and values",
+        lambda _c, _d: padding([7, 0]),
+        position=lambda c, _: Shaw(2, c.dim, value_dim=c.value_dim),
+    ),
+    Case(
+        "Transformer-XL",
+        lambda _c, _d: window(3, 1),
+        position=lambda c, _: TransformerXL(c.heads, c.dim, embed_dim=17),
+    ),
     Case("many keys", lambda _c, _d: causal(), queries=67, keys=131, dim=17, value_dim=19),
 )
 """Every case there is."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from headwise.call import Call
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding, window
+from headwise.positions import Stage
 from headwise.reference import reference
 from headwise.verify.budget import Verdict, judge
 from headwise.verify.cases import CASES, Case
@@ -38,7 +39,7 @@ def gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
         if result is None:
             continue
         plain, exact = (steps.output for steps in steps_of(call))
-        leaves = {"q": call.q, "k": call.k, "v": call.v}
+        leaves = {"q": call.q, "k": call.k, "v": call.v, **dict(call.position.named_parameters())}
         for name, verdict in judge_gradients(result.output, plain, exact, leaves):
             yield f"{case.name}: {name}", verdict
 
@@ -95,6 +96,8 @@ def rows_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Where every value is 1 the output is 1, and 0 for a blind query."""
     for case in CASES:
         call = case.call(dtype)
+        if Stage.VALUES in call.position.stages:
+            continue
         call = replace(call, v=torch.ones_like(call.v))
         seen = call.allowed().any(-1, keepdim=True).expand(case.batch, case.heads, -1, -1)
         exact = seen.double().expand(-1, -1, -1, case.value_dim)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.lang import Text
+from headwise.positions import Stage
 from headwise.verify.budget import Verdict
 from headwise.verify.jobs import Job
 from headwise.verify.pipeline import Pipeline
@@ -82,7 +83,14 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
         trace = pipeline.run(job)
         return Outcome(trace["output"], trace["weights"])
 
-    return Subject(name, attend=pipeline.attend, module=module)
+    return Subject(name, attend=pipeline.attend, module=module, refuses=_positions)
+
+
+def _positions(what: Call | Job) -> Text | None:
+    """The pipeline has no step for a position."""
+    if isinstance(what, Call) and what.position.stages - {Stage.INPUT}:
+        return Text("it has no position", "它没有位置编码")
+    return None
 
 
 def attend(subject: Subject, call: Call) -> Result | None:

@@ -83,41 +83,43 @@ def first_difference(appeared: frozenset[str]) -> str | None:
 def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) -> bool:
     """Whole in some layout, or one head at a time."""
     whole = by_size.get(exact.numel(), [])
-    if any(_same(t, n, o) for n, o in _layouts(plain, exact) for t in whole):
+    if any(_same(t, plain, exact, order) for order in _orders(exact) for t in whole):
         return True
     if exact.dim() != 4 or exact.shape[1] == 1:
         return False
     single = by_size.get(exact[:, 0].numel(), [])
-    heads = range(exact.shape[1])
     return all(
-        any(_same(t, n, o) for n, o in _layouts(plain[:, h], exact[:, h]) for t in single)
-        for h in heads
+        any(
+            _same(t, plain[:, h], exact[:, h], order)
+            for order in _orders(exact[:, h])
+            for t in single
+        )
+        for h in range(exact.shape[1])
     )
 
 
-def _layouts(plain: Tensor, exact: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Every order of the axes; neighbours that a view would join are joined when compared."""
-    orders = permutations(range(exact.dim()))
-    return [(plain.permute(order), exact.permute(order)) for order in orders]
+def _orders(exact: Tensor) -> list[tuple[int, ...]]:
+    return list(permutations(range(exact.dim())))
 
 
-def _same(tensor: Tensor, plain: Tensor, exact: Tensor) -> bool:
-    if not _compatible(tuple(tensor.shape), tuple(exact.shape)):
+def _same(tensor: Tensor, plain: Tensor, exact: Tensor, order: tuple[int, ...]) -> bool:
+    """Whether a tensor is the quantity with its axes in this order.
+
+    The first two axes, batch and head or batch and length, may be joined in either order; the last
+    axes may not, or the projection before the split would pass for the split.
+    """
+    n, o = plain.permute(order), exact.permute(order)
+    shape, wanted = _sizes(tensor), _sizes(o)
+    joined = _sizes(o.flatten(0, 1)) if set(order[:2]) == {0, 1} else wanted
+    if shape not in (wanted, joined):
         return False
-    found, n, o = (_levelled(t.reshape(exact.shape)) for t in (tensor, plain, exact))
+    found, n, o = (_levelled(t.reshape(exact.permute(order).shape)) for t in (tensor, n, o))
     return judge(found, n.to(found.dtype), o).accepted
 
 
-def _compatible(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether a shape is the wanted one, with axes of 1 left out or neighbours joined."""
-    rest = [size for size in wanted if size != 1]
-    for size in (size for size in shape if size != 1):
-        product = 1
-        while rest and product < size:
-            product *= rest.pop(0)
-        if product != size:
-            return False
-    return not rest
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    """The shape without axes of size 1."""
+    return tuple(size for size in tensor.shape if size != 1)
 
 
 def _levelled(scores: Tensor) -> Tensor:

@@ -228,9 +228,13 @@ def adapter(x, weights, heads, mask=None):
     from torch.func import functional_call
 
     named = {
-        "alpha.weight": weights.q, "alpha.bias": weights.q_bias,
-        "beta.weight": weights.k, "beta.bias": weights.k_bias,
-        "gamma.weight": weights.v, "gamma.bias": weights.v_bias,
-        "delta.weight": weights.out, "delta.bias": weights.out_bias,
+        "alpha.weight": weights.q,
+        "alpha.bias": weights.q_bias,
+        "beta.weight": weights.k,
+        "beta.bias": weights.k_bias,
+        "gamma.weight": weights.v,
+        "gamma.bias": weights.v_bias,
+        "delta.weight": weights.out,
+        "delta.bias": weights.out_bias,
     }
     return functional_call(Strange(x.shape[-1], heads), named, (x, mask))

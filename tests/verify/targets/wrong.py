@@ -1,4 +1,5 @@
 """Wrong multi-head attentions: each class says its mistake by its name."""
+# ruff: noqa: N801, ARG002
 
 import math
 
@@ -203,8 +204,8 @@ class mask_inverted(Base):
         return super().forward(x, torch.ones(x.shape[1], x.shape[1]).tril() == 0)
 
 
-class bias_of_one_key(Base):
-    """Right without a mask; with one, it hides too much as well: no single mistake."""
+class masked_scores_grow(Base):
+    """Right without a mask; under one the scores grow: not in the catalogue."""
 
     def hide(self, scores, mask):
         return scores if mask is None else scores.masked_fill(~mask, -torch.inf) * 1.5

@@ -1,0 +1,119 @@
+"""The word verify: its exit status, its formats, its one line for bad input."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from headwise.cli import main
+
+TARGETS = Path(__file__).parent.parent / "verify" / "targets"
+RIGHT, WRONG = f"{TARGETS / 'right.py'}:PerHead", f"{TARGETS / 'wrong.py'}:no_scale_function"
+
+
+def test_accepted_is_status_0(capsys) -> None:
+    assert main(["--lang", "en", "verify", RIGHT]) == 0
+    said = capsys.readouterr().out
+    assert "accepted" in said
+    assert "runs the code of the target" in said
+
+
+@pytest.mark.parametrize(
+    ("lang", "words"),
+    [("en", "first step that differs: scale"), ("zh", "首先出现差异的步骤：scale")],
+)
+def test_wrong_is_status_1_and_names_step_and_mistake(capsys, lang: str, words: str) -> None:
+    assert main(["--lang", lang, "verify", WRONG]) == 1
+    said = capsys.readouterr().out
+    assert words in said
+    assert "no_scale" in said
+    assert "/ math.sqrt(head_dim)" in said
+
+
+def test_json_is_strict_and_complete(capsys) -> None:
+    assert main(["verify", WRONG, "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["accepted"] is False
+    assert found["step"] == "scale"
+    assert [[m["name"] for m in group] for group in found["mistakes"]] == [["no_scale"]]
+    assert {"check", "question", "passed", "trials", "times", "failed"} == set(found["checks"][0])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [("md", "#"), ("html", "<!"), ("json", "{"), ("txt", "v")]
+)
+def test_the_output_name_says_the_format(tmp_path: Path, capsys, suffix: str, start: str) -> None:
+    file = tmp_path / f"report.{suffix}"
+    assert main(["--lang", "en", "verify", RIGHT, "--output", str(file)]) == 0
+    assert file.read_text(encoding="utf-8").lower().startswith(start)
+    assert capsys.readouterr().out == ""
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+def test_what_the_target_prints_stays_out_of_the_report(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "loud.py"
+    file.write_text("print('hello')\ndef f(q, k, v):\n    print('here')\n    return v\n")
+    assert main(["verify", f"{file}:f", "--format", "json"]) == 1
+    said = capsys.readouterr()
+    json.loads(said.out)
+    assert "hello" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([f"{TARGETS / 'none.py'}:X"], "is no Python file"),
+        ([f"{TARGETS / 'right.py'}:None"], "has no 'None'"),
+        (["torch.pi"], "expected a class, a function or a module"),
+        ([], "expected either TARGET or --self-test"),
+        ([RIGHT, "--self-test"], "expected either TARGET or --self-test"),
+        ([RIGHT, "--embed-dim", "16"], "expected a multiple of heads"),
+        ([RIGHT, "--heads", "0"], "--heads"),
+        ([RIGHT, "--format", "latex"], "--format"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(capsys, words: list[str], said: str) -> None:
+    assert main(["--lang", "en", "verify", *words]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_an_unknown_module_shows_the_adapter(capsys) -> None:
+    assert main(["--lang", "en", "verify", f"{TARGETS / 'right.py'}:Strange"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[2] == "def attention(x, weights, heads, mask=None):"
+    assert lines[-1].startswith("error: target: no parameter is recognised")
+    assert len(lines) == 6
+
+
+@pytest.mark.slow
+def test_self_test(capsys) -> None:
+    assert main(["--lang", "en", "verify", "--self-test"]) == 0
+    said = capsys.readouterr().out
+    assert "each rejected by the check that names it" in said
+    assert "softmax_over_queries" in said
+
+
+def test_a_survivor_is_status_1(capsys, monkeypatch) -> None:
+    from headwise.lang import Text
+    from headwise.verify import gate
+    from headwise.verify.mistakes import Mistake
+
+    harmless = Mistake("harmless", "mix", Text("", ""), "", "", "one_key_copies", {})
+    check = gate.CHECKS[0]
+    finding = gate.Finding(check, trials=1, times=0.5, failed="")
+    tested = gate.SelfTest(((harmless, finding),), ((check, None),), ())
+    monkeypatch.setattr(gate, "self_test", lambda **_given: tested)
+    assert main(["--lang", "en", "verify", "--self-test", "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["survivors"] == ["harmless"]
+    assert found["idle"] == ["forward"]
+
+
+def test_progress_is_shown_on_a_terminal(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["--lang", "en", "verify", RIGHT]) == 0
+    assert "checking module_gradients" in capsys.readouterr().err
