@@ -289,6 +289,28 @@ def test_statistics_of_two_models_do_not_merge() -> None:
         three.statistics.merge(six.statistics)
 
 
+def test_a_capture_of_another_model_may_stand_inside() -> None:
+    model, other = bert(), llama()
+    with capture(model) as outer:
+        with capture(other) as inner:
+            answer(other, text())
+        answer(model, text())
+    assert (len(outer.statistics.heads()), len(inner.statistics.heads())) == (6, 12)
+
+
+def test_a_mask_may_differ_from_head_to_head() -> None:
+    """Head h of a (B, H, L, L) mask sees itself and h keys before; the capture tells them apart."""
+    i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
+    mask = torch.stack([(j <= i) & (i - j <= h) for h in range(3)])[None]
+    heads = parse_heads("L1H0,L1H1,L1H2")
+    model = bert()
+    with capture(model, heads=heads) as seen:
+        answer(model, {"input_ids": text()["input_ids"][:1], "attention_mask": mask})
+    for head in heads:
+        assert torch.equal(seen.allowed[head][0], mask[0, head.number])
+        assert torch.equal(seen.weights[head][0] > 0, mask[0, head.number])
+
+
 def test_another_model_inside_the_capture_is_not_measured() -> None:
     model, other = bert(), llama()
     with capture(model) as seen:
