@@ -27,6 +27,7 @@ RIGHT = {
     "Listed": ("may", full()),
     "Raw": (None, full()),
     "PerHead": (None, full()),
+    "Shifting": (None, full()),
     "function": ("may", full()),
     "adapter": ("may", full()),
 }
@@ -60,6 +61,11 @@ def test_a_right_attention_passes(name: str) -> None:
     encoding, base = RIGHT[name]
     assert report.conventions.base == base
     assert {form.encoding for form in report.conventions.forms} == ({encoding} - {None})
+
+
+def test_a_mask_that_is_not_understood_is_left_alone_and_said() -> None:
+    notes = [note.en for note in verify(target("Shifting")).notes]
+    assert "mask: how it takes a mask was not found, so no mask was given to it" in notes
 
 
 @pytest.mark.parametrize("module", [nn.MultiheadAttention, hw.MultiheadAttention])

@@ -195,7 +195,9 @@ def _with_forms(conventions: Conventions, job: Job) -> Conventions:
     for argument in conventions.runner.signature.masks:
         trials = _trials(conventions, job, argument)
         exact = [trial.form for trial in trials if _exact(trial)]
-        kept += [form for form in exact if form.encoding == exact[0].encoding] or _alike(trials)
+        kept += [form for form in exact if form.encoding == exact[0].encoding] or _alike(
+            trials, conventions.neutral
+        )
         certain = certain and bool(exact or any(_influential(trial) for trial in _one_each(trials)))
     return replace(conventions, forms=tuple(kept), certain=certain)
 
@@ -230,9 +232,13 @@ def _one_each(trials: list[_Trial]) -> list[_Trial]:
     return list({trial.form.encoding: trial for trial in reversed(trials)}.values())[::-1]
 
 
-def _alike(trials: list[_Trial]) -> list[Form]:
-    """Every shape of the encoding that fits best where none gives what the oracle gives."""
-    for fits in (_influential, _explained, bool):
+def _alike(trials: list[_Trial], must: bool) -> list[Form]:
+    """Every shape of the encoding that fits best where none gives what the oracle gives.
+
+    Where nothing fits the mask is left alone, rather than accuse the target of what was guessed;
+    unless it has to be given.
+    """
+    for fits in (_influential, _explained, *((bool,) if must else ())):
         for trial in _one_each(trials):
             if fits(trial):
                 return [t.form for t in trials if t.form.encoding == trial.form.encoding]

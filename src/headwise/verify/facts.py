@@ -27,6 +27,14 @@ def _calls(conventions: Conventions) -> list[Text]:
         notes.append(Text("it has no output projection", "它没有输出投影"))
     if conventions.base == causal():
         notes.append(Text("it hides the future by itself", "它自带因果掩码"))
+    unknown = set(runner.signature.masks) - {form.argument for form in conventions.forms}
+    notes += [
+        Text(
+            f"{argument}: how it takes a mask was not found, so no mask was given to it",
+            f"{argument}：未能得知它如何接受掩码，因此没有传入掩码",
+        )
+        for argument in sorted(unknown)
+    ]
     says = {
         "may": Text("True = may attend", "True = 可以关注"),
         "blocked": Text("True = blocked", "True = 遮住"),
