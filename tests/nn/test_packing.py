@@ -151,6 +151,27 @@ def test_projections_of_different_types_stay_apart():
     assert torch.equal(other.q_proj.weight, module.q_proj.weight)
 
 
+class Flat(nn.Module):
+    """Keeps its weight in one row, as 4-bit layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1, E * E))
+        self.bias = nn.Parameter(torch.randn(E))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_weight_of_another_shape_is_not_packed(name):
+    module, other = make(), make()
+    setattr(module, name, Flat())
+    setattr(other, name, Flat())
+    state = module.state_dict()
+    assert state[f"{name}.weight"].shape == (1, E * E)
+    assert not any(key.startswith("in_proj") for key in state)
+    other.load_state_dict(state, strict=True)
+    assert torch.equal(getattr(other, name).weight, getattr(module, name).weight)
+
+
 def test_a_parametrised_projection_keeps_its_keys():
     module, other = make(), make()
     for each in (module, other):

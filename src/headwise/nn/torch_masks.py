@@ -57,7 +57,7 @@ def from_torch(
         ■ ■ ·
         ■ ■ ·
     """
-    masks = []
+    masks: list[Mask] = []
     if attn_mask is not None:
         _check("attn_mask", attn_mask)
         if batched and attn_mask.dim() == 2:
@@ -65,7 +65,7 @@ def from_torch(
         masks.append(_attention(attn_mask, frame))
     if key_padding_mask is not None:
         _check("key_padding_mask", key_padding_mask)
-        masks += _padding(key_padding_mask, frame, batched)
+        masks.append(_padding(key_padding_mask, frame, batched))
     if is_causal:
         masks.append(causal())
     return masks
@@ -146,8 +146,8 @@ def _four_axes(mask: Tensor, frame: Frame) -> Tensor:
     raise _unfit(mask, frame)
 
 
-def _padding(mask: Tensor, frame: Frame, batched: bool) -> list[Mask]:
-    """What is blocked as a padding, what is added as a bias."""
+def _padding(mask: Tensor, frame: Frame, batched: bool) -> Mask:
+    """A padding, or a bias that every query of a sample shares."""
     expected = (frame.batch, frame.keys) if batched else (frame.keys,)
     if mask.shape != expected:
         letters = "(B, S)" if batched else "(S,)"
@@ -159,9 +159,9 @@ def _padding(mask: Tensor, frame: Frame, batched: bool) -> list[Mask]:
         )
     rows = (mask if batched else mask[None]).to(frame.device)
     if rows.dtype == torch.bool:
-        return [padding(~rows)]
+        return padding(~rows)
     bias = rows[:, None, None, :].expand(-1, -1, frame.queries, -1)
-    return [padding(_visible(rows)), FromTensor(bias, "b h q k", frame.offset)]
+    return FromTensor(bias, "b h q k", frame.offset)
 
 
 def _warn_of_padding(mask: Tensor, frame: Frame) -> None:
