@@ -86,7 +86,6 @@ def command(lang: Lang) -> click.Command:
         form: str,
         output: str | None,
     ) -> int:
-        from headwise.document.files import write
         from headwise.heads.inspection import inspect
         from headwise.heads.load import load
 
@@ -99,15 +98,23 @@ def command(lang: Lang) -> click.Command:
         loaded = load(model, progress)
         progress(Text("running it and measuring every head", "正在运行并测量每个头"))
         seen = inspect(loaded, words, heads=wanted, truncate=truncate)
-        written = _rendered(seen, form, lang)
-        if output is None:
-            click.echo(written, nl=not written.endswith("\n"))
-        else:
-            write(Path(output), written)
-            progress(Text(f"wrote {output}", f"已写入 {output}"))
+        _hand_over(_rendered(seen, form, lang), output, lang)
         return 0
 
     return run
+
+
+def _hand_over(written: str, output: str | None, lang: Lang) -> None:
+    """To stdout, or to a file, whose name is then said on stderr."""
+    from headwise.document.files import write
+    from headwise.document.plain import clean
+
+    if output is None:
+        click.echo(written, nl=not written.endswith("\n"))
+        return
+    write(Path(output), written)
+    done = Text(f"wrote {clean(output)}", f"已写入 {clean(output)}")
+    click.echo(done.to(lang), err=True)
 
 
 def _words(sentence: str | None, file: str | None) -> str:
