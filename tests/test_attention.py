@@ -97,3 +97,13 @@ def test_a_plan_chooses_what_attend_runs():
     assert hw.plan(q, k, v).engine == ENGINES[0].NAME == "sdpa"
     assert hw.plan(q, k, v, engine="eager").engine == "eager"
     assert hw.plan(*tensors(0, 0)).share == 0
+
+
+def test_a_plan_of_a_long_call_asks_for_large_rectangles():
+    x = torch.zeros(1).expand(1, 8, 2**17, 64)
+    side, mask = 2**17 // 128, hw.causal() & hw.padding([2**17 - 1])
+    plan = hw.plan(x, x, x, mask=mask)
+    below = side * (side - 1) // 2
+    assert plan.tiles == {"empty": below, "mixed": side, "full": below}
+    assert plan.share == (below + side) / side**2
+    assert f"{below:,} 空, {side:,} 混合, {below:,} 满" in plan.describe("zh")

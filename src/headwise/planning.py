@@ -1,6 +1,5 @@
 """What would run, and why: the EXPLAIN of an attention."""
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -11,10 +10,11 @@ from headwise.call import Call
 from headwise.engines import ENGINES
 from headwise.lang import Lang, Text
 from headwise.masks import Mask, Tile
+from headwise.masks.tiles import Tiles
 from headwise.positions import Position
 
-TILE = 128
-"""Side of the tiles that a plan counts."""
+KINDS = {"empty": Text("empty", "空"), "mixed": Text("mixed", "混合"), "full": Text("full", "满")}
+"""What a tile can be."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Plan:
 
     def describe(self, lang: Lang = "en") -> str:
         """The plan as text."""
-        tiles = ", ".join(f"{count} {kind}" for kind, count in self.tiles.items())
+        tiles = ", ".join(f"{count:,} {KINDS[k].to(lang)}" for k, count in self.tiles.items())
         rows = [
             (Text("engine", "引擎"), self.engine),
             *(
@@ -92,33 +92,16 @@ def plan(
         offset=offset,
         need=need or (),
     )
-    tiles, share = _tiles(call)
+    tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys
     chosen = choose(call, engine).NAME
     return Plan(
         engine=chosen,
         refused={e.NAME: e.why_not(call) for e in ENGINES if e.why_not(call)},
-        tiles=tiles,
-        share=share,
+        tiles={kind.value: tiles.count(kind) for kind in Tile},
+        share=(pairs - tiles.pairs(Tile.EMPTY)) / pairs if pairs else 0.0,
         flops=_flops(call),
         bytes=_bytes(call, chosen),
     )
-
-
-def _tiles(call: Call) -> tuple[dict[str, int], float]:
-    """Tiles by kind, and the share of pairs that stand in tiles which are not empty."""
-    frame, counts, pairs = call.frame, Counter[Tile](), 0
-    for q in _ranges(frame.queries, frame.offset):
-        for k in _ranges(frame.keys, 0):
-            kind = call.mask.tile(q, k)
-            counts[kind] += 1
-            pairs += len(q) * len(k) * (kind is not Tile.EMPTY)
-    whole = frame.queries * frame.keys
-    return {kind.value: counts[kind] for kind in Tile}, pairs / whole if whole else 0.0
-
-
-def _ranges(length: int, start: int) -> list[range]:
-    stop = start + length
-    return [range(i, min(i + TILE, stop)) for i in range(start, stop, TILE)]
 
 
 def _flops(call: Call) -> int:

@@ -1,0 +1,204 @@
+"""What the tiles of one call hold, without evaluating the rule: a grid of empty, mixed and full."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.masks.base import And, Mask, Not, Or, Tile
+from headwise.masks.padding import Padding
+from headwise.shapes import Frame, Index, Truth
+
+SIDE = 128
+"""Queries and keys of a tile, where nothing else is asked for."""
+
+AT_ONCE = 2**22
+"""Pairs that are evaluated at once."""
+
+_CODES = (Tile.EMPTY, Tile.MIXED, Tile.FULL)
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """The kinds of the tiles of one call. Make it with `Tiles.of`.
+
+    Attributes:
+        mask: the mask, resolved for the frame.
+        frame: the call's shape.
+        side: queries and keys of a tile; the last ones may be shorter.
+        kinds: (query tiles, key tiles) of int8 on the CPU: 0 empty, 1 mixed, 2 full.
+    """
+
+    mask: Mask
+    frame: Frame
+    side: int
+    kinds: Tensor
+
+    @classmethod
+    def of(cls, mask: Mask, frame: Frame, side: int = SIDE) -> "Tiles":
+        """Ask a resolved mask for all its tiles.
+
+        The parts of ``&``, ``|`` and ``~`` are asked apart. A mask that depends on the distance
+        only is asked once for each diagonal, padding once for each column, any other for a large
+        rectangle first and for its halves where that is mixed.
+
+        Example:
+            >>> from headwise.masks import causal
+            >>> frame = Frame(1, 1, queries=5, keys=5, offset=0, device=torch.device("cpu"))
+            >>> Tiles.of(causal(), frame, side=2).kinds.tolist()
+            [[1, 0, 0], [2, 1, 0], [2, 2, 2]]
+        """
+        rows, columns = -(-frame.queries // side), -(-frame.keys // side)
+        wanted = torch.ones(rows, columns, dtype=torch.bool)
+        return cls(mask, frame, side, _Grid(frame, side).kinds(mask, wanted))
+
+    def count(self, kind: Tile) -> int:
+        """How many tiles are of a kind."""
+        return int((self.kinds == _CODES.index(kind)).sum())
+
+    def pairs(self, kind: Tile) -> int:
+        """How many pairs of query and key stand in tiles of a kind, for one sample and head."""
+        rows, columns = self._lengths()
+        of_kind = (self.kinds == _CODES.index(kind)).long()
+        return int(rows @ (of_kind @ columns))
+
+    def seen(self) -> tuple[Tensor, Tensor]:
+        """How many keys each query sees, and how many queries each key is seen by.
+
+        Only mixed tiles are evaluated, some at a time.
+
+        Returns:
+            (B or 1, H or 1, Lq) and (B or 1, H or 1, Lk), integers on the CPU.
+        """
+        if self.mask.by_distance and self.kinds.numel():
+            return self._seen_by_distance()
+        rows, columns = self._lengths()
+        full = (self.kinds == 2).long()
+        by_query = (full @ columns)[None, None, :, None].repeat(1, 1, 1, self.side)
+        by_key = (rows @ full)[None, None, :, None].repeat(1, 1, 1, self.side)
+        for places, allowed in self._mixed():
+            if allowed.shape[:2] != by_query.shape[:2]:
+                by_query, by_key = (t.repeat(*allowed.shape[:2], 1, 1) for t in (by_query, by_key))
+            by_query.index_add_(2, places[:, 0], allowed.sum(-1).cpu())
+            by_key.index_add_(2, places[:, 1], allowed.sum(-2).cpu())
+        return (
+            by_query.flatten(2)[..., : self.frame.queries],
+            by_key.flatten(2)[..., : self.frame.keys],
+        )
+
+    def _seen_by_distance(self) -> tuple[Tensor, Tensor]:
+        """The same from the distances alone: sums of neighbours in one long row of them."""
+        queries, keys, offset = self.frame.queries, self.frame.keys, self.frame.offset
+        distance = torch.arange(offset - keys + 1, offset + queries)
+        none = torch.zeros((), dtype=torch.long)
+        allowed = self.mask.rule(none, none, distance, none).expand(len(distance))
+        before = torch.nn.functional.pad(allowed.long().cumsum(0), (1, 0))
+        by_query = before[keys:] - before[: len(before) - keys] if queries else distance[:0]
+        by_key = (
+            (before[queries:] - before[: len(before) - queries]).flip(0) if keys else none[None][:0]
+        )
+        return by_query[None, None], by_key[None, None]
+
+    def _mixed(self) -> Iterator[tuple[Tensor, Truth]]:
+        """Mixed tiles, some at a time: which (n, 2), and who may (B or 1, H or 1, n, m, m)."""
+        batch, heads, device = self.frame.batch, self.frame.heads, self.frame.device
+        b = torch.arange(batch, device=device).view(-1, 1, 1, 1, 1)
+        h = torch.arange(heads, device=device).view(-1, 1, 1, 1)
+        within = torch.arange(self.side, device=device)
+        mixed, start, many = (self.kinds == 1).nonzero(), 0, 1
+        while start < len(mixed):
+            places = mixed[start : start + many]
+            first = places.to(device) * self.side
+            q = first[:, 0, None, None] + within[:, None]
+            k = first[:, 1, None, None] + within
+            allowed = self._allowed(b, h, q, k)
+            start += many
+            many = max(1, AT_ONCE * many // allowed.numel())  # B and H count where they matter
+            yield places, allowed
+
+    def _allowed(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        """The rule, False outside the frame."""
+        queries, keys = self.frame.queries, self.frame.keys
+        inside = (q < queries) & (k < keys)
+        place = q.clamp(max=queries - 1) + self.frame.offset
+        allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
+        return allowed[(None,) * (5 - allowed.dim())]
+
+    def _lengths(self) -> tuple[Tensor, Tensor]:
+        """How many queries each row of tiles has, and keys each column."""
+        ends = (self.frame.queries, self.frame.keys)
+        return tuple(  # type: ignore[return-value]
+            (end - torch.arange(count) * self.side).clamp(max=self.side)
+            for end, count in zip(ends, self.kinds.shape, strict=True)
+        )
+
+
+class _Grid:
+    """Asks masks for the tiles of one frame."""
+
+    def __init__(self, frame: Frame, side: int) -> None:
+        self.frame, self.side = frame, side
+
+    def kinds(self, mask: Mask, wanted: Tensor) -> Tensor:
+        """The kind of each tile that is wanted, and anything for the others."""
+        match mask:
+            case And() | Or():
+                first, second = sorted((mask.left, mask.right), key=_dear)
+                known = self.kinds(first, wanted)
+                both, done = isinstance(mask, And), 0 if isinstance(mask, And) else 2
+                rest = self.kinds(second, wanted & (known != done))
+                joined = torch.minimum(known, rest) if both else torch.maximum(known, rest)
+                return torch.where(known == done, known, joined)
+            case Not():
+                return 2 - self.kinds(mask.inner, wanted)
+            case Padding():
+                codes = [self.code(mask, 0, 1, j, j + 1) for j in range(wanted.shape[1])]
+                return torch.tensor(codes, dtype=torch.int8).expand_as(wanted)
+        return self.by_diagonal(mask) if mask.by_distance else self.top_down(mask, wanted)
+
+    def by_diagonal(self, mask: Mask) -> Tensor:
+        """Whole tiles of one diagonal are alike; the last row and column may be shorter."""
+        queries, keys, side = self.frame.queries, self.frame.keys, self.side
+        rows, columns = -(-queries // side), -(-keys // side)
+        kinds = torch.zeros(rows, columns, dtype=torch.int8)
+        whole_rows, whole_columns = queries // side, keys // side
+        if whole_rows and whole_columns:
+            left = [(i, 0) for i in range(whole_rows - 1, 0, -1)]
+            top = [(0, j) for j in range(whole_columns)]
+            codes = [self.code(mask, i, i + 1, j, j + 1) for i, j in left + top]
+            diagonal = torch.arange(whole_columns) - torch.arange(whole_rows)[:, None]
+            alike = torch.tensor(codes, dtype=torch.int8)[diagonal + whole_rows - 1]
+            kinds[:whole_rows, :whole_columns] = alike
+        for i in range(rows):
+            for j in range(whole_columns if i < whole_rows else 0, columns):
+                kinds[i, j] = self.code(mask, i, i + 1, j, j + 1)
+        return kinds
+
+    def top_down(self, mask: Mask, wanted: Tensor) -> Tensor:
+        """A rectangle of tiles that is empty or full is not opened."""
+        kinds = torch.zeros(wanted.shape, dtype=torch.int8)
+        waiting = [(0, wanted.shape[0], 0, wanted.shape[1])]
+        while waiting:
+            q0, q1, k0, k1 = waiting.pop()
+            if q0 == q1 or k0 == k1 or not bool(wanted[q0:q1, k0:k1].any()):
+                continue
+            code = self.code(mask, q0, q1, k0, k1)
+            if code == 1 and (q1 - q0 > 1 or k1 - k0 > 1):
+                q, k = (q0 + q1 + 1) // 2, (k0 + k1 + 1) // 2
+                waiting += [(q0, q, k0, k), (q0, q, k, k1), (q, q1, k0, k), (q, q1, k, k1)]
+            elif code:
+                kinds[q0:q1, k0:k1] = code
+        return kinds
+
+    def code(self, mask: Mask, q0: int, q1: int, k0: int, k1: int) -> int:
+        """What a mask says of a rectangle of tiles."""
+        side, frame = self.side, self.frame
+        rows = range(q0 * side + frame.offset, min(q1 * side, frame.queries) + frame.offset)
+        columns = range(k0 * side, min(k1 * side, frame.keys))
+        return _CODES.index(mask.tile(rows, columns))
+
+
+def _dear(mask: Mask) -> bool:
+    """Whether a mask has to be asked tile by tile, so that another is better asked first."""
+    return not (mask.by_distance or isinstance(mask, Padding))
