@@ -1,0 +1,131 @@
+"""The gradients, a part at a time, from the output and the logsumexp over all parts.
+
+For weights P = exp(scores - logsumexp) of the pairs of a part, dV = Pᵀ dO and dS = P (dO Vᵀ - Δ),
+where Δ = rowsum(dO O) needs all parts and is known from the output. So each part's gradients are
+computed alone and added up.
+
+Source: Dao et al. 2022 (FlashAttention), appendix B.2.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headwise.call import softmax_dtype
+from headwise.engines.tiled import blocks
+from headwise.engines.tiled.forward import by_weights, most
+from headwise.engines.tiled.kernel import Given
+from headwise.engines.tiled.layers import parts
+from headwise.engines.tiled.parts import Part
+from headwise.engines.tiled.scores import added, values
+from headwise.engines.tiled.work import Work
+
+SIDE = 128
+"""Rows of a block of queries."""
+
+
+def backward(work: Work, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v where the bias is fixed.
+
+    Args:
+        work: the attention.
+        given: over all keys; the logsumexp is -inf on blind rows.
+    """
+    wide = softmax_dtype(work.q.dtype)
+    dq, dk, dv = (torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v))
+    seen = _seen(given)
+    plan = parts(work.mask, work.frame, SIDE)
+    for part in plan:
+        for chunk in part.chunks(most(work, part)):
+            q, k, v = _take(work, chunk)
+            extra = added(work, chunk, chunk.queries.take(work.asked))
+            own = _own(seen, chunk)
+            for into, rows, gradient in zip(
+                (dq, dk, dv),
+                (chunk.queries, chunk.keys, chunk.keys),
+                blocks.backward(own, q, k, v, extra.scores, work.scale),
+                strict=True,
+            ):
+                rows.add(into, gradient)
+    if _lonely(plan):
+        dq, dk = torch.zeros_like(dq), torch.zeros_like(dk)
+    return dq.to(work.q.dtype), dk.to(work.k.dtype), dv.to(work.v.dtype)
+
+
+def backward_of_all(
+    work: Work, given: Given, grad_logsumexp: Tensor | None, learned: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients of q, k, v and the queries as asked, and of what the bias is made of.
+
+    Each part's weights are written out, and differentiated through the function
+    sum(dO O) - sum((Δ - dlogsumexp) P) with the logsumexp held, whose derivative in the scores is
+    P (dO Vᵀ - Δ + dlogsumexp): that of the attention.
+
+    Args:
+        work: the attention.
+        given: over all keys; the logsumexp is -inf on blind rows.
+        grad_logsumexp: (B, H, Lq), or None.
+        learned: tensors that the bias, or what is added to the values, depends on.
+    """
+    wide = softmax_dtype(work.q.dtype)
+    own = [torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v, work.asked)]
+    others = [torch.zeros_like(t, dtype=wide) for t in learned]
+    held = (given.grad.to(wide) * given.output.to(wide)).sum(-1)
+    held = held if grad_logsumexp is None else held - grad_logsumexp
+    seen = _seen(given)
+    for part in parts(work.mask, work.frame, SIDE):
+        for chunk in part.chunks(max(1, most(work, part) // 4)):
+            gradients = _by_part(work, chunk, seen, held, learned)
+            rows = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
+            for into, where, gradient in zip(own, rows, gradients[:4], strict=True):
+                if gradient is not None:
+                    where.add(into, gradient.to(wide))
+            for into, gradient in zip(others, gradients[4:], strict=True):
+                if gradient is not None:
+                    into += gradient
+    return own, others
+
+
+def _by_part(
+    work: Work, part: Part, given: Given, held: Tensor, learned: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of one part, in blocks for q, k, v and asked."""
+    own, held = _own(given, part), part.queries.take(held[..., None])
+    with torch.enable_grad():
+        inputs = [
+            rows.detach().requires_grad_()
+            for rows in (*_take(work, part), part.queries.take(work.asked))
+        ]
+        q, k, v, asked = inputs
+        extra = added(work, part, asked)
+        shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
+        output = blocks.mixed(shares, v)
+        if by_weights(work):
+            output = output + values(work, part, shares)
+        total = (own.grad * output).sum() - (held * shares.sum(-1, keepdim=True)).sum()
+        return torch.autograd.grad(total, [*inputs, *learned], allow_unused=True)
+
+
+def _lonely(plan: Sequence[Part]) -> bool:
+    """Whether no query sees more than one key: its weight is 1, whatever the score."""
+    narrow = all(
+        part.keys.size == 1 or (part.band is not None and len(part.band.allowed) == 1)
+        for part in plan
+    )
+    return narrow and not any(part.layer for part in plan)
+
+
+def _seen(given: Given) -> Given:
+    """With logsumexp +inf on blind rows, (B, H, Lq, 1): their weights are 0."""
+    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
+    return Given(given.grad, given.output, sums[..., None])
+
+
+def _own(given: Given, part: Part) -> Given:
+    take = part.queries.take
+    return Given(take(given.grad), take(given.output), take(given.logsumexp)[..., 0])
+
+
+def _take(work: Work, part: Part) -> tuple[Tensor, Tensor, Tensor]:
+    return part.queries.take(work.q), part.keys.take(work.k), part.keys.take(work.v)

@@ -1,0 +1,112 @@
+"""Many blocks of queries, each with its own block of keys, in as few kernel calls as possible.
+
+Shapes have five axes: q (B, H, n, r, D), k (B, G, n, m, D), where n counts blocks; the kernel has
+four. One block has its axis dropped. With one mask for all samples and a key head for every head,
+(B, H) fold into one axis and the blocks stand where the kernel has its heads. Otherwise each sample
+is a call of its own, its blocks the batch, so that heads may share keys without a copy of them.
+"""
+
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from headwise.engines.tiled import kernel
+from headwise.engines.tiled.kernel import Given
+
+
+class Way(Enum):
+    """How five axes become four."""
+
+    ONE = "one block"
+    FOLD = "samples and heads folded"
+    EACH = "each sample apart"
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r).
+
+    Args:
+        q, k, v: the blocks.
+        added: (B or 1, H or 1, n or 1, r, m), or None.
+        scale: the factor on the scores.
+    """
+    way, samples = way_of(q, k, v, added), q.shape[0]
+    calls = zip(*(_apart(t, way) for t in (q, k, v)), _masks(added, way, samples), strict=True)
+    outputs, sums = zip(*(kernel.forward(*call, scale) for call in calls), strict=True)
+    return _together(outputs, way, samples), _together(sums, way, samples)
+
+
+def backward(
+    given: Given, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the blocks; what is given has blocks too."""
+    way, samples = way_of(q, k, v, added), q.shape[0]
+    results = (given.grad, given.output, given.logsumexp)
+    calls = zip(
+        zip(*(_apart(t, way) for t in results), strict=True),
+        *(_apart(t, way) for t in (q, k, v)),
+        _masks(added, way, samples),
+        strict=True,
+    )
+    gradients = [kernel.backward(Given(*own), *call, scale) for own, *call in calls]
+    dq, dk, dv = (_together(each, way, samples) for each in zip(*gradients, strict=True))
+    return dq, dk, dv
+
+
+def weights(q: Tensor, k: Tensor, added: Tensor | None, logsumexp: Tensor, scale: float) -> Tensor:
+    """exp(scores - logsumexp), (B, H, n, r, m): the weights, by matrix products."""
+    way, samples = way_of(q, k, k, added), q.shape[0]
+    calls = zip(
+        *(_apart(t, way) for t in (q, k, logsumexp)), _masks(added, way, samples), strict=True
+    )
+    parts = tuple(
+        (kernel.plain_scores(one, keys, mask, scale) - sums[..., None]).exp()
+        for one, keys, sums, mask in calls
+    )
+    return _together(parts, way, samples)
+
+
+def mixed(shares: Tensor, v: Tensor) -> Tensor:
+    """Weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
+    way, samples = way_of(shares, v, v, None), shares.shape[0]
+    calls = zip(*(_apart(t, way) for t in (shares, v.to(shares.dtype))), strict=True)
+    return _together(tuple(kernel.grouped(*call) for call in calls), way, samples)
+
+
+def way_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Way:
+    """The way that these blocks go."""
+    if q.shape[2] == 1:
+        return Way.ONE
+    shared = added is None or added.shape[0] == added.shape[1] == 1
+    evenly = all(t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1) for t in (q, k, v))
+    return Way.FOLD if shared and evenly and q.shape[1] == k.shape[1] else Way.EACH
+
+
+def _apart(blocks: Tensor, way: Way) -> list[Tensor]:
+    if way is Way.ONE:
+        return [blocks[:, :, 0]]
+    if way is Way.FOLD:
+        return [blocks.flatten(0, 1)]
+    return [sample.transpose(0, 1) for sample in blocks]
+
+
+def _together(parts: tuple[Tensor, ...], way: Way, samples: int) -> Tensor:
+    if way is Way.ONE:
+        return parts[0].unsqueeze(2)
+    if way is Way.FOLD:
+        return parts[0].unflatten(0, (samples, -1))
+    turned = [part.transpose(0, 1) for part in parts]
+    return turned[0][None] if samples == 1 else torch.stack(turned)
+
+
+def _masks(added: Tensor | None, way: Way, samples: int) -> list[Tensor | None]:
+    if added is None:
+        return [None] * (samples if way is Way.EACH else 1)
+    if way is Way.ONE:
+        return [added[:, :, 0]]
+    if way is Way.FOLD:
+        return [added[0]]
+    return [sample.transpose(0, 1) for sample in added.expand(samples, -1, -1, -1, -1)]

@@ -1,0 +1,78 @@
+"""The output and the logsumexp, a part at a time."""
+
+import torch
+from torch import Tensor
+
+from headwise.call import softmax_dtype
+from headwise.engines.tiled import blocks, kernel
+from headwise.engines.tiled.layers import parts
+from headwise.engines.tiled.parts import Part
+from headwise.engines.tiled.scores import added, values
+from headwise.engines.tiled.work import Work
+from headwise.positions import Stage
+
+SIDE = 64
+"""Rows of a block of queries."""
+
+SCORES = 1 << 22
+"""Scores that may be written out at once, over all samples and heads."""
+
+ROWS = 1 << 20
+"""Numbers of the output that one kernel call gives."""
+
+
+def forward(work: Work) -> tuple[Tensor, Tensor]:
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf where blind."""
+    shape, wide = work.q.shape[:3], softmax_dtype(work.q.dtype)
+    plan = parts(work.mask, work.frame, SIDE)
+    merges = any(part.layer for part in plan)
+    output = work.v.new_zeros(*shape, work.v.shape[3], dtype=wide if merges else work.v.dtype)
+    logsumexp = work.q.new_full((*shape, 1), -torch.inf, dtype=wide)
+    for part in plan:
+        for chunk in part.chunks(most(work, part)):
+            _merge(output, logsumexp, chunk, _run(work, chunk))
+    return output.to(work.v.dtype), logsumexp[..., 0]
+
+
+def most(work: Work, part: Part) -> int:
+    """How many pairs of a part to compute at once, so that memory stays O(L)."""
+    heads = work.frame.batch * work.frame.heads
+    rows = max(1, ROWS // (heads * work.v.shape[3])) * part.keys.size
+    written = not kernel.fused(work.q) or work.mask.biased or bool(work.position.stages)
+    if written:
+        return max(1, min(SCORES // heads, rows))
+    return max(1, rows if part.mask is None else min(SCORES, rows))
+
+
+def by_weights(work: Work) -> bool:
+    """Whether the weights themselves are needed, which the fused kernel does not give."""
+    return Stage.VALUES in work.position.stages
+
+
+def _run(work: Work, part: Part) -> tuple[Tensor, Tensor]:
+    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
+    q, k, v = part.queries.take(work.q), part.keys.take(work.k), part.keys.take(work.v)
+    extra = added(work, part, part.queries.take(work.asked))
+    output, logsumexp = blocks.forward(q, k, v, extra.scores, work.scale)
+    if by_weights(work):
+        safe = logsumexp if extra.blind is None else logsumexp.masked_fill(extra.blind, torch.inf)
+        shares = blocks.weights(q, k, extra.scores, safe, work.scale)
+        output = output + values(work, part, shares).to(output.dtype)
+    if extra.blind is not None:
+        logsumexp = logsumexp.masked_fill(extra.blind, -torch.inf)
+    return output, logsumexp[..., None]
+
+
+def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Tensor]) -> None:
+    """Write a part of the first layer; weigh any other against what stands there."""
+    more, its_sum = new
+    if not part.layer:
+        part.queries.put(output, more)
+        part.queries.put(logsumexp, its_sum)
+        return
+    old, old_sum = part.queries.take(output), part.queries.take(logsumexp)
+    total = torch.logaddexp(old_sum, its_sum)
+    floor = torch.where(total == -torch.inf, 0.0, total)
+    joined = old * (old_sum - floor).exp() + more * (its_sum - floor).exp()
+    part.queries.put(output, joined)
+    part.queries.put(logsumexp, total)

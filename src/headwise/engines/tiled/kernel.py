@@ -1,0 +1,140 @@
+"""Attention of some queries to some keys: PyTorch's fused CPU kernel, or plain products.
+
+Both give the output and the logsumexp of the masked scores; both take ``added``, what is added to
+the scaled scores, -inf where a query may not attend, in the softmax dtype: the fused kernel is
+silently wrong for float64 queries under a float32 mask. A row that sees no key gets output 0, and
+a logsumexp that means nothing: 0 from the fused kernel. Whoever calls knows which rows are blind.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import softmax_dtype
+
+FUSED = "_scaled_dot_product_flash_attention_for_cpu"
+FUSED_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a row of results came from: the gradient, the output and the logsumexp.
+
+    Attributes:
+        grad: of the output, (B, H, n, Dv).
+        output: (B, H, n, Dv), over *all* keys that the row sees, not over these alone.
+        logsumexp: (B, H, n), likewise; +inf on blind rows, which makes their weights 0.
+    """
+
+    grad: Tensor
+    output: Tensor
+    logsumexp: Tensor
+
+
+def fused(q: Tensor) -> bool:
+    """Whether PyTorch has the fused kernel here. It is private, so it may not be there."""
+    known = hasattr(torch.ops.aten, FUSED) and hasattr(torch.ops.aten, FUSED_BACKWARD)
+    return known and q.device.type == "cpu" and q.dtype in _FLOATS
+
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output (B, H, n, Dv) and logsumexp (B, H, n) of q (B, H, n, D), k (B, G, m, D), v.
+
+    Args:
+        q, k, v: the queries, keys and values; the last stride of each is 1.
+        added: (B or 1, H or 1, n, m), or None for nothing.
+        scale: the factor on the scores.
+    """
+    if fused(q) and q.shape[-1] == v.shape[-1]:
+        output, logsumexp = getattr(torch.ops.aten, FUSED)(
+            q, k, v, attn_mask=_even(added), scale=scale
+        )
+        return output, logsumexp
+    return plain_forward(q, k, v, added, scale)
+
+
+def backward(
+    given: Given, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v that these pairs contribute."""
+    if fused(q) and q.shape[-1] == v.shape[-1]:
+        dq, dk, dv = getattr(torch.ops.aten, FUSED_BACKWARD)(
+            given.grad,
+            q,
+            k,
+            v,
+            given.output,
+            given.logsumexp,
+            0.0,
+            False,
+            attn_mask=_even(added),
+            scale=scale,
+        )
+        return dq, dk, dv
+    return plain_backward(given, q, k, v, added, scale)
+
+
+def plain_forward(
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """`forward` by matrix products, in the softmax dtype."""
+    scores = plain_scores(q, k, added, scale)
+    peak = scores.amax(-1, keepdim=True)
+    peak = torch.where(peak == -torch.inf, 0.0, peak)
+    raised = (scores - peak).exp()
+    total = raised.sum(-1, keepdim=True)
+    logsumexp = (peak + total.log())[..., 0]
+    output = grouped(raised / torch.where(total == 0, 1.0, total), v.to(raised.dtype))
+    return output.to(q.dtype), logsumexp
+
+
+def plain_backward(
+    given: Given, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`backward` by matrix products, in the softmax dtype."""
+    wide = softmax_dtype(q.dtype)
+    grad, output = given.grad.to(wide), given.output.to(wide)
+    weights = (plain_scores(q, k, added, scale) - given.logsumexp[..., None]).exp()
+    from_values = grouped(grad, v.to(wide).mT)
+    scores = weights * (from_values - (grad * output).sum(-1, keepdim=True)) * scale
+    dq = grouped(scores, k.to(wide))
+    dk = _shared(scores.mT @ q.to(wide), k.shape[1])
+    dv = _shared(weights.mT @ grad, k.shape[1])
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Tensor:
+    """The masked scores (B, H, n, m), in the softmax dtype."""
+    wide = softmax_dtype(q.dtype)
+    scores = grouped(q.to(wide), k.to(wide).mT) * scale
+    return scores if added is None else scores + added
+
+
+def grouped(rows: Tensor, shared: Tensor) -> Tensor:
+    """rows (B, H, n, X) times shared (B, G, X, Y), head h with shared head h // (H / G)."""
+    batch, heads, length, width = rows.shape
+    groups = shared.shape[1]
+    if heads == groups:
+        return rows @ shared
+    folded = rows.reshape(batch, groups, heads // groups * length, width)
+    return (folded @ shared).view(batch, heads, length, shared.shape[-1])
+
+
+def _shared(rows: Tensor, groups: int) -> Tensor:
+    """Sum over the heads of a group: (B, H, m, X) to (B, G, m, X)."""
+    if rows.shape[1] == groups:
+        return rows
+    return rows.unflatten(1, (groups, -1)).sum(2)
+
+
+def _even(added: Tensor | None) -> Tensor | None:
+    """With last stride 1: the kernel writes any other out as (B, H, Lq, Lk)."""
+    if added is None or added.stride(-1) == 1:
+        return added
+    return added.contiguous()

@@ -1,0 +1,131 @@
+"""What is added to the scaled scores of a part: -inf where not allowed, else the bias."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import softmax_dtype
+from headwise.engines.tiled.parts import Part
+from headwise.engines.tiled.rows import Picked
+from headwise.engines.tiled.work import Work
+from headwise.positions import ALiBi, Shaw, Stage, T5Bias, TransformerXL
+
+RELATIVE = (ALiBi, Shaw, T5Bias, TransformerXL)
+"""Positions whose bias looks at the distance only: blocks alike in distances can share a call."""
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """What a part's scores get.
+
+    Attributes:
+        scores: (B or 1, H or 1, n or 1, r, m) in the softmax dtype, or None for nothing.
+        blind: (B or 1, H or 1, n or 1, r), True where a query sees no key of the part; or None.
+    """
+
+    scores: Tensor | None
+    blind: Tensor | None
+
+
+def added(work: Work, part: Part, asked: Tensor) -> Added:
+    """What the scores of a part get, differentiable in what the bias is made of.
+
+    Args:
+        work: the attention.
+        part: some blocks of it.
+        asked: the part's queries as they were given, (B, H, n, r, D).
+    """
+    may, extra = allowed(work, part), bias(work, part, asked)
+    if may is None:
+        return Added(extra, None)
+    wide = softmax_dtype(work.q.dtype)
+    zero = torch.zeros((), dtype=wide, device=may.device)
+    scores = torch.where(may, zero if extra is None else extra, -torch.inf)
+    return Added(scores, ~may.any(-1))
+
+
+def allowed(work: Work, part: Part) -> Tensor | None:
+    """Which pairs of a part may attend, (B or 1, H or 1, n or 1, r, m), or None for all."""
+    rows, keys = part.queries.size, part.keys.size
+    found = list[Tensor]()
+    if part.band is not None:
+        found.append(part.band.dense(rows, keys)[None, None, None])
+    if isinstance(part.keys, Picked) and bool((part.keys.index < 0).any()):
+        found.append((part.keys.index >= 0)[None, None, :, None])
+    if part.mask is not None:
+        found.append(_whole(part.mask.rule(*_indices(work, part)), part))
+    if not found:
+        return None
+    may = found[0]
+    for each in found[1:]:
+        may = may & each
+    return may.expand(-1, -1, -1, rows, keys)
+
+
+def bias(work: Work, part: Part, asked: Tensor) -> Tensor | None:
+    """What is added to the scaled scores of a part, before it is masked; or None."""
+    fixed = work.mask.bias(*_indices(work, part)) if work.mask.biased else None
+    moving = _moving(work, part, asked) if Stage.SCORES in work.position.stages else None
+    wide = softmax_dtype(work.q.dtype)
+    fixed = None if fixed is None else _whole(fixed, part).to(wide)
+    if fixed is None or moving is None:
+        return moving if fixed is None else fixed
+    return fixed + moving
+
+
+def _moving(work: Work, part: Part, asked: Tensor) -> Tensor | None:
+    """The position's bias, (B or 1, H or 1, n or 1, r, m)."""
+    queries, keys = places(work, part)
+    wide = softmax_dtype(asked.dtype)
+    if part.even and isinstance(work.position, RELATIVE):
+        one = work.position.bias(folded(asked), queries[0], keys[0], work.scale)
+        return None if one is None else unfolded(one.to(wide), asked.shape[0])
+    blocks = [
+        work.position.bias(asked[:, :, n], queries[n], keys[n], work.scale)
+        for n in range(asked.shape[2])
+    ]
+    known = [block.to(wide) for block in blocks if block is not None]
+    return torch.stack(known, 2) if known else None
+
+
+def values(work: Work, part: Part, weights: Tensor) -> Tensor:
+    """What the position adds to the output for the weights (B, H, n, r, m) of a part."""
+    queries, keys = places(work, part)
+    blocks = [
+        work.position.values(weights[:, :, n], queries[n], keys[n]) for n in range(weights.shape[2])
+    ]
+    return torch.stack([block for block in blocks if block is not None], 2)
+
+
+def folded(blocks: Tensor) -> Tensor:
+    """(B, H, n, r, X) as (B n, H, r, X)."""
+    return blocks.transpose(1, 2).flatten(0, 1)
+
+
+def unfolded(rows: Tensor, samples: int) -> Tensor:
+    """(B n, H, r, X) as (B, H, n, r, X); what is shared by all, (1, H, r, X), as (1, H, 1, r, X)."""
+    if rows.shape[0] == 1:
+        return rows[:, :, None]
+    return rows.unflatten(0, (samples, -1)).transpose(1, 2)
+
+
+def places(work: Work, part: Part) -> tuple[Tensor, Tensor]:
+    """Where the queries (n, r) and the keys (n, m) of a part stand; no key counts as key 0."""
+    device = work.frame.device
+    queries = part.queries.numbers(device) + work.frame.offset
+    return queries, part.keys.numbers(device).clamp(min=0)
+
+
+def _indices(work: Work, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """b (B,1,1,1,1), h (1,H,1,1,1), query positions (1,1,n,r,1), keys (1,1,n,1,m)."""
+    queries, keys = places(work, part)
+    b = torch.arange(work.frame.batch, device=queries.device)[:, None, None, None, None]
+    h = torch.arange(work.frame.heads, device=queries.device)[None, :, None, None, None]
+    return b, h, queries[None, None, :, :, None], keys[None, None, :, None]
+
+
+def _whole(values: Tensor, part: Part) -> Tensor:
+    """With all five axes, those of the part's own at full size."""
+    values = values.view(*(1,) * (5 - values.dim()), *values.shape)
+    return values.expand(-1, -1, part.queries.count, part.queries.size, part.keys.size)
