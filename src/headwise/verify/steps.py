@@ -90,8 +90,7 @@ def split(at: At, x: Tensor, heads: int) -> Tensor:
 
 def group(at: At, shared: Tensor) -> Tensor:
     """Keys or values (B, G, Lk, D) for every query head, 0 in the rows that no query sees."""
-    rows = shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)
-    return torch.where(at.allowed.any(-2)[..., None], rows, 0.0)
+    return torch.where(at.allowed.any(-2)[..., None], repeated(at, shared), 0.0)
 
 
 def score(at: At, q: Tensor, k: Tensor) -> Tensor:
@@ -142,3 +141,8 @@ def output(at: At, merged: Tensor) -> Tensor:
 def biased(at: At, scaled: Tensor) -> Tensor:
     """The scores with the mask's bias, before anything is blocked."""
     return scaled if at.bias is None else scaled + at.bias.to(scaled.dtype)
+
+
+def repeated(at: At, shared: Tensor) -> Tensor:
+    """Keys or values for every query head, whatever stands in rows that no query sees."""
+    return shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)

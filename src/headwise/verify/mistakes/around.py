@@ -98,10 +98,6 @@ def _lengthwise(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
     return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
 
 
-def _ungrouped(at: At, shared: Tensor) -> Tensor:
-    return shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)
-
-
 def _unmasked(at: At, scores: Tensor) -> Tensor:
     del at
     return scores
@@ -263,7 +259,7 @@ AROUND: tuple[Mistake, ...] = (
         "batch_independent",
         {
             "project": _lengthwise,
-            "group": _ungrouped,
+            "group": steps.repeated,
             "mask": _unmasked,
             "softmax": _plain_softmax,
             "output": _lengthwise_output,

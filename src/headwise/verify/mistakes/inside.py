@@ -31,11 +31,6 @@ def _scaled_by(factor: Callable[[At, int], float]) -> dict[str, Callable[..., Te
     return {"scale": scale}
 
 
-def _every_key(at: At, shared: Tensor) -> Tensor:
-    """Repeated for the query heads; rows that nobody sees stay as they are."""
-    return shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)
-
-
 def _swapped(at: At, q: Tensor, k: Tensor) -> Tensor:
     return steps.score(at, k, q)
 
@@ -164,7 +159,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores = k @ q.transpose(-2, -1)",
         "scores = q @ k.transpose(-2, -1)",
         "equal_scores_mean",
-        {"group": _every_key, "score": _swapped},
+        {"group": steps.repeated, "score": _swapped},
     ),
     Mistake(
         "softmax_in_half",

@@ -24,11 +24,6 @@ def _softmax_inverted(at: At, scores: Tensor) -> Tensor:
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
-def _every_key(at: At, shared: Tensor) -> Tensor:
-    """Repeated for the query heads; rows that nobody sees stay as they are."""
-    return shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)
-
-
 def _plain_softmax(at: At, scores: Tensor) -> Tensor:
     del at
     return scores.softmax(-1)
@@ -108,7 +103,7 @@ MASKING: tuple[Mistake, ...] = (
         "scores.masked_fill(may_attend, -inf)",
         "scores.masked_fill(~may_attend, -inf)",
         "own_key_visible",
-        {"group": _every_key, "mask": _inverted, "softmax": _softmax_inverted},
+        {"group": steps.repeated, "mask": _inverted, "softmax": _softmax_inverted},
     ),
     Mistake(
         "mask_ignored",
@@ -117,7 +112,7 @@ MASKING: tuple[Mistake, ...] = (
         "scores.softmax(dim=-1)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "no_future_leak",
-        {"group": _every_key, "mask": _unmasked, "softmax": _plain_softmax},
+        {"group": steps.repeated, "mask": _unmasked, "softmax": _plain_softmax},
     ),
     Mistake(
         "mask_after_softmax",
@@ -129,7 +124,7 @@ MASKING: tuple[Mistake, ...] = (
         "scores.softmax(dim=-1).masked_fill(~may_attend, 0)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "rows_sum_to_one",
-        {"group": _every_key, "mask": _unmasked, "softmax": _then_zeroed},
+        {"group": steps.repeated, "mask": _unmasked, "softmax": _then_zeroed},
     ),
     Mistake(
         "mask_filled_with_zero",
@@ -141,7 +136,7 @@ MASKING: tuple[Mistake, ...] = (
         "scores.masked_fill(~may_attend, 0).softmax(dim=-1)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "no_future_leak",
-        {"group": _every_key, "mask": _filled(0.0), "softmax": _plain_softmax},
+        {"group": steps.repeated, "mask": _filled(0.0), "softmax": _plain_softmax},
     ),
     Mistake(
         "mask_too_weak",
@@ -153,7 +148,7 @@ MASKING: tuple[Mistake, ...] = (
         "scores + (may_attend - 1)",
         "scores.masked_fill(~may_attend, -inf)",
         "padding_without_influence",
-        {"group": _every_key, "mask": _added, "softmax": _plain_softmax},
+        {"group": steps.repeated, "mask": _added, "softmax": _plain_softmax},
     ),
     Mistake(
         "causal_without_self",
@@ -218,7 +213,7 @@ MASKING: tuple[Mistake, ...] = (
         "weights.masked_fill(~may_attend.any(-1, keepdim=True), 0)",
         "blind_rows_zero",
         {
-            "group": _every_key,
+            "group": steps.repeated,
             "mask": _filled(torch.finfo(torch.float32).min),
             "softmax": _plain_softmax,
         },
@@ -233,7 +228,7 @@ MASKING: tuple[Mistake, ...] = (
         "weights @ v",
         "weights @ v.masked_fill(hidden, 0)",
         "padding_nan",
-        {"group": _every_key},
+        {"group": steps.repeated},
     ),
     Mistake(
         "bias_ignored",
