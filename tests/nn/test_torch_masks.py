@@ -195,6 +195,7 @@ def test_what_looks_like_padding_is_warned_about(real, left):
         torch.zeros(4, 4).bool(),
         lengths(2, 2, 2),  # both readings are the same
         torch.tensor([[False, True, False], [False, False, True], [True, False, False]]),
+        torch.tensor([[False, True, False], [False, False, False], [True, False, True]]),
         torch.randn(4, 4),
         torch.zeros(4, 4).masked_fill(lengths(4, 2, 3, 1), -torch.inf) + torch.randn(4, 4),
     ],
