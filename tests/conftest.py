@@ -10,6 +10,8 @@ CHECKED = ["headwise.reference", "headwise.engines", "headwise.masks.base", "hea
 there the test is that *their* message comes."""
 
 install_import_hook(CHECKED, "beartype.beartype")
+torch.manual_seed(0)  # what is drawn while tests are collected is the same in every worker
+torch.set_num_threads(1)  # small sizes; the workers share the cores
 
 settings.register_profile("headwise", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("headwise")

@@ -62,7 +62,7 @@ class Call:
         """The validated call; the arguments are those of `headwise.attend`."""
         _check_tensors(q, k, v)
         offset = k.shape[2] - q.shape[2] if offset is None else offset
-        if not isinstance(offset, int) or isinstance(offset, bool):
+        if not isinstance(offset, int | torch.SymInt) or isinstance(offset, bool):
             raise BadType(
                 f"offset: expected an integer or None, got {offset!r}",
                 f"offset：应为整数或 None，收到 {offset!r}",

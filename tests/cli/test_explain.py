@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from headwise.cli import main
-from headwise.cli.explain import FORMATS, INITS, SUFFIXES
+from headwise.cli.explain import FORMATS, INITS
+from headwise.cli.reporting import SUFFIXES
 from headwise.explain.trace import trace
 from headwise.nn.init import INITS as KNOWN_INITS
 from tests.browser import open_page

@@ -58,7 +58,7 @@ def test_html_goes_to_a_file_whole(
     assert run(model, SENTENCE, "--format", "html", "--output", str(file)) == 0
     out, err = capsys.readouterr()
     assert not out
-    assert f"wrote {file}" in err
+    assert f"written: {file}" in err
     page = file.read_text(encoding="utf-8")
     assert page.lstrip().lower().startswith("<!doctype html>")
     assert page.rstrip().endswith("</html>")

@@ -186,6 +186,17 @@ def test_a_bfloat16_lowest_blocks_after_a_cast_to_float32():
     assert not hw.from_tensor(values, "q k").dense(frame(5, 7)).any()
 
 
+def test_a_nan_in_a_float_mask_is_not_taken_for_blocked():
+    values = torch.randn(5, 7)
+    values[2, 3] = torch.nan
+    mask = hw.from_tensor(values, "q k")
+    assert mask.dense(frame(5, 7)).all()
+    q, k, v = (torch.randn(2, HEADS, n, 3) for n in (5, 7, 7))
+    output = hw.attend(q, k, v, mask=mask, engine="eager")
+    assert output[:, :, 2].isnan().all()
+    assert output[:, :, :2].isfinite().all()
+
+
 def test_biases_add_under_and():
     a, b = torch.randn(5, 7), torch.randn(5, 7)
     mask = (hw.from_tensor(a, "q k") & hw.from_tensor(b, "q k") & hw.causal()).resolve(frame(5, 7))

@@ -1,13 +1,12 @@
 """``headwise explain``: the five steps of a multi-head attention with every number."""
 
-import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwise.cli import reporting
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
@@ -24,13 +23,7 @@ EXAMPLE = ((0.5, 1.1, 0.2, 0.1), (1.0, 1.1, 0.3, 0.2), (1.2, -0.2, 0.1, 0.4))
 TOKENS = ("我", "爱", "你")
 HEADS = 2
 PRECISION = 4
-WIDTH = 100
-"""Cells in a line where no terminal says otherwise."""
-
-SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".html": "html", ".json": "json"}
-"""The format that a file's name asks for where ``--format`` does not."""
-
-FORMATS = tuple(SUFFIXES.values())
+FORMATS = ("text", "markdown", "latex", "html", "json")
 INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
 
 
@@ -64,12 +57,6 @@ class Asked:
     row: int | None
     output: Path | None
 
-    @property
-    def kind(self) -> str:
-        """The format asked for by word, by the output's name, or text."""
-        suffix = "" if self.output is None else self.output.suffix.lower()
-        return self.format or SUFFIXES.get(suffix, "text")
-
 
 _HELP = Text(
     "Without options: 3 tokens, 2 heads, projections that change nothing. Files of numbers are "
@@ -100,17 +87,12 @@ _SAID = {
     ),
     "--bias": Text("File of numbers added to the scaled scores.", "加到缩放后得分上的数的文件。"),
     "--scale": Text("Factor on the scores; default 1/sqrt(d_k).", "得分系数；默认 1/sqrt(d_k)。"),
-    "--format": Text(
-        "How to write it; default by the name of --output, or text.",
-        "输出格式；默认由 --output 的文件名决定，否则为 text。",
-    ),
     "--precision": Text(
         "Decimals, 0 to 15; default 4, and every digit in JSON.",
         "小数位数，0 到 15；默认 4，JSON 默认全部位数。",
     ),
     "--head": Text("Open one head, from 1.", "只展开一个头，从 1 数。"),
     "--row": Text("The row written out term by term, from 0.", "逐项手算的行，从 0 数。"),
-    "--output": Text("Write to this file instead of the screen.", "写入此文件而不是屏幕。"),
 }
 
 
@@ -118,11 +100,9 @@ def _options(lang: Lang) -> list[click.Parameter]:
     kinds: dict[str, click.ParamType[Any]] = {
         **dict.fromkeys(("--heads", "--seed", "--precision", "--head", "--row"), click.INT),
         "--scale": click.FLOAT,
-        "--format": click.Choice(FORMATS),
         "--init": click.Choice(INITS),
-        "--output": click.Path(path_type=Path),
     }
-    return [
+    own: list[click.Parameter] = [
         click.Option(
             [name],
             type=kinds.get(name, click.STRING),
@@ -132,17 +112,27 @@ def _options(lang: Lang) -> list[click.Parameter]:
         )
         for name, text in _SAID.items()
     ]
+    return own + reporting.options(lang, FORMATS)
 
 
 def _run(asked: Asked, lang: Lang) -> int:
-    from headwise.document.files import write
+    from headwise.explain.as_json import as_json
+    from headwise.explain.steps import check, steps
 
-    text = _text(_trace(asked), asked, lang)
-    if asked.output is None:
-        click.echo(text, nl=False)
-    else:
-        write(asked.output, text)
-        click.echo(Text("written: ", "已写入：").to(lang) + str(asked.output), err=True)
+    destination = reporting.Destination(asked.format, asked.output, lang, FORMATS)
+    destination.check()
+    traced = _trace(asked)
+    precision = PRECISION if asked.precision is None else asked.precision
+    check(traced, asked.head, asked.row, precision)
+    if destination.kind == "json" and asked.row is not None:
+        raise BadValue(
+            f"row: JSON holds every row, got {asked.row}; leave out --row",
+            f"row：JSON 含有每一行，收到 {asked.row}；请去掉 --row",
+        )
+    destination.write(
+        lambda: steps(traced, head=asked.head, row=asked.row, precision=precision),
+        lambda: as_json(traced, head=asked.head, precision=asked.precision),
+    )
     return 0
 
 
@@ -190,28 +180,3 @@ def _projections(asked: Asked, embed_dim: int) -> "Projections":
             embed_dim, asked.heads, asked.seed or 0, asked.init or "xavier_uniform"
         )
     return Projections.identity(embed_dim)
-
-
-def _text(traced: "Trace", asked: Asked, lang: Lang) -> str:
-    from headwise.document import html, latex, markdown, terminal
-    from headwise.explain.as_json import as_json
-    from headwise.explain.steps import check, steps
-
-    precision = PRECISION if asked.precision is None else asked.precision
-    check(traced, asked.head, asked.row, precision)
-    if asked.kind == "json":
-        if asked.row is not None:
-            raise BadValue(
-                f"row: JSON holds every row, got {asked.row}; leave out --row",
-                f"row：JSON 含有每一行，收到 {asked.row}；请去掉 --row",
-            )
-        return as_json(traced, head=asked.head, precision=asked.precision)
-    document = steps(traced, head=asked.head, row=asked.row, precision=precision)
-    if asked.kind == "text":
-        size = shutil.get_terminal_size((WIDTH, 24))
-        screen = asked.output is None and sys.stdout.isatty()
-        return terminal.render(
-            document, lang, color=screen, width=size.columns if screen else WIDTH
-        )
-    writers = {"markdown": markdown.render, "latex": latex.render, "html": html.render}
-    return writers[asked.kind](document, lang)

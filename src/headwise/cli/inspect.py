@@ -1,14 +1,15 @@
 """``headwise inspect``: what each head of a real model does on a text."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from headwise.cli import reporting
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.heads.inspection import Inspection
     from headwise.heads.names import Head
 
 SUMMARY = Text(
@@ -38,83 +39,69 @@ HELP = Text(
     """,
 )
 
-FORMATS = ("text", "markdown", "html", "json")
 MOST_BYTES = 1 << 20
 """The largest text file that is read."""
 
 
 def command(lang: Lang) -> click.Command:
     """The word ``inspect`` in the reader's language."""
-
-    def say(en: str, zh: str) -> str:
-        return Text(en, zh).to(lang)
-
-    @click.command("inspect", help=HELP.to(lang), short_help=SUMMARY.to(lang))
-    @click.argument("model")
-    @click.argument("sentence", required=False)
-    @click.option(
-        "--text", metavar="FILE", help=say("Read the text from a file.", "从文件读取文本。")
+    return click.Command(
+        "inspect",
+        callback=lambda **given: _run(Asked(**given), lang),
+        params=_parameters(lang),
+        help=HELP.to(lang),
+        short_help=SUMMARY.to(lang),
     )
-    @click.option(
-        "--heads",
-        metavar="NAMES",
-        help=say(
-            "Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.",
-            "要画的头：L0H2,L1H8 或 all；默认为最突出的三个。",
-        ),
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments as given."""
+
+    model: str
+    sentence: str | None
+    text: str | None
+    heads: str | None
+    truncate: bool
+    format: str | None
+    output: Path | None
+
+
+def _parameters(lang: Lang) -> list[click.Parameter]:
+    text = Text("Read the text from a file.", "从文件读取文本。")
+    heads = Text(
+        "Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.",
+        "要画的头：L0H2,L1H8 或 all；默认为最突出的三个。",
     )
-    @click.option(
-        "--truncate",
-        is_flag=True,
-        help=say("Cut a text that is too long.", "截断过长的文本。"),
-    )
-    @click.option(
-        "--format",
-        "form",
-        type=click.Choice(FORMATS),
-        default=FORMATS[0],
-        show_default=True,
-        help=say("Output format.", "输出格式。"),
-    )
-    @click.option("--output", metavar="FILE", help=say("Write to a file.", "写入文件。"))
-    def run(
-        model: str,
-        sentence: str | None,
-        text: str | None,
-        heads: str | None,
-        truncate: bool,
-        form: str,
-        output: str | None,
-    ) -> int:
-        from headwise.heads.inspection import inspect
-        from headwise.heads.load import load
-
-        words, wanted = _words(sentence, text), _heads(heads)
-        _writable(output)
-
-        def progress(done: Text) -> None:
-            click.echo(f"{done.to(lang)} …", err=True)
-
-        loaded = load(model, progress)
-        progress(Text("running it and measuring every head", "正在运行并测量每个头"))
-        seen = inspect(loaded, words, heads=wanted, truncate=truncate)
-        _hand_over(_rendered(seen, form, lang), output, lang)
-        return 0
-
-    return run
+    cut = Text("Cut a text that is too long.", "截断过长的文本。")
+    return [
+        click.Argument(["model"]),
+        click.Argument(["sentence"], required=False),
+        click.Option(["--text"], metavar="FILE", help=text.to(lang)),
+        click.Option(["--heads"], metavar="NAMES", help=heads.to(lang)),
+        click.Option(["--truncate"], is_flag=True, help=cut.to(lang)),
+        *reporting.options(lang),
+    ]
 
 
-def _hand_over(written: str, output: str | None, lang: Lang) -> None:
-    """To stdout, or to a file, whose name is then said on stderr."""
-    from headwise.document.files import write
-    from headwise.document.plain import clean
+def _run(asked: Asked, lang: Lang) -> int:
+    from headwise.heads.export import as_json
+    from headwise.heads.inspection import inspect
+    from headwise.heads.load import load
+    from headwise.heads.report import report
 
-    if output is None:
-        click.echo(written, nl=not written.endswith("\n"))
-        return
-    write(Path(output), written)
-    done = Text(f"wrote {clean(output)}", f"已写入 {clean(output)}")
-    click.echo(done.to(lang), err=True)
+    words, wanted = _words(asked.sentence, asked.text), _heads(asked.heads)
+    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination.check()
+
+    def progress(done: Text) -> None:
+        click.echo(f"{done.to(lang)} …", err=True)
+
+    loaded = load(asked.model, progress)
+    progress(Text("running it and measuring every head", "正在运行并测量每个头"))
+    seen = inspect(loaded, words, heads=wanted, truncate=asked.truncate)
+    destination.write(lambda: report(seen), lambda: as_json(seen))
+    return 0
 
 
 def _words(sentence: str | None, file: str | None) -> str:
@@ -156,27 +143,3 @@ def _heads(words: str | None) -> "tuple[Head, ...] | str | None":
     if words is None or words.strip().lower() == EVERY:
         return words and EVERY
     return parse_heads(words)
-
-
-def _writable(output: str | None) -> None:
-    """Say at once, and not after a minute's work, that the output has no folder to be in."""
-    from headwise.document.plain import clean
-    from headwise.errors import BadFile
-
-    if output is not None and (Path(output).is_dir() or not Path(output).parent.is_dir()):
-        raise BadFile(
-            f"output: expected a file in an existing folder, got {clean(output)}; create the "
-            "folder first",
-            f"output：应为已有文件夹中的文件，收到 {clean(output)}；请先建立文件夹",
-        )
-
-
-def _rendered(seen: "Inspection", form: str, lang: Lang) -> str:
-    from headwise.document import html, markdown, terminal
-    from headwise.heads.export import as_json
-    from headwise.heads.report import report
-
-    if form == "json":
-        return as_json(seen)
-    renderers = {"text": terminal.render, "markdown": markdown.render, "html": html.render}
-    return renderers[form](report(seen), lang)

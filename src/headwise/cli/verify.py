@@ -1,7 +1,6 @@
 """``headwise verify``: an attention held against the oracle and PyTorch, and its mistake named."""
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwise.cli import reporting
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
@@ -23,12 +23,6 @@ SUMMARY = Text(
 )
 
 EMBED_DIM, HEADS = 15, 3
-WIDTH = 100
-"""Cells in a line where no terminal says otherwise."""
-
-SUFFIXES = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
-"""The format that a file's name asks for where ``--format`` does not."""
-
 _HELP = Text(
     "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
     "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights.\n\n"
@@ -51,12 +45,6 @@ class Asked:
     embed_dim: int
     heads: int
 
-    @property
-    def kind(self) -> str:
-        """The format asked for by word, by the output's name, or text."""
-        suffix = "" if self.output is None else self.output.suffix.lower()
-        return self.format or SUFFIXES.get(suffix, "text")
-
 
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
@@ -72,22 +60,14 @@ def command(lang: Lang) -> click.Command:
 def _parameters(lang: Lang) -> list[click.Parameter]:
     said = {
         "self": Text("Try the checks on known mistakes instead.", "改为用已知错误检验各项检查。"),
-        "format": Text(
-            "How to write it; default by the name of --output, or text.",
-            "输出格式；默认由 --output 的文件名决定，否则为 text。",
-        ),
-        "output": Text("Write to this file instead of the screen.", "写入此文件而不是屏幕。"),
         "seed": Text("Of inputs and weights.", "输入和权重的种子。"),
         "embed": Text("E to try it with, a multiple of the heads.", "试验用的 E，头数的整数倍。"),
         "heads": Text("H to try it with.", "试验用的头数 H。"),
     }
-    formats = click.Choice(tuple(SUFFIXES.values()))
     size = click.IntRange(min=1, max=512)
     return [
         click.Argument(["target"], required=False),
         click.Option(["--self-test"], is_flag=True, help=said["self"].to(lang)),
-        click.Option(["--format"], type=formats, help=said["format"].to(lang)),
-        click.Option(["--output"], type=click.Path(path_type=Path), help=said["output"].to(lang)),
         click.Option(
             ["--seed"], type=click.IntRange(0, 2**31), default=0, help=said["seed"].to(lang)
         ),
@@ -101,6 +81,7 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
         click.Option(
             ["--heads"], type=size, default=HEADS, show_default=True, help=said["heads"].to(lang)
         ),
+        *reporting.options(lang),
     ]
 
 
@@ -112,9 +93,16 @@ def _run(asked: Asked, lang: Lang) -> int:
             "target: expected either TARGET or --self-test; write path/to/file.py:Name",
             "target：应给出 TARGET 或 --self-test 之一；写法为 路径/文件.py:名称",
         )
+    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination.check()
     with _one_thread():
         good, document, data = _tested(lang) if asked.self_test else _verified(asked, lang)
-    _write(_text(document, data, asked, lang), asked.output, lang)
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", nl=False, err=True)  # the line that said what was being checked
+    destination.write(
+        lambda: document,
+        lambda: json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False),
+    )
     return 0 if good else FOUND_WRONG
 
 
@@ -168,31 +156,7 @@ def _progress(lang: Lang) -> Callable[[str], None] | None:
         return None
 
     def show(name: str) -> None:
-        click.echo(f"\r\033[K{Text('checking', '检查').to(lang)} {name}\r", nl=False, err=True)
+        said = f"{Text('checking', '检查').to(lang)} {name}"
+        click.echo(f"\r\033[K{said}\r", nl=False, err=True)
 
     return show
-
-
-def _text(document: "Document", data: "dict[str, object]", asked: Asked, lang: Lang) -> str:
-    if asked.kind == "json":
-        return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-    if asked.kind == "text":
-        from headwise.document import terminal
-
-        screen = asked.output is None and sys.stdout.isatty()
-        width = shutil.get_terminal_size((WIDTH, 24)).columns if screen else WIDTH
-        return terminal.render(document, lang, color=screen, width=width)
-    from headwise.document import html, markdown
-
-    writers = {"markdown": markdown.render, "html": html.render}
-    return writers[asked.kind](document, lang)
-
-
-def _write(text: str, output: Path | None, lang: Lang) -> None:
-    from headwise.document.files import write
-
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        write(output, text)
-        click.echo(Text("written: ", "已写入：").to(lang) + str(output), err=True)

@@ -14,13 +14,9 @@ def write(path: Path, text: str) -> None:
     Raises:
         BadFile: if the folder is missing, or the file cannot be written.
     """
+    check_place(path)
     name = clean(str(path))
     try:
-        if path.is_dir() or not path.parent.is_dir():
-            raise BadFile(
-                f"output: expected a file in an existing folder, got {name}; create the folder",
-                f"output：应为已有文件夹中的文件，收到 {name}；请先建立文件夹",
-            )
         _replace(path, text)
     except OSError as error:
         reason = error.strerror or type(error).__name__
@@ -28,6 +24,24 @@ def write(path: Path, text: str) -> None:
             f"output: cannot write {name}: {reason}; choose another place",
             f"output：无法写入 {name}：{reason}；请换一个位置",
         ) from error
+
+
+def check_place(path: Path) -> None:
+    """Refuse a path that names a folder, or lies in a folder that does not exist.
+
+    Raises:
+        BadFile: if it does.
+    """
+    try:
+        fits = not path.is_dir() and path.parent.is_dir()
+    except OSError:  # a name that the file system refuses: writing says why
+        return
+    if not fits:
+        name = clean(str(path))
+        raise BadFile(
+            f"output: expected a file in an existing folder, got {name}; create the folder",
+            f"output：应为已有文件夹中的文件，收到 {name}；请先建立文件夹",
+        )
 
 
 def _replace(path: Path, text: str) -> None:

@@ -22,14 +22,16 @@ class FromTensor(Mask):
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         here = self._at(b, h, q, k)
-        return here if here.dtype == torch.bool else here > blocked_below(here.dtype)
+        return (
+            here if here.dtype == torch.bool else ~(here <= blocked_below(here.dtype))
+        )  # NaN shows
 
     def tile(self, q: range, k: range) -> Tile:
         if self.offset is None:
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
         part = self.tensor[:, :, rows, k[0] : k[-1] + 1]
-        allowed = part if part.dtype == torch.bool else part > blocked_below(part.dtype)
+        allowed = part if part.dtype == torch.bool else ~(part <= blocked_below(part.dtype))
         if bool(allowed.all()):
             return Tile.FULL
         return Tile.MIXED if bool(allowed.any()) else Tile.EMPTY

@@ -1,0 +1,101 @@
+"""How a word writes its report: ``--format`` and ``--output``, the same for every word."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headwise.lang import Lang, Text
+
+if TYPE_CHECKING:
+    from headwise.document import Document
+
+WIDTH = 100
+"""Cells in a line where no terminal says otherwise."""
+
+SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".html": "html", ".json": "json"}
+"""The format that a file's name asks for where ``--format`` does not."""
+
+FORMATS = ("text", "markdown", "html", "json")
+"""What every word can write; `explain` writes LaTeX as well."""
+
+_FORMAT = Text(
+    "How to write it; default by the name of --output, or text.",
+    "输出格式；默认由 --output 的文件名决定，否则为 text。",
+)
+_OUTPUT = Text("Write to this file instead of the screen.", "写入此文件而不是屏幕。")
+
+
+def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
+    """The two options, in the reader's language."""
+    return [
+        click.Option(["--format"], type=click.Choice(formats), help=_FORMAT.to(lang)),
+        click.Option(["--output"], type=click.Path(path_type=Path), help=_OUTPUT.to(lang)),
+    ]
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a report goes and how it is written.
+
+    Attributes:
+        format: as given, or None.
+        output: the file, or None for the screen.
+        lang: the reader's language.
+        formats: what the word can write.
+    """
+
+    format: str | None
+    output: Path | None
+    lang: Lang
+    formats: tuple[str, ...] = FORMATS
+
+    @property
+    def kind(self) -> str:
+        """The format asked for by word, by the output's name, or text."""
+        suffix = "" if self.output is None else self.output.suffix.lower()
+        named = SUFFIXES.get(suffix, "text")
+        return self.format or (named if named in self.formats else "text")
+
+    def check(self) -> None:
+        """Say at once, and not after a minute's work, that the output has no folder to be in.
+
+        Raises:
+            BadFile: if it has none.
+        """
+        from headwise.document.files import check_place
+
+        if self.output is not None:
+            check_place(self.output)
+
+    def write(self, document: Callable[[], "Document"], data: Callable[[], str]) -> None:
+        """Write the report: the document rendered, or the data where JSON was asked for.
+
+        Raises:
+            BadFile: if the file cannot be written; nothing is half-written then.
+        """
+        from headwise.document.files import write
+        from headwise.document.plain import clean
+
+        text = data() if self.kind == "json" else self._rendered(document())
+        text = text if text.endswith("\n") else text + "\n"
+        if self.output is None:
+            click.echo(text, nl=False)
+            return
+        write(self.output, text)
+        said = Text("written: ", "已写入：").to(self.lang)
+        click.echo(said + clean(str(self.output)), err=True)
+
+    def _rendered(self, document: "Document") -> str:
+        from headwise.document import html, latex, markdown, terminal
+
+        if self.kind == "text":
+            screen = self.output is None and sys.stdout.isatty()
+            width = shutil.get_terminal_size((WIDTH, 24)).columns if screen else WIDTH
+            return terminal.render(document, self.lang, color=screen, width=width)
+        writers = {"markdown": markdown.render, "latex": latex.render, "html": html.render}
+        return writers[self.kind](document, self.lang)
