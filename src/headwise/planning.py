@@ -1,6 +1,6 @@
 """What would run, and why: the EXPLAIN of an attention."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.attention import AUTO, choose
 from headwise.call import Call
 from headwise.engines import ENGINES
-from headwise.lang import Lang, Text
+from headwise.lang import Lang, Text, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
 from headwise.positions import Position
@@ -37,21 +37,29 @@ class Plan:
     flops: int
     bytes: int
 
-    def describe(self, lang: Lang = "en") -> str:
-        """The plan as text."""
-        tiles = ", ".join(f"{count:,} {KINDS[k].to(lang)}" for k, count in self.tiles.items())
-        rows = [
-            (Text("engine", "引擎"), self.engine),
+    def rows(self) -> list[tuple[Text, Text]]:
+        """The plan as names and values."""
+        return [
+            (Text("engine", "引擎"), same(self.engine)),
             *(
-                (Text(f"not {name}", f"未用 {name}"), "; ".join(r.to(lang) for r in reasons))
+                (Text(f"not {name}", f"未用 {name}"), _joined("; ", reasons))
                 for name, reasons in self.refused.items()
             ),
-            (Text("tiles", "分块"), tiles),
-            (Text("pairs in tiles that are not empty", "非空分块所占比例"), f"{self.share:.1%}"),
-            (Text("FLOPs", "浮点运算数"), f"{self.flops:,}"),
-            (Text("bytes", "字节数"), f"{self.bytes:,}"),
+            (
+                Text("tiles", "分块"),
+                _joined(", ", [_kind(kind, count) for kind, count in self.tiles.items()]),
+            ),
+            (
+                Text("pairs in tiles that are not empty", "非空分块所占比例"),
+                same(f"{self.share:.1%}"),
+            ),
+            (Text("FLOPs", "浮点运算数"), same(f"{self.flops:,}")),
+            (Text("bytes", "字节数"), same(f"{self.bytes:,}")),
         ]
-        return "\n".join(f"{label.to(lang)}: {value}" for label, value in rows)
+
+    def describe(self, lang: Lang = "en") -> str:
+        """The plan as text."""
+        return "\n".join(f"{label.to(lang)}: {value.to(lang)}" for label, value in self.rows())
 
     def __str__(self) -> str:
         return self.describe()
@@ -102,6 +110,15 @@ def plan(
         flops=_flops(call),
         bytes=_bytes(call, chosen),
     )
+
+
+def _joined(between: str, texts: Sequence[Text]) -> Text:
+    """Several texts as one."""
+    return Text(between.join(text.en for text in texts), between.join(text.zh for text in texts))
+
+
+def _kind(kind: str, count: int) -> Text:
+    return Text(f"{count:,} {KINDS[kind].en}", f"{count:,} {KINDS[kind].zh}")
 
 
 def _flops(call: Call) -> int:

@@ -13,7 +13,7 @@ import click
 
 from headwise.lang import LANGS, Lang, Text
 
-WORDS = ("explain", "check", "verify", "inspect", "models", "demo")
+WORDS = ("explain", "check", "verify", "inspect", "models", "demo", "show", "plan")
 """Every word there is, in the order the help shows them."""
 
 _PART = {

@@ -1,0 +1,225 @@
+"""``headwise plan``: what would run an attention, why not the others, and what it costs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headwise.cli import reporting
+from headwise.lang import Lang, Text, same
+
+if TYPE_CHECKING:
+    from headwise.document import Document
+    from headwise.planning import Plan
+    from headwise.positions import Position
+
+SUMMARY = Text(
+    "Say what would run an attention, why not the others, and what it costs.",
+    "说明一次注意力由哪个引擎执行、为何不用其他引擎、代价多少。",
+)
+
+HELP = Text(
+    """Say what would run an attention, why not the others, and what it costs. Nothing is computed.
+
+    \b
+    headwise plan --mask "causal() & window(511, 0)" --length 131072
+    headwise plan --length 4096 --heads 32 --kv-heads 8 --need weights
+    """,
+    """说明一次注意力由哪个引擎执行、为何不用其他引擎、代价多少。不做任何计算。
+
+    \b
+    headwise plan --mask "causal() & window(511, 0)" --length 131072
+    headwise plan --length 4096 --heads 32 --kv-heads 8 --need weights
+    """,
+)
+
+LONGEST = 2**18
+MOST = 4096
+"""Samples, heads, and numbers of a head."""
+
+HEADS = 8
+HEAD_DIM = 64
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+NEEDS = ("weights", "logsumexp")
+Shapes = dict[str, tuple[int, int, int, int]]
+POSITIONS = ("none", "alibi", "rotary", "shaw", "t5", "transformer_xl")
+
+_SAID = {
+    "--mask": Text(
+        "The mask, as `headwise show` takes it.",
+        "掩码，写法同 `headwise show`。",
+    ),
+    "--length": Text("How many keys.", "键数。"),
+    "--queries": Text("How many queries; default as many as keys.", "查询数；默认与键数相同。"),
+    "--heads": Text(
+        f"Query heads; default what the mask holds, or {HEADS}.",
+        f"查询头数；默认由掩码决定，否则为 {HEADS}。",
+    ),
+    "--kv-heads": Text(
+        "Key/value heads; default as many as query heads.", "键值头数；默认与查询头数相同。"
+    ),
+    "--head-dim": Text("Numbers of a head.", "每个头的维度。"),
+    "--batch": Text(
+        "Samples; default what the mask holds, or 1.", "批大小；默认由掩码决定，否则为 1。"
+    ),
+    "--dtype": Text("Type of the numbers.", "数值类型。"),
+    "--need": Text("What else is returned; may be repeated.", "还要返回什么；可重复。"),
+    "--position": Text("Position encoding.", "位置编码。"),
+    "--train": Text("A backward pass will follow.", "之后会有反向传播。"),
+    "--engine": Text("The engine; auto takes the first that can.", "引擎；auto 取第一个能执行的。"),
+}
+
+
+def command(lang: Lang) -> click.Command:
+    """The word ``plan`` in the reader's language."""
+    return click.Command(
+        "plan",
+        callback=lambda **given: _run(Asked(**given), lang),
+        params=_options(lang),
+        help=HELP.to(lang),
+        short_help=SUMMARY.to(lang),
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options as given."""
+
+    mask: str
+    length: int
+    queries: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int
+    batch: int | None
+    dtype: str
+    need: tuple[str, ...]
+    position: str
+    train: bool
+    engine: str
+    format: str | None
+    output: Path | None
+
+
+def _options(lang: Lang) -> list[click.Parameter]:
+    length, size = click.IntRange(1, LONGEST), click.IntRange(1, MOST)
+    kinds: dict[str, dict[str, Any]] = {
+        "--mask": {"default": "full()", "show_default": True},
+        "--length": {"type": length, "required": True},
+        "--queries": {"type": length},
+        "--heads": {"type": size},
+        "--kv-heads": {"type": size},
+        "--head-dim": {"type": size, "default": HEAD_DIM, "show_default": True},
+        "--batch": {"type": size},
+        "--dtype": {"type": click.Choice(DTYPES), "default": DTYPES[0], "show_default": True},
+        "--need": {"type": click.Choice(NEEDS), "multiple": True},
+        "--position": {"type": click.Choice(POSITIONS), "default": "none", "show_default": True},
+        "--train": {"is_flag": True},
+        "--engine": {"default": "auto", "show_default": True},
+    }
+    own: list[click.Parameter] = [
+        click.Option([name], help=text.to(lang), **kinds.get(name, {}))
+        for name, text in _SAID.items()
+    ]
+    return own + reporting.options(lang)
+
+
+def _run(asked: Asked, lang: Lang) -> int:
+    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination.check()
+    made, shapes = _made(asked)
+    destination.write(lambda: _document(made, asked, shapes), lambda: _as_json(made, asked, shapes))
+    return 0
+
+
+def _made(asked: Asked) -> "tuple[Plan, Shapes]":
+    """Plan with tensors that share one number, so that no length needs memory."""
+    import torch
+
+    from headwise.masks.expression import parse
+    from headwise.masks.sizes import sizes
+    from headwise.planning import plan
+
+    mask = parse(asked.mask)
+    held = sizes(mask)
+    batch, heads = asked.batch or held.get("B", 1), asked.heads or _heads(held)
+    queries = asked.queries or held.get("Lq", asked.length)
+    shapes: Shapes = {
+        "q": (batch, heads, queries, asked.head_dim),
+        "k": (batch, asked.kv_heads or heads, asked.length, asked.head_dim),
+        "v": (batch, asked.kv_heads or heads, asked.length, asked.head_dim),
+    }
+    number = torch.zeros((), dtype=getattr(torch, asked.dtype), requires_grad=asked.train)
+    with torch.set_grad_enabled(asked.train):
+        made = plan(
+            *(number.expand(shape) for shape in shapes.values()),
+            mask=mask,
+            position=_position(asked.position, heads, asked.head_dim),
+            need=asked.need,
+            engine=asked.engine,
+        )
+    return made, shapes
+
+
+def _heads(held: dict[str, int]) -> int:
+    """As many heads as the mask has rules for; one rule serves all."""
+    return held["H"] if held.get("H", 1) > 1 else HEADS
+
+
+def _position(name: str, heads: int, dim: int) -> "Position":
+    """The position of a name; its numbers are drawn nowhere, as planning reads none."""
+    import torch
+
+    from headwise import positions
+
+    make: dict[str, Callable[[], Position]] = {
+        "none": positions.NoPosition,
+        "alibi": lambda: positions.ALiBi(heads),
+        "rotary": lambda: positions.Rotary(dim, pairs="halves"),
+        "shaw": lambda: positions.Shaw(64, dim),
+        "t5": lambda: positions.T5Bias(heads),
+        "transformer_xl": lambda: positions.TransformerXL(heads, dim),
+    }
+    with torch.device("meta"):
+        return make[name]()
+
+
+def _document(made: "Plan", asked: Asked, shapes: Shapes) -> "Document":
+    from headwise.document import Document, Paragraph, Table
+
+    tensors = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    parts = [tensors, asked.dtype, " ".join(asked.mask.split())]
+    if asked.position != "none":
+        parts.append(asked.position)
+    return Document(
+        Text("The plan of an attention", "注意力的执行计划"),
+        (
+            Paragraph(same(", ".join(parts))),
+            Table((Text("what", "项目"), Text("value", "数值")), made.rows()),
+        ),
+    )
+
+
+def _as_json(made: "Plan", asked: Asked, shapes: Shapes) -> str:
+    whole = {
+        "format": "headwise.plan/1",
+        "mask": asked.mask,
+        "position": asked.position,
+        **shapes,
+        "dtype": asked.dtype,
+        "need": sorted(set(asked.need)),
+        "train": asked.train,
+        "engine": made.engine,
+        "refused": {
+            name: [{"en": reason.en, "zh": reason.zh} for reason in reasons]
+            for name, reasons in made.refused.items()
+        },
+        "tiles": made.tiles,
+        "share": made.share,
+        "flops": made.flops,
+        "bytes": made.bytes,
+    }
+    return json.dumps(whole, ensure_ascii=False, allow_nan=False)

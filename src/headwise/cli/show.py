@@ -1,0 +1,107 @@
+"""``headwise show``: a mask as a picture, and what it lets through."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from headwise.cli import reporting
+from headwise.errors import BadValue
+from headwise.lang import Lang, Text
+
+SUMMARY = Text(
+    "Draw a mask and say what it lets through; without a mask, list them all.",
+    "画出一个掩码并说明它放行了什么；不给掩码时列出全部。",
+)
+
+HELP = Text(
+    """Draw a mask and say what it lets through; without a mask, list them all.
+
+    MASK is written as in Python: calls of masks, combined with & (both allow), | (either allows)
+    and ~ (the opposite). Nothing in it is run.
+
+    \b
+    headwise show "causal() & window(3, 0)"
+    headwise show "window(256, 256) | global_tokens([0])" --keys 16384
+    headwise show "per_head([causal(), full()])" --output mask.html
+
+    Up to 48 queries and keys (256 on a page) a cell is a pair. Larger ones are pooled: a cell is
+    the share of its pairs that may attend, or, above 16 million pairs, what the mask says of the
+    whole rectangle without looking at its pairs.
+    """,
+    """画出一个掩码并说明它放行了什么；不给掩码时列出全部。
+
+    MASK 按 Python 写法：掩码调用，用 &（两者都允许）、|（任一允许）和 ~（取反）组合。
+    其中的内容不会被执行。
+
+    \b
+    headwise show "causal() & window(3, 0)"
+    headwise show "window(256, 256) | global_tokens([0])" --keys 16384
+    headwise show "per_head([causal(), full()])" --output mask.html
+
+    查询和键不超过 48 个（网页上为 256 个）时，每格是一对。更大时合并：每格是其中可见的比例；
+    超过 1600 万对时，每格是掩码对整块的判断，不逐对查看。
+    """,
+)
+
+LONGEST = 2**18
+
+
+def command(lang: Lang) -> click.Command:
+    """The word ``show`` in the reader's language."""
+    return click.Command(
+        "show",
+        callback=lambda **given: _run(Asked(**given), lang),
+        params=_parameters(lang),
+        help=HELP.to(lang),
+        short_help=SUMMARY.to(lang),
+    )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options as given."""
+
+    mask: str | None
+    queries: int | None
+    keys: int | None
+    format: str | None
+    output: Path | None
+
+
+def _parameters(lang: Lang) -> list[click.Parameter]:
+    size = click.IntRange(1, LONGEST)
+    queries = Text("How many queries; default as many as keys.", "查询数；默认与键数相同。")
+    keys = Text("How many keys; default 16.", "键数；默认 16。")
+    own: list[click.Parameter] = [
+        click.Argument(["mask"], required=False),
+        click.Option(["--queries"], type=size, help=queries.to(lang)),
+        click.Option(["--keys"], type=size, help=keys.to(lang)),
+    ]
+    return own + reporting.options(lang)
+
+
+def _run(asked: Asked, lang: Lang) -> int:
+    from headwise.drawing import Shown, every_mask, every_mask_as_json
+
+    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination.check()
+    if asked.mask is None:
+        _refuse_sizes(asked)
+        destination.write(every_mask, every_mask_as_json)
+        return 0
+    shown = Shown.of(asked.mask, asked.queries, asked.keys)
+    destination.write(lambda: shown.document(destination.kind), shown.as_json)
+    return 0
+
+
+def _refuse_sizes(asked: Asked) -> None:
+    """The list has one size: a number that would change nothing is not ignored in silence."""
+    for name, value in (("queries", asked.queries), ("keys", asked.keys)):
+        if value is not None:
+            raise BadValue(
+                f"{name}: expected a mask to draw at {value}, got none; write the mask first, as "
+                "in headwise show 'causal()'",
+                f"{name}：应给出要按 {value} 画出的掩码，没有收到；请先写掩码，例如 "
+                "headwise show 'causal()'",
+            )

@@ -1,0 +1,385 @@
+"""A mask as a document: its picture, and what it lets through; and the list of all masks."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn.functional import avg_pool2d
+
+from headwise.document import Block, Code, Document, Heading, HeatMap, Paragraph, Table
+from headwise.lang import Text, same
+from headwise.masks import Tile
+from headwise.masks.expression import parse
+from headwise.masks.sizes import sizes
+from headwise.masks.tiles import SIDE, Tiles
+from headwise.planning import KINDS
+from headwise.shapes import Frame
+
+LENGTH = 16
+"""Queries and keys where neither the mask nor the reader says how many."""
+
+SMALL = 8
+"""Queries and keys of the drawings in the list of all masks."""
+
+CELLS = {"text": 48, "markdown": 48, "json": 48, "html": 256}
+"""Cells on a side of a drawing."""
+
+EVALUATED = 2**24
+"""Pairs up to which a drawing looks at each."""
+
+COUNTED = 2**26
+"""Pairs in mixed tiles, over all samples and heads, up to which they are counted."""
+
+DRAWN = 8
+"""Drawings, where samples or heads differ."""
+
+SHADES = "·░▒▓■"
+
+EXAMPLES = (
+    (
+        "appended(causal(), 1)",
+        Text("Keys behind the others that everybody sees.", "末尾附加的键，人人可见。"),
+    ),
+    (
+        "block_sparse([[True, False], [True, True]], 4)",
+        Text("Blocks of queries see the blocks of keys in a layout.", "查询块按布局看键块。"),
+    ),
+    ("causal()", Text("No query sees a later key.", "查询看不到后面的键。")),
+    ("dilated(1, 1, step=2)", Text("A window with gaps.", "带间隔的窗口。")),
+    (
+        "documents([3, 5])",
+        Text("Packed documents; each sees itself only.", "拼接的文档，各看各的。"),
+    ),
+    ("every(3)", Text("Keys at distances that are multiples of a number.", "距离为某数倍数的键。")),
+    (
+        "fixed(4, 1)",
+        Text(
+            "The own block and the last keys of every block; causal (Sparse Transformer).",
+            "本块以及每块末尾的键，因果（Sparse Transformer）。",
+        ),
+    ),
+    (
+        "from_tensor([[True, False], [True, True]])",
+        Text("A mask given pair by pair.", "逐对给出的掩码。"),
+    ),
+    ("full()", Text("Every query sees every key.", "每个查询看到所有键。")),
+    (
+        "global_tokens([0])",
+        Text(
+            "Chosen tokens that see everybody and that everybody sees.",
+            "选定的词元看到所有人，也被所有人看到。",
+        ),
+    ),
+    (
+        "padding([5])",
+        Text(
+            "Keys from a length on are padding; nobody sees them.",
+            "超出长度的键是填充，谁也看不到。",
+        ),
+    ),
+    (
+        "per_head([causal(), window(1, 1)])",
+        Text(
+            "Another mask for each head; the first is drawn.",
+            "每个头用不同的掩码；此处画出第一个。",
+        ),
+    ),
+    ("prefix(3)", Text("Causal, but for a prefix that everybody sees.", "因果，但前缀人人可见。")),
+    (
+        "random_blocks(2, 1, seed=0)",
+        Text("Blocks of keys drawn at random (BigBird).", "随机抽取的键块（BigBird）。"),
+    ),
+    (
+        "strided(3)",
+        Text(
+            "The last keys, and every so-many-th before; causal (Sparse Transformer).",
+            "最近的键，以及更早的每隔若干个键，因果（Sparse Transformer）。",
+        ),
+    ),
+    ("window(2, 1)", Text("The keys near each query.", "每个查询附近的键。")),
+)
+"""Every mask once: how it is written, and what it is."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A mask at one size, and what was counted of it.
+
+    Attributes:
+        text: the expression.
+        tiles: the mask, resolved, its frame and its tiles.
+        seen: how many keys each query sees, (B or 1, H or 1, Lq) row by row; None where there are
+            too many pairs to count.
+    """
+
+    text: str
+    tiles: Tiles
+    seen: list[list[list[int]]] | None
+
+    @classmethod
+    def of(cls, text: str, queries: int | None, keys: int | None) -> "Shown":
+        """Parse, resolve and count.
+
+        Raises:
+            BadValue: if the expression is none, or its mask does not fit the size.
+        """
+        mask = parse(text)
+        held = sizes(mask)
+        keys = keys or held.get("Lk") or queries or LENGTH
+        queries = queries or held.get("Lq") or keys
+        batch, heads = held.get("B", 1), held.get("H", 1)
+        frame = Frame(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
+        tiles = Tiles.of(mask.resolve(frame), frame)
+        dear = batch * heads * (tiles.pairs(Tile.MIXED) + queries)
+        known = mask.by_distance or dear <= COUNTED
+        return cls(" ".join(text.split()), tiles, tiles.seen()[0].tolist() if known else None)
+
+    @property
+    def rows(self) -> list[int]:
+        """How many keys each query sees, for every sample and head that is told apart."""
+        return [n for sample in self.seen or () for head in sample for n in head]
+
+    @property
+    def pairs(self) -> int:
+        """Queries times keys."""
+        return self.tiles.frame.queries * self.tiles.frame.keys
+
+    def share(self) -> tuple[float, float]:
+        """The share of pairs that may attend: at least and at most; the same where counted."""
+        if self.seen is not None:
+            exact = sum(self.rows) / max(len(self.rows) * self.tiles.frame.keys, 1)
+            return exact, exact
+        full, empty = self.tiles.pairs(Tile.FULL), self.tiles.pairs(Tile.EMPTY)
+        return full / self.pairs, 1 - empty / self.pairs
+
+    def drawings(self, cells: int) -> Iterable[tuple[Text, int, list[list[float]]]]:
+        """Title, pairs on a side of a cell, and the share of each cell's pairs, 0 to 1."""
+        frame, step = self.tiles.frame, self.step(cells)
+        if self.pairs > EVALUATED:
+            kinds = Tiles.of(self.tiles.mask, frame, step).kinds
+            yield Text("", ""), step, (kinds / 2).tolist()
+            return
+        batch, heads = self.apart()
+        both = [(b, h) for b in range(batch) for h in range(heads)]
+        for b, h in both[:DRAWN]:
+            yield _place(b, h, batch, heads), step, _pooled(self.tiles, b, h, step)
+
+    def apart(self) -> tuple[int, int]:
+        """How many samples and heads the rule tells apart."""
+        one = replace(self.tiles.frame, queries=1, keys=1).indices()
+        batch, heads = (1, 1, *self.tiles.mask.rule(*one).shape)[-4:-2]
+        return batch, heads
+
+    def step(self, cells: int) -> int:
+        """How many queries and keys a cell stands for."""
+        return -(-max(self.tiles.frame.queries, self.tiles.frame.keys) // cells)
+
+    def document(self, kind: str) -> Document:
+        """What a person reads."""
+        cells = CELLS[kind]
+        drawn = [_drawing(*drawing, kind) for drawing in self.drawings(cells)]
+        batch, heads = self.apart()
+        blocks: list[Block] = [
+            Paragraph(_legend(self.step(cells), self.pairs > EVALUATED, _KEYS[kind == "html"]))
+        ]
+        blocks += [block for some in drawn for block in some]
+        if len(drawn) < batch * heads and self.pairs <= EVALUATED:
+            left = batch * heads - len(drawn)
+            blocks.append(Paragraph(Text(f"{left} more are not drawn.", f"另有 {left} 个未画出。")))
+        return Document(same(self.text), (*blocks, _table(self)))
+
+    def as_json(self) -> str:
+        """The same for programs; what was not counted is null."""
+        frame, rows, (least, most) = self.tiles.frame, self.rows, self.share()
+        known = self.seen is not None
+        _, step, values = next(iter(self.drawings(CELLS["json"])))
+        whole = {
+            "format": "headwise.show/1",
+            "mask": self.text,
+            "batch": frame.batch,
+            "heads": frame.heads,
+            "queries": frame.queries,
+            "keys": frame.keys,
+            "keys_seen": {"min": min(rows), "mean": sum(rows) / len(rows), "max": max(rows)}
+            if known
+            else None,
+            "share": least if known else None,
+            "share_between": [least, most],
+            "blind": rows.count(0) if known else None,
+            "tiles": _tiles(self.tiles),
+            "drawing": {"pairs_on_a_side": step, "share": values},
+        }
+        return json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _pooled(tiles: Tiles, b: int, h: int, step: int) -> list[list[float]]:
+    """The share of each cell's pairs that may attend, of one sample and head."""
+    _, _, query, key = tiles.frame.indices()
+    sample, head = torch.full((1, 1, 1, 1), b), torch.full((1, 1, 1, 1), h)
+    allowed = tiles.mask.rule(sample, head, query, key)
+    dense = allowed.expand(1, 1, tiles.frame.queries, tiles.frame.keys).float()
+    values: list[list[float]] = avg_pool2d(dense, step, ceil_mode=True)[0, 0].tolist()
+    return values
+
+
+def _place(b: int, h: int, batch: int, heads: int) -> Text:
+    """Which sample and head a drawing is of, where there is more than one; counted from 0."""
+    en = [f"sample {b}"] * (batch > 1) + [f"head {h}"] * (heads > 1)
+    zh = [f"样本 {b}"] * (batch > 1) + [f"头 {h}"] * (heads > 1)
+    return Text(", ".join(en), "，".join(zh))
+
+
+def _drawing(title: Text, step: int, values: list[list[float]], kind: str) -> list[Block]:
+    """A figure on a page, characters elsewhere."""
+    if kind != "html":
+        lines = Code("\n".join(" ".join(map(_shade, row)) for row in values), "text")
+        return [Heading(title, 3), lines] if title.en else [lines]
+    rows = [str(i * step) for i in range(len(values))]
+    columns = [str(j * step) for j in range(len(values[0]))]
+    seen = [[value or float("nan") for value in row] for row in values]
+    return [HeatMap(title if title.en else Text("the mask", "掩码"), seen, rows, columns)]
+
+
+def _shade(share: float) -> str:
+    """Empty, three thirds, full: full only where every pair may attend.
+
+    Example:
+        >>> "".join(map(_shade, (0.0, 0.1, 0.5, 0.99, 1.0)))
+        '·░▒▓■'
+    """
+    return SHADES[0] if not share else SHADES[4] if share == 1 else SHADES[1 + int(share * 3)]
+
+
+_KEYS = (
+    (Text("■", "■"), Text("▒", "▒"), Text("▓▒░ by thirds", "▓▒░ 按三分之一分档"), Text("·", "·")),
+    (
+        Text("dark", "深色"),
+        Text("lighter", "较浅"),
+        Text("lighter where fewer", "越少越浅"),
+        Text("beige", "米色"),
+    ),
+)
+"""How all, mixed, some and none look: as characters, and in a figure."""
+
+
+def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Text:
+    rows = Text(
+        "Rows are queries, columns are keys, both counted from 0; the last query stands at the "
+        "last key.",
+        "行是查询，列是键，都从 0 数起；最后一个查询对齐最后一个键。",
+    )
+    every, mixed, some, none = key
+    if step == 1:
+        cell = Text(
+            f"{every.en}: may attend, {none.en}: may not.", f"{every.zh}：可见，{none.zh}：不可见。"
+        )
+    elif by_tile:
+        cell = Text(
+            f"A cell is what the mask says of {step:,} × {step:,} pairs without looking at them: "
+            f"{every.en}: all may attend, {mixed.en}: mixed or not known, {none.en}: none.",
+            f"每格是掩码对 {step:,} × {step:,} 对的判断，不逐对查看：{every.zh}：全部可见，"
+            f"{mixed.zh}：混合或未知，{none.zh}：全不可见。",
+        )
+    else:
+        cell = Text(
+            f"A cell is {step:,} × {step:,} pairs: {every.en}: all may attend, {some.en}, "
+            f"{none.en}: none.",
+            f"每格是 {step:,} × {step:,} 对：{every.zh}：全部可见，{some.zh}，"
+            f"{none.zh}：全不可见。",
+        )
+    return Text(f"{rows.en} {cell.en}", f"{rows.zh}{cell.zh}")
+
+
+def _table(shown: Shown) -> Block:
+    frame, tiles = shown.tiles.frame, _tiles(shown.tiles)
+    sizes = f"{frame.queries:,} × {frame.keys:,}"
+    more_en = f", {frame.batch} samples" * (frame.batch > 1) + f", {frame.heads} heads" * (
+        frame.heads > 1
+    )
+    more_zh = f"，{frame.batch} 个样本" * (frame.batch > 1) + f"，{frame.heads} 个头" * (
+        frame.heads > 1
+    )
+    rows = [
+        (Text("queries × keys", "查询 × 键"), Text(sizes + more_en, sizes + more_zh)),
+        *_counts(shown),
+        (
+            Text(f"tiles of {SIDE} × {SIDE}", f"{SIDE} × {SIDE} 分块"),
+            Text(
+                ", ".join(f"{n:,} {KINDS[kind].en}" for kind, n in tiles.items()),
+                "，".join(f"{n:,} {KINDS[kind].zh}" for kind, n in tiles.items()),
+            ),
+        ),
+    ]
+    return Table((Text("what", "项目"), Text("value", "数值")), rows)
+
+
+def _counts(shown: Shown) -> list[tuple[Text, Text]]:
+    share, (least, most) = Text("pairs that may attend", "可见的对"), shown.share()
+    if shown.seen is None:
+        between = Text(
+            f"between {least:.2%} and {most:.2%}: more than {COUNTED:,} pairs stand in mixed "
+            "tiles, so they are not counted",
+            f"{least:.2%} 到 {most:.2%} 之间：混合分块中超过 {COUNTED:,} 对，未逐对计数",
+        )
+        return [(share, between)]
+    rows = shown.rows
+    low, mean, high, blind = min(rows), sum(rows) / len(rows), max(rows), rows.count(0)
+    return [
+        (
+            Text("keys a query sees", "每个查询可见的键"),
+            Text(
+                f"{low:,} to {high:,}, {mean:,.2f} on average",
+                f"{low:,} 到 {high:,}，平均 {mean:,.2f}",
+            ),
+        ),
+        (share, same(f"{least:.2%}")),
+        (
+            Text("blind queries (output 0)", "看不到任何键的查询（输出为 0）"),
+            Text(f"{blind:,} of {len(rows):,}", f"{len(rows):,} 个中有 {blind:,} 个"),
+        ),
+    ]
+
+
+def _tiles(tiles: Tiles) -> dict[str, int]:
+    return {kind.value: tiles.count(kind) for kind in Tile}
+
+
+def every_mask() -> Document:
+    """The list of all masks, each with a small drawing."""
+    blocks: list[Block] = [
+        Paragraph(
+            Text(
+                "Masks combine with & (both allow), | (either allows) and ~ (the opposite): "
+                'headwise show "causal() & window(3, 0)".',
+                "掩码可用 &（两者都允许）、|（任一允许）和 ~（取反）组合："
+                'headwise show "causal() & window(3, 0)"。',
+            )
+        )
+    ]
+    for text, what in EXAMPLES:
+        blocks += [Heading(same(text), 3), Paragraph(what), Code(_small(text), "text")]
+    return Document(Text("Every mask", "所有掩码"), blocks)
+
+
+def every_mask_as_json() -> str:
+    """The same for programs."""
+    masks = [
+        {
+            "name": text.partition("(")[0],
+            "example": text,
+            "what": {"en": what.en, "zh": what.zh},
+            "drawing": _small(text).splitlines(),
+        }
+        for text, what in EXAMPLES
+    ]
+    return json.dumps({"format": "headwise.masks/1", "masks": masks}, ensure_ascii=False) + "\n"
+
+
+def _small(text: str) -> str:
+    mask = parse(text)
+    held = sizes(mask)
+    length = held.get("Lk", SMALL)
+    frame = Frame(held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu"))
+    rows = mask.dense(frame)[0, 0].tolist()
+    return "\n".join(" ".join(SHADES[-1] if seen else SHADES[0] for seen in row) for row in rows)
