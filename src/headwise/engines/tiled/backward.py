@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.tiled import blocks
-from headwise.engines.tiled.forward import by_weights, most
+from headwise.engines.tiled.forward import by_weights, covers, most, pieces
 from headwise.engines.tiled.kernel import Given
 from headwise.engines.tiled.layers import parts
 from headwise.engines.tiled.parts import Part
@@ -33,21 +33,20 @@ def backward(work: Work, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         given: over all keys; the logsumexp is -inf on blind rows.
     """
     wide = softmax_dtype(work.q.dtype)
-    dq, dk, dv = (torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v))
-    seen = _seen(given)
-    plan = parts(work.mask, work.frame, SIDE)
+    seen, plan = _seen(given), parts(work.mask, work.frame, SIDE)
+    dk, dv = (torch.zeros_like(t, dtype=wide) for t in (work.k, work.v))
+    dq = torch.empty_like(work.q, dtype=wide)
+    if not covers(plan, work.frame):
+        dq.zero_()
     for part in plan:
-        for chunk in part.chunks(most(work, part)):
-            q, k, v = _take(work, chunk)
-            extra = added(work, chunk, chunk.queries.take(work.asked))
+        for chunk, extra in pieces(work, part, most(work, part)):
             own = _own(seen, chunk)
-            for into, rows, gradient in zip(
-                (dq, dk, dv),
-                (chunk.queries, chunk.keys, chunk.keys),
-                blocks.backward(own, q, k, v, extra.scores, work.scale),
-                strict=True,
-            ):
-                rows.add(into, gradient)
+            from_q, from_k, from_v = blocks.backward(
+                own, *_take(work, chunk), extra.scores, work.scale
+            )
+            (chunk.queries.add if part.layer else chunk.queries.put)(dq, from_q)
+            chunk.keys.add(dk, from_k)
+            chunk.keys.add(dv, from_v)
     if _lonely(plan):
         dq, dk = torch.zeros_like(dq), torch.zeros_like(dk)
     return dq.to(work.q.dtype), dk.to(work.k.dtype), dv.to(work.v.dtype)

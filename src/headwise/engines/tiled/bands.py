@@ -75,7 +75,7 @@ def _comb(starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: Frame
     """Lone distances as one comb, if they have a step in common that is worth it."""
     if len(starts) < 2 or bool((stops - starts > 1).any()):
         return []
-    step = math.gcd(*starts.diff().unique().tolist())
+    step = math.gcd(*set(starts.diff().tolist()))
     if step == 1 or frame.queries < TOOTH * step:
         return []
     first, last = int(starts[0]), int(starts[-1])

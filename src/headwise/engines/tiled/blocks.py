@@ -29,14 +29,17 @@ def forward(
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r).
 
     Args:
-        q, k, v: the blocks.
+        q: the blocks of queries.
+        k: the blocks of keys.
+        v: the blocks of values.
         added: (B or 1, H or 1, n or 1, r, m), or None.
         scale: the factor on the scores.
     """
     way, samples = way_of(q, k, v, added), q.shape[0]
     calls = zip(*(_apart(t, way) for t in (q, k, v)), _masks(added, way, samples), strict=True)
-    outputs, sums = zip(*(kernel.forward(*call, scale) for call in calls), strict=True)
-    return _together(outputs, way, samples), _together(sums, way, samples)
+    results = [kernel.forward(rows, keys, seen, mask, scale) for rows, keys, seen, mask in calls]
+    output, logsumexp = (_together(each, way, samples) for each in zip(*results, strict=True))
+    return output, logsumexp
 
 
 def backward(
@@ -45,13 +48,12 @@ def backward(
     """The gradients of the blocks; what is given has blocks too."""
     way, samples = way_of(q, k, v, added), q.shape[0]
     results = (given.grad, given.output, given.logsumexp)
-    calls = zip(
-        zip(*(_apart(t, way) for t in results), strict=True),
-        *(_apart(t, way) for t in (q, k, v)),
-        _masks(added, way, samples),
-        strict=True,
-    )
-    gradients = [kernel.backward(Given(*own), *call, scale) for own, *call in calls]
+    known = (Given(*own) for own in zip(*(_apart(t, way) for t in results), strict=True))
+    calls = zip(known, *(_apart(t, way) for t in (q, k, v)), strict=True)
+    gradients = [
+        kernel.backward(own, rows, keys, seen, mask, scale)
+        for (own, rows, keys, seen), mask in zip(calls, _masks(added, way, samples), strict=True)
+    ]
     dq, dk, dv = (_together(each, way, samples) for each in zip(*gradients, strict=True))
     return dq, dk, dv
 
@@ -97,7 +99,7 @@ def _together(parts: tuple[Tensor, ...], way: Way, samples: int) -> Tensor:
     if way is Way.ONE:
         return parts[0].unsqueeze(2)
     if way is Way.FOLD:
-        return parts[0].unflatten(0, (samples, -1))
+        return torch.unflatten(parts[0], 0, (samples, -1))
     turned = [part.transpose(0, 1) for part in parts]
     return turned[0][None] if samples == 1 else torch.stack(turned)
 

@@ -1,5 +1,7 @@
 """The output and the logsumexp, a part at a time."""
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,9 +9,11 @@ from headwise.call import softmax_dtype
 from headwise.engines.tiled import blocks, kernel
 from headwise.engines.tiled.layers import parts
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.scores import added, values
+from headwise.engines.tiled.scores import Added, added, fixed, values
+from headwise.engines.tiled.visible import finite, without_hidden
 from headwise.engines.tiled.work import Work
 from headwise.positions import Stage
+from headwise.shapes import Frame
 
 SIDE = 64
 """Rows of a block of queries."""
@@ -17,21 +21,46 @@ SIDE = 64
 SCORES = 1 << 22
 """Scores that may be written out at once, over all samples and heads."""
 
-ROWS = 1 << 20
+ROWS = 1 << 21
 """Numbers of the output that one kernel call gives."""
 
 
 def forward(work: Work) -> tuple[Tensor, Tensor]:
     """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf where blind."""
+    output, logsumexp = _run(work)
+    if not finite(output):  # perhaps by a key that nobody sees
+        output, logsumexp = _run(without_hidden(work))
+    return output, logsumexp
+
+
+def _run(work: Work) -> tuple[Tensor, Tensor]:
     shape, wide = work.q.shape[:3], softmax_dtype(work.q.dtype)
     plan = parts(work.mask, work.frame, SIDE)
     merges = any(part.layer for part in plan)
-    output = work.v.new_zeros(*shape, work.v.shape[3], dtype=wide if merges else work.v.dtype)
-    logsumexp = work.q.new_full((*shape, 1), -torch.inf, dtype=wide)
+    output = work.v.new_empty(*shape, work.v.shape[3], dtype=wide if merges else work.v.dtype)
+    logsumexp = work.q.new_empty(*shape, 1, dtype=wide)
+    if not covers(plan, work.frame):
+        output.zero_()
+        logsumexp.fill_(-torch.inf)
     for part in plan:
-        for chunk in part.chunks(most(work, part)):
-            _merge(output, logsumexp, chunk, _run(work, chunk))
+        for chunk, extra in pieces(work, part, most(work, part)):
+            _merge(output, logsumexp, chunk, _results(work, chunk, extra))
     return output.to(work.v.dtype), logsumexp[..., 0]
+
+
+def covers(plan: Sequence[Part], frame: Frame) -> bool:
+    """Whether the first layer writes every query."""
+    rows = sum(part.queries.count * part.queries.size for part in plan if not part.layer)
+    return rows == frame.queries
+
+
+def pieces(work: Work, part: Part, limit: int) -> Iterator[tuple[Part, Added]]:
+    """The part in chunks, with what the scores of each get: computed once where it is the same."""
+    once = None
+    if fixed(work, part) and part.queries.size * part.keys.size <= limit:
+        once = added(work, part.blocks(0, 1), part.queries.take(work.asked))
+    for chunk in part.chunks(limit):
+        yield chunk, once or added(work, chunk, chunk.queries.take(work.asked))
 
 
 def most(work: Work, part: Part) -> int:
@@ -49,10 +78,9 @@ def by_weights(work: Work) -> bool:
     return Stage.VALUES in work.position.stages
 
 
-def _run(work: Work, part: Part) -> tuple[Tensor, Tensor]:
+def _results(work: Work, part: Part, extra: Added) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
     q, k, v = part.queries.take(work.q), part.keys.take(work.k), part.keys.take(work.v)
-    extra = added(work, part, part.queries.take(work.asked))
     output, logsumexp = blocks.forward(q, k, v, extra.scores, work.scale)
     if by_weights(work):
         safe = logsumexp if extra.blind is None else logsumexp.masked_fill(extra.blind, torch.inf)

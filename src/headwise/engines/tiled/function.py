@@ -1,5 +1,6 @@
 """The engine as a function that autograd knows: its own backward, and derivatives of that."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,8 @@ class Setting:
     frame: Frame
 
     def work(self, q: Tensor, k: Tensor, v: Tensor, asked: Tensor) -> Work:
-        """The attention of these tensors, without the keys that nobody sees."""
-        setting = (self.mask, self.position, self.scale, self.frame)
-        return without_hidden(Work(q, k, v, asked, *setting))
+        """The attention of these tensors."""
+        return Work(q, k, v, asked, self.mask, self.position, self.scale, self.frame)
 
 
 class Tiled(torch.autograd.Function):
@@ -55,7 +55,7 @@ class Tiled(torch.autograd.Function):
         given = Given(
             torch.zeros_like(output) if grad is None else grad.contiguous(), output, logsumexp
         )
-        work = ctx.setting.work(*tensors[:4])
+        work = without_hidden(ctx.setting.work(*tensors[:4]))
         if grad_sums is None and not by_weights(work) and not _moves(work, tensors[4:]):
             return (None, *backward(work, given), *(None for _ in tensors[3:]))
         learned = [t for t, want in zip(tensors[4:], wanted[4:], strict=True) if want]
@@ -64,6 +64,23 @@ class Tiled(torch.autograd.Function):
         rest = [next(found) if want else None for want in wanted[4:]]
         casts = zip(own, tensors[:4], strict=True)
         return (None, *(g.to(t.dtype) for g, t in casts), *rest)
+
+
+def tiled(
+    setting: Setting, q: Tensor, k: Tensor, v: Tensor, asked: Tensor, *learned: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq) of turned q and k, of v, and of q as asked.
+
+    Args:
+        setting: mask, position, scale and frame.
+        q: the queries, turned by the position.
+        k: the keys, turned.
+        v: the values.
+        asked: the queries as given, which the position's bias looks at.
+        learned: what else the bias, or what is added to the values, is made of.
+    """
+    apply: Callable[..., tuple[Tensor, Tensor]] = Tiled.apply
+    return apply(setting, q, k, v, asked, *learned)
 
 
 def _moves(work: Work, learned: list[Tensor]) -> bool:
@@ -87,7 +104,7 @@ def _twice(
 ) -> list[Tensor | None]:
     """The gradients as functions that can be differentiated again, with the scores written out."""
     q, k, v, asked = (t.view_as(t) for t in tensors[:4])
-    results = dense(setting.work(q, k, v, asked))
+    results = dense(without_hidden(setting.work(q, k, v, asked)))
     pairs = [
         (result, grad)
         for result, grad in zip(results, gradients, strict=True)

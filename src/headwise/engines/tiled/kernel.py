@@ -47,7 +47,9 @@ def forward(
     """Output (B, H, n, Dv) and logsumexp (B, H, n) of q (B, H, n, D), k (B, G, m, D), v.
 
     Args:
-        q, k, v: the queries, keys and values; the last stride of each is 1.
+        q: the queries; the last stride of q, k and v is 1.
+        k: the keys.
+        v: the values.
         added: (B or 1, H or 1, n, m), or None for nothing.
         scale: the factor on the scores.
     """
@@ -130,7 +132,7 @@ def _shared(rows: Tensor, groups: int) -> Tensor:
     """Sum over the heads of a group: (B, H, m, X) to (B, G, m, X)."""
     if rows.shape[1] == groups:
         return rows
-    return rows.unflatten(1, (groups, -1)).sum(2)
+    return torch.unflatten(rows, 1, (groups, -1)).sum(2)
 
 
 def _even(added: Tensor | None) -> Tensor | None:

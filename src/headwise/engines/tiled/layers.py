@@ -57,9 +57,9 @@ def _family(
     if not near:
         return None
     rest = [each for each in together if not each.by_distance]
-    apart = [Not(each) for each in before if each.by_distance]
-    others = [Not(each) for each in before if not each.by_distance]
-    return bands(reduce(And, near + apart), reduce(And, rest + others), frame, side, layer)
+    near += [Not(each) for each in before if each.by_distance]
+    rest += [Not(each) for each in before if not each.by_distance]
+    return bands(reduce(And, near), reduce(And, rest), frame, side, layer)
 
 
 def _less(mask: Mask, before: list[Mask]) -> Mask:

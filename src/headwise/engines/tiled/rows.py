@@ -79,7 +79,7 @@ class Picked:
     def take(self, rows: Tensor) -> Tensor:
         """(B, X, L, D) as (B, X, count, size, D)."""
         flat = rows.index_select(2, self._flat(rows))
-        return flat.unflatten(2, (self.count, self.size))
+        return torch.unflatten(flat, 2, (self.count, self.size))
 
     def put(self, into: Tensor, blocks: Tensor) -> None:
         """Write the blocks into their rows. No row may be named twice, nor -1."""

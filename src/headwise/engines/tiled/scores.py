@@ -28,6 +28,12 @@ class Added:
     blind: Tensor | None
 
 
+def fixed(work: Work, part: Part) -> bool:
+    """Whether every block of a part gets the same."""
+    biased = work.mask.biased or Stage.SCORES in work.position.stages
+    return part.mask is None and not biased and not isinstance(part.keys, Picked)
+
+
 def added(work: Work, part: Part, asked: Tensor) -> Added:
     """What the scores of a part get, differentiable in what the bias is made of.
 
@@ -104,10 +110,10 @@ def folded(blocks: Tensor) -> Tensor:
 
 
 def unfolded(rows: Tensor, samples: int) -> Tensor:
-    """(B n, H, r, X) as (B, H, n, r, X); what is shared by all, (1, H, r, X), as (1, H, 1, r, X)."""
+    """(B n, H, r, X) as (B, H, n, r, X); of what all share, one block for all."""
     if rows.shape[0] == 1:
         return rows[:, :, None]
-    return rows.unflatten(0, (samples, -1)).transpose(1, 2)
+    return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)
 
 
 def places(work: Work, part: Part) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from headwise.call import softmax_dtype
 from headwise.engines.tiled.work import Work
 
 PAIRS = 1 << 22
@@ -16,25 +17,26 @@ def without_hidden(work: Work) -> Work:
 
     A finite number there meets a weight of exactly 0 and needs nothing.
     """
-    if _finite(work.k) and _finite(work.v):
+    if finite(work.k) and finite(work.v):
         return work
     seen = _seen(work)  # (B or 1, H or 1, Lk)
     if seen.shape[1] > 1:
-        seen = seen.unflatten(1, (work.k.shape[1], -1)).any(2)
+        seen = torch.unflatten(seen, 1, (work.k.shape[1], -1)).any(2)
     column = seen[..., None]
     k, v = torch.where(column, work.k, 0.0), torch.where(column, work.v, 0.0)
     return replace(work, k=k, v=v)
 
 
-def _finite(rows: Tensor) -> bool:
-    return bool(rows.detach().sum(dtype=torch.float64).isfinite())
+def finite(rows: Tensor) -> bool:
+    """Whether every number is finite; it may say no where a sum overflows."""
+    return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
 
 
 def _seen(work: Work) -> Tensor:
     """Which keys some query sees, a few queries at a time."""
     b, h, q, k = work.frame.indices()
     found: Tensor | None = None
-    for rows in q.split(max(1, PAIRS // work.frame.keys), dim=2):
+    for rows in torch.split(q, max(1, PAIRS // work.frame.keys), 2):
         seen = work.mask.rule(b, h, rows, k)
         seen = seen.view(*(1,) * (4 - seen.dim()), *seen.shape).any(2)
         found = seen if found is None else found | seen

@@ -1,0 +1,127 @@
+"""When the engine cannot run a call, and when it has nothing to win."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from headwise.call import Call
+from headwise.engines.tiled.encoding import encode, known
+from headwise.lang import Text
+from headwise.masks import Mask, Tile, causal, full
+from headwise.positions import Stage
+
+SHORT, LONG = 512, 2048
+"""Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is dear."""
+
+LEVELS = 5
+"""How often an estimate halves the queries and the keys."""
+
+SHARE = 0.5
+"""The share of all pairs that a mask may leave for its pattern to pay."""
+
+
+def why_not(call: Call) -> list[Text]:
+    """Every reason why this engine cannot run the call."""
+    reasons = []
+    if "weights" in call.need:
+        reasons.append(
+            Text("it never holds the weights, Lq x Lk numbers", "它从不保存 Lq x Lk 个权重")
+        )
+    if call.dropout:
+        reasons.append(Text("it has no dropout", "它没有 dropout"))
+    if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
+        reasons.append(Text("a size is 0", "有一个大小为 0"))
+    if call.q.device.type == "meta":
+        reasons.append(Text("the tensors hold no numbers", "张量中没有数值（meta 设备）"))
+    if call.mask.biased and not known(call.mask):
+        name = type(call.mask).__name__
+        reasons.append(Text(f"it cannot see into the bias of {name}", f"它看不到 {name} 的偏置"))
+    if _transformed(call):
+        reasons.append(
+            Text(
+                "it has no rule for torch.func transforms and forward-mode derivatives",
+                "它没有 torch.func 变换和前向模式导数的规则",
+            )
+        )
+    return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])
+
+
+def _why_not_compiled(call: Call) -> list[Text]:
+    """What the operator that `torch.compile` sees does not take."""
+    reasons = []
+    if call.biased or Stage.VALUES in call.position.stages:
+        reasons.append(
+            Text("under torch.compile it takes no bias", "在 torch.compile 下它不支持偏置")
+        )
+    if not known(call.mask):
+        name = type(call.mask).__name__
+        reasons.append(
+            Text(
+                f"under torch.compile it knows headwise's own masks only, not {name}",
+                f"在 torch.compile 下它只认识 headwise 自带的掩码，不认识 {name}",
+            )
+        )
+    if "logsumexp" in call.need and torch.is_grad_enabled():
+        reasons.append(
+            Text(
+                "under torch.compile its logsumexp has no gradient; use torch.no_grad()",
+                "在 torch.compile 下其 logsumexp 没有梯度；请用 torch.no_grad()",
+            )
+        )
+    return reasons
+
+
+def _transformed(call: Call) -> bool:
+    """Whether somebody differentiates or maps by torch.func, or forward in mode."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if torch.compiler.is_compiling():
+        return False
+    if active is not None and active():
+        return True
+    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
+    dual = (unpack(t)[1] is not None for t in (call.q, call.k, call.v))
+    return forward_ad._current_level >= 0 and any(dual)
+
+
+def pays(call: Call) -> bool:
+    """Whether the engine is the better choice for a call it can run.
+
+    It is where at least half of the pairs lie in empty tiles, and where a position's bias of
+    (Lq, Lk) would have to be written out otherwise; not for short sequences.
+    """
+    frame = call.frame
+    if frame.keys < SHORT or call.mask in (full(), causal()):
+        return frame.keys >= LONG and frame.queries > 1 and _stored(call)
+    if torch.compiler.is_compiling() and encode(call.mask)[1]:
+        return False  # what a tensor holds is not known while compiling
+    return (frame.keys >= LONG and _stored(call)) or share(call) <= SHARE
+
+
+def _stored(call: Call) -> bool:
+    """Whether others would write out a bias that is made a block at a time here."""
+    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
+    return bool(acts) and not call.mask.biased
+
+
+def share(call: Call) -> float:
+    """The share of the pairs in tiles that the mask does not leave empty, on a coarse grid."""
+    frame = call.frame
+    queries = range(frame.offset, frame.offset + frame.queries)
+    return _kept(call.mask, queries, range(frame.keys), LEVELS) / (frame.queries * frame.keys)
+
+
+def _kept(mask: Mask, q: range, k: range, levels: int) -> int:
+    kind = mask.tile(q, k)
+    if kind is Tile.EMPTY:
+        return 0
+    if kind is Tile.FULL or not levels or len(q) == 1 or len(k) == 1:
+        return len(q) * len(k)
+    halves = ((half, other) for half in _halves(q) for other in _halves(k))
+    return sum(_kept(mask, half, other, levels - 1) for half, other in halves)
+
+
+def _halves(numbers: range) -> tuple[range, range]:
+    middle = len(numbers) // 2
+    return numbers[:middle], numbers[middle:]
