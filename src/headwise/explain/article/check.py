@@ -9,7 +9,7 @@ from headwise.explain.article.arithmetic import consistent, value
 from headwise.explain.article.findings import Finding, Report, Unmatched
 from headwise.explain.article.given import Options, Setup, setups
 from headwise.explain.article.labels import Bases, Hint, Ref
-from headwise.explain.article.match import Matcher, Reading
+from headwise.explain.article.match import MOST_NODES, Matcher, Reading
 from headwise.explain.article.nodes import Grid, Node, leaves
 from headwise.explain.article.settings import Settings, Stated, read_settings
 from headwise.explain.article.source import evened
@@ -18,6 +18,9 @@ from headwise.explain.article.targets import Catalog
 from headwise.explain.article.working import Part, parts
 from headwise.explain.trace import trace
 from headwise.lang import Text
+
+FINITE = ("Q", "K", "V", "score", "output")
+"""Quantities that no mask makes infinite."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
     found = trace(
         setup.x, setup.heads, projections=setup.projections, mask=setup.mask, scale=setup.scale
     )
+    if not all(bool(q.values.isfinite().all()) for q in found.quantities if q.key in FINITE):
+        raise BadFile(
+            "X: expected numbers whose products are finite, got larger ones; scale it down",
+            "X：数之间的乘积应为有限值，收到的数过大；请缩小实例",
+        )
     catalog = Catalog(found, hidden=setup.hidden)
     bases = _bases(statements, setup.heads, len(setup.x))
     for head, row, bracket in product(*bases):
@@ -152,7 +160,7 @@ def _rest(
     statement: Statement, reading: Reading | None, catalog: Catalog, checked: set[int]
 ) -> list[Node]:
     """The expressions of a statement that the reading leaves open."""
-    nodes = statement.chain.nodes
+    nodes = statement.chain.nodes[:MOST_NODES]
     if reading is not None:
         nodes = [node for node in nodes if not parts(node, reading.target, catalog)]
     cells = [[cell for leaf in leaves(node) for cell in leaf.cells] for node in nodes]

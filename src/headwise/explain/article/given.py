@@ -6,7 +6,7 @@ and said.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,7 +22,11 @@ from headwise.explain.trace import Projections
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor
 
-MOST_ROWS, MOST_COLUMNS, MOST_HEADS = 128, 1024, 64
+MOST_ROWS, MOST_COLUMNS, MOST_HEADS = 64, 512, 32
+
+
+MaskFor = Callable[[int, int], Mask]
+"""A mask, once the number of heads and the length are known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +37,7 @@ class Options:
     heads: int | None = None
     projections: Projections | None = None
     scale: float | None = None
-    mask: Mask | Tensor | None = None
+    mask: MaskFor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +77,7 @@ def setups(statements: list[Statement], settings: Settings, options: Options) ->
     return [
         replace(each, mask=mask, scale=scale, notes=(*each.notes, *said, *told))
         for each in found
-        for mask, said in _masks(statements, settings, options)
+        for mask, said in _masks(statements, settings, options, each)
         for scale, told in _scales(settings, options)
     ]
 
@@ -152,8 +156,10 @@ def _x(
 
 
 def _matrix(statement: Statement) -> Grid | None:
-    grids = [grid for grid in statement.chain.grids if grid.dims == 2 and grid.whole]
-    return grids[-1] if grids else None
+    grids = [grid for grid in statement.chain.grids if grid.dims > 0 and grid.whole]
+    if not grids or (grids[-1].dims == 1 and _rank(statement) > 0):
+        return None
+    return grids[-1]
 
 
 def _rank(statement: Statement) -> int:
@@ -198,10 +204,11 @@ def _sequence(statements: Iterable[Statement]) -> list[Grid]:
 
 
 def _masks(
-    statements: list[Statement], settings: Settings, options: Options
+    statements: list[Statement], settings: Settings, options: Options, setup: Setup
 ) -> list[tuple[Mask | Tensor | None, tuple[Text, ...]]]:
     if options.mask is not None:
-        return [(options.mask, (Text("mask from the options", "掩码来自选项"),))]
+        given = options.mask(setup.heads, len(setup.x))
+        return [(given, (Text("mask from the options", "掩码来自选项"),))]
     none: tuple[Mask | Tensor | None, tuple[Text, ...]] = (None, ())
     pattern = _pattern(statements)
     lower = (causal(), (Text("the mask is causal", "掩码为因果掩码"),))

@@ -21,8 +21,11 @@ ASIDE = 0.35
 PLAIN_SHARE = 0.4
 """Without any label, at most this share of an array may be wrong for it to be matched."""
 
-MOST_READINGS = 3_000_000
-"""How many readings are weighed for one article."""
+MOST_READINGS = 100_000
+"""How many readings are weighed for one article under one set-up."""
+
+MOST_NODES = 64
+"""How many things may be said to be equal in one chain."""
 
 _WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
 
@@ -66,14 +69,18 @@ class Matcher:
         self.catalog, self.bases = catalog, bases
         self.head: int | None = None
         self.row: int | None = None
-        self.work = 0
+        self.work = 0.0
 
     def read(self, statement: Statement) -> Reading | None:
         """The reading of one statement, or None where none is clear."""
         main = _main(statement.chain.nodes)
-        if main is None or main.shape == (-1, -1):
+        nodes = statement.chain.nodes
+        if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
         keys = self._keys(statement)
+        lone = main.dims == 0 and all(isinstance(node, Grid) for node in nodes)
+        if lone and not keys and not _said_keys(statement):
+            return None
         readings = [
             reading
             for target in self._candidates(main, statement.own, keys, statement.chain.nodes)
@@ -97,21 +104,24 @@ class Matcher:
     def _candidates(
         self, main: Grid, own: Hint, keys: tuple[str, ...], nodes: list[Node]
     ) -> list[Target]:
-        self.work += 1
+        self._count(1)
         columns = own.transposed or own.column is not None or main.dims == 1
         found = []
-        for target in self.catalog.fitting(main, columns=columns):
-            self.work += 1
-            if (not keys or target.key in keys) and self._allowed(own, target):
+        for target in self.catalog.fitting(main, keys, columns=columns):
+            self._count(0.1)
+            if self._allowed(own, target):
                 found.append(target)
         if not keys and any(map(_is_term, nodes)):
             found += [t for t in self.catalog.terms(main) if self._allowed(own, t)]
+        return found
+
+    def _count(self, work: float) -> None:
+        self.work += work
         if self.work > MOST_READINGS:
             raise BadFile(
                 "FILE: too many arrays for an input of this size; cut out the worked example",
                 "FILE：对这样大小的输入来说数组过多；请截取其中的计算实例",
             )
-        return found
 
     def _allowed(self, own: Hint, target: Target) -> bool:
         """Whether the indices of the label agree with a target."""
@@ -153,10 +163,10 @@ class Matcher:
     def _reading(
         self, target: Target, statement: Statement, keys: tuple[str, ...], main: Grid
     ) -> Reading | None:
+        self._count(len(statement.chain.nodes) + 0.05 * len(main.cells))
         found: list[Part] = []
         for node in statement.chain.nodes:
             found += parts(node, target, self.catalog)
-        self.work += len(found)
         if not found:
             return None
         counts = [wrong(grid, part) or 0 for grid, part in found]

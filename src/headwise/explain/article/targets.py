@@ -129,10 +129,12 @@ class Catalog:
                     row = [weight * value for value in values[j]]
                     yield Target("term", head, i, j, [row], 1, label=_TERM)
 
-    def fitting(self, grid: Grid, *, columns: bool) -> Iterator[Target]:
+    def fitting(self, grid: Grid, keys: tuple[str, ...], *, columns: bool) -> Iterator[Target]:
         """Every target of a grid's shape; columns and transposes only where they are asked for."""
         shape = grid.shape
         for place, rows in self.tables.items():
+            if keys and place[0] not in keys:
+                continue
             size = (len(rows), len(rows[0]))
             if grid.dims == 2:
                 if shape == size:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headwise.errors import BadFile
 from headwise.explain.article.numbers import MARK
 
-MOST_TOKENS = 400_000
+MOST_TOKENS = 100_000
 MOST_NESTING = 24
 
 MATRICES = ("matrix", "array", "tabular")
