@@ -179,6 +179,7 @@ def test_a_catalogue_is_its_folder(folder, catalogue, beside):
     module, variable = catalogue.split(":")
     entries = getattr(__import__(module, fromlist=[variable]), variable)
     files = {p.stem for p in (SOURCE / folder).glob("*.py")} - beside - {"__init__"}
+    files |= {p.parent.name for p in (SOURCE / folder).glob("*/__init__.py")}
     listed = {home(entry) for entry in entries}
     assert listed == files, f"add to {catalogue}: {files - listed}; or a file for {listed - files}"
 

@@ -5,7 +5,6 @@ import torch
 
 import headwise as hw
 from headwise.call import Call, Result
-from headwise.engines import ENGINES
 from headwise.errors import BadType, BadValue
 from headwise.reference import reference
 from headwise.verify.budget import accept
@@ -61,7 +60,7 @@ def test_a_bare_tensor_is_a_mask():
         ({"offset": 1.0}, BadType, "offset: expected an integer or None, got 1.0"),
         ({"need": "weights"}, BadType, r"need: .*; use need=\('weights',\)"),
         ({"need": ["wieghts"]}, BadValue, "need: unknown 'wieghts'; expected one of 'weights', 'l"),
-        ({"engine": "cuda"}, BadValue, "unknown 'cuda'; expected one of 'auto', 'sdpa', 'eager'"),
+        ({"engine": "cuda"}, BadValue, "unknown 'cuda'; expected one of 'auto', .*'eager'"),
     ],
 )
 @pytest.mark.parametrize("door", [hw.attend, hw.plan])
@@ -94,7 +93,7 @@ def test_a_plan_is_told_in_both_languages():
 
 def test_a_plan_chooses_what_attend_runs():
     q, k, v = tensors(dtype=torch.float32)
-    assert hw.plan(q, k, v).engine == ENGINES[0].NAME == "sdpa"
+    assert hw.plan(q, k, v).engine == "sdpa"
     assert hw.plan(q, k, v, engine="eager").engine == "eager"
     assert hw.plan(*tensors(0, 0)).share == 0
 

@@ -6,7 +6,7 @@ from typing import overload
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines import ENGINES, Engine
+from headwise.engines import ENGINES, Engine, best
 from headwise.errors import EngineRefused, one_of
 from headwise.lang import LANGS
 from headwise.masks import Mask
@@ -113,7 +113,7 @@ def choose(call: Call, engine: str) -> Engine:
         EngineRefused: if the engine named cannot run the call.
     """
     if engine == AUTO:
-        return next(candidate for candidate in ENGINES if not candidate.why_not(call))
+        return best(call)
     for candidate in ENGINES:
         if engine == candidate.NAME:
             return _willing(candidate, call)

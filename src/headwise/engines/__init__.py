@@ -1,12 +1,13 @@
 """The ways to run attention. One engine, one file, with ``why_not(call)`` and ``run(call)``."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headwise.call import Call, Result
-from headwise.engines import eager, sdpa
+from headwise.engines import eager, sdpa, tiled
 from headwise.lang import Text
 
 
+@runtime_checkable
 class Engine(Protocol):
     """What an engine's file offers."""
 
@@ -21,7 +22,17 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: tuple[Engine, ...] = (sdpa, eager)
+ENGINES: tuple[Engine, ...] = (tiled, sdpa, eager)
 """Every engine there is, the one to prefer first."""
 
-__all__ = ["ENGINES", "Engine"]
+
+def best(call: Call) -> Engine:
+    """The engine for a call when nobody named one: the first that can, and has something to win.
+
+    The tiled engine runs any pattern; where the pattern is dense, or short, the next is faster.
+    """
+    able = (engine for engine in ENGINES if not engine.why_not(call))
+    return next(engine for engine in able if engine is not tiled or tiled.pays(call))
+
+
+__all__ = ["ENGINES", "Engine", "best"]

@@ -26,6 +26,9 @@ from headwise.positions import Stage
 
 NAME = "tiled"
 
+ALIGNED = 16
+"""Numbers of which a row has a multiple, so that all rows begin alike in memory."""
+
 
 def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
@@ -33,7 +36,7 @@ def run(call: Call) -> Result:
     q, k, v, asked = (_packed(t) for t in (q, k, call.v, call.q))
     width = v.shape[3]
     if kernel.fused(q) and Stage.VALUES not in call.position.stages:
-        q, k, v = _same_width(q, k, v)
+        q, k, v = _even(q, k, v)
     if torch.compiler.is_compiling():
         output, logsumexp = operator(q, k, v, *encode(call.mask), call.frame.offset, call.scale)
     else:
@@ -53,12 +56,15 @@ def _packed(rows: Tensor) -> Tensor:
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 
 
-def _same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """With D equal to Dv: the fused kernel knows one size. Zeros add nothing to a product."""
-    missing = v.shape[3] - q.shape[3]
-    if missing > 0:
-        return F.pad(q, (0, missing)), F.pad(k, (0, missing)), v
-    return q, k, F.pad(v, (0, -missing)) if missing else v
+def _even(*tensors: Tensor) -> list[Tensor]:
+    """With one last size, a multiple of `ALIGNED`: zeros add nothing to a product.
+
+    The fused kernel has one size for D and Dv, and rounds alike only rows that are aligned alike:
+    the answer of a sample must not depend on where in the batch it stands.
+    """
+    width = max(t.shape[3] for t in tensors)
+    width = -(-width // ALIGNED) * ALIGNED
+    return [t if t.shape[3] == width else F.pad(t, (0, width - t.shape[3])) for t in tensors]
 
 
 __all__ = ["NAME", "pays", "run", "why_not"]
