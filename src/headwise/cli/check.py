@@ -42,6 +42,9 @@ _SAID = {
 }
 
 
+_FILE = click.Argument(["file"], type=click.Path(path_type=Path))
+
+
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
     return click.Command(

@@ -200,7 +200,7 @@ def _alone(flat: str, match: re.Match[str]) -> bool:
 def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     inside = part["group"] or part["bracket"] or part["one"] or ""
     kind = part["kind"]
-    numbers = _numbers(inside, split=base.islower() and len(base) <= 2)
+    numbers = _numbers(inside, split=len(base) <= 2)
     if not numbers or (kind == "[" and inside.strip().startswith(":")):
         return hint
     if kind == "^" or (kind == "_" and inside.startswith("(")):

@@ -8,10 +8,11 @@ from headwise.errors import BadFile
 MOST_BYTES = 1_000_000
 """The longest article that is read; a worked example is a thousandth of it."""
 
-_ALIKE = str.maketrans(
+_ALIKE: dict[int, int] = str.maketrans(
     "０１２３４５６７８９．，；：＝＋－−–×＊／（）［］｛｝｜％＿＾～“”　、⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉",
     '0123456789.,;:=+---×*/()[]{}|%_^~"" ,01234567890123456789',
 )
+_ALIKE |= {0xFF21 + i: 0x41 + i for i in range(58) if chr(0x41 + i).isalpha()}
 _TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
 _RAISED = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LOWERED = frozenset("₀₁₂₃₄₅₆₇₈₉")
