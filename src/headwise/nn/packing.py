@@ -10,18 +10,33 @@ wrapped or quantised (LoRA, for example) stay as they are, and so do those of th
 """
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import NoReturn, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType
 
-if TYPE_CHECKING:
-    from headwise.nn.attention import MultiheadAttention
-
 NAMES = ("q_proj", "k_proj", "v_proj")
 """The projections that PyTorch packs, in its order."""
+
+
+class Owner(Protocol):
+    """What packing needs to know of the module: its sizes, and whether PyTorch would pack it."""
+
+    embed_dim: int
+    kdim: int
+    vdim: int
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """How many rows q_proj, k_proj and v_proj have."""
+        ...
+
+    @property
+    def packs(self) -> bool:
+        """Whether PyTorch would keep the three weights as one."""
+        ...
 
 
 class NotPacked:
@@ -58,7 +73,7 @@ def pack(
 ) -> None:
     """Rename what `nn.Module.state_dict` collected; a post hook."""
     del metadata
-    owner = cast("MultiheadAttention", module)
+    owner = cast("Owner", module)
     packed: dict[str, object] = {}
     if _plain(owner, state, prefix):
         weights = [cast("Tensor", state.pop(f"{prefix}{name}.weight")) for name in NAMES]
@@ -89,7 +104,7 @@ def unpack(
     expected and what it got.
     """
     del metadata, strict, missing, unexpected, errors
-    rows = cast("MultiheadAttention", module).rows
+    rows = cast("Owner", module).rows
     for kind in ("weight", "bias"):
         if any(f"{prefix}{name}.{kind}" in state for name in NAMES):
             continue
@@ -104,7 +119,7 @@ def unpack(
             state[f"{prefix}{name}.weight"] = state.pop(f"{prefix}{name}_weight")
 
 
-def _plain(module: "MultiheadAttention", state: Mapping[str, object], prefix: str) -> bool:
+def _plain(module: "Owner", state: Mapping[str, object], prefix: str) -> bool:
     """Whether q, k and v all hold a weight of the size PyTorch gives it, and at most a bias."""
     whole = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
     kinds = set()
