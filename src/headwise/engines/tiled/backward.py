@@ -7,7 +7,7 @@ computed alone and added up.
 Source: Dao et al. 2022 (FlashAttention), appendix B.2.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -70,40 +70,62 @@ def backward_of_all(
     wide = softmax_dtype(work.q.dtype)
     own = [torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v, work.asked)]
     others = [torch.zeros_like(t, dtype=wide) for t in learned]
-    held = (given.grad.to(wide) * given.output.to(wide)).sum(-1)
-    held = held if grad_logsumexp is None else held - grad_logsumexp
-    seen = _seen(given)
-    for part in parts(work.mask, work.frame, SIDE):
-        for chunk in part.chunks(max(1, most(work, part) // 4)):
-            gradients = _by_part(work, chunk, seen, held, learned)
-            rows = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
-            for into, where, gradient in zip(own, rows, gradients[:4], strict=True):
-                if gradient is not None:
-                    where.add(into, gradient.to(wide))
-            for into, gradient in zip(others, gradients[4:], strict=True):
-                if gradient is not None:
-                    into += gradient
+    seen, plan = _seen(given), parts(work.mask, work.frame, SIDE)
+    held = _delta(work, seen, plan)
+    held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
+    for chunk in _small(work, plan):
+        gradients = _by_part(work, chunk, _own(seen, chunk), chunk.queries.take(held), learned)
+        rows = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
+        for into, where, gradient in zip(own, rows, gradients[:4], strict=True):
+            if gradient is not None:
+                where.add(into, gradient.to(wide))
+        for into, gradient in zip(others, gradients[4:], strict=True):
+            if gradient is not None:
+                into += gradient
     return own, others
 
 
+def _small(work: Work, plan: Sequence[Part]) -> Iterator[Part]:
+    """Chunks of which several things the size of the scores can be held at once."""
+    for part in plan:
+        yield from part.chunks(max(1, most(work, part) // 4))
+
+
+def _delta(work: Work, given: Given, plan: Sequence[Part]) -> Tensor:
+    """rowsum(dO O), (B, H, Lq, 1). In half precision O is computed anew: its rounding would add up.
+
+    A sum over a row of weights times an error of Δ is not small where the sum of dS itself is 0.
+    """
+    wide = softmax_dtype(work.q.dtype)
+    if given.output.dtype == wide:
+        return (given.grad * given.output).sum(-1, keepdim=True)
+    held = torch.zeros_like(given.logsumexp)
+    for chunk in _small(work, plan):
+        own = _own(given, chunk)
+        output, _ = _exact(work, chunk, own, [*_take(work, chunk), chunk.queries.take(work.asked)])
+        chunk.queries.add(held, (own.grad * output).sum(-1, keepdim=True))
+    return held
+
+
 def _by_part(
-    work: Work, part: Part, given: Given, held: Tensor, learned: Sequence[Tensor]
+    work: Work, part: Part, own: Given, held: Tensor, learned: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """The gradients of one part, in blocks for q, k, v and asked."""
-    own, held = _own(given, part), part.queries.take(held[..., None])
     with torch.enable_grad():
-        inputs = [
-            rows.detach().requires_grad_()
-            for rows in (*_take(work, part), part.queries.take(work.asked))
-        ]
-        q, k, v, asked = inputs
-        extra = added(work, part, asked)
-        shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
-        output = blocks.mixed(shares, v)
-        if by_weights(work):
-            output = output + values(work, part, shares)
+        given = (*_take(work, part), part.queries.take(work.asked))
+        inputs = [rows.detach().requires_grad_() for rows in given]
+        output, shares = _exact(work, part, own, inputs)
         total = (own.grad * output).sum() - (held * shares.sum(-1, keepdim=True)).sum()
         return torch.autograd.grad(total, [*inputs, *learned], allow_unused=True)
+
+
+def _exact(work: Work, part: Part, own: Given, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """What a part adds to the output, and its weights, in the softmax dtype."""
+    q, k, v, asked = rows
+    extra = added(work, part, asked)
+    shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
+    output = blocks.mixed(shares, v)
+    return (output + values(work, part, shares) if by_weights(work) else output), shares
 
 
 def _lonely(plan: Sequence[Part]) -> bool:
