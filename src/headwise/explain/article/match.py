@@ -12,7 +12,7 @@ from headwise.errors import BadFile
 from headwise.explain.article.labels import Bases, Hint, Ref
 from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Sum
 from headwise.explain.article.statements import Statement
-from headwise.explain.article.targets import Catalog, Target
+from headwise.explain.article.targets import FACTORS, Catalog, Target
 from headwise.explain.article.working import Part, fits, parts, wrong
 
 ASIDE = 0.35
@@ -269,8 +269,9 @@ def _form(node: Node) -> tuple[str, ...]:
             isinstance(term, Apply) and term.name == "exp" for _, term in below.terms
         )
         return ("softmax",) if powers else ()
-    if isinstance(node, Product) and len(node.factors) == 1:
-        return _form(node.factors[0])
+    if isinstance(node, Product) and len(node.factors) > 1:
+        vectors = all(isinstance(f, Grid) and f.dims == 1 for f in node.factors)
+        return tuple(FACTORS) if vectors else ()
     return ()
 
 

@@ -15,11 +15,13 @@ Place = tuple[str, int | None]
 
 WEIGHTS = {"W_q": "W^Q", "W_k": "W^K", "W_v": "W^V", "W_out": "W^O"}
 
-_FACTORS = {
+FACTORS = {
     "score": ("q", "k"), "head": ("softmax", "v"), "q": ("x", "W_q"), "k": ("x", "W_k"),
     "v": ("x", "W_v"), "Q": ("x", "W_q"), "K": ("x", "W_k"), "V": ("x", "W_v"),
     "output": ("concat", "W_out"),
 }  # fmt: skip
+"""The two matrices whose product a quantity is; for scores the second is taken transposed."""
+
 _TERM = Text("weight times value", "权重乘值")
 _SHARED = ("x", "concat", "W_out")
 
@@ -110,7 +112,7 @@ class Catalog:
 
     def factors(self, target: Target) -> tuple[Place, Place] | None:
         """The two matrices whose product a target is; the keys are taken transposed."""
-        names = _FACTORS.get(target.key)
+        names = FACTORS.get(target.key)
         if names is None:
             return None
         places = [(name, None if name in _SHARED else target.head) for name in names]
