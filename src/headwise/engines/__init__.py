@@ -3,7 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from headwise.call import Call, Result
-from headwise.engines import eager, sdpa, tiled
+from headwise.engines import eager, flex, sdpa, tiled
 from headwise.lang import Text
 
 
@@ -22,7 +22,7 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: tuple[Engine, ...] = (tiled, sdpa, eager)
+ENGINES: tuple[Engine, ...] = (tiled, sdpa, eager, flex)
 """Every engine there is, the one to prefer first."""
 
 

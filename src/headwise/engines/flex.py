@@ -1,0 +1,207 @@
+"""`torch.nn.attention.flex_attention`: the mask's own rule compiled into one fused kernel.
+
+A mask or a length that is new compiles for seconds, so nothing but its name chooses this engine
+(it stands last in ENGINES, behind one that takes every call). On a CPU it runs forward only.
+
+The kernel's map of blocks is made from the mask's tiles. PyTorch's own `create_block_mask` builds
+all of (Lq, Lk) for it: at a length of 131072 that is 17 GB on a CPU.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.engines.hidden import without_hidden
+from headwise.lang import Text
+from headwise.masks.tiles import Tiles
+from headwise.positions import ALiBi, Stage, T5Bias
+
+NAME = "flex"
+
+BY_DISTANCE = (ALiBi, T5Bias)
+"""Positions whose bias is a number for the head and the distance."""
+
+RECOMPILED = 256
+"""Kernels that are kept; PyTorch's own limit is 8, beyond which it refuses."""
+
+_HALF = (torch.float32, torch.bfloat16, torch.float16)
+_DEVICES = ("cpu", "cuda", "xpu")
+
+
+def why_not(call: Call) -> list[Text]:
+    """Every reason why this engine cannot run the call."""
+    rules = (
+        ("weights" in call.need, Text("it does not return weights", "它不返回 weights")),
+        (call.dropout > 0, Text("it has no dropout", "它没有 dropout")),
+        (
+            0 in (*call.q.shape, *call.k.shape, *call.v.shape),
+            Text("a size is 0", "有一个大小为 0"),
+        ),
+        (
+            call.q.dtype not in _HALF,
+            Text(f"it does not compute in {call.q.dtype}", f"它不支持 {call.q.dtype} 计算"),
+        ),
+        (
+            call.q.device.type not in _DEVICES,
+            Text(
+                f"it does not run on {call.q.device.type}", f"它不能在 {call.q.device.type} 上运行"
+            ),
+        ),
+    )
+    reasons = [reason for holds, reason in rules if holds]
+    return reasons + _position(call) + (_cpu(call) if call.q.device.type == "cpu" else _gpu(call))
+
+
+def run(call: Call) -> Result:
+    """Attention in O(L) memory; tiles that are empty are never looked at."""
+    tiles = Tiles.of(call.mask, call.frame)
+    by_query, by_key = (count.to(call.q.device) for count in tiles.seen())
+    blind = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
+    hidden_k, v = without_hidden(call, (by_key > 0)[..., None, :])
+    q, k = call.position.content(call.q, hidden_k, call.frame)
+    wanted = "logsumexp" in call.need
+    found = _compiled()(
+        q,
+        k,
+        v,
+        score_mod=_score_mod(call),
+        block_mask=_block_mask(call, tiles),
+        scale=call.scale,
+        enable_gqa=call.group > 1,
+        **({"return_aux": _aux()} if wanted else {}),
+    )
+    output, sums = (found[0], found[1].lse) if wanted else (found, None)
+    return Result(
+        output.masked_fill(blind, 0.0),
+        logsumexp=None if sums is None else sums.masked_fill(blind[..., 0], -torch.inf),
+    )
+
+
+def _position(call: Call) -> list[Text]:
+    name, stages = type(call.position).__name__, call.position.stages
+    reasons = []
+    if Stage.SCORES in stages and not isinstance(call.position, BY_DISTANCE):
+        reasons.append(
+            Text(
+                f"{name} adds to the scores what depends on q, and this engine takes a number for "
+                "the head and the distance only",
+                f"{name} 加到得分上的值取决于 q，而此引擎只接受由头和距离决定的数",
+            )
+        )
+    if Stage.VALUES in stages:
+        reasons.append(Text(f"{name} adds to the values", f"{name} 会加到值上"))
+    return reasons
+
+
+def _cpu(call: Call) -> list[Text]:
+    reasons = []
+    if "logsumexp" in call.need:
+        reasons.append(Text("it does not return logsumexp on a CPU", "它在 CPU 上不返回 logsumexp"))
+    if torch.is_grad_enabled() and _learns(call):
+        reasons.append(
+            Text(
+                "it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()",
+                "它在 CPU 上只能前向，而此处需要梯度；请用 torch.no_grad()",
+            )
+        )
+    if sys.platform == "darwin" or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        reasons.append(Text("it needs AVX2 on a CPU", "它在 CPU 上需要 AVX2"))
+    return reasons
+
+
+def _gpu(call: Call) -> list[Text]:
+    if "logsumexp" in call.need and _aux() is None:
+        return [Text("it returns logsumexp from torch 2.9 on", "它从 torch 2.9 起才返回 logsumexp")]
+    return []
+
+
+def _learns(call: Call) -> bool:
+    """Whether anything that the output depends on wants a gradient."""
+    tensors = [call.q, call.k, call.v, *call.position.parameters()]
+    if call.mask.biased and call.frame.queries and call.frame.keys:
+        zero = torch.zeros((), dtype=torch.long, device=call.q.device)
+        bias = call.mask.bias(zero, zero, zero + call.frame.offset, zero)
+        tensors += [] if bias is None else [bias]
+    return any(tensor.requires_grad for tensor in tensors)
+
+
+def _score_mod(call: Call) -> Callable[..., Tensor] | None:
+    """What the kernel does to a scaled score: the mask's bias and the position's are added."""
+    if not call.biased:
+        return None
+    mask, offset, last = call.mask, call.frame.offset, call.frame.queries - 1
+    row = _by_distance(call)
+    biased = mask.biased
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if biased:
+            added = mask.bias(b, h, q + offset, k)
+            score = score if added is None else score + added
+        return score if row is None else score + row[h, k - q + last]
+
+    return score_mod
+
+
+def _by_distance(call: Call) -> Tensor | None:
+    """The position's bias for each head and each distance k - q that occurs, (H, Lq + Lk - 1)."""
+    if Stage.SCORES not in call.position.stages:
+        return None
+    frame, device = call.frame, call.q.device
+    distance = torch.arange(frame.queries + frame.keys - 1, device=device) - frame.queries + 1
+    here = torch.zeros(1, dtype=torch.long, device=device)
+    bias = call.position.bias(call.q[:, :, :1], here, distance - frame.offset, call.scale)
+    return None if bias is None else bias[0, :, 0].float().contiguous()
+
+
+def _block_mask(call: Call, tiles: Tiles) -> Any:
+    """The kernel's map of blocks: which hold pairs, and in which the rule must be evaluated."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    mask, offset = call.mask, call.frame.offset
+    kinds = tiles.kinds.clone().to(call.q.device)
+    if call.frame.queries % tiles.side:
+        kinds[-1].clamp_(max=1)  # a block that reaches over the end is not full
+    if call.frame.keys % tiles.side:
+        kinds[:, -1].clamp_(max=1)
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return mask.rule(b, h, q + offset, k)
+
+    mixed, full = (_listed(kinds == code) for code in (1, 2))
+    lengths = (call.frame.queries, call.frame.keys)
+    return BlockMask.from_kv_blocks(
+        *mixed, *full, BLOCK_SIZE=tiles.side, mask_mod=mask_mod, seq_lengths=lengths
+    )
+
+
+def _listed(of_kind: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of a kind each row has, (1, 1, rows), and which, first in (1, 1, rows, n)."""
+    which = of_kind.int().argsort(dim=-1, descending=True, stable=True)
+    return of_kind.sum(-1, dtype=torch.int32)[None, None], which.int()[None, None].contiguous()
+
+
+def _aux() -> Any:
+    """The request for the logsumexp, None where this torch has none."""
+    from torch.nn.attention import flex_attention as module
+
+    request = getattr(module, "AuxRequest", None)
+    return None if request is None else request(lse=True)
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    """PyTorch's function, compiled when it is first called with a new mask or size."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    known = inspect.signature(torch.compile).parameters
+    more: dict[str, Any] = {"recompile_limit": RECOMPILED} if "recompile_limit" in known else {}
+    compiled: Callable[..., Any] = torch.compile(
+        flex_attention, fullgraph=True, dynamic=False, **more
+    )
+    return compiled
