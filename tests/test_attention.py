@@ -106,3 +106,11 @@ def test_a_plan_of_a_long_call_asks_for_large_rectangles():
     assert plan.tiles == {"empty": below, "mixed": side, "full": below}
     assert plan.share == (below + side) / side**2
     assert f"{below:,} 空, {side:,} 混合, {below:,} 满" in plan.describe("zh")
+
+
+@pytest.mark.parametrize(("engine", "sparse"), [("tiled", True), ("sdpa", False)])
+def test_the_work_that_is_planned_is_that_of_the_engine(engine, sparse):
+    x = torch.zeros(1).expand(2, 6, 512, 11)
+    plan = hw.plan(x, x, x, mask=hw.causal(), engine=engine)
+    pairs = 10 * 128**2 if sparse else 512**2
+    assert plan.flops == 2 * 2 * 6 * pairs * (11 + 11)

@@ -16,6 +16,9 @@ from headwise.positions import Position
 KINDS = {"empty": Text("empty", "空"), "mixed": Text("mixed", "混合"), "full": Text("full", "满")}
 """What a tile can be."""
 
+SPARSE = ("tiled", "flex")
+"""Engines that never look at an empty tile."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -26,7 +29,8 @@ class Plan:
         refused: for each other engine that cannot, every reason.
         tiles: how many tiles of 128 x 128 are empty, mixed or full by the mask's own word.
         share: share of the dense work that tiles which are not empty hold, 0 to 1.
-        flops: floating point operations of the forward pass with this engine.
+        flops: floating point operations of the forward pass with this engine; of one that skips
+            empty tiles, those of the other tiles.
         bytes: bytes of q, k, v, the output, and what this engine builds beside them.
     """
 
@@ -101,13 +105,14 @@ def plan(
         need=need or (),
     )
     tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys
+    seen = pairs - tiles.pairs(Tile.EMPTY)
     chosen = choose(call, engine).NAME
     return Plan(
         engine=chosen,
         refused={e.NAME: e.why_not(call) for e in ENGINES if e.why_not(call)},
         tiles={kind.value: tiles.count(kind) for kind in Tile},
-        share=(pairs - tiles.pairs(Tile.EMPTY)) / pairs if pairs else 0.0,
-        flops=_flops(call),
+        share=seen / pairs if pairs else 0.0,
+        flops=_flops(call, seen if chosen in SPARSE else pairs),
         bytes=_bytes(call, chosen),
     )
 
@@ -121,10 +126,10 @@ def _kind(kind: str, count: int) -> Text:
     return Text(f"{count:,} {KINDS[kind].en}", f"{count:,} {KINDS[kind].zh}")
 
 
-def _flops(call: Call) -> int:
-    """Two multiply-adds of (Lq, Lk) a head: q kᵀ over D, and weights v over Dv."""
-    pairs = call.frame.batch * call.frame.heads * call.frame.queries * call.frame.keys
-    return 2 * pairs * (call.q.shape[3] + call.v.shape[3])
+def _flops(call: Call, pairs: int) -> int:
+    """Two multiply-adds a pair and head: q kᵀ over D, and weights v over Dv."""
+    heads = call.frame.batch * call.frame.heads
+    return 2 * heads * pairs * (call.q.shape[3] + call.v.shape[3])
 
 
 def _bytes(call: Call, engine: str) -> int:
