@@ -42,7 +42,7 @@ def backward(work: Work, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         for chunk, extra in pieces(work, part, most(work, part)):
             own = _own(seen, chunk)
             from_q, from_k, from_v = blocks.backward(
-                own, *_take(work, chunk), extra.scores, work.scale
+                own, *_rows(work, chunk)[:3], extra.scores, work.scale
             )
             (chunk.queries.add if part.layer else chunk.queries.put)(dq, from_q)
             chunk.keys.add(dk, from_k)
@@ -68,21 +68,28 @@ def backward_of_all(
         learned: tensors that the bias, or what is added to the values, depends on.
     """
     wide = softmax_dtype(work.q.dtype)
-    own = [torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v, work.asked)]
+    sums = [torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v, work.asked)]
     others = [torch.zeros_like(t, dtype=wide) for t in learned]
     seen, plan = _seen(given), parts(work.mask, work.frame, SIDE)
-    held = _delta(work, seen, plan)
+    lonely = _lonely(plan)
+    held = torch.zeros_like(seen.logsumexp) if lonely else _delta(work, seen, plan)
     held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
     for chunk in _small(work, plan):
-        gradients = _by_part(work, chunk, _own(seen, chunk), chunk.queries.take(held), learned)
+        own = _own(seen, chunk)
+        inputs = [rows.detach().requires_grad_() for rows in _rows(work, chunk)]
+        with torch.enable_grad():
+            output, shares = _exact(work, chunk, own, inputs, still=lonely)
+            total = (own.grad * output).sum()
+            total = total - (chunk.queries.take(held) * shares.sum(-1, keepdim=True)).sum()
+        gradients = torch.autograd.grad(total, [*inputs, *learned], allow_unused=True)
         rows = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
-        for into, where, gradient in zip(own, rows, gradients[:4], strict=True):
+        for into, where, gradient in zip(sums, rows, gradients[:4], strict=True):
             if gradient is not None:
                 where.add(into, gradient.to(wide))
         for into, gradient in zip(others, gradients[4:], strict=True):
             if gradient is not None:
                 into += gradient
-    return own, others
+    return sums, others
 
 
 def _small(work: Work, plan: Sequence[Part]) -> Iterator[Part]:
@@ -102,30 +109,29 @@ def _delta(work: Work, given: Given, plan: Sequence[Part]) -> Tensor:
     held = torch.zeros_like(given.logsumexp)
     for chunk in _small(work, plan):
         own = _own(given, chunk)
-        output, _ = _exact(work, chunk, own, [*_take(work, chunk), chunk.queries.take(work.asked)])
+        output, _ = _exact(work, chunk, own, _rows(work, chunk))
         chunk.queries.add(held, (own.grad * output).sum(-1, keepdim=True))
     return held
 
 
-def _by_part(
-    work: Work, part: Part, own: Given, held: Tensor, learned: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
-    """The gradients of one part, in blocks for q, k, v and asked."""
-    with torch.enable_grad():
-        given = (*_take(work, part), part.queries.take(work.asked))
-        inputs = [rows.detach().requires_grad_() for rows in given]
-        output, shares = _exact(work, part, own, inputs)
-        total = (own.grad * output).sum() - (held * shares.sum(-1, keepdim=True)).sum()
-        return torch.autograd.grad(total, [*inputs, *learned], allow_unused=True)
+def _exact(
+    work: Work, part: Part, own: Given, rows: Sequence[Tensor], *, still: bool = False
+) -> tuple[Tensor, Tensor]:
+    """What a part adds to the output, and its weights, in the softmax dtype.
 
-
-def _exact(work: Work, part: Part, own: Given, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """What a part adds to the output, and its weights, in the softmax dtype."""
+    Args:
+        work: the attention.
+        part: some blocks of it.
+        own: their results.
+        rows: their q, k, v and the queries as asked.
+        still: whether the output takes the weights as constants.
+    """
     q, k, v, asked = rows
     extra = added(work, part, asked)
     shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
-    output = blocks.mixed(shares, v)
-    return (output + values(work, part, shares) if by_weights(work) else output), shares
+    used = shares.detach() if still else shares
+    output = blocks.mixed(used, v)
+    return (output + values(work, part, used) if by_weights(work) else output), shares
 
 
 def _lonely(plan: Sequence[Part]) -> bool:
@@ -148,5 +154,7 @@ def _own(given: Given, part: Part) -> Given:
     return Given(take(given.grad), take(given.output), take(given.logsumexp)[..., 0])
 
 
-def _take(work: Work, part: Part) -> tuple[Tensor, Tensor, Tensor]:
-    return part.queries.take(work.q), part.keys.take(work.k), part.keys.take(work.v)
+def _rows(work: Work, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Blocks of q, k, v, and the queries as asked."""
+    queries, keys = part.queries.take, part.keys.take
+    return queries(work.q), keys(work.k), keys(work.v), queries(work.asked)

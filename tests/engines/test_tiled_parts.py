@@ -1,0 +1,251 @@
+"""The parts of a mask: each allowed pair exactly once, in the shape that computes it best."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headwise as hw
+from headwise.call import Call
+from headwise.engines.tiled.layers import disjuncts, parts
+from headwise.engines.tiled.parts import Band, Part
+from headwise.engines.tiled.rows import Picked, Strided
+from headwise.engines.tiled.scores import allowed
+from headwise.engines.tiled.tiles import stripes
+from headwise.engines.tiled.work import Work
+from headwise.errors import HeadwiseError
+from headwise.masks import Mask, every
+from tests.examples import BATCH, HEADS, every_mask, identity
+
+SIDES = [16, 32]
+
+
+def work_of(mask: Mask, queries: int, keys: int, offset: int | None = None) -> Work:
+    q, k = torch.zeros(BATCH, HEADS, queries, 1), torch.zeros(BATCH, 1, keys, 1)
+    call = Call.of(q, k, k, mask=mask, offset=offset)
+    return Work(q, k, k, q, call.mask, call.position, call.scale, call.frame)
+
+
+def counted(work: Work, plan: list[Part]) -> torch.Tensor:
+    """How often each pair is computed, (B, H, Lq, Lk)."""
+    frame = work.frame
+    times = torch.zeros(frame.batch, frame.heads, frame.queries, frame.keys)
+    for part in plan:
+        q, k = part.queries.numbers(q_device := frame.device), part.keys.numbers(q_device)
+        may = allowed(work, part)
+        shape = (frame.batch, frame.heads, part.queries.count, part.queries.size, part.keys.size)
+        may = torch.ones(shape, dtype=torch.bool) if may is None else may.expand(shape)
+        for n in range(part.queries.count):
+            rows, columns = q[n][:, None], k[n].clamp(min=0)[None]
+            times.index_put_(
+                (
+                    torch.arange(frame.batch)[:, None, None, None],
+                    torch.arange(frame.heads)[None, :, None, None],
+                    rows.expand(may.shape[-2:])[None, None],
+                    columns.expand(may.shape[-2:])[None, None],
+                ),
+                may[:, :, n].float(),
+                accumulate=True,
+            )
+    return times
+
+
+def rows_of(plan: list[Part], layer: int) -> list[int]:
+    chosen = (part for part in plan if part.layer == layer)
+    return [row for part in chosen for row in part.queries.numbers(torch.device("cpu")).flatten()]
+
+
+def holds(work: Work, side: int) -> None:
+    """Each allowed pair once, no other, and no query twice in a layer."""
+    plan = parts(work.mask, work.frame, side)
+    expected = work.mask.dense(work.frame).expand(BATCH, HEADS, -1, -1)
+    assert torch.equal(counted(work, plan), expected.float())
+    for layer in {part.layer for part in plan}:
+        rows = [int(row) for row in rows_of(plan, layer)]
+        assert len(rows) == len(set(rows))
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("queries", "keys"), [(67, 67), (37, 131), (131, 37)])
+@pytest.mark.parametrize("number", range(len(every_mask())))
+def test_each_allowed_pair_is_computed_exactly_once(number, queries, keys, side):
+    holds(work_of(every_mask(queries, keys)[number], queries, keys), side)
+
+
+@st.composite
+def wide_masks(draw, queries: int, keys: int) -> Mask:
+    leaves = [
+        hw.causal(),
+        hw.window(draw(st.integers(0, 90)), draw(st.integers(0, 90))),
+        hw.dilated(draw(st.integers(0, 5)), draw(st.integers(0, 5)), step=draw(st.integers(1, 9))),
+        every(draw(st.integers(1, 9))),
+        hw.padding([draw(st.integers(0, keys)), draw(st.integers(0, keys))]),
+        hw.documents(torch.arange(keys) // draw(st.integers(1, 40))),
+        hw.global_tokens([draw(st.integers(0, keys - 1)), draw(st.integers(0, keys + 3))]),
+        hw.global_tokens(torch.rand(BATCH, keys) > 0.9, symmetric=draw(st.booleans())),
+        hw.random_blocks(draw(st.integers(1, 20)), 1, seed=draw(st.integers(0, 99))),
+    ]
+    tree = st.recursive(
+        st.sampled_from(leaves),
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map(lambda pair: pair[0] & pair[1]),
+            st.tuples(inner, inner).map(lambda pair: pair[0] | pair[1]),
+            inner.map(lambda mask: ~mask),
+        ),
+        max_leaves=5,
+    )
+    return draw(tree)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_any_composition_at_any_size_and_offset_is_taken_apart_rightly(data):
+    queries, keys = data.draw(st.integers(1, 80)), data.draw(st.integers(1, 80))
+    offset = data.draw(st.one_of(st.none(), st.integers(-30, 60)))
+    mask = data.draw(wide_masks(queries, keys))
+    holds(work_of(mask, queries, keys, offset), data.draw(st.sampled_from([8, 16])))
+
+
+@pytest.mark.parametrize("mask", every_mask(67, 67), ids=identity)
+def test_alternatives_are_the_mask(mask):
+    place = work_of(mask, 67, 67)
+    union = torch.zeros(BATCH, HEADS, 67, 67, dtype=torch.bool)
+    for each in disjuncts(place.mask):
+        union |= each.dense(place.frame)
+    assert torch.equal(union, place.mask.dense(place.frame).expand_as(union))
+
+
+def views(plan: list[Part]) -> list[Part]:
+    return [part for part in plan if isinstance(part.keys, Strided) and part.keys.count > 1]
+
+
+def test_a_window_is_one_batch_of_overlapping_views_and_its_edges():
+    plan = parts(hw.window(20, 10), work_of(hw.full(), 521, 521).frame, 32)
+    (inside,) = views(plan)
+    assert (inside.queries.size, inside.keys.size) == (32, 32 + 20 + 10)
+    assert inside.keys.jump == inside.queries.jump == 32
+    assert inside.mask is None
+    assert inside.band is not None
+    assert inside.queries.count >= 521 // 32 - 2
+    assert all(part.layer == 0 and part.mask is None for part in plan)
+
+
+def test_a_dilated_window_is_a_plain_one_in_each_class_of_rows():
+    plan = parts(hw.dilated(8, 8, step=3), work_of(hw.full(), 521, 521).frame, 32)
+    assert {part.queries.step for part in plan} == {3}
+    dense = work_of(hw.dilated(8, 8, step=3), 521, 521)
+    pairs = dense.mask.dense(dense.frame).sum()
+    assert sum(part.pairs for part in plan) < 4 * pairs
+
+
+def test_a_strided_pattern_is_a_band_and_a_comb():
+    plan = parts(hw.strided(11), work_of(hw.full(), 257, 257).frame, 32)
+    assert {part.queries.step for part in plan} == {1, 11}
+    assert {part.layer for part in plan} == {0, 1}
+
+
+def test_padding_asks_pair_by_pair_only_where_a_block_is_cut():
+    work = work_of(hw.window(20, 10) & hw.padding([521, 300]), 521, 521)
+    plan = parts(work.mask, work.frame, 32)
+    asked = [part for part in plan if part.mask is not None]
+    assert views(plan)
+    assert any(part.mask is None for part in views(plan))
+    assert 0 < sum(p.pairs for p in asked) < sum(p.pairs for p in plan)
+    short = work_of(hw.window(20, 10) & hw.padding([200, 150]), 521, 521)
+    reached = max(
+        int(p.queries.numbers(work.frame.device).max()) for p in parts(short.mask, short.frame, 32)
+    )
+    assert reached < 300  # nobody asks about queries that see padding only
+
+
+def test_global_tokens_are_columns_and_rows_beside_the_band():
+    work = work_of(hw.window(20, 20) | hw.global_tokens([0, 200, 500]), 521, 521)
+    plan = parts(work.mask, work.frame, 32)
+    columns = [p for p in plan if isinstance(p.keys, Picked)]
+    rows = [p for p in plan if isinstance(p.queries, Picked)]
+    assert [p.keys.index.tolist() for p in columns] == [[[0, 200, 500]]]
+    assert [p.queries.index.tolist() for p in rows] == [[[0, 200, 500]]]
+    assert sorted({p.layer for p in plan}) == [0, 1, 2]
+
+
+def test_documents_are_rectangles_and_random_blocks_are_gathered():
+    work = work_of(hw.documents([130, 260, 131]), 521, 521)
+    plan = parts(work.mask, work.frame, 32)
+    assert not any(isinstance(p.keys, Picked) for p in plan)
+    assert any(p.queries.size > 64 and p.mask is None for p in plan)
+    work = work_of(hw.random_blocks(32, 2, seed=1), 521, 521)
+    plan = parts(work.mask, work.frame, 32)
+    gathered = [p for p in plan if isinstance(p.keys, Picked)]
+    assert any(p.queries.count > 1 and p.mask is None for p in gathered)
+
+
+def test_stripes_that_move_along_are_views_too():
+    layout = torch.eye(16, dtype=torch.bool) | torch.eye(16, dtype=torch.bool).roll(1, 1)
+    layout[-1, 0] = False
+    work = work_of(hw.block_sparse(layout, 32), 512, 512)
+    plan = parts(work.mask, work.frame, 32)
+    assert [p.keys.size for p in views(plan)] == [64]
+    assert not any(isinstance(p.keys, Picked) for p in plan)
+
+
+@pytest.mark.parametrize("length", [131_072, 262_144])
+def test_the_plan_of_a_long_window_is_short_and_its_work_follows_the_pattern(length):
+    """Case 28: neither L² memory nor L² time: a handful of parts, whose pairs are those needed."""
+    frame = hw.Mask.__module__ and work_of(hw.full(), 1, 1).frame
+    frame = type(frame)(1, 1, length, length, 0, torch.device("cpu"))
+    plan = parts(hw.window(256, 256), frame, 64)
+    assert len(plan) < 16
+    assert sum(part.pairs for part in plan) < 1.2 * length * 513
+
+
+def test_tiles_ask_as_often_as_the_pattern_has_edges():
+    class Counted(type(hw.documents([1]))):
+        asked = 0
+
+        def tile(self, q, k):
+            type(self).asked += 1
+            return super().tile(q, k)
+
+    length, side = 4096, 64
+    mask = Counted(torch.arange(length)[None] // 512)
+    frame = type(work_of(hw.full(), 1, 1).frame)(1, 1, length, length, 0, torch.device("cpu"))
+    found = list(stripes(mask, frame, side))
+    assert len(found) == length // side
+    assert Counted.asked < 4 * length // side
+
+
+def test_a_part_in_chunks_is_the_part():
+    band = Band(torch.rand(40) > 0.3, 20)
+    whole = Part(Strided(3, 5, 8, 8), Strided(0, 5, 31, 8), band=band)
+    dense = band.dense(8, 31)
+    for most in (1, 50, 8 * 31, 3 * 8 * 31, 10**6):
+        seen = torch.zeros(5, 8, dtype=torch.long)
+        for chunk in whole.chunks(most):
+            numbers = chunk.queries.numbers(torch.device("cpu")) - 3
+            seen.view(-1)[numbers] += 1
+            first = int(numbers[0, 0]) % 8
+            assert torch.equal(
+                chunk.band.dense(chunk.queries.size, 31), dense[first : first + chunk.queries.size]
+            )
+        assert torch.equal(seen, torch.ones_like(seen))
+
+
+@pytest.mark.parametrize("rows", [Strided(2, 4, 7, 3), Strided(1, 3, 5, 4, 2), Strided(0, 4, 3, 3)])
+def test_adding_into_overlapping_blocks_adds_each_row_as_often_as_it_is_named(rows):
+    blocks = torch.randn(2, 3, rows.count, rows.size, 5, dtype=torch.float64)
+    got, expected = torch.zeros(2, 2, 3, 23, 5, dtype=torch.float64)
+    rows.add(got, blocks)
+    Picked(rows.numbers(got.device)).add(expected, blocks)
+    order = (got - expected).abs().max()
+    assert order <= torch.finfo(torch.float64).eps * blocks.abs().max() * rows.size
+    assert torch.equal(rows.take(expected), Picked(rows.numbers(got.device)).take(expected))
+
+
+def test_a_mask_of_the_engine_draws_and_never_guesses():
+    from headwise.engines.tiled.columns import Columns
+
+    mask = Columns(torch.tensor([1, 3]))
+    assert mask.draw(2, 4) == "· ■ · ■\n· ■ · ■"
+    assert repr(mask) == "columns([1, 3])"
+    assert mask.tile(range(2), range(4)).value == "mixed"
+    assert issubclass(HeadwiseError, Exception)
