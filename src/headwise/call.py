@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
 from headwise.masks import Mask, from_tensor, full
+from headwise.masks.base import Content
 from headwise.positions import NoPosition, Position, Stage
 from headwise.shapes import Allowed, Frame, Keys, Queries, Values
 
@@ -68,12 +69,15 @@ class Call:
                 f"offset：应为整数或 None，收到 {offset!r}",
             )
         frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+        place, resolved = _position(position, q, v), _mask(mask).resolve(frame)
+        if resolved.looks:
+            resolved = resolved.look(Content(*place.content(q, k, frame), frame))
         return cls(
             q=q,
             k=k,
             v=v,
-            mask=_mask(mask).resolve(frame),
-            position=_position(position, q, v),
+            mask=resolved,
+            position=place,
             scale=_scale(scale, q.shape[3]),
             dropout=_dropout(dropout),
             frame=frame,

@@ -72,6 +72,13 @@ EXAMPLES = (
         ),
     ),
     (
+        "lsh(1, chunk=2, seed=0)",
+        Text(
+            "Keys whose direction is like the query's; on random ones here (Reformer).",
+            "与查询方向相近的键；此处用随机的键（Reformer）。",
+        ),
+    ),
+    (
         "padding([5])",
         Text(
             "Keys from a length on are padding; nobody sees them.",
@@ -130,7 +137,7 @@ class Shown:
         queries = queries or held.get("Lq") or keys
         batch, heads = held.get("B", 1), held.get("H", 1)
         frame = Frame(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
-        tiles = Tiles.of(mask.resolve(frame), frame)
+        tiles = Tiles.of(mask.shown(frame), frame)
         dear = batch * heads * (tiles.pairs(Tile.MIXED) + queries)
         known = mask.by_distance or dear <= COUNTED
         return cls(" ".join(text.split()), tiles, tiles.seen()[0].tolist() if known else None)
@@ -381,5 +388,5 @@ def _small(text: str) -> str:
     held = sizes(mask)
     length = held.get("Lk", SMALL)
     frame = Frame(held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu"))
-    rows = mask.dense(frame)[0, 0].tolist()
+    rows = mask.shown(frame).dense(frame)[0, 0].tolist()
     return "\n".join(" ".join(SHADES[-1] if seen else SHADES[0] for seen in row) for row in rows)

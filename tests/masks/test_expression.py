@@ -24,6 +24,7 @@ LEAVES = st.one_of(
     st.builds(lambda n, m: hw.fixed(n + m + 1, m), SMALL, SMALL),
     st.builds(lambda n: every(n + 1), SMALL),
     st.builds(lambda n, m, s: hw.random_blocks(n + 1, m + 1, seed=s), SMALL, SMALL, SMALL),
+    st.builds(lambda n, m, s: hw.lsh(n + 1, chunk=m + 1, seed=s), SMALL, SMALL, SMALL),
 )
 TREES = st.recursive(
     LEAVES,
@@ -71,6 +72,7 @@ def test_every_mask_there_is_can_be_read():
         "from_tensor": "from_tensor([[True, False], [True, True]], layout='q k')",
         "full": "full()",
         "global_tokens": "global_tokens([0], symmetric=False)",
+        "lsh": "lsh(2, chunk=3, buckets=[2, 4], seed=0, own=False)",
         "padding": "padding([[True, False, True]])",
         "per_head": "per_head([causal(), ~full()])",
         "prefix": "prefix(2)",

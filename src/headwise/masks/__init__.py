@@ -11,6 +11,7 @@ from headwise.masks.fixed import fixed
 from headwise.masks.from_tensor import from_tensor
 from headwise.masks.full import full
 from headwise.masks.global_tokens import global_tokens
+from headwise.masks.lsh import lsh
 from headwise.masks.padding import padding
 from headwise.masks.per_head import per_head
 from headwise.masks.prefix import prefix
@@ -29,6 +30,7 @@ MASKS = (
     from_tensor,
     full,
     global_tokens,
+    lsh,
     padding,
     per_head,
     prefix,
@@ -52,6 +54,7 @@ __all__ = [
     "from_tensor",
     "full",
     "global_tokens",
+    "lsh",
     "padding",
     "per_head",
     "prefix",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.base import Mask, Tile
+from headwise.masks.base import Content, Mask, Tile
 from headwise.masks.checks import whole
 from headwise.shapes import Frame, Index, Truth
 
@@ -57,6 +57,17 @@ class Appended(Mask):
                 "附加的键也计入键数",
             )
         return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
+
+    @property
+    def looks(self) -> bool:
+        return self.inner.looks
+
+    def look(self, content: Content) -> Mask:
+        own = self._own()
+        real = None if content.real is None else content.real[:, :own]
+        frame = replace(content.frame, keys=own)
+        inner = self.inner.look(Content(content.q, content.k[:, :, :own], frame, real))
+        return Appended(inner, self.count, own)
 
     def _inside(self, k: Index) -> Index:
         return k.clamp(max=self._own() - 1)

@@ -1,7 +1,7 @@
 """What a mask is: a small immutable value that says which query may attend to which key."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -10,6 +10,9 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue
 from headwise.shapes import Allowed, Frame, Index, Truth
 
+DRAWN_DIM = 16
+"""D of the random q and k on which a mask that looks at them is drawn."""
+
 
 class Tile(Enum):
     """What a rectangle of queries and keys holds, over all batches and heads."""
@@ -17,6 +20,34 @@ class Tile(Enum):
     EMPTY = "empty"  # no pair may attend
     MIXED = "mixed"  # some may, or nothing is known
     FULL = "full"  # every pair may attend
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a mask that depends on q and k is resolved against.
+
+    Attributes:
+        q: (B, H, Lq, D) and ``k`` (B, G, Lk, D), as they meet in the scores.
+        frame: the outer shape.
+        real: (B, Lk), False on keys that the masks around hide from every query; None if none is.
+    """
+
+    q: Tensor
+    k: Tensor
+    frame: Frame
+    real: Tensor | None = None
+
+    def counts(self) -> list[int]:
+        """How many keys of each sample are not hidden."""
+        if self.real is None:
+            return [self.frame.keys] * self.frame.batch
+        return [int(count) for count in self.real.sum(-1).tolist()]
+
+    def samples(self, chosen: list[int]) -> "Content":
+        """Some samples of the batch."""
+        real = None if self.real is None else self.real[chosen]
+        frame = replace(self.frame, batch=len(chosen))
+        return Content(self.q[chosen], self.k[chosen], frame, real)
 
 
 class Mask(ABC):
@@ -60,6 +91,21 @@ class Mask(ABC):
         del frame
         return self
 
+    def look(self, content: Content) -> "Mask":
+        """The resolved mask for the q and k of one call; one that `looks` becomes another."""
+        del content
+        return self
+
+    def real_keys(self, frame: Frame) -> Tensor | None:
+        """(B, Lk), False on padding, which no query sees; None where the mask knows of none."""
+        del frame
+        return None
+
+    @property
+    def looks(self) -> bool:
+        """Whether the rule depends on q and k, so that `look` has to be asked."""
+        return False
+
     @property
     def biased(self) -> bool:
         """Whether the mask also adds something to the scores."""
@@ -70,6 +116,14 @@ class Mask(ABC):
         """Whether the rule depends on q - k only: the same for all samples, heads and places."""
         return False
 
+    def within(self, q: range, k: range) -> "Mask":
+        """A mask with the same rule on a rectangle, without what its tiles decide there.
+
+        What it adds to the scores may be another.
+        """
+        del q, k
+        return self
+
     def dense(self, frame: Frame) -> Allowed:
         """The rule written out as booleans, (B or 1, H or 1, Lq, Lk)."""
         b, h, q, k = frame.indices()
@@ -77,11 +131,27 @@ class Mask(ABC):
         batch, heads = (*(1,) * (4 - allowed.dim()), *allowed.shape)[:2]
         return allowed.expand(batch, heads, frame.queries, frame.keys)
 
+    def shown(self, frame: Frame) -> "Mask":
+        """The mask resolved for a drawing: one that looks at q and k is shown random ones.
+
+        They are shared, as in the Reformer: query and key of one position are the same vector.
+        """
+        mask = self.resolve(frame)
+        if not mask.looks:
+            return mask
+        _, _, query, key = (index.flatten() for index in frame.indices())
+        low = min(0, frame.offset)
+        last = max(frame.keys, frame.queries + frame.offset)
+        drawn = torch.Generator().manual_seed(0)
+        size = (frame.batch, frame.heads, last - low, DRAWN_DIM)
+        rows = torch.randn(size, generator=drawn).to(frame.device)
+        return mask.look(Content(rows[:, :, query - low], rows[:, :, key - low], frame))
+
     def draw(self, queries: int, keys: int | None = None) -> str:
         """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not."""
         keys = queries if keys is None else keys
         frame = Frame(1, 1, queries, keys, keys - queries, torch.device("cpu"))
-        rows = self.dense(frame)[0, 0].tolist()
+        rows = self.shown(frame).dense(frame)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
 
     def __and__(self, other: object) -> "Mask":
@@ -113,6 +183,9 @@ class And(Mask):
             return Tile.EMPTY
         return Tile.FULL if kinds == {Tile.FULL} else Tile.MIXED
 
+    def within(self, q: range, k: range) -> Mask:
+        return _within(self, Tile.FULL, q, k)
+
     @property
     def name(self) -> str:
         return f"{_grouped(self.left, Or)} & {_grouped(self.right, And, Or)}"
@@ -133,6 +206,17 @@ class And(Mask):
     def resolve(self, frame: Frame) -> Mask:
         return And(self.left.resolve(frame), self.right.resolve(frame))
 
+    @property
+    def looks(self) -> bool:
+        return self.left.looks or self.right.looks
+
+    def look(self, content: Content) -> Mask:
+        content = replace(content, real=_both(content.real, self.real_keys(content.frame)))
+        return And(self.left.look(content), self.right.look(content))
+
+    def real_keys(self, frame: Frame) -> Tensor | None:
+        return _both(self.left.real_keys(frame), self.right.real_keys(frame))
+
 
 @dataclass(frozen=True, repr=False)
 class Or(Mask):
@@ -150,6 +234,9 @@ class Or(Mask):
             return Tile.FULL
         return Tile.EMPTY if kinds == {Tile.EMPTY} else Tile.MIXED
 
+    def within(self, q: range, k: range) -> Mask:
+        return _within(self, Tile.EMPTY, q, k)
+
     @property
     def name(self) -> str:
         return f"{_grouped(self.left, And)} | {_grouped(self.right, And, Or)}"
@@ -160,6 +247,13 @@ class Or(Mask):
 
     def resolve(self, frame: Frame) -> Mask:
         return Or(self.left.resolve(frame), self.right.resolve(frame))
+
+    @property
+    def looks(self) -> bool:
+        return self.left.looks or self.right.looks
+
+    def look(self, content: Content) -> Mask:
+        return Or(self.left.look(content), self.right.look(content))
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,6 +269,9 @@ class Not(Mask):
         opposite = {Tile.EMPTY: Tile.FULL, Tile.FULL: Tile.EMPTY, Tile.MIXED: Tile.MIXED}
         return opposite[self.inner.tile(q, k)]
 
+    def within(self, q: range, k: range) -> Mask:
+        return Not(self.inner.within(q, k))
+
     @property
     def name(self) -> str:
         return f"~{_grouped(self.inner, And, Or)}"
@@ -186,8 +283,30 @@ class Not(Mask):
     def resolve(self, frame: Frame) -> Mask:
         return Not(self.inner.resolve(frame))
 
+    @property
+    def looks(self) -> bool:
+        return self.inner.looks
+
+    def look(self, content: Content) -> Mask:
+        return Not(self.inner.look(content))
+
     def __invert__(self) -> Mask:
         return self.inner
+
+
+def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """The keys that both leave."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _within(mask: "And | Or", neutral: Tile, q: range, k: range) -> Mask:
+    """One side alone where the other's tile is the neutral kind of the operator."""
+    left, right = mask.left.within(q, k), mask.right.within(q, k)
+    if left.tile(q, k) is neutral:
+        return right
+    return left if right.tile(q, k) is neutral else type(mask)(left, right)
 
 
 def _grouped(mask: Mask, *loose: type[Mask]) -> str:

@@ -59,6 +59,10 @@ class Padding(Mask):
             )
         return Padding(self.real.expand(frame.batch, *self.real.shape[1:]))
 
+    def real_keys(self, frame: Frame) -> Tensor:
+        b, h, q, k = (index.flatten() for index in frame.indices())
+        return self.rule(b[:, None], h, q, k)
+
     @cached_property
     def _extremes(self) -> tuple[int, int]:
         lengths = self.real.tolist()

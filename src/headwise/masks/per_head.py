@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.base import Mask, Tile
+from headwise.masks.base import Content, Mask, Tile
 from headwise.shapes import Frame, Index, Truth
 
 
@@ -52,6 +52,13 @@ class PerHead(Mask):
                 "请为每个头给出一个掩码",
             )
         return PerHead(tuple(mask.resolve(frame) for mask in self.masks))
+
+    @property
+    def looks(self) -> bool:
+        return any(mask.looks for mask in self.masks)
+
+    def look(self, content: Content) -> Mask:
+        return PerHead(tuple(mask.look(content) for mask in self.masks))
 
 
 def per_head(masks: Sequence[Mask]) -> Mask:

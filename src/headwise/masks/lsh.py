@@ -1,0 +1,302 @@
+"""Queries see the keys that fall into their bucket, as in the Reformer."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue
+from headwise.masks.base import Content, Mask, Tile
+from headwise.masks.checks import whole
+from headwise.shapes import Index, Truth
+
+MOST = 2**24
+"""Buckets of one round."""
+
+ALONE = 64
+"""Buckets up to which one rotation gives them all; beyond, two are multiplied."""
+
+AT_ONCE = 2**22
+"""Numbers that a rotation gives at once."""
+
+LAST = -1e5
+"""What is added to the score of the own key where it is the last resort."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Hashed(Mask):
+    """The mask of `lsh` for the q and k of one call: where in the order of the keys they stand.
+
+    Attributes:
+        keys: (B, G, rounds, Lk), the place of each key in the order of a round, -1 of a hidden one.
+        queries: (B, H, rounds, Lq), the place where a key like the query would stand.
+        real: (B,), how many keys are not hidden.
+        chunk: how many places make a chunk.
+        offset: position of the first query.
+        own: whether a query may see its own key like any other.
+    """
+
+    keys: Tensor
+    queries: Tensor
+    real: Tensor
+    chunk: int
+    offset: int
+    own: bool
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        group = self.queries.shape[1] // max(self.keys.shape[1], 1)
+        row, shared, (same, before) = q - self.offset, h // max(group, 1), self.chunks
+        seen = torch.zeros((), dtype=torch.bool, device=k.device)
+        for number in range(self.keys.shape[2]):
+            there = self.homes[:, :, number][b, shared, k]
+            for chunks in (same, before):
+                seen = seen | (there == chunks[:, :, number][b, h, row])
+        return seen
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.MIXED
+
+    def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
+        del b, h
+        return None if self.own else torch.where(q == k, LAST, 0.0)
+
+    @property
+    def biased(self) -> bool:
+        return not self.own
+
+    @property
+    def name(self) -> str:
+        return f"lsh(<{self.keys.shape[2]} rounds in chunks of {self.chunk}>)"
+
+    @cached_property
+    def homes(self) -> Tensor:
+        """The chunk of each key, -1 of a hidden one: (B, G, rounds, Lk)."""
+        return torch.div(self.keys, self.chunk, rounding_mode="floor")
+
+    @cached_property
+    def chunks(self) -> tuple[Tensor, Tensor]:
+        """The chunk of each query and the one before it; before the first comes the last."""
+        same = torch.div(self.queries, self.chunk, rounding_mode="floor")
+        last = torch.div((self.real - 1).clamp(min=0), self.chunk, rounding_mode="floor")
+        return same, torch.where(same == 0, last.view(-1, 1, 1, 1).to(same.dtype), same - 1)
+
+    def rounds(self, first: int, last: int) -> "Hashed":
+        """The same with rounds first to last - 1 only."""
+        return replace(
+            self, keys=self.keys[:, :, first:last], queries=self.queries[:, :, first:last]
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Lsh(Mask):
+    """The mask of `lsh`; `look` hashes the q and k of a call."""
+
+    count: int
+    chunk: int
+    buckets: tuple[int, ...] | None
+    seed: int
+    own: bool
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h, q, k
+        raise BadValue(
+            "lsh: who sees whom depends on the queries and keys of a call; pass the mask to "
+            "attend(...), or see it on random ones with mask.draw(length)",
+            "lsh：谁看见谁取决于一次调用的查询和键；请把掩码传给 attend(...)，"
+            "或用 mask.draw(length) 在随机的查询和键上查看",
+        )
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.MIXED
+
+    def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
+        del b, h
+        return None if self.own else torch.where(q == k, LAST, 0.0)
+
+    @property
+    def biased(self) -> bool:
+        return not self.own
+
+    @property
+    def looks(self) -> bool:
+        return True
+
+    @property
+    def name(self) -> str:
+        buckets = "" if self.buckets is None else f", buckets={list(self.buckets)}"
+        own = "" if self.own else ", own=False"
+        return f"lsh({self.count}, chunk={self.chunk}{buckets}, seed={self.seed}{own})"
+
+    @torch.no_grad()
+    def look(self, content: Content) -> Mask:
+        frame, device = content.frame, content.k.device
+        rows, groups = (frame.batch, self.count), content.k.shape[1]
+        keys = torch.empty(rows[0], groups, rows[1], frame.keys, dtype=torch.int32, device=device)
+        queries = torch.empty(
+            rows[0], frame.heads, rows[1], frame.queries, dtype=torch.int32, device=device
+        )
+        counts = content.counts()
+        for count in sorted(set(counts)):
+            if counts.count(count) == len(counts):
+                self._order(content, count, keys, queries)
+                continue
+            chosen = [sample for sample, its in enumerate(counts) if its == count]
+            into = keys[chosen], queries[chosen]
+            self._order(content.samples(chosen), count, *into)
+            keys[chosen], queries[chosen] = into
+        real = torch.tensor(counts, dtype=torch.int64, device=device)
+        return Hashed(keys, queries, real, self.chunk, frame.offset, self.own)
+
+    def _order(self, content: Content, count: int, keys: Tensor, queries: Tensor) -> None:
+        """Write the places of samples that have ``count`` real keys each."""
+        wide = torch.promote_types(content.k.dtype, torch.float32)
+        q, k = content.q.detach().to(wide), content.k.detach().to(wide)
+        factors = _factors(self.buckets, count, self.chunk)
+        for number in range(self.count):
+            rotations = self._rotations(number, factors, k)
+            codes = _codes(content, _buckets(q, rotations), _buckets(k, rotations))
+            order = codes[1].argsort(-1)  # (B, G, Lk)
+            places = torch.empty_like(order).scatter_(-1, order, _range_like(order))
+            keys[:, :, number] = places.masked_fill(places >= count, -1)
+            folded = torch.unflatten(codes[0], 1, (k.shape[1], -1)).flatten(2)
+            found = torch.searchsorted(codes[1].gather(-1, order), folded)
+            queries[:, :, number] = found.clamp(max=max(count - 1, 0)).view_as(codes[0])
+
+    def _rotations(self, number: int, factors: tuple[int, ...], k: Tensor) -> list[Tensor]:
+        """Random directions (G, D, f / 2) of one round, one tensor for each factor f."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        shapes = [(k.shape[1], k.shape[3], factor // 2) for factor in factors]
+        return [torch.randn(shape, generator=generator).to(k) for shape in shapes]
+
+
+def lsh(
+    rounds: int,
+    *,
+    seed: int,
+    chunk: int = 64,
+    buckets: int | Sequence[int] | None = None,
+    own: bool = True,
+) -> Mask:
+    """Each query sees the keys whose direction is like its own, found by hashing.
+
+    In each round a random rotation puts keys and queries into buckets: bucket j is the direction,
+    of all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then
+    by position, and cut into chunks. A query stands where a key with its bucket and position
+    would, and sees the keys of that chunk and of the one before it; before the first comes the
+    last. It sees what it sees in any round, once.
+
+    * With k the normalised q (shared QK) this is the Reformer's pattern. q and k may also differ.
+      Neither is normalised here: the hash looks at directions only. Keys and queries are hashed as
+      they meet in the scores, after a rotary position.
+    * ``causal() & lsh(...)`` keeps every query from later keys. Where chunks end depends on all
+      keys, though: a later token may change *which* earlier ones are seen.
+    * ``padding(lengths) & lsh(...)``: keys that are hidden from all queries stand in a bucket of
+      their own behind the others and are no chunk's; what stands in them changes nothing.
+    * The hashing has no gradient.
+
+    Args:
+        rounds: how many rotations, at least 1. The more, the fewer near keys are missed.
+        seed: of the rotations, at least 0. The same seed and input give the same pattern.
+        chunk: keys of a chunk, at least 1; 64 in the paper.
+        buckets: how many there are, even; or several even numbers whose product it is, a rotation
+            for each, which is faster for many. None means the paper's 2 n / chunk for n keys that
+            are not hidden, rounded up, as one number up to 64 and as two beyond.
+        own: False makes a query's own key its last resort, seen only where it sees no other: the
+            Reformer's rule for shared QK, where it would outweigh all others. It does so by adding
+            -1e5 to that score, so that such a mask has no place under ``|`` and ``~``.
+
+    Raises:
+        BadType, BadValue: if an argument is no integer, too small, odd, or no boolean.
+
+    Source: Kitaev et al. 2020 (Reformer), section 2; n_buckets and n_hashes there are ``buckets``
+    and ``rounds``. A pair met in several rounds counts once (the paper's N_i,j); transformers
+    counts it each time.
+
+    Example:
+        >>> x = torch.randn(1, 1, 7, 5)
+        >>> import headwise as hw
+        >>> hw.attend(x, x, x, mask=hw.causal() & hw.lsh(2, chunk=3, seed=0)).shape
+        torch.Size([1, 1, 7, 5])
+    """
+    whole("lsh", "rounds", rounds, 1, ("4 is usual", "常取 4"))
+    whole("lsh", "chunk", chunk, 1, ("64 is usual", "常取 64"))
+    whole("lsh", "seed", seed, 0, ("any number does", "任意数即可"))
+    if not isinstance(own, bool):
+        raise BadType(
+            f"lsh: own must be True or False, got {own!r}; False makes it the last resort",
+            f"lsh：own 必须是 True 或 False，收到 {own!r}；False 表示自身的键只作最后选择",
+        )
+    return Lsh(rounds, chunk, _checked(buckets), seed, own)
+
+
+def _checked(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """The factors as a tuple."""
+    if buckets is None:
+        return None
+    listed = isinstance(buckets, Sequence) and not isinstance(buckets, str)
+    factors: tuple[int, ...] = tuple(buckets) if listed else (buckets,)  # type: ignore
+    for factor in factors:
+        whole("lsh", "buckets", factor, 2, ("None takes 2 Lk / chunk", "None 取 2 Lk / chunk"))
+    if not factors or any(factor % 2 for factor in factors) or math.prod(factors) > MOST:
+        raise BadValue(
+            f"lsh: buckets must be even, and at most {MOST} in all, got {buckets!r}; each rotated "
+            "axis makes two, one for either direction",
+            f"lsh：buckets 必须是偶数，总共不超过 {MOST}，收到 {buckets!r}；"
+            "每个旋转后的轴按正反方向给出两个桶",
+        )
+    return factors
+
+
+def _factors(buckets: tuple[int, ...] | None, count: int, chunk: int) -> tuple[int, ...]:
+    """The factors given, or those for ``count`` keys."""
+    if buckets is not None:
+        return buckets
+    wanted = 2 * count / chunk
+    if wanted <= ALONE:
+        return (_even(wanted),)
+    first = _even(math.sqrt(wanted))
+    return first, _even(wanted / first)
+
+
+def _even(number: float) -> int:
+    return max(2, 2 * math.ceil(number / 2))
+
+
+def _buckets(rows: Tensor, rotations: Sequence[Tensor]) -> Tensor:
+    """The bucket of each row of (B, X, L, D), (B, X, L)."""
+    group = rows.shape[1] // max(rotations[0].shape[0], 1)
+    found = torch.zeros(rows.shape[:3], dtype=torch.int64, device=rows.device)
+    for rotation in rotations:
+        half = rotation.shape[-1]
+        own = rotation.repeat_interleave(group, 0)
+        few = max(1, AT_ONCE // max(1, rows.shape[0] * rows.shape[1] * half))
+        parts = [_nearest(part @ own) for part in torch.split(rows, few, 2)]
+        found = found * (2 * half) + (torch.cat(parts, 2) if parts else 0)
+    return found
+
+
+def _nearest(turned: Tensor) -> Tensor:
+    """Which of the axes, or behind them of their opposites, is nearest."""
+    most, least = turned.max(-1), turned.min(-1)
+    return torch.where(most.values >= -least.values, most.indices, least.indices + turned.shape[-1])
+
+
+def _codes(content: Content, of_q: Tensor, of_k: Tensor) -> tuple[Tensor, Tensor]:
+    """Buckets and positions as one number: the order of all queries and keys of a round."""
+    frame, real = content.frame, content.real
+    low = min(0, frame.offset)
+    span = max(frame.keys, frame.queries + frame.offset) - low
+    if real is not None:
+        of_k = of_k.masked_fill(~real[:, None], MOST)
+    first = frame.offset - low
+    return of_q * span + _range_like(of_q) + first, of_k * span + _range_like(of_k) - low
+
+
+def _range_like(rows: Tensor) -> Tensor:
+    """0, 1, 2, ... along the last axis, in the shape given."""
+    return torch.arange(rows.shape[-1], device=rows.device).expand_as(rows)
