@@ -9,6 +9,7 @@ import headwise as hw
 from headwise.masks import Mask
 from headwise.shapes import Frame
 from tests.examples import every_mask, identity
+from tests.masks.test_masks import frame, masks, rectangles
 
 LENGTH = 13
 
@@ -65,3 +66,25 @@ def test_the_rule_of_a_band_at_any_place_is_its_rule_at_the_distance(left, right
     zero = torch.zeros((), dtype=torch.long)
     assert mask.by_distance
     assert torch.equal(mask.rule(zero, zero, q, k), mask.rule(zero, zero, q - k, zero))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(5, 7), (7, 5)])
+@given(data=st.data())
+def test_a_mask_within_a_rectangle_has_the_same_rule_there(queries, keys, data):
+    place = frame(queries, keys)
+    mask = data.draw(masks(queries, keys)).resolve(place)
+    q, k = data.draw(rectangles(queries, keys, place.offset))
+    rows = slice(q.start - place.offset, q.stop - place.offset)
+    part = (..., rows, slice(k.start, k.stop))
+    simpler = mask.within(q, k).dense(place).expand(2, 6, -1, -1)
+    assert torch.equal(simpler[part], mask.dense(place).expand(2, 6, -1, -1)[part])
+
+
+def test_what_decides_nothing_within_a_rectangle_is_left_out():
+    near = hw.causal() & hw.documents(torch.arange(12) // 6)
+    assert near.within(range(6), range(6)) == hw.causal()
+    assert (~near).within(range(6), range(6)) == ~hw.causal()
+    either = hw.causal() | hw.window(1, 3)
+    assert either.within(range(6, 9), range(2)) == hw.causal()
+    assert either.within(range(2), range(3, 5)) == hw.window(1, 3)
+    assert near.within(range(3, 9), range(9)).name == near.name

@@ -24,6 +24,9 @@ from headwise.engines.tiled.work import Work
 SIDE = 128
 """Rows of a block of queries."""
 
+ROWS = 1 << 19
+"""Numbers of the gradient of q that one kernel call gives; k's and v's are some times as many."""
+
 
 def backward(work: Work, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v where the bias is fixed.
@@ -39,7 +42,7 @@ def backward(work: Work, given: Given) -> tuple[Tensor, Tensor, Tensor]:
     if not covers(plan, work.frame):
         dq.zero_()
     for part in plan:
-        for chunk, extra in pieces(work, part, most(work, part)):
+        for chunk, extra in pieces(work, part, most(work, part, ROWS)):
             own = _own(seen, chunk)
             from_q, from_k, from_v = blocks.backward(
                 own, *_rows(work, chunk)[:3], extra.scores, work.scale

@@ -51,6 +51,11 @@ def bands(near: Mask, rest: Mask | None, frame: Frame, side: int, layer: int) ->
     return found
 
 
+def wide(near: Mask, frame: Frame) -> bool:
+    """Whether the bands of a mask hold more than half of the keys: the rest decides the cost."""
+    return 2 * sum(len(reach.allowed) for reach in reaches(near, frame)) > frame.keys
+
+
 def reaches(near: Mask, frame: Frame) -> list[Reach]:
     """The distances that a mask allows, taken apart into solid bands and at most one comb."""
     low, high = frame.offset - frame.keys + 1, frame.offset + frame.queries - 1
@@ -180,8 +185,23 @@ def _asked(part: Part, rest: Mask, frame: Frame) -> list[Part]:
             found.append((first, last, mixed))
     pieces = [(part.blocks(first, last), mixed) for first, last, mixed in found]
     return [
-        Part(each.queries, each.keys, rest if mixed else None, each.band) for each, mixed in pieces
+        Part(
+            each.queries,
+            each.keys,
+            rest.within(*_hull(each, frame)) if mixed else None,
+            each.band,
+        )
+        for each, mixed in pieces
     ]
+
+
+def by_distance(mask: Mask, queries: Strided, keys: Strided, frame: Frame) -> Band:
+    """A mask that depends on the distance only, for blocks of rows without a step."""
+    first = queries.start + frame.offset - keys.start
+    distances = torch.arange(first - keys.size + 1, first + queries.size, device=frame.device)
+    zero = torch.zeros((), dtype=torch.long, device=frame.device)
+    allowed = mask.rule(zero, zero, distances, zero).expand(len(distances))
+    return Band(allowed, keys.size - 1)
 
 
 def _hull(part: Part, frame: Frame) -> tuple[range, range]:

@@ -63,10 +63,16 @@ def pieces(work: Work, part: Part, limit: int) -> Iterator[tuple[Part, Added]]:
         yield chunk, once or added(work, chunk, chunk.queries.take(work.asked))
 
 
-def most(work: Work, part: Part) -> int:
-    """How many pairs of a part to compute at once, so that memory stays O(L)."""
+def most(work: Work, part: Part, numbers: int = ROWS) -> int:
+    """How many pairs of a part to compute at once, so that memory stays O(L).
+
+    Args:
+        work: the attention.
+        part: of it.
+        numbers: of the output that one kernel call may give.
+    """
     heads = work.frame.batch * work.frame.heads
-    rows = max(1, ROWS // (heads * work.v.shape[3])) * part.keys.size
+    rows = max(1, numbers // (heads * work.v.shape[3])) * part.keys.size
     written = not kernel.fused(work.q) or work.mask.biased or bool(work.position.stages)
     if written:
         return max(1, min(SCORES // heads, rows))

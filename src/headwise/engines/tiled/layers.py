@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from headwise.engines.tiled.bands import bands
+from headwise.engines.tiled.bands import bands, wide
 from headwise.engines.tiled.lines import lines
 from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.tiles import tiles
@@ -54,7 +54,7 @@ def _family(
     if any(isinstance(each, GlobalTokens) for each in together):
         return lines(_less(mask, before), together, frame, layer)
     near = [each for each in together if each.by_distance]
-    if not near:
+    if not near or wide(reduce(And, near), frame):
         return None
     rest = [each for each in together if not each.by_distance]
     near += [Not(each) for each in before if each.by_distance]

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from headwise.call import Call
+from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.encoding import encode, known
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
@@ -29,6 +30,7 @@ def why_not(call: Call) -> list[Text]:
         reasons.append(
             Text("it never holds the weights, Lq x Lk numbers", "它从不保存 Lq x Lk 个权重")
         )
+    reasons += not_returned(call.need, ("weights", "logsumexp"))
     if call.dropout:
         reasons.append(Text("it has no dropout", "它没有 dropout"))
     if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from headwise.engines.tiled.bands import by_distance
 from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.rows import Picked, Strided
 from headwise.masks import Mask, Tile
@@ -133,13 +134,21 @@ def _moved(group: list[Stripe], stripe: Stripe, frame: Frame, side: int) -> bool
 
 def _run(group: list[Stripe], frame: Frame, side: int, mask: Mask | None, layer: int) -> Part:
     first, stop = group[0].runs[0]
-    keys = _clip(first, stop, side, 0, frame.keys)
+    seen = _clip(first, stop, side, 0, frame.keys)
     if group[-1].runs == group[0].runs:
-        rows = sum(stripe.size for stripe in group)
-        queries = Strided(group[0].start, 1, rows)
-        return Part(queries, Strided(keys.start, 1, len(keys)), mask, layer=layer)
-    queries = Strided(group[0].start, len(group), side, side)
-    return Part(queries, Strided(keys.start, len(group), len(keys), side), mask, layer=layer)
+        queries = Strided(group[0].start, 1, sum(stripe.size for stripe in group))
+        keys = Strided(seen.start, 1, len(seen))
+    else:
+        queries = Strided(group[0].start, len(group), side, side)
+        keys = Strided(seen.start, len(group), len(seen), side)
+    if mask is None:
+        return Part(queries, keys, layer=layer)
+    last = group[-1].start + group[-1].size + frame.offset
+    rows = range(queries.start + frame.offset, last)
+    simpler = mask.within(rows, range(keys.start, min(group[-1].runs[0][1] * side, frame.keys)))
+    if simpler.by_distance:
+        return Part(queries, keys, band=by_distance(simpler, queries, keys, frame), layer=layer)
+    return Part(queries, keys, simpler, layer=layer)
 
 
 def _gather(
