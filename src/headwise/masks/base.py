@@ -116,6 +116,18 @@ class Mask(ABC):
         """Whether the rule depends on q - k only: the same for all samples, heads and places."""
         return False
 
+    def seams(self, stop: int) -> frozenset[int]:
+        """Positions before ``stop`` at which tiles had better begin, because the pattern turns."""
+        del stop
+        return frozenset()
+
+    def spots(self) -> list[tuple[range, range]] | None:
+        """Rectangles, none touching another's pairs, outside which nothing is allowed; or None.
+
+        Given where they are few and can be told without looking at everything.
+        """
+        return None
+
     def within(self, q: range, k: range) -> "Mask":
         """A mask with the same rule on a rectangle, without what its tiles decide there.
 
@@ -183,6 +195,13 @@ class And(Mask):
             return Tile.EMPTY
         return Tile.FULL if kinds == {Tile.FULL} else Tile.MIXED
 
+    def seams(self, stop: int) -> frozenset[int]:
+        return self.left.seams(stop) | self.right.seams(stop)
+
+    def spots(self) -> list[tuple[range, range]] | None:
+        found = self.left.spots()
+        return self.right.spots() if found is None else found
+
     def within(self, q: range, k: range) -> Mask:
         return _within(self, Tile.FULL, q, k)
 
@@ -234,6 +253,9 @@ class Or(Mask):
             return Tile.FULL
         return Tile.EMPTY if kinds == {Tile.EMPTY} else Tile.MIXED
 
+    def seams(self, stop: int) -> frozenset[int]:
+        return self.left.seams(stop) | self.right.seams(stop)
+
     def within(self, q: range, k: range) -> Mask:
         return _within(self, Tile.EMPTY, q, k)
 
@@ -268,6 +290,9 @@ class Not(Mask):
     def tile(self, q: range, k: range) -> Tile:
         opposite = {Tile.EMPTY: Tile.FULL, Tile.FULL: Tile.EMPTY, Tile.MIXED: Tile.MIXED}
         return opposite[self.inner.tile(q, k)]
+
+    def seams(self, stop: int) -> frozenset[int]:
+        return self.inner.seams(stop)
 
     def within(self, q: range, k: range) -> Mask:
         return Not(self.inner.within(q, k))

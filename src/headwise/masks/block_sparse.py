@@ -37,6 +37,16 @@ class BlockSparse(Mask):
         inside = inside and k[-1] < self.layout.shape[2] * self.block
         return Tile.FULL if inside and bool(part.all()) else Tile.MIXED
 
+    def seams(self, stop: int) -> frozenset[int]:
+        return frozenset(range(self.block, stop, self.block))
+
+    def spots(self) -> list[tuple[range, range]] | None:
+        def positions(number: int) -> range:
+            return range(number * self.block, (number + 1) * self.block)
+
+        chosen = self.layout.any(0).nonzero().tolist()
+        return [(positions(row), positions(column)) for row, column in chosen]
+
     @property
     def name(self) -> str:
         return f"block_sparse(<{tuple(self.layout.shape)}>, {self.block})"

@@ -34,6 +34,10 @@ class Documents(Mask):
         one = (ours.min == ours.max) & (theirs.min == theirs.max) & (ours.min == theirs.min)
         return Tile.FULL if bool(one.all()) else Tile.MIXED
 
+    def seams(self, stop: int) -> frozenset[int]:
+        turns = (self.ids.diff(dim=1) != 0).any(0)[: max(stop - 1, 0)]
+        return frozenset((turns.nonzero()[:, 0] + 1).tolist())
+
     @property
     def name(self) -> str:
         return f"documents(<{tuple(self.ids.shape)}>)"

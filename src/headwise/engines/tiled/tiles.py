@@ -1,5 +1,6 @@
 """Tiles of a mask that is no band: found by halving, those alike taken together."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,18 +14,18 @@ from headwise.masks import Mask, Tile
 from headwise.shapes import Frame
 
 Run = tuple[int, int]
-"""Key tiles from one number to before another."""
+"""From one number to before another."""
 
 
 @dataclass(frozen=True)
 class Stripe:
-    """A block of queries, and the key tiles that it sees something of.
+    """A block of queries, and the keys in tiles that it sees something of.
 
     Attributes:
         start: number of its first query.
         size: how many queries.
-        runs: the key tiles, in order, runs that touch being one.
-        full: whether it sees all of them whole.
+        runs: those keys, in order, runs that touch being one.
+        full: whether it sees all of them.
     """
 
     start: int
@@ -32,85 +33,119 @@ class Stripe:
     runs: tuple[Run, ...]
     full: bool
 
+    @property
+    def width(self) -> int:
+        """How many keys."""
+        return sum(last - first for first, last in self.runs)
+
 
 def tiles(mask: Mask, frame: Frame, side: int, layer: int) -> list[Part]:
-    """The parts of any mask, by its own word on tiles of side x side.
+    """The parts of any mask, by its own word on tiles of about side x side.
 
     Neighbouring queries that see the same run of keys are one rectangle; those whose run moves
-    along with them are overlapping views; the others are gathered, as many together as have equal
-    numbers of key tiles.
+    along with them are overlapping views; the others are gathered, as many together as see about
+    as many keys.
     """
-    found = list[Part]()
-    runs, gathered = list[list[Stripe]](), defaultdict[tuple[int, int], list[Stripe]](list)
+    runs: list[list[Stripe]] = []
+    gathered: dict[Run, list[Stripe]] = defaultdict(list)
     for stripe in stripes(mask, frame, side):
         if len(stripe.runs) > 1:
-            gathered[stripe.size, _rounded(stripe)].append(stripe)
-        elif runs and (_same(runs[-1], stripe) or _moved(runs[-1], stripe, frame, side)):
+            grain = max(side, stripe.width // 8 // side * side)
+            gathered[stripe.size, -(-stripe.width // grain) * grain].append(stripe)
+        elif runs and (_same(runs[-1], stripe) or _moved(runs[-1], stripe)):
             runs[-1].append(stripe)
         else:
             runs.append([stripe])
-    for group in runs:
-        found.append(_run(group, frame, side, None if group[0].full else mask, layer))
-    for (_, width), group in gathered.items():
-        found.append(_gather(group, width, frame, side, mask, layer))
-    return found
+    alone = [_run(group, frame, None if group[0].full else mask, layer) for group in runs]
+    return alone + [_gather(group, frame, mask, layer) for group in gathered.values()]
 
 
 def stripes(mask: Mask, frame: Frame, side: int) -> Iterator[Stripe]:
-    """Every block of queries that sees something. Blocks begin at multiples of side."""
-    first = frame.offset // side
-    last = -(-(frame.offset + frame.queries) // side)
-    found = _descend(mask, frame, side, (first, last))
-    for block in range(first, last):
-        runs = sorted(found.get(block, []))
-        if not runs:
+    """Every block of queries that sees something."""
+    seams = mask.seams(max(frame.keys, frame.offset + frame.queries))
+    rows = _cuts(seams, frame.offset, frame.offset + frame.queries, side)
+    columns = _cuts(seams, 0, frame.keys, side)
+    found = _descend(mask, rows, columns)
+    for block in range(len(rows) - 1):
+        tiles_seen = sorted(found.get(block, []))
+        if not tiles_seen:
             continue
-        joined, full = list[Run](), all(whole for _, _, whole in runs)
-        for start, stop, _ in runs:
-            if joined and joined[-1][1] == start:
-                joined[-1] = (joined[-1][0], stop)
+        joined: list[Run] = []
+        for start, stop, _ in tiles_seen:
+            if joined and joined[-1][1] == columns[start]:
+                joined[-1] = (joined[-1][0], columns[stop])
             else:
-                joined.append((start, stop))
-        where = _clip(block, block + 1, side, frame.offset, frame.offset + frame.queries)
-        yield Stripe(where.start - frame.offset, len(where), tuple(joined), full)
+                joined.append((columns[start], columns[stop]))
+        full = all(whole for _, _, whole in tiles_seen)
+        size = rows[block + 1] - rows[block]
+        yield Stripe(rows[block] - frame.offset, size, tuple(joined), full)
+
+
+def _cuts(seams: frozenset[int], start: int, stop: int, side: int) -> list[int]:
+    """Where tiles begin, and the end: at seams, if they are not too many, and at multiples of side.
+
+    A multiple that is near a seam is left out.
+    """
+    inside = {seam for seam in seams if start < seam < stop}
+    if len(inside) > (stop - start) // side:
+        inside = set()
+    near = {seam + by for seam in inside for by in range(-(side // 2) + 1, side // 2)}
+    even = (place for place in range(-(-start // side) * side, stop, side) if place not in near)
+    return sorted({start, stop, *inside, *even})
 
 
 def _descend(
-    mask: Mask, frame: Frame, side: int, blocks: Run
+    mask: Mask, rows: list[int], columns: list[int]
 ) -> dict[int, list[tuple[int, int, bool]]]:
     """For each block of queries the runs of key tiles that are not empty, and whether full."""
-    found = defaultdict[int, list[tuple[int, int, bool]]](list)
-    waiting = [(blocks, (0, -(-frame.keys // side)))]
+    found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    waiting = _starts(mask, rows, columns)
     while waiting:
-        rows, columns = waiting.pop()
-        q = _clip(*rows, side, frame.offset, frame.offset + frame.queries)
-        k = _clip(*columns, side, 0, frame.keys)
-        kind = mask.tile(q, k)
+        (top, bottom), (left, right) = waiting.pop()
+        kind = mask.tile(range(rows[top], rows[bottom]), range(columns[left], columns[right]))
         if kind is Tile.EMPTY:
             continue
-        if kind is Tile.FULL or (rows[1] - rows[0] == columns[1] - columns[0] == 1):
-            for block in range(*rows):
-                found[block].append((*columns, kind is Tile.FULL))
+        if kind is Tile.FULL or (bottom - top == right - left == 1):
+            for block in range(top, bottom):
+                found[block].append((left, right, kind is Tile.FULL))
             continue
-        waiting += [(row, column) for row in _halves(rows) for column in _halves(columns)]
+        halves = (
+            (one, other) for one in _halves((top, bottom)) for other in _halves((left, right))
+        )
+        waiting.extend(halves)
     return found
+
+
+def _starts(mask: Mask, rows: list[int], columns: list[int]) -> list[tuple[Run, Run]]:
+    """Where to begin: the spots of the mask if they are made of tiles, else everywhere."""
+    everywhere = [((0, len(rows) - 1), (0, len(columns) - 1))]
+    spots = mask.spots()
+    if spots is None:
+        return everywhere
+    found = []
+    for q, k in spots:
+        row, column = _tiles_of(q, rows), _tiles_of(k, columns)
+        if row is None or column is None:
+            return everywhere
+        if row[0] < row[1] and column[0] < column[1]:
+            found.append((row, column))
+    return found
+
+
+def _tiles_of(positions: range, cuts: list[int]) -> Run | None:
+    """Which tiles the positions are, or None if a tile is cut."""
+    ends = (min(max(end, cuts[0]), cuts[-1]) for end in (positions.start, positions.stop))
+    first, last = (bisect_left(cuts, end) for end in ends)
+    start, stop = max(positions.start, cuts[0]), min(positions.stop, cuts[-1])
+    if start >= stop:
+        return 0, 0
+    return (first, last) if cuts[first] == start and cuts[last] == stop else None
 
 
 def _halves(run: Run) -> list[Run]:
     first, last = run
     middle = (first + last) // 2
     return [run] if last - first == 1 else [(first, middle), (middle, last)]
-
-
-def _clip(first: int, last: int, side: int, low: int, high: int) -> range:
-    return range(max(first * side, low), min(last * side, high))
-
-
-def _rounded(stripe: Stripe) -> int:
-    """How many key tiles to gather: an eighth more at most, so that more stripes go together."""
-    many = sum(last - first for first, last in stripe.runs)
-    grain = max(1, many // 8)
-    return -(-many // grain) * grain
 
 
 def _same(group: list[Stripe], stripe: Stripe) -> bool:
@@ -120,48 +155,44 @@ def _same(group: list[Stripe], stripe: Stripe) -> bool:
     return follows and group[0].runs == last.runs == stripe.runs
 
 
-def _moved(group: list[Stripe], stripe: Stripe, frame: Frame, side: int) -> bool:
-    """Whether a stripe sees what the last of the group sees, one tile on, nothing being cut off."""
+def _moved(group: list[Stripe], stripe: Stripe) -> bool:
+    """Whether a stripe is the last of the group moved along by its size, keys and all."""
     last = group[-1]
-    if last.size != side or stripe.size != side or last.full != stripe.full:
+    if (last.size, last.full) != (
+        stripe.size,
+        stripe.full,
+    ) or stripe.start != last.start + last.size:
         return False
     if len(group) > 1 and group[0].runs == last.runs:
         return False
-    (first, stop), (next_first, next_stop) = last.runs[0], stripe.runs[0]
-    along = (next_first, next_stop) == (first + 1, stop + 1) and next_stop * side <= frame.keys
-    return along and last.start + last.size == stripe.start
+    first, stop = last.runs[0]
+    return stripe.runs[0] == (first + last.size, stop + last.size)
 
 
-def _run(group: list[Stripe], frame: Frame, side: int, mask: Mask | None, layer: int) -> Part:
-    first, stop = group[0].runs[0]
-    seen = _clip(first, stop, side, 0, frame.keys)
-    if group[-1].runs == group[0].runs:
-        queries = Strided(group[0].start, 1, sum(stripe.size for stripe in group))
-        keys = Strided(seen.start, 1, len(seen))
+def _run(group: list[Stripe], frame: Frame, mask: Mask | None, layer: int) -> Part:
+    """Stripes of one run each, all the same or each moved along, as one part."""
+    one, last = group[0], group[-1]
+    start, stop = one.runs[0]
+    if last.runs == one.runs:
+        queries = Strided(one.start, 1, sum(stripe.size for stripe in group))
+        keys = Strided(start, 1, stop - start)
     else:
-        queries = Strided(group[0].start, len(group), side, side)
-        keys = Strided(seen.start, len(group), len(seen), side)
+        queries = Strided(one.start, len(group), one.size, one.size)
+        keys = Strided(start, len(group), stop - start, one.size)
     if mask is None:
         return Part(queries, keys, layer=layer)
-    last = group[-1].start + group[-1].size + frame.offset
-    rows = range(queries.start + frame.offset, last)
-    simpler = mask.within(rows, range(keys.start, min(group[-1].runs[0][1] * side, frame.keys)))
+    rows = range(one.start + frame.offset, last.start + last.size + frame.offset)
+    simpler = mask.within(rows, range(start, last.runs[0][1]))
     if simpler.by_distance:
         return Part(queries, keys, band=by_distance(simpler, queries, keys, frame), layer=layer)
     return Part(queries, keys, simpler, layer=layer)
 
 
-def _gather(
-    group: list[Stripe], width: int, frame: Frame, side: int, mask: Mask, layer: int
-) -> Part:
-    """Stripes of one size, each with ``width`` key tiles, -1 where it has fewer."""
-    within = torch.arange(side)
-    chosen = torch.full((len(group), width), -1)
+def _gather(group: list[Stripe], frame: Frame, mask: Mask, layer: int) -> Part:
+    """Stripes of one size, each with its keys, and -1 where it has fewer than others."""
+    keys = torch.full((len(group), max(stripe.width for stripe in group)), -1)
     for row, stripe in enumerate(group):
-        numbers = [tile for run in stripe.runs for tile in range(*run)]
-        chosen[row, : len(numbers)] = torch.tensor(numbers)
-    keys = (chosen[..., None] * side + within).masked_fill(chosen[..., None] < 0, -1).flatten(1)
-    keys = keys.masked_fill(keys >= frame.keys, -1)
+        keys[row, : stripe.width] = torch.cat([torch.arange(*run) for run in stripe.runs])
     starts = torch.tensor([stripe.start for stripe in group])
     queries = starts[:, None] + torch.arange(group[0].size)
     whole = all(stripe.full for stripe in group)
