@@ -171,7 +171,7 @@ def test_the_environment_changes_no_number(path):
             {"base", "checks", "expression", "layout", "sizes", "tiles"},
         ),
         ("positions", "headwise.positions:POSITIONS", {"base"}),
-        ("engines", "headwise.engines:ENGINES", {"hidden"}),
+        ("engines", "headwise.engines:ENGINES", {"hidden", "statistics"}),
         ("cli", "headwise.cli.words:WORDS", {"reporting", "words"}),
     ],
 )

@@ -13,7 +13,7 @@ from headwise.masks.base import Content
 from headwise.positions import NoPosition, Position, Stage
 from headwise.shapes import Allowed, Frame, Keys, Queries, Values
 
-NEEDS = ("weights", "logsumexp")
+NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """What a caller may ask for beside the output."""
 
 
@@ -25,11 +25,23 @@ class Result:
         output: (B, H, Lq, Dv).
         weights: (B, H, Lq, Lk) before dropout, each row summing to 1, or 0 where blind; or None.
         logsumexp: (B, H, Lq) of the masked scores, -inf where blind, float32 at least; or None.
+        entropy: (B, H, Lq), -Σ_j w log w of each query's weights in nats, 0 where blind; or None.
+        received: (B, H, Lk), Σ_i w, the attention that a key gets from all queries together, in
+            queries, a blind one giving 0; or None.
+        distance: (B, H, Lq), Σ_j w |i - j|, how far a query looks on average, in tokens, where
+            query number i stands at i + offset; 0 where blind; or None.
+        largest: (B, H, Lq), max_j w, the largest weight of each query, 0 where blind; or None.
+
+    The last four are of the weights before dropout, and in float32 at least.
     """
 
     output: Tensor
     weights: Tensor | None = None
     logsumexp: Tensor | None = None
+    entropy: Tensor | None = None
+    received: Tensor | None = None
+    distance: Tensor | None = None
+    largest: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from headwise.call import Call, Result
-from headwise.engines import eager, flex, sdpa, tiled
+from headwise.engines import eager, flex, rows, sdpa, tiled
 from headwise.lang import Text
 
 
@@ -22,17 +22,25 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: tuple[Engine, ...] = (tiled, sdpa, eager, flex)
+ENGINES: tuple[Engine, ...] = (tiled, rows, sdpa, eager, flex)
 """Every engine there is, the one to prefer first."""
 
 
 def best(call: Call) -> Engine:
-    """The engine for a call when nobody named one: the first that can, and has something to win.
-
-    The tiled engine runs any pattern; where the pattern is dense, or short, the next is faster.
-    """
+    """The engine for a call when nobody named one: the first that can, and has something to win."""
     able = (engine for engine in ENGINES if not engine.why_not(call))
-    return next(engine for engine in able if engine is not tiled or tiled.pays(call))
+    return next(engine for engine in able if _wins(engine, call))
+
+
+def _wins(engine: Engine, call: Call) -> bool:
+    """Whether an engine is better than those behind it.
+
+    The tiled engine runs any pattern, but one that is dense or short is faster elsewhere; rows a
+    few at a time are for what else a large call needs.
+    """
+    if engine is tiled:
+        return tiled.pays(call)
+    return engine is not rows or rows.pays(call)
 
 
 __all__ = ["ENGINES", "Engine", "best"]

@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.hidden import without_hidden
+from headwise.engines.statistics import measured
 from headwise.lang import Text
 from headwise.shapes import Allowed
 
@@ -23,37 +24,39 @@ def run(call: Call) -> Result:
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     hidden_k, v = without_hidden(call, allowed)
     q, k = call.position.content(call.q, hidden_k, call.frame)
-    scores = _grouped(q, k.transpose(-2, -1), call.group)  # (B, H, Lq, Lk)
+    scores = grouped(q, k.transpose(-2, -1), call.group)  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
     bias = call.bias()
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    scores, blind = _masked(scores, allowed)
+    scores, blind = masked(scores, allowed)
     weights = scores.softmax(-1).masked_fill(blind, 0.0)
     dropped = F.dropout(weights, call.dropout) if call.dropout else weights
-    mixed = _grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
+    mixed = grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
     added = call.position.values(dropped.to(v.dtype), *call.places())
     return Result(
         output=mixed if added is None else mixed + added,
         weights=weights.to(call.q.dtype) if "weights" in call.need else None,
-        logsumexp=_logsumexp(scores, blind) if "logsumexp" in call.need else None,
+        logsumexp=logsumexp(scores, blind) if "logsumexp" in call.need else None,
+        **measured(weights, call.need, *call.places()),
     )
 
 
-def _grouped(rows: Tensor, shared: Tensor, group: int) -> Tensor:
+def grouped(rows: Tensor, shared: Tensor, group: int) -> Tensor:
     """rows (B, H, L, X) times shared (B, G, X, Y), head h with shared head h // group."""
     if group == 1:
         return rows @ shared
     batch, heads, length, width = rows.shape
-    grouped = rows.reshape(batch, heads // group, group, length, width)
-    return (grouped @ shared[:, :, None]).flatten(1, 2)
+    split = rows.reshape(batch, heads // group, group, length, width)
+    return (split @ shared[:, :, None]).flatten(1, 2)
 
 
-def _masked(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:
+def masked(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:
     """Scores with -inf where not allowed, and which rows are blind; those get 0, to stay finite."""
     blind = ~allowed.any(-1, keepdim=True)
     return scores.masked_fill(~allowed, -torch.inf).masked_fill(blind, 0.0), blind
 
 
-def _logsumexp(scores: Tensor, blind: Tensor) -> Tensor:
+def logsumexp(scores: Tensor, blind: Tensor) -> Tensor:
+    """The logsumexp of each row of what `masked` gives, -inf where blind."""
     return scores.logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.engines.hidden import without_hidden
+from headwise.engines.statistics import not_returned
 from headwise.lang import Text
 from headwise.masks.tiles import Tiles
 from headwise.positions import ALiBi, Stage, T5Bias
@@ -37,7 +38,6 @@ _DEVICES = ("cpu", "cuda", "xpu")
 def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
     rules = (
-        ("weights" in call.need, Text("it does not return weights", "它不返回 weights")),
         (call.dropout > 0, Text("it has no dropout", "它没有 dropout")),
         (
             0 in (*call.q.shape, *call.k.shape, *call.v.shape),
@@ -54,7 +54,8 @@ def why_not(call: Call) -> list[Text]:
             ),
         ),
     )
-    reasons = [reason for holds, reason in rules if holds]
+    reasons = not_returned(call.need, ("logsumexp",))
+    reasons += [reason for holds, reason in rules if holds]
     return reasons + _position(call) + (_cpu(call) if call.q.device.type == "cpu" else _gpu(call))
 
 

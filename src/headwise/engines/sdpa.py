@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from headwise.call import Call, Result
 from headwise.engines.hidden import without_hidden
+from headwise.engines.statistics import not_returned
 from headwise.lang import Text
 from headwise.masks import causal, full
 from headwise.positions import Stage
@@ -15,7 +16,7 @@ NAME = "sdpa"
 
 def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
-    reasons = [Text(f"it does not return {word}", f"它不返回 {word}") for word in sorted(call.need)]
+    reasons = not_returned(call.need, ())
     if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
         reasons.append(Text("a size is 0", "有一个大小为 0"))
     if Stage.VALUES in call.position.stages:
