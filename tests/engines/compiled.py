@@ -1,4 +1,4 @@
-"""What `test_tiled_operator` runs in a fresh process: `attend` compiled whole, held to the oracle."""
+"""What `test_tiled_operator` runs in a process of its own: `attend` compiled, and the oracle."""
 
 import sys
 from pathlib import Path

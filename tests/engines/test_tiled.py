@@ -33,7 +33,7 @@ from tests.examples import (
 def path(request, monkeypatch):
     """The fused kernel, or the products that stand in where PyTorch does not have it."""
     if request.param == "plain":
-        monkeypatch.setattr(kernel, "fused", lambda q: False)
+        monkeypatch.setattr(kernel, "fused", lambda _: False)
     elif not kernel.fused(torch.zeros(1)):
         pytest.skip("this PyTorch has no fused kernel for a CPU")
     return request.param

