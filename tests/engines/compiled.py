@@ -30,10 +30,6 @@ def held_to_the_oracle(compiled):
         accept_with_gradients(call, Result(compiled(q, k, v)))
 
 
-def test_static():
-    held_to_the_oracle(torch.compile(windowed, fullgraph=True, backend="aot_eager", dynamic=False))
-
-
 def test_dynamic():
     held_to_the_oracle(torch.compile(windowed, fullgraph=True, backend="aot_eager", dynamic=True))
 
@@ -64,7 +60,6 @@ def test_auto_takes_it_for_a_long_window():
 
 if __name__ == "__main__":
     for check in (
-        test_static,
         test_dynamic,
         test_lengths_that_are_known_only_when_it_runs,
         test_auto_takes_it_for_a_long_window,

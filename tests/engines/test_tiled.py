@@ -225,6 +225,23 @@ def test_layouts_of_the_callers_tensors_do_not_matter():
     assert torch.equal(tiled.run(call).output, tiled.run(Call.of(*last, mask=call.mask)).output)
 
 
+def test_autocast_changes_nothing_inside(path):
+    """Case 14: the bias and what stands in for the kernel stay in float32."""
+    q, k, v = tensors(67, 67, dtype=torch.float32)
+    position = hw.Shaw(3, DIM)
+
+    def results():
+        call = Call.of(q, k, v, mask=hw.window(20, 9), position=position)
+        output = tiled.run(call).output
+        return output, *torch.autograd.grad(output.sum(), (q, k, v, position.table))
+
+    expected = results()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = results()
+    for one, other in zip(got, expected, strict=True):
+        assert torch.equal(one, other)
+
+
 # --- which path is taken -------------------------------------------------------------------------
 
 

@@ -35,11 +35,15 @@ class Setting:
 
 
 class Tiled(torch.autograd.Function):
-    """Output and logsumexp of (setting, q, k, v, asked, and what the bias is made of)."""
+    """Output and logsumexp of (setting, q, k, v, asked, and what the bias is made of).
+
+    Autocast is off inside: the tensors are computed with as they come, the bias in float32.
+    """
 
     @staticmethod
     def forward(ctx: Any, setting: Setting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        output, logsumexp = forward(setting.work(*tensors[:4]))
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            output, logsumexp = forward(setting.work(*tensors[:4]))
         ctx.setting = setting
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, output, logsumexp)
@@ -47,6 +51,11 @@ class Tiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        with torch.autocast(ctx.setting.frame.device.type, enabled=False):
+            return Tiled._backward(ctx, gradients)
+
+    @staticmethod
+    def _backward(ctx: Any, gradients: tuple[Tensor | None, ...]) -> Gradients:
         *tensors, output, logsumexp = ctx.saved_tensors
         wanted = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
