@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headwise.attention import AUTO, choose
 from headwise.call import Call
-from headwise.engines import ENGINES
+from headwise.engines import ENGINES, lsh
 from headwise.lang import Lang, Text, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
@@ -112,7 +112,7 @@ def plan(
         refused={e.NAME: e.why_not(call) for e in ENGINES if e.why_not(call)},
         tiles={kind.value: tiles.count(kind) for kind in Tile},
         share=seen / pairs if pairs else 0.0,
-        flops=_flops(call, seen if chosen in SPARSE else pairs),
+        flops=_flops(call, _computed(call, chosen, seen)),
         bytes=_bytes(call, chosen),
     )
 
@@ -124,6 +124,13 @@ def _joined(between: str, texts: Sequence[Text]) -> Text:
 
 def _kind(kind: str, count: int) -> Text:
     return Text(f"{count:,} {KINDS[kind].en}", f"{count:,} {KINDS[kind].zh}")
+
+
+def _computed(call: Call, engine: str, seen: int) -> int:
+    """How many pairs a head of an engine computes, ``seen`` being those of tiles not empty."""
+    if engine == lsh.NAME:
+        return lsh.pairs(call)
+    return seen if engine in SPARSE else call.frame.queries * call.frame.keys
 
 
 def _flops(call: Call, pairs: int) -> int:

@@ -6,14 +6,15 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines import ENGINES, eager, flex, sdpa
+from headwise.engines import ENGINES, eager, flex, lsh, sdpa
 from headwise.errors import EngineRefused
 from headwise.reference import reference
 from headwise.verify.budget import accept
 from tests.examples import HEADS, accept_with_gradients, every_mask, identity, tensors
 
-HERE = [engine for engine in ENGINES if engine is not flex]
-"""`flex` compiles for seconds and takes no gradient on a CPU: its tests are in test_flex.py."""
+HERE = [engine for engine in ENGINES if engine not in (flex, lsh)]
+"""`flex` compiles for seconds and takes no gradient on a CPU: its tests are in test_flex.py. `lsh`
+runs one mask only: its tests are in test_lsh.py."""
 
 BY_NAME = [pytest.param(engine, id=engine.NAME) for engine in HERE]
 

@@ -21,7 +21,7 @@ def bucket(vector: list[float], rotations: list[torch.Tensor]) -> int:
     """The definition: of all rotated axes and then their opposites the nearest; a digit each."""
     number = 0
     for rotation in rotations:
-        axes = [sum(a * b for a, b in zip(vector, axis, strict=True)) for axis in rotation.T]
+        axes = [sum(a * b for a, b in zip(vector, axis, strict=True)) for axis in rotation]
         found = [*axes, *(-axis for axis in axes)]
         number = number * len(found) + found.index(max(found))
     return number
@@ -32,7 +32,7 @@ def sees(q, k, real: list[int], *, seed: int, number: int, factors: list[int], c
     heads, groups, dim = q.shape[0], k.shape[0], q.shape[2]
     offset = k.shape[1] - q.shape[1]
     drawn = torch.Generator().manual_seed(seed * 1_000_003 + number)
-    drawings = [torch.randn(groups, dim, factor // 2, generator=drawn) for factor in factors]
+    drawings = [torch.randn(groups, factor // 2, dim, generator=drawn) for factor in factors]
     allowed = torch.zeros(heads, q.shape[1], k.shape[1], dtype=torch.bool)
     for h in range(heads):
         g = h // (heads // groups)
@@ -253,9 +253,10 @@ def test_it_prints_itself_and_draws_itself():
         (lambda: hw.lsh(0, seed=0), "lsh: rounds must be >= 1, got 0"),
         (lambda: hw.lsh(1, chunk=0, seed=0), "lsh: chunk must be >= 1, got 0"),
         (lambda: hw.lsh(1, seed=-1), "lsh: seed must be >= 0, got -1"),
-        (lambda: hw.lsh(1, seed=0, buckets=3), r"buckets must be even, .* got 3; each rotated"),
+        (lambda: hw.lsh(1, seed=0, buckets=3), r"buckets must be even, .* got 3; many are"),
         (lambda: hw.lsh(1, seed=0, buckets=[]), r"buckets must be even, .* got \[\]"),
-        (lambda: hw.lsh(1, seed=0, buckets=[2**13, 2**13]), "at most 16777216 in all"),
+        (lambda: hw.lsh(1, seed=0, buckets=[2**12, 2**12, 2]), "16777216 in all, got"),
+        (lambda: hw.lsh(1, seed=0, buckets=2**13), "at most 4096 a rotation"),
         (lambda: hw.lsh(1, seed=0, buckets=0), "buckets must be >= 2, got 0; None takes"),
         (lambda: ~hw.lsh(1, seed=0, own=False), "no meaning under '~'"),
     ],

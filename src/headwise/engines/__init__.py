@@ -3,7 +3,7 @@
 from typing import Protocol, runtime_checkable
 
 from headwise.call import Call, Result
-from headwise.engines import eager, flex, rows, sdpa, tiled
+from headwise.engines import eager, flex, lsh, rows, sdpa, tiled
 from headwise.lang import Text
 
 
@@ -22,7 +22,7 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: tuple[Engine, ...] = (tiled, rows, sdpa, eager, flex)
+ENGINES: tuple[Engine, ...] = (lsh, tiled, rows, sdpa, eager, flex)
 """Every engine there is, the one to prefer first."""
 
 
@@ -35,9 +35,12 @@ def best(call: Call) -> Engine:
 def _wins(engine: Engine, call: Call) -> bool:
     """Whether an engine is better than those behind it.
 
-    The tiled engine runs any pattern, but one that is dense or short is faster elsewhere; rows a
-    few at a time are for what else a large call needs.
+    The tiled engine runs any pattern, but one that is dense or short is faster elsewhere, and so is
+    an LSH mask whose chunks hold most keys; rows a few at a time are for what else a large call
+    needs.
     """
+    if engine is lsh:
+        return lsh.pays(call)
     if engine is tiled:
         return tiled.pays(call)
     return engine is not rows or rows.pays(call)

@@ -13,14 +13,14 @@ from headwise.masks.base import Content, Mask, Tile
 from headwise.masks.checks import whole
 from headwise.shapes import Index, Truth
 
-MOST = 2**24
-"""Buckets of one round."""
+MOST, MOST_AT_ONCE = 2**24, 2**12
+"""Buckets of one round, and of one rotation."""
 
 ALONE = 64
 """Buckets up to which one rotation gives them all; beyond, two are multiplied."""
 
-AT_ONCE = 2**22
-"""Numbers that a rotation gives at once."""
+AT_ONCE = 2**20
+"""Numbers that the rotations give at once: they stay in the cache."""
 
 LAST = -1e5
 """What is added to the score of the own key where it is the last resort."""
@@ -154,24 +154,30 @@ class Lsh(Mask):
 
     def _order(self, content: Content, count: int, keys: Tensor, queries: Tensor) -> None:
         """Write the places of samples that have ``count`` real keys each."""
-        wide = torch.promote_types(content.k.dtype, torch.float32)
-        q, k = content.q.detach().to(wide), content.k.detach().to(wide)
         factors = _factors(self.buckets, count, self.chunk)
-        for number in range(self.count):
-            rotations = self._rotations(number, factors, k)
-            codes = _codes(content, _buckets(q, rotations), _buckets(k, rotations))
-            order = codes[1].argsort(-1)  # (B, G, Lk)
+        directions = self._directions(factors, content.k)
+        of_q, of_k = (_buckets(rows, directions, factors) for rows in (content.q, content.k))
+        for number, pair in enumerate(zip(of_q, of_k, strict=True)):
+            codes = _codes(content, *pair)
+            order = codes[1].argsort(dim=-1)  # (B, G, Lk)
             places = torch.empty_like(order).scatter_(-1, order, _range_like(order))
             keys[:, :, number] = places.masked_fill(places >= count, -1)
-            folded = torch.unflatten(codes[0], 1, (k.shape[1], -1)).flatten(2)
+            if torch.equal(*codes):  # shared: every query stands with its key
+                queries[:, :, number] = places
+                continue
+            folded = torch.unflatten(codes[0], 1, (codes[1].shape[1], -1)).flatten(2)
             found = torch.searchsorted(codes[1].gather(-1, order), folded)
             queries[:, :, number] = found.clamp(max=max(count - 1, 0)).view_as(codes[0])
 
-    def _rotations(self, number: int, factors: tuple[int, ...], k: Tensor) -> list[Tensor]:
-        """Random directions (G, D, f / 2) of one round, one tensor for each factor f."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
-        shapes = [(k.shape[1], k.shape[3], factor // 2) for factor in factors]
-        return [torch.randn(shape, generator=generator).to(k) for shape in shapes]
+    def _directions(self, factors: tuple[int, ...], k: Tensor) -> Tensor:
+        """Random axes (G, n, D) in float32 at least: of each round, of each factor f, f / 2."""
+        found = list[Tensor]()
+        for number in range(self.count):
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+            shapes = [(k.shape[1], factor // 2, k.shape[3]) for factor in factors]
+            found += [torch.randn(shape, generator=generator) for shape in shapes]
+        wide = torch.promote_types(k.dtype, torch.float32)
+        return torch.cat(found, 1).to(k.device, wide)
 
 
 def lsh(
@@ -242,12 +248,13 @@ def _checked(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
     factors: tuple[int, ...] = tuple(buckets) if listed else (buckets,)  # type: ignore
     for factor in factors:
         whole("lsh", "buckets", factor, 2, ("None takes 2 Lk / chunk", "None 取 2 Lk / chunk"))
-    if not factors or any(factor % 2 for factor in factors) or math.prod(factors) > MOST:
+    uneven = not factors or any(factor % 2 for factor in factors)
+    if uneven or max(factors) > MOST_AT_ONCE or math.prod(factors) > MOST:
         raise BadValue(
-            f"lsh: buckets must be even, and at most {MOST} in all, got {buckets!r}; each rotated "
-            "axis makes two, one for either direction",
-            f"lsh：buckets 必须是偶数，总共不超过 {MOST}，收到 {buckets!r}；"
-            "每个旋转后的轴按正反方向给出两个桶",
+            f"lsh: buckets must be even, at most {MOST_AT_ONCE} a rotation and {MOST} in all, got "
+            f"{buckets!r}; many are made of several, as in buckets=[64, 128]",
+            f"lsh：buckets 必须是偶数，每次旋转不超过 {MOST_AT_ONCE}，总共不超过 {MOST}，"
+            f"收到 {buckets!r}；数量多时请分成几个，例如 buckets=[64, 128]",
         )
     return factors
 
@@ -267,23 +274,34 @@ def _even(number: float) -> int:
     return max(2, 2 * math.ceil(number / 2))
 
 
-def _buckets(rows: Tensor, rotations: Sequence[Tensor]) -> Tensor:
-    """The bucket of each row of (B, X, L, D), (B, X, L)."""
-    group = rows.shape[1] // max(rotations[0].shape[0], 1)
-    found = torch.zeros(rows.shape[:3], dtype=torch.int64, device=rows.device)
-    for rotation in rotations:
-        half = rotation.shape[-1]
-        own = rotation.repeat_interleave(group, 0)
-        few = max(1, AT_ONCE // max(1, rows.shape[0] * rows.shape[1] * half))
-        parts = [_nearest(part @ own) for part in torch.split(rows, few, 2)]
-        found = found * (2 * half) + (torch.cat(parts, 2) if parts else 0)
+def _buckets(rows: Tensor, directions: Tensor, factors: tuple[int, ...]) -> Tensor:
+    """The buckets of (B, X, L, D) by the axes (G, n, D) of all rounds: (rounds, B, X, L)."""
+    own = directions.repeat_interleave(rows.shape[1] // max(directions.shape[0], 1), 0)
+    few = max(1, AT_ONCE // max(1, rows.shape[0] * rows.shape[1] * own.shape[1]))
+    halves = [factor // 2 for factor in factors]
+    rounds = own.shape[1] // sum(halves)
+    found = rows.new_zeros((rounds, *rows.shape[:3]), dtype=torch.int64)
+    for first in range(0, rows.shape[2], few):
+        turned = own @ rows[:, :, first : first + few].detach().to(own.dtype).mT
+        digits = [_nearest(part) for part in torch.split(turned, halves * rounds, 2)]
+        for number, digit in enumerate(digits):
+            here = found[number // len(factors), :, :, first : first + few]
+            here.mul_(factors[number % len(factors)]).add_(digit)
     return found
 
 
 def _nearest(turned: Tensor) -> Tensor:
-    """Which of the axes, or behind them of their opposites, is nearest."""
-    most, least = turned.max(-1), turned.min(-1)
-    return torch.where(most.values >= -least.values, most.indices, least.indices + turned.shape[-1])
+    """Which of the axes (B, X, half, L), or behind them of their opposites, is nearest.
+
+    An axis at a time: PyTorch's own search for the place of the largest is several times slower.
+    """
+    most, place = turned[:, :, 0].abs(), torch.zeros_like(turned[:, :, 0], dtype=torch.int32)
+    for axis in range(1, turned.shape[2]):
+        size = turned[:, :, axis].abs()
+        place.masked_fill_(size > most, axis)
+        torch.maximum(most, size, out=most)
+    opposite = torch.gather(turned, 2, place[:, :, None].long())[:, :, 0] < 0
+    return place + opposite * turned.shape[2]
 
 
 def _codes(content: Content, of_q: Tensor, of_k: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,146 @@
+"""Attention under an LSH mask, whose cost is that of its chunks and not Lq Lk.
+
+Each round the queries and keys are read in the order of their buckets, chunks of queries attend to
+two chunks of keys through the fused kernel, and rounds are merged by their logsumexp, a pair that
+was met before being left out. Forward and backward in O(L) memory.
+
+    blocks      which rows meet
+    function    all rounds, for autograd
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+
+from headwise.call import Call, Result
+from headwise.engines.lsh.function import Chunked, Setting
+from headwise.engines.statistics import not_returned
+from headwise.engines.tiled.visible import without_hidden
+from headwise.engines.tiled.work import Work
+from headwise.lang import Text
+from headwise.masks import Mask
+from headwise.masks.base import And
+from headwise.masks.lsh import Hashed
+from headwise.positions import Stage
+
+NAME = "lsh"
+
+SHORT = 512
+"""Keys below which all scores are cheap to hold."""
+
+SHARE = 0.5
+"""The share of all pairs that the chunks may hold for them to pay."""
+
+
+def why_not(call: Call) -> list[Text]:
+    """Every reason why this engine cannot run the call."""
+    stages, name = call.position.stages, type(call.position).__name__
+    one = len(_hashed(call.mask)) == 1
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (call.q, call.k, call.v))
+    rules = (
+        (
+            not one,
+            Text(
+                "the mask is not one lsh(...), alone or with others by &",
+                "掩码不是单个 lsh(...)，也不是它与其他掩码用 & 的组合",
+            ),
+        ),
+        (
+            "logsumexp" in call.need and learns,
+            Text(
+                "its logsumexp has no gradient; use torch.no_grad()",
+                "其 logsumexp 没有梯度；请用 torch.no_grad()",
+            ),
+        ),
+        (call.dropout > 0, Text("it has no dropout", "它没有 dropout")),
+        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0", "有一个大小为 0")),
+        (
+            bool({Stage.SCORES, Stage.VALUES} & stages),
+            Text(
+                f"{name} adds to the scores or the values, and each head has another order here",
+                f"{name} 会加到得分或值上，而这里每个头的次序不同",
+            ),
+        ),
+        (
+            one and _learned(call),
+            Text("the mask's bias wants a gradient", "掩码的偏置需要梯度"),
+        ),
+        (
+            torch.compiler.is_compiling() or _transformed(call),
+            Text(
+                "it has no rule for torch.compile, torch.func and forward-mode derivatives",
+                "它没有 torch.compile、torch.func 和前向模式导数的规则",
+            ),
+        ),
+    )
+    reasons = [reason for holds, reason in rules if holds]
+    return reasons + not_returned(call.need, ("logsumexp",))
+
+
+def pays(call: Call) -> bool:
+    """Whether the chunks hold at most half of all pairs, in a sequence that is not short."""
+    every = call.frame.queries * call.frame.keys
+    return call.frame.keys >= SHORT and pairs(call) <= SHARE * every
+
+
+def pairs(call: Call) -> int:
+    """How many pairs of query and key a head computes, when no chunk is short."""
+    (hashed,) = _hashed(call.mask)
+    return call.frame.queries * min(2 * hashed.chunk, call.frame.keys) * hashed.keys.shape[2]
+
+
+def run(call: Call) -> Result:
+    """Attention a round at a time; see the package."""
+    q, k = call.position.content(call.q, call.k, call.frame)
+    q, k, v = _clean(call, q, k)
+    (hashed,) = _hashed(call.mask)
+    rest = tuple(mask for mask in _conjuncts(call.mask) if mask is not hashed)
+    width = call.v.shape[3]
+    widest = max(q.shape[3], width)
+    rows = (F.pad(t, (0, widest - t.shape[3])) if t.shape[3] != widest else t for t in (q, k, v))
+    apply: Callable[..., tuple[Tensor, Tensor]] = Chunked.apply
+    output, logsumexp = apply(Setting(call, hashed, rest), *(t.contiguous() for t in rows))
+    return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
+
+
+def _clean(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v, with 0 in the keys that nobody sees if any is NaN or inf."""
+    work = Work(q, k, call.v, q, call.mask, call.position, call.scale, call.frame)
+    clean = without_hidden(work)
+    return q, clean.k, clean.v
+
+
+def _conjuncts(mask: Mask) -> list[Mask]:
+    """Masks whose intersection the mask is."""
+    if isinstance(mask, And):
+        return _conjuncts(mask.left) + _conjuncts(mask.right)
+    return [mask]
+
+
+def _hashed(mask: Mask) -> list[Hashed]:
+    return [each for each in _conjuncts(mask) if isinstance(each, Hashed)]
+
+
+def _learned(call: Call) -> bool:
+    """Whether the mask adds something that wants a gradient."""
+    if not call.mask.biased or 0 in (call.frame.batch, call.frame.queries, call.frame.keys):
+        return False
+    zero = torch.zeros((), dtype=torch.long, device=call.frame.device)
+    bias = call.mask.bias(zero, zero, zero + call.frame.offset, zero)
+    return bias is not None and bias.requires_grad
+
+
+def _transformed(call: Call) -> bool:
+    """Whether somebody differentiates or maps by torch.func, or in forward mode."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if active is not None and active():
+        return True
+    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
+    dual = (unpack(t)[1] is not None for t in (call.q, call.k, call.v))
+    return forward_ad._current_level >= 0 and any(dual)
+
+
+__all__ = ["NAME", "pairs", "pays", "run", "why_not"]

@@ -1,0 +1,223 @@
+"""Attention of sorted chunks, round by round, forward and backward."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, softmax_dtype
+from headwise.engines import eager
+from headwise.engines.lsh.blocks import Blocks, one, put, take
+from headwise.engines.tiled import kernel
+from headwise.engines.tiled.kernel import Given
+from headwise.masks import Mask
+from headwise.masks.lsh import Hashed
+from headwise.positions import NoPosition
+from headwise.shapes import Frame
+
+NUMBERS = 1 << 19
+"""Numbers of the output that one kernel call gives: what it needs is kept and used again."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What stays the same whatever the tensors are.
+
+    Attributes:
+        call: the attention; its q and k are not yet turned by a position.
+        hashed: the part of the mask that says which chunks meet.
+        rest: what else must allow a pair.
+    """
+
+    call: Call
+    hashed: Hashed
+    rest: tuple[Mask, ...]
+
+    @property
+    def frame(self) -> Frame:
+        """The outer shape."""
+        return self.call.frame
+
+    def rounds(self) -> Iterator["Round"]:
+        """All rounds, one after the other."""
+        chunks = (self.hashed.homes, *self.hashed.chunks)
+        for number in range(self.hashed.keys.shape[2]):
+            met = tuple(_narrow(each[:, :, :number], self.hashed) for each in chunks)
+            blocks = Blocks.of(self.hashed.rounds(number, number + 1))
+            yield Round(self, blocks, *met)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round.
+
+    Attributes:
+        setting: the attention.
+        blocks: which rows meet.
+        homes: of each key the chunk in the rounds before, (B, G, rounds, Lk).
+        same: of each query the chunk in the rounds before, (B, H, rounds, Lq).
+        before: the chunk before that.
+    """
+
+    setting: Setting
+    blocks: Blocks
+    homes: Tensor
+    same: Tensor
+    before: Tensor
+
+    def pieces(self, pairs: int) -> Iterator[tuple[Blocks, Tensor | None]]:
+        """Some blocks at a time, and what their scaled scores get, (B, H, n, r, 2 c) or None."""
+        for piece in self.blocks.pieces(pairs):
+            may, mask = self._allowed(piece), self.setting.call.mask
+            bias = mask.bias(*self._where(piece)) if mask.biased else None
+            wide = softmax_dtype(self.setting.call.q.dtype)
+            if may is None:
+                yield piece, None if bias is None else bias.to(wide)
+                continue
+            extra = torch.zeros((), device=may.device) if bias is None else bias
+            yield piece, torch.where(may, extra.to(wide), -torch.inf)
+
+    def _allowed(self, piece: Blocks) -> Tensor | None:
+        """Which pairs of a piece count in this round, None for all."""
+        queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
+        rules = [mask.rule(*self._where(piece)) for mask in self.setting.rest]
+        rules += [each >= 0 for each in (queries, keys) if bool((each < 0).any())]
+        met = self._met(piece)
+        if met is not None:
+            rules.append(met.logical_not_())
+        if not rules:
+            return None
+        found = reduce(torch.logical_and, rules)
+        return found.expand(*piece.queries.shape, keys.shape[4])
+
+    def _met(self, piece: Blocks) -> Tensor | None:
+        """Which pairs met in a round before, None in the first."""
+        found: Tensor | None = None
+        for number in range(self.homes.shape[2]):
+            there = piece.key_numbers(self.homes[:, :, number])[:, :, :, None]
+            for chunks in (self.same, self.before):
+                here = one(chunks[:, :, number], piece.queries)[..., None] == there
+                found = here if found is None else found.logical_or_(here)
+        return found
+
+    def _where(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
+        frame, device = self.setting.frame, piece.queries.device
+        b = torch.arange(frame.batch, device=device).view(-1, 1, 1, 1, 1)
+        h = torch.arange(frame.heads, device=device).view(-1, 1, 1, 1)
+        queries = piece.queries[..., None].clamp(min=0) + frame.offset
+        return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
+
+
+class Chunked(torch.autograd.Function):
+    """Output and logsumexp of (setting, q, k, v); q and k are turned, all lie row after row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, setting: Setting, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        wide = softmax_dtype(q.dtype)
+        output = torch.empty(*q.shape[:3], v.shape[3], dtype=wide, device=q.device)
+        sums = torch.empty(*q.shape[:3], 1, dtype=wide, device=q.device)
+        for number, each in enumerate(setting.rounds()):
+            for piece, added in each.pieces(_pairs(setting, v)):
+                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
+                results = _attend(rows, added, setting.call.scale)
+                _merge(output, sums, piece.queries, results, first=not number)
+        found, logsumexp = output.to(v.dtype), sums[..., 0]
+        ctx.setting = setting
+        ctx.save_for_backward(q, k, v, found, logsumexp)
+        ctx.mark_non_differentiable(logsumexp)
+        return found, logsumexp
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, output, logsumexp = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return (None, *_twice(ctx.setting.call, q, k, v, grad))
+        wide = softmax_dtype(q.dtype)
+        sums = logsumexp.masked_fill(logsumexp == -torch.inf, torch.inf)[..., None]
+        results = (grad.contiguous(), output, sums)
+        dq, dk, dv = (torch.zeros_like(t, dtype=wide) for t in (q, k, v))
+        for each in ctx.setting.rounds():
+            for piece, added in each.pieces(_pairs(ctx.setting, v) // 2):
+                own = [take(t, piece.queries) for t in results]
+                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
+                from_q, from_k, from_v = _differentiate(own, rows, added, ctx.setting.call.scale)
+                put(dq, piece.queries, take(dq, piece.queries) + from_q)
+                piece.add_keys(dk, from_k)
+                piece.add_keys(dv, from_v)
+        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+
+def _narrow(chunks: Tensor, mask: Hashed) -> Tensor:
+    """Numbers of chunks in the fewest bits."""
+    few = mask.keys.shape[3] // mask.chunk < torch.iinfo(torch.int16).max
+    return chunks.to(torch.int16) if few else chunks
+
+
+def _pairs(setting: Setting, v: Tensor) -> int:
+    """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
+    rows = NUMBERS // (setting.frame.batch * setting.frame.heads * v.shape[3])
+    return max(1, rows) * 2 * setting.hashed.chunk
+
+
+def _attend(
+    rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf where blind."""
+    q, k, v = (t.flatten(0, 1) for t in rows)
+    folded = None if added is None else added.flatten(0, 1)
+    output, logsumexp = kernel.forward(q, k, v, folded, scale)
+    if folded is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
+        # The fused kernel says 0 where a row is blind: only then the rows are looked through.
+        logsumexp = logsumexp.masked_fill((folded == -torch.inf).all(-1), -torch.inf)
+    shape = rows[0].shape[:2]
+    return torch.unflatten(output, 0, shape), torch.unflatten(logsumexp, 0, shape)[..., None]
+
+
+def _merge(
+    output: Tensor,
+    sums: Tensor,
+    queries: Tensor,
+    results: tuple[Tensor, Tensor],
+    *,
+    first: bool,
+) -> None:
+    """Write what the first round gives; weigh any other against what stands there."""
+    more, its_sum = results
+    if not first:
+        old_sum = take(sums, queries)
+        share = torch.sigmoid(its_sum - old_sum)
+        share = share.masked_fill(its_sum == -torch.inf, 0.0)  # both may be
+        more = take(output, queries).lerp_(more.to(output.dtype), share)
+        its_sum = torch.logaddexp(old_sum, its_sum)
+    put(output, queries, more)
+    put(sums, queries, its_sum)
+
+
+def _differentiate(
+    own: list[Tensor], rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the blocks."""
+    grad, output, sums = (t.flatten(0, 1) for t in own)
+    q, k, v = (t.flatten(0, 1) for t in rows)
+    folded = None if added is None else added.flatten(0, 1)
+    found = kernel.backward(Given(grad, output, sums[..., 0]), q, k, v, folded, scale)
+    dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in found)
+    return dq, dk, dv
+
+
+def _twice(call: Call, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor | None]:
+    """The gradients as functions that can be differentiated again, with the scores written out."""
+    inputs = [t.view_as(t) for t in (q, k, v)]
+    turned = replace(
+        call, q=inputs[0], k=inputs[1], v=inputs[2], position=NoPosition(), need=frozenset()
+    )
+    output = eager.run(turned).output
+    wanted = [t for t in inputs if t.requires_grad]
+    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if t.requires_grad else None for t in inputs]
