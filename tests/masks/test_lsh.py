@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines import eager, sdpa, tiled
+from headwise.engines import eager, lsh, sdpa, tiled
 from headwise.errors import BadType, BadValue
 from headwise.masks import appended
 from headwise.masks.expression import parse
@@ -14,7 +14,7 @@ from headwise.reference import reference
 from headwise.verify.budget import accept
 from tests.examples import GROUPS, HEADS, accept_with_gradients, tensors
 
-ENGINES = [pytest.param(engine, id=engine.NAME) for engine in (eager, sdpa, tiled)]
+ENGINES = [pytest.param(engine, id=engine.NAME) for engine in (eager, sdpa, tiled, lsh)]
 
 
 def bucket(vector: list[float], rotations: list[torch.Tensor]) -> int:
