@@ -121,6 +121,30 @@ def dropout() -> str:
     return f"{training}\nevaluation, the same:    {first(1)} {first(1)} {first(2)}"
 
 
+def rope_pairs() -> str:
+    """Which numbers of a head of 8 turn together: those that the first and second numbers touch."""
+    q = torch.zeros(1, 1, 1, 8)
+    return "\n".join(
+        f"{pairs:10} {' '.join(map(str, _partners(hw.Rotary(8, pairs=pairs), q)))}"
+        for pairs in ("halves", "neighbours")
+    )
+
+
+def alibi() -> str:
+    """The slopes of 8 and of 12 heads."""
+    rows = {heads: hw.ALiBi(heads).slopes().tolist() for heads in (8, 12)}
+    return "\n".join(
+        f"{heads:2} heads: {' '.join(f'{slope:.4f}' for slope in slopes)}"
+        for heads, slopes in rows.items()
+    )
+
+
+def random_patterns() -> str:
+    """One mask drawn twice, and with another seed."""
+    first, again, other = (hw.random_blocks(1, 2, seed=seed).draw(6) for seed in (0, 0, 1))
+    return f"seed 0\n\n{first}\n\nseed 0 again\n\n{again}\n\nseed 1\n\n{other}"
+
+
 def cache_positions() -> str:
     """The causal window of 5 tokens at once, and in chunks of 3 and 2."""
     mask = hw.causal() & hw.window(2, 0)
@@ -163,7 +187,10 @@ PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("0010-scale", scale),
     ("0011-weights-before-dropout", weights_before_dropout),
     ("0012-dropout", dropout),
+    ("0013-rope-pairs", rope_pairs),
+    ("0014-alibi", alibi),
     ("0015-cache-positions", cache_positions),
+    ("0016-random-patterns", random_patterns),
     ("0017-shapes", shapes_any),
     ("0018-errors", errors),
 )
@@ -173,6 +200,19 @@ PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
 def _draw(mask: Mask, queries: int, keys: int, offset: int) -> str:
     dense = mask.dense(Frame(1, 1, queries, keys, offset, torch.device("cpu")))[0, 0]
     return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in dense.tolist())
+
+
+def _partners(position: hw.Rotary, q: torch.Tensor) -> list[str]:
+    """The pairs of numbers that a turn mixes, as 0-4 or 0-1."""
+    pairs = []
+    for number in range(8):
+        one = q.clone()
+        one[..., number] = 1
+        turned = position.at([3], [3]).content(one, one, None)[0].flatten()
+        touched = turned.nonzero().flatten().tolist()
+        if touched[0] == number:
+            pairs.append(f"{touched[0]}-{touched[1]}")
+    return pairs
 
 
 def _caught(mistake: Callable[[], object]) -> HeadwiseError:

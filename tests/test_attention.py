@@ -16,6 +16,7 @@ def test_without_need_the_output_with_need_a_result():
     result = hw.attend(q, k, v, need=["weights"])
     assert isinstance(result, Result)
     assert result.logsumexp is None
+    assert repr(result) == "Result(output (2, 6, 5, 13), weights (2, 6, 5, 7))"
     call = Call.of(q, k, v)
     output = hw.attend(q, k, v)
     accept(output, reference(call, torch.float32).output, reference(call).output)

@@ -17,7 +17,7 @@ NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """What a caller may ask for beside the output."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What an attention gives: the output, and what else was asked for.
 
@@ -42,6 +42,10 @@ class Result:
     received: Tensor | None = None
     distance: Tensor | None = None
     largest: Tensor | None = None
+
+    def __repr__(self) -> str:
+        held = ((name, value) for name, value in vars(self).items() if value is not None)
+        return f"Result({', '.join(f'{name} {tuple(value.shape)}' for name, value in held)})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -316,6 +316,11 @@ def test_drawing():
             "for 1 heads, called with 6",
         ),
         (lambda: hw.causal() & torch.ones(2), BadType, "only masks compose with & | ~, got Tensor"),
+        (
+            lambda: hw.causal() and hw.window(1, 0),
+            BadType,
+            "compose masks with & | ~, not with and",
+        ),
         (lambda: ~hw.from_tensor(torch.randn(2, 2)), BadValue, "no meaning under '~'"),
         (lambda: hw.full() | hw.from_tensor(torch.randn(2, 2)), BadValue, r"under '\|'"),
         (lambda: hw.padding([1, 2, 3]).dense(frame(5, 7)), BadValue, "batch of 3, called with"),

@@ -175,6 +175,13 @@ class Mask(ABC):
     def __invert__(self) -> "Mask":
         return Not(_pure(self, "~"))
 
+    def __bool__(self) -> bool:
+        raise BadType(
+            f"mask: {self.name} is neither true nor false; compose masks with & | ~, "
+            "not with and, or, not",
+            f"mask：{self.name} 没有真假；请用 & | ~ 组合掩码，不要用 and、or、not",
+        )
+
     def __repr__(self) -> str:
         return self.name
 

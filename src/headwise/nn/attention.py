@@ -262,7 +262,7 @@ class MultiheadAttention(nn.Module):
             words.append(f"num_kv_heads={self.num_kv_heads}")
         for name in ("dropout", "add_zero_attn", "batch_first", "mask"):
             value = getattr(self, name)
-            if value:
+            if value not in (None, False, 0.0):
                 words.append(f"{name}={value}")
         return ", ".join(words)
 

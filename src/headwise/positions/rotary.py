@@ -44,7 +44,7 @@ class Rotary(Position):
         self,
         head_dim: int,
         *,
-        pairs: str,
+        pairs: str | None = None,
         rotary_dim: int | None = None,
         base: float = 10000.0,
     ) -> None:
@@ -52,6 +52,13 @@ class Rotary(Position):
         check_least("Rotary", "head_dim", head_dim)
         self.head_dim = head_dim
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
+        if pairs is None:
+            raise BadValue(
+                "Rotary: say which numbers form a pair: pairs='halves' (Llama, GPT-NeoX) or "
+                "pairs='neighbours' (the paper, GPT-J); the wrong one is silent",
+                "Rotary：请说明如何配对：pairs='halves'（Llama、GPT-NeoX）或 "
+                "pairs='neighbours'（论文、GPT-J）；配错不会报错",
+            )
         if pairs not in PAIRS:
             raise one_of("pairs", pairs, PAIRS)
         if self.rotary_dim % 2 or not 0 < self.rotary_dim <= head_dim:
