@@ -71,7 +71,9 @@ def attend(
         dropout: probability with which a weight is dropped; the caller passes 0 outside training.
         offset: position of the first query among the keys; None means Lk - Lq, so that the last
             query stands at the last key.
-        need: what else to return, out of "weights" and "logsumexp"; None gives the bare output.
+        need: what else to return, out of "weights", "logsumexp", and what is measured on the
+            weights without keeping them: "entropy", "received", "distance" and "largest"; see
+            `Result`. None gives the bare output.
         engine: "auto" takes the first that can; a name takes that one or raises.
 
     Returns:

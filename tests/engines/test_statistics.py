@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import headwise as hw
 from headwise.call import NEEDS, Call, Result
+from headwise.cli import plan
 from headwise.engines import eager, flex, rows, sdpa, tiled
 from headwise.engines.statistics import STATISTICS
 from headwise.errors import BadValue, EngineRefused
@@ -206,8 +207,9 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("position", [None, hw.Shaw(3, 11, value_dim=13), hw.ALiBi(HEADS)], ids=str)
 @pytest.mark.parametrize("mask", [hw.full(), hw.causal(), hw.padding([1013, 7])], ids=identity)
-def test_case_42_nothing_of_the_size_of_the_weights_is_made(mask, position):
+def test_case_42_nothing_of_the_size_of_the_weights_is_made(mask, position, monkeypatch):
     """Forward and backward, all heads together, hold a fraction of Lq x Lk of one sample."""
+    monkeypatch.setattr(rows, "AT_ONCE", 1)
     length = 1031
     q, k, v = tensors(length, length, dtype=torch.float32)
     with Largest() as most:
@@ -266,6 +268,7 @@ def test_flex_refuses_statistics(word):
 def test_every_word_is_a_field_and_every_statistic_a_word():
     assert {field.name for field in fields(Result)} == {"output", *NEEDS}
     assert ("weights", "logsumexp", *WORDS) == NEEDS
+    assert plan.NEEDS == NEEDS
     with pytest.raises(BadValue, match=r"need: unknown 'entropies'.*entropy"):
         hw.attend(*tensors(), need=["entropies"])
 
@@ -302,10 +305,10 @@ def test_case_41_a_large_call_stays_off_the_weights_and_plan_says_so(grad):
     assert hw.plan(q, q, q, need=["logsumexp"]).engine == "rows"
     small = q[:, :, :7]
     assert hw.plan(small, small, small, need=["entropy"]).engine == "eager"
-    plan = hw.plan(q, q, q, need=["weights", "entropy"])
-    assert plan.engine == "eager"
-    assert "never holds all weights" in plan.refused["rows"][0].en
-    assert [reason.en for reason in plan.refused["sdpa"]] == [
+    planned = hw.plan(q, q, q, need=["weights", "entropy"])
+    assert planned.engine == "eager"
+    assert "never holds all weights" in planned.refused["rows"][0].en
+    assert [reason.en for reason in planned.refused["sdpa"]] == [
         "it does not return entropy",
         "it does not return weights",
     ]

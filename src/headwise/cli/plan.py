@@ -43,7 +43,8 @@ MOST = 4096
 HEADS = 8
 HEAD_DIM = 64
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-NEEDS = ("weights", "logsumexp")
+NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
+"""`headwise.call.NEEDS`, which would load torch."""
 Shapes = dict[str, tuple[int, int, int, int]]
 POSITIONS = ("none", "alibi", "rotary", "shaw", "t5", "transformer_xl")
 

@@ -6,7 +6,7 @@ keys take at D = 64. Where a gradient is wanted a block is computed again for th
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ NAME = "rows"
 OFFERED = ("logsumexp", *(name for name, _ in STATISTICS))
 """What it returns beside the output."""
 
-AT_ONCE = 2**20
+AT_ONCE = 2**21
 """Scores of one block, where that is enough for the fewest rows."""
 
 FEWEST, FEWEST_MOVING = 32, 128
@@ -98,10 +98,10 @@ def run(call: Call) -> Result:
     q, k = call.position.content(call.q, k, call.frame)
     if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
         k, v = (each.to(softmax_dtype(each.dtype)) for each in (k, v))
-    samples = _slices(call.frame.batch, _size(call)[0])
-    return _joined(
-        [_of_samples(call, q, k, v, list(_blocks(call, tiles, some))) for some in samples], 0
-    )
+    whole = _empty(call)
+    for block in _blocks(call, tiles):
+        _put(whole, block, _result(call, q, k, v, block))
+    return whole
 
 
 def _transformed() -> bool:
@@ -121,42 +121,41 @@ def _slices(length: int, size: int) -> Iterator[slice]:
     return (slice(at, min(at + size, length)) for at in range(0, length, size))
 
 
-def _blocks(call: Call, tiles: Tiles, samples: slice) -> Iterator[Block]:
-    """The blocks of some samples, each with no more keys than its tiles say it may see."""
-    side = tiles.side
-    for rows in _slices(call.frame.queries, _size(call)[1]):
+def _blocks(call: Call, tiles: Tiles) -> Iterator[Block]:
+    """All blocks, each with no more keys than its tiles say it may see."""
+    side, (samples, size) = tiles.side, _size(call)
+    for rows in _slices(call.frame.queries, size):
         kinds = tiles.kinds[rows.start // side : -(-rows.stop // side)]  # (n, key tiles)
         seen = kinds.amax(0).nonzero().flatten().tolist() or [0]
         first, last = seen[0], seen[-1] + 1
         keys = slice(first * side, min(last * side, call.frame.keys))
-        yield Block(samples, rows, keys, full=bool((kinds[:, first:last] == 2).all()))
+        full = bool((kinds[:, first:last] == 2).all())
+        for some in _slices(call.frame.batch, samples):
+            yield Block(some, rows, keys, full)
 
 
-def _of_samples(call: Call, q: Tensor, k: Tensor, v: Tensor, blocks: list[Block]) -> Result:
-    """All rows of some samples."""
-    count = blocks[0].samples.stop - blocks[0].samples.start
-    received = q.new_zeros(count, q.shape[1], k.shape[2], dtype=softmax_dtype(q.dtype))
-    found = []
-    for block in blocks:
-        result = _result(call, q, k, v, block)
-        if result.received is not None:  # added at once: all of them would be Lq / n rows of Lk
-            received[..., block.keys] += result.received
-        found.append(replace(result, received=None))
-    return replace(_joined(found, 2), received=received if "received" in call.need else None)
+def _empty(call: Call) -> Result:
+    """Room for the whole result: parts that are kept apart would lie scattered in memory."""
+    frame, wide = call.frame, softmax_dtype(call.q.dtype)
+    made = {
+        name: call.q.new_zeros(
+            (frame.batch, frame.heads, frame.keys if name == "received" else frame.queries),
+            dtype=wide,
+        )
+        for name in OFFERED
+        if name in call.need
+    }
+    return Result(call.q.new_zeros(*call.q.shape[:3], call.v.shape[3]), **made)
 
 
-def _joined(parts: list[Result], axis: int) -> Result:
-    """One result out of several."""
-    if len(parts) == 1:
-        return parts[0]
-
-    def joined(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values, axis)
-
-    return Result(
-        torch.cat([part.output for part in parts], axis), **{name: joined(name) for name in OFFERED}
-    )
+def _put(whole: Result, block: Block, part: Result) -> None:
+    """Write a block's result where it belongs; what keys receive is added up."""
+    for name in ("output", *OFFERED):
+        found, place = getattr(part, name), getattr(whole, name)
+        if name == "received" and found is not None:
+            place[block.samples, :, block.keys] += found
+        elif found is not None:
+            place[block.samples, :, block.rows] = found
 
 
 def _result(call: Call, q: Tensor, k: Tensor, v: Tensor, block: Block) -> Result:
@@ -173,23 +172,35 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor, block: Block) -> Result
     """The output of some rows (B, H, n, Dv), and what else is needed of them."""
     k, v = (each[block.samples, :, block.keys].to(q.dtype) for each in (k, v))
     scores = grouped(q[block.samples, :, block.rows], k.transpose(-2, -1), call.group)
-    scores = scores.to(softmax_dtype(scores.dtype)) * call.scale  # (B, H, n, m)
+    scores = scores.to(softmax_dtype(scores.dtype)).mul_(call.scale)  # (B, H, n, m)
     b, h, query, key = _indices(call, block)
     places = query.flatten(), key.flatten()
     asked = call.q[block.samples, :, block.rows]
     for bias in (call.mask.bias(b, h, query, key), call.position.bias(asked, *places, call.scale)):
-        scores = scores if bias is None else scores + bias.to(scores.dtype)
+        scores = scores if bias is None else scores.add_(bias.to(scores.dtype))
     blind = torch.zeros_like(scores[..., :1], dtype=torch.bool)
     if not block.full:
         scores, blind = masked(scores, _allowed(call.mask, b, h, query, key))
     weights = scores.softmax(-1) if block.full else scores.softmax(-1).masked_fill(blind, 0.0)
     mixed = grouped(weights.to(v.dtype), v, call.group)  # (B, H, n, Dv)
     added = call.position.values(weights.to(v.dtype), *places)
-    return Result(
-        output=mixed if added is None else mixed + added,
-        logsumexp=logsumexp(scores, blind) if "logsumexp" in call.need else None,
-        **measured(weights, call.need, *places),
-    )
+    slow = call.need if torch.is_grad_enabled() else call.need - {"entropy"}
+    found = measured(weights, slow, *places)
+    if "logsumexp" in call.need:
+        found["logsumexp"] = logsumexp(scores, blind)
+    if "entropy" in call.need - slow:
+        found["entropy"] = _entropy(scores, weights).masked_fill(blind[..., 0], 0.0)
+    return Result(mixed if added is None else mixed + added, **found)
+
+
+def _entropy(scores: Tensor, weights: Tensor) -> Tensor:
+    """-Σ_j w log w without a logarithm for each weight, (B, H, n); the scores are used up.
+
+    log w = s - max s + log max w, so that it is -log max w - Σ_j w (s - max s): two terms that are
+    never negative, of which nothing cancels.
+    """
+    below = scores.sub_(scores.amax(-1, keepdim=True)).clamp_(min=torch.finfo(scores.dtype).min)
+    return -(weights.amax(-1).log() + below.mul_(weights).sum(-1))
 
 
 def _indices(call: Call, block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
