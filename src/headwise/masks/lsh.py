@@ -224,10 +224,13 @@ def lsh(
     counts it each time.
 
     Example:
-        >>> x = torch.randn(1, 1, 7, 5)
         >>> import headwise as hw
-        >>> hw.attend(x, x, x, mask=hw.causal() & hw.lsh(2, chunk=3, seed=0)).shape
+        >>> x = torch.randn(1, 1, 7, 5)
+        >>> hw.attend(x, x, x, mask=hw.causal() & lsh(2, chunk=3, seed=0)).shape
         torch.Size([1, 1, 7, 5])
+        >>> rows = lsh(1, chunk=3, seed=0).draw(12).splitlines()
+        >>> [row.count("■") for row in rows]  # the chunk of three, and the one before
+        [6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6]
     """
     whole("lsh", "rounds", rounds, 1, ("4 is usual", "常取 4"))
     whole("lsh", "chunk", chunk, 1, ("64 is usual", "常取 64"))
