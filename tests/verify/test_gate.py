@@ -19,9 +19,17 @@ REQUIRED = 28
 """The last section of the list of real faults."""
 
 
+LEFT_OUT = {
+    "flex": "it compiles for every call and takes no gradient on a CPU; see its own tests",
+    "lsh": "it runs LSH masks only, which no case has; see its own tests",
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.NAME)
 def test_an_engine_passes(engine, dtype: torch.dtype) -> None:
+    if engine.NAME in LEFT_OUT:
+        pytest.skip(LEFT_OUT[engine.NAME])
     findings = gate(engine.NAME, engine.run, engine.why_not, dtype)
     assert [f"{f.check.name}: {f.failed}" for f in findings if not f.passed] == []
     tried = {finding.check.name for finding in findings if finding.trials}

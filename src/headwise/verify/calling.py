@@ -13,12 +13,19 @@ from headwise.verify.adapter import not_recognised
 
 FIRST = ("x", "query", "q", "queries", "hidden_states", "input", "inputs", "xs", "src", "qx")
 OTHERS = ("key", "keys", "k", "value", "values", "v", "context", "memory", "kv", "y", "enc", "kx")
-MASK = ("mask", "attn_mask", "attention_mask", "src_mask", "causal_mask", "attention_bias")
+ADDED = ("attention_bias", "attn_bias", "score_bias", "position_bias", "relative_position_bias")
+LENGTHS = (
+    *("valid_lens", "valid_len", "valid_length", "valid_lengths", "lengths", "lens", "seq_lens"),
+    *("seq_lengths", "key_lengths", "key_lens", "src_lengths", "src_lens", "sequence_lengths"),
+)
+OTHER_MASKS = ("head_mask", "layer_head_mask", "cross_attn_head_mask")
+"""Masks of heads, not of keys."""
 
-Encoding = Literal["may", "blocked", "additive", "ones", "zeros"]
+Encoding = Literal["may", "blocked", "additive", "ones", "zeros", "lengths"]
 ENCODINGS: tuple[Encoding, ...] = ("may", "blocked", "additive", "ones", "zeros")
 """Booleans that are True where a query may attend, or where it may not; floats that are added;
-floats that are 1 where it may attend, or where it may not."""
+floats that are 1 where it may attend, or where it may not. An argument of lengths takes "lengths":
+how many keys of each sample are real."""
 
 SHAPES = ("q k", "b 1 q k", "b q k", "1 1 q k", "b h q k", "b k", "b 1 1 k")
 
@@ -39,6 +46,8 @@ class Form:
 
     def encode(self, allowed: Allowed) -> Tensor | None:
         """The mask (B, H, Lq, Lk) in this form, or None where the form cannot say it."""
+        if self.encoding == "lengths":
+            return lengths_of(allowed)
         shaped = _shaped(allowed, self.shape)
         if shaped is None or self.encoding == "may":
             return shaped
@@ -47,6 +56,21 @@ class Form:
         if self.encoding == "additive":
             return torch.zeros(shaped.shape).masked_fill(~shaped, -torch.inf)
         return (shaped if self.encoding == "ones" else ~shaped).float()
+
+
+def lengths_of(allowed: Allowed) -> Tensor | None:
+    """How many keys of each sample are real, (B,), or None where the mask says something else."""
+    shaped = _shaped(allowed, "b k")
+    if shaped is None:
+        return None
+    lengths = shaped.sum(-1)
+    first = torch.arange(shaped.shape[1]) < lengths[:, None]
+    return lengths if bool((first == shaped).all()) else None
+
+
+def pads(argument: str) -> bool:
+    """Whether an argument says which keys of a sample are real, and nothing else."""
+    return "padding" in argument or argument.lower() in LENGTHS
 
 
 def _shaped(allowed: Allowed, shape: str) -> Tensor | None:
@@ -77,12 +101,14 @@ class Signature:
         masks: the arguments that look like masks.
         needs_mask: whether a mask has to be given.
         extras: arguments that ask for weights of each head.
+        left: arguments that are left at their default.
     """
 
     tensors: tuple[tuple[str, str], ...]
     masks: tuple[str, ...]
     needs_mask: bool
     extras: dict[str, object]
+    left: tuple[str, ...] = ()
 
     @property
     def crosses(self) -> bool:
@@ -106,7 +132,7 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
         for p in parameters_of(function, name)
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"
     ]
-    masks = tuple(p.name for p in parameters if "mask" in p.name.lower() or p.name in MASK)
+    masks = tuple(p.name for p in parameters if _mask(p.name.lower()))
     tensors = [p for p in parameters if p.name not in masks and _tensor(p)]
     unknown = [
         p.name
@@ -121,7 +147,19 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     flags = {"need_weights": True, "average_attn_weights": False}
     extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
     required = {p.name for p in parameters if p.default is p.empty}
-    return Signature(_roles([p.name for p in tensors]), masks, bool(required & set(masks)), extras)
+    used = {*masks, *extras, *(p.name for p in tensors)}
+    return Signature(
+        _roles([p.name for p in tensors]),
+        masks,
+        bool(required & set(masks)),
+        extras,
+        tuple(p.name for p in parameters if p.name not in used),
+    )
+
+
+def _mask(name: str) -> bool:
+    """Whether an argument of this name says who may attend to whom."""
+    return ("mask" in name and name not in OTHER_MASKS) or name in (*ADDED, *LENGTHS)
 
 
 def parameters_of(function: Callable[..., object], name: str) -> list[inspect.Parameter]:
@@ -158,17 +196,29 @@ def _roles(names: list[str]) -> tuple[tuple[str, str], ...]:
 def forms_for(signature: Signature) -> tuple[Form, ...]:
     """Every form a mask of this signature could have, the likely ones first.
 
-    An argument called padding takes (B, Lk); PyTorch's own names mean True = blocked.
+    An argument called padding takes (B, Lk), one of lengths takes (B,), and what is called a bias
+    is added; PyTorch's own names mean True = blocked.
     """
     forms = [
         Form(argument, shape, encoding)
         for argument in signature.masks
-        for encoding in ENCODINGS
-        for shape in SHAPES
-        if ("padding" in argument) == (shape == "b k") or "padding" not in argument
+        for encoding in _encodings(argument.lower())
+        for shape in _shapes(argument.lower())
     ]
     theirs = ("attn_mask", "key_padding_mask")
     return tuple(sorted(forms, key=lambda f: (f.argument in theirs and f.encoding == "may",)))
+
+
+def _encodings(argument: str) -> tuple[Encoding, ...]:
+    if argument in LENGTHS:
+        return ("lengths",)
+    return ("additive",) if argument in ADDED else ENCODINGS
+
+
+def _shapes(argument: str) -> tuple[str, ...]:
+    if argument in LENGTHS:
+        return ("b",)
+    return ("b k",) if "padding" in argument else SHAPES
 
 
 def with_argument(form: Form, argument: str) -> Form:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -154,6 +155,17 @@ def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
         yield "real tokens", judge(outcome.output[1, :real], plain, exact)
 
 
+def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output where each mask is given in one argument only, for every argument there is."""
+    ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
+    for argument, way in ways:
+        for name, mask in masks()[1:]:
+            job = _own(subject, dtype, mask=mask)
+            outcome = way(job)
+            if outcome is not None:
+                yield f"{argument}: {name}", judge_job(outcome, job)
+
+
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A module made with dropout gives in eval what it gives without."""
     job = replace(_own(subject, dtype), dropout=0.5)
@@ -250,6 +262,11 @@ CONTRACT: tuple[Check, ...] = (
     ),
     Check("causal_leak", Text("causal: no future leak", "因果掩码：未来不泄漏"), causal_leak),
     Check("padding_leak", Text("padding does not leak", "填充不泄漏"), padding_leak),
+    Check(
+        "mask_arguments",
+        Text("each mask argument hides what it should", "每个掩码参数都遮住应遮住的"),
+        mask_arguments,
+    ),
     Check(
         "eval_without_dropout",
         Text("no dropout in eval", "eval 模式下没有 dropout"),

@@ -11,12 +11,12 @@ from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
 from headwise.verify.adapter import not_recognised
 from headwise.verify.budget import SLACK
-from headwise.verify.calling import Form
+from headwise.verify.calling import Form, lengths_of, pads
 from headwise.verify.diagnosis import Seen, reproduces
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
 from headwise.verify.mistakes import MISTAKES
-from headwise.verify.subject import Outcome, Subject
+from headwise.verify.subject import Outcome, Subject, Ways
 from headwise.verify.target import Masks, Runner
 
 LENGTH = 7
@@ -50,11 +50,38 @@ class Conventions:
             if not self.neutral:
                 return {}
             allowed = torch.ones_like(allowed)
-        for form in self.forms:
+        for form in sorted(self.forms, key=lambda form: not pads(form.argument)):
             encoded = form.encode(allowed)
             if encoded is not None:
                 return {form.argument: encoded}
         return None
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The mask arguments in which no way of giving a mask was understood."""
+        known = {form.argument for form in self.forms}
+        return tuple(name for name in self.runner.signature.masks if name not in known)
+
+    @property
+    def ways(self) -> Ways:
+        """The target with masks given in one of its arguments only."""
+        masks = self.runner.signature.masks
+        return tuple((name, self._through(name)) for name in masks if name not in self.unknown)
+
+    def _through(self, argument: str) -> Callable[[Job], Outcome | None]:
+        alone = replace(self, forms=tuple(f for f in self.forms if f.argument == argument))
+
+        def way(job: Job) -> Outcome | None:
+            masks = alone.masks(job)
+            return None if masks is None else alone.runner.run(job, masks)
+
+        return way
+
+    def _pads_unknown(self, job: Job) -> bool:
+        """Whether the job has padding, and the argument made for it was not understood."""
+        allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+        hides = not bool(allowed.all()) and lengths_of(allowed) is not None
+        return hides and any(pads(argument) for argument in self.unknown)
 
     def subject(self, name: str, embed_dim: int, heads: int) -> Subject:
         """The target as a subject of the contract."""
@@ -66,7 +93,7 @@ class Conventions:
                 return Text("it is self-attention only", "它只支持自注意力")
             if what.dropout and not self.runner.drops:
                 return Text("it has no dropout", "它没有 dropout")
-            if self.masks(what) is None:
+            if self.masks(what) is None or self._pads_unknown(what):
                 return Text("it does not take this mask", "它不接受这种掩码")
             return None
 
@@ -74,7 +101,7 @@ class Conventions:
             return self.runner.run(job, self.masks(job) or {})
 
         lacks = self.runner.lacks
-        return Subject(name, None, module, refuses, embed_dim, heads, lacks)
+        return Subject(name, None, module, refuses, embed_dim, heads, lacks, self.ways)
 
     def _crosses(self, job: Job) -> bool:
         roles = {role for _, role in self.runner.signature.tensors}

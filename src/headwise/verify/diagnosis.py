@@ -1,7 +1,9 @@
 """Which known mistake gives what a target gives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,8 +52,9 @@ def _differs(seen: Sequence[Seen]) -> bool:
 
 def reproduces(mistakes: Sequence[Mistake], seen: Sequence[Seen]) -> bool:
     """Whether a run with these mistakes gives the target's outputs, to rounding."""
-    pipeline = _having(mistakes)
-    return bool(seen) and all(_matches(pipeline, each) for each in seen)
+    ways = product(*((m.replacement, *m.others) for m in mistakes))
+    pipelines = (_having(replacements) for replacements in ways)
+    return bool(seen) and any(all(_matches(p, each) for each in seen) for p in pipelines)
 
 
 def explain_gradients(
@@ -61,13 +64,13 @@ def explain_gradients(
     job = job.tracked()
     found = gradients(module(job).output, job.leaves())
     candidates = (m for m in mistakes if m.check == "gradients")
-    return tuple((m,) for m in candidates if _same_gradients(_having((m,)), job, found))
+    return tuple((m,) for m in candidates if _same_gradients(_having((m.replacement,)), job, found))
 
 
-def _having(mistakes: Sequence[Mistake]) -> Pipeline:
+def _having(replacements: Sequence[Mapping[str, Callable[..., Any]]]) -> Pipeline:
     pipeline = Pipeline()
-    for mistake in mistakes:
-        pipeline = pipeline.having(mistake.replacement)
+    for replacement in replacements:
+        pipeline = pipeline.having(replacement)
     return pipeline
 
 

@@ -27,13 +27,16 @@ def _calls(conventions: Conventions) -> list[Text]:
         notes.append(Text("it has no output projection", "它没有输出投影"))
     if conventions.base == causal():
         notes.append(Text("it hides the future by itself", "它自带因果掩码"))
-    unknown = set(runner.signature.masks) - {form.argument for form in conventions.forms}
     notes += [
         Text(
             f"{argument}: how it takes a mask was not found, so no mask was given to it",
             f"{argument}：未能得知它如何接受掩码，因此没有传入掩码",
         )
-        for argument in sorted(unknown)
+        for argument in conventions.unknown
+    ]
+    notes += [
+        Text(f"{argument}: not tried, left at its default", f"{argument}：未尝试，保持默认值")
+        for argument in runner.signature.left
     ]
     says = {
         "may": Text("True = may attend", "True = 可以关注"),
@@ -41,6 +44,7 @@ def _calls(conventions: Conventions) -> list[Text]:
         "additive": Text("a float that is added to the scores", "加到得分上的浮点数"),
         "ones": Text("1 = may attend", "1 = 可以关注"),
         "zeros": Text("1 = blocked", "1 = 遮住"),
+        "lengths": Text("how many keys are real", "真实键的个数"),
     }
     for form in {f.argument: f for f in reversed(conventions.forms)}.values():
         meaning = says[form.encoding]

@@ -126,7 +126,8 @@ def self_job(
     """A random self-attention job, D = E / H, every bias present."""
     draw = _Draw(seed, dtype)
     x = draw(batch, length, embed_dim)
-    return Job(x, x, x, draw.weights(embed_dim), heads, heads, mask or full())
+    mask = full() if mask is None else mask
+    return Job(x, x, x, draw.weights(embed_dim), heads, heads, mask)
 
 
 def cross_job(
@@ -145,7 +146,9 @@ def cross_job(
         draw(batch, lengths[0], embed_dim),
         (draw(batch, lengths[1], embed_dim) for _ in range(2)),
     )
-    return Job(query, key, value, draw.weights(embed_dim), heads, heads, mask or full())
+    return Job(
+        query, key, value, draw.weights(embed_dim), heads, heads, full() if mask is None else mask
+    )
 
 
 class _Draw:

@@ -225,7 +225,7 @@ def dropout_on_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 def _sized(
     *, mask: Mask | None = None, queries: int = 5, keys: int = 7, heads: int = 3, groups: int = 3
 ) -> Case:
-    chosen = mask or full()
+    chosen = full() if mask is None else mask
     return Case("", lambda _c, _d: chosen, 2, heads, groups, queries, keys)
 
 

@@ -36,7 +36,7 @@ def document(report: Report) -> Document:
             blocks += _explained(mistake)
     if len(report.mistakes) > 1:
         blocks.append(Paragraph(_AMBIGUOUS))
-    if not report.accepted and not report.mistakes:
+    if not report.mistakes and any(not finding.passed for finding in report.findings):
         blocks.append(Paragraph(_UNKNOWN))
     blocks += [Heading(Text("Checks", "检查项")), _checks(report)]
     if report.notes:
@@ -58,6 +58,10 @@ def data(report: Report) -> dict[str, object]:
         "mistakes": [[_mistake(mistake) for mistake in group] for group in report.mistakes],
         "appeared": sorted(report.appeared),
         "checks": [_finding(finding) for finding in report.findings],
+        "not_exercised": [
+            *report.conventions.unknown,
+            *report.conventions.runner.signature.left,
+        ],
         "notes": [_both(note) for note in report.notes],
     }
 
@@ -119,6 +123,12 @@ def _verdict(report: Report) -> Text:
             f"通过：在 {trials} 次试验中，与精确结果及 PyTorch 在舍入误差内一致",
         )
     failed = [finding for finding in report.findings if not finding.passed]
+    unknown = ", ".join(report.conventions.unknown)
+    if not failed and unknown and trials:
+        return Text(
+            f"accepted WITHOUT its mask: {unknown} was not understood",
+            f"仅在不用掩码时通过：未能理解 {unknown}",
+        )
     if not failed:
         return Text(
             "not verified: it offers nothing that a check asks for",
@@ -172,7 +182,7 @@ def _result(finding: Finding) -> Text:
     if finding.failed:
         return Text(f"fails: {finding.failed}", f"失败：{finding.failed}")
     if not finding.trials:
-        return Text("not offered", "不支持")
+        return Text("not tried", "未尝试")
     return Text("passes", "通过")
 
 

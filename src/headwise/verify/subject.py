@@ -32,6 +32,10 @@ def _accepts(what: Call | Job) -> Text | None:
     return None
 
 
+Ways = tuple[tuple[str, Callable[[Job], Outcome | None]], ...]
+"""For each mask argument its name, and the module with masks given there and nowhere else."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """An implementation under test.
@@ -44,6 +48,7 @@ class Subject:
         embed_dim: E of the jobs it is given.
         heads: H of the jobs it is given.
         lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
+        ways: its mask arguments one by one; None where it takes masks in no argument.
     """
 
     name: str
@@ -53,6 +58,7 @@ class Subject:
     embed_dim: int = 15
     heads: int = 3
     lacks: frozenset[str] = frozenset()
+    ways: Ways | None = None
 
 
 Evidence = tuple[str, Verdict]

@@ -1,7 +1,8 @@
 """`verify`: one target held against the oracle and PyTorch, and where it differs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -17,7 +18,7 @@ from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
 from headwise.verify.mistakes import MISTAKES, Mistake
 from headwise.verify.oracle import oracle
-from headwise.verify.subject import Subject, compute
+from headwise.verify.subject import Outcome, Subject, compute
 from headwise.verify.target import runner
 from headwise.verify.trace import appearing, first_difference, record
 
@@ -53,8 +54,9 @@ class Report:
 
     @property
     def accepted(self) -> bool:
-        """Whether every check passed, and there was one that could fail."""
-        return all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
+        """Whether every check passed, one could fail, and every mask argument was understood."""
+        passed = all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
+        return passed and not self.conventions.unknown
 
 
 def verify(
@@ -132,24 +134,45 @@ def _diagnose(conventions: Conventions, subject: Subject, failed: set[str], seed
     if not failed:
         return None, frozenset(), ()
     seen = _seen(conventions, subject, seed)
-    mistakes = _mistakes(conventions, subject, failed, seen)
-    wrong = next((s for s in seen if not judge_job(s.outcome, s.job).accepted), None)
-    if wrong is None:
+    whole: tuple[Run, list[Seen]] = (partial(compute, subject), seen)
+    wrong = [each for each in (whole, *_through(conventions, subject, seen)) if _wrong(each[1])]
+    if not wrong:
+        mistakes = _mistakes(conventions, subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
-    appeared = _appeared(subject, wrong.job)
+    found = ((run, offered, explain(offered)) for run, offered in wrong)
+    run, offered, mistakes = next((each for each in found if each[2]), (*wrong[0], ()))
+    job = _wrong(offered)[0].job
+    appeared = _appeared(partial(run, job), job)
     step = mistakes[0][0].step if mistakes else first_difference(appeared)
     return step, appeared, mistakes
+
+
+Run = Callable[[Job], Outcome | None]
+
+
+def _wrong(seen: list[Seen]) -> list[Seen]:
+    return [each for each in seen if not judge_job(each.outcome, each.job).accepted]
+
+
+def _through(
+    conventions: Conventions, subject: Subject, seen: list[Seen]
+) -> Iterator[tuple[Run, list[Seen]]]:
+    """The target with masks in one argument only, beside what it gave without a mask."""
+    bare = [each for each in seen if each.job.mask == conventions.base]
+    for _, way in conventions.ways:
+        masked = [replace(_job(conventions, subject, 0), mask=mask) for _, mask in masks()[1:]]
+        tried = [_attempt(way, job) for job in masked]
+        yield way, [*bare, *(each for each in tried if each is not None)]
 
 
 def _mistakes(
     conventions: Conventions, subject: Subject, failed: set[str], seen: list[Seen]
 ) -> tuple[tuple[Mistake, ...], ...]:
-    if failed == {"eval_without_dropout"}:
-        return tuple((m,) for m in MISTAKES if m.check == "eval_without_dropout")
+    """What explains a target whose outputs are right wherever its insides can be followed."""
     if failed == {"module_gradients"}:
         job = _job(conventions, subject, 0)
         return explain_gradients(lambda each: compute(subject, each) or seen[0].outcome, job)
-    return explain(seen)
+    return explain(seen, [mistake for mistake in MISTAKES if mistake.check in failed])
 
 
 def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Seen]:
@@ -159,15 +182,15 @@ def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Seen]:
     tried += [replace(_job(conventions, subject, seed), mask=mask) for _, mask in masks()[1:]]
     seen = []
     for job in tried:
-        outcome = _attempt(subject, job)
+        outcome = _attempt(partial(compute, subject), job)
         if outcome is not None:
             seen.append(outcome)
     return seen
 
 
-def _attempt(subject: Subject, job: Job) -> Seen | None:
+def _attempt(run: Run, job: Job) -> Seen | None:
     try:
-        outcome = compute(subject, job)
+        outcome = run(job)
     except Exception:
         return None
     return None if outcome is None else Seen(job, outcome)
@@ -180,6 +203,5 @@ def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
     return replace(job, weights=job.weights.without(subject.lacks))
 
 
-def _appeared(subject: Subject, job: Job) -> frozenset[str]:
-    seen = record(lambda: compute(subject, job))
-    return appearing(seen, oracle(job, DTYPE), oracle(job))
+def _appeared(run: Callable[[], object], job: Job) -> frozenset[str]:
+    return appearing(record(run), oracle(job, DTYPE), oracle(job))

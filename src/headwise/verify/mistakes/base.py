@@ -19,6 +19,7 @@ class Mistake:
         right: the line that mends it.
         check: the name of the check that must catch it.
         replacement: the functions that take the place of the right steps, by step name.
+        others: other replacements that make the same mistake, such as with another number.
     """
 
     name: str
@@ -28,3 +29,4 @@ class Mistake:
     right: str
     check: str
     replacement: Mapping[str, Callable[..., Any]] = field(repr=False)
+    others: tuple[Mapping[str, Callable[..., Any]], ...] = field(repr=False, default=())

@@ -11,8 +11,8 @@ from headwise.verify import steps
 from headwise.verify.mistakes.base import Mistake
 from headwise.verify.steps import At
 
-WEAK = -1.0
-"""What a mask too weak to hide anything adds."""
+WEAK = tuple(map(float, (-1, -2, -3, -4, -5, -6, -8, -9, -10, -12)))
+"""What a mask too weak to hide anything adds or fills in."""
 
 
 def _inverted(at: At, scaled: Tensor) -> Tensor:
@@ -40,8 +40,22 @@ def _filled(value: float) -> Callable[[At, Tensor], Tensor]:
     return mask
 
 
-def _added(at: At, scaled: Tensor) -> Tensor:
-    return steps.biased(at, scaled) + WEAK * ~at.allowed
+def _added(value: float) -> Callable[[At, Tensor], Tensor]:
+    def mask(at: At, scaled: Tensor) -> Tensor:
+        return steps.biased(at, scaled) + value * ~at.allowed
+
+    return mask
+
+
+def _weak(mask: Callable[[At, Tensor], Tensor]) -> dict[str, Callable[..., Tensor]]:
+    return {"group": steps.repeated, "mask": mask, "softmax": _plain_softmax}
+
+
+def _transposed(at: At, scaled: Tensor) -> Tensor:
+    """Rows that see nothing then get the mean, as with a large finite number; NaN with -inf."""
+    seen = at.allowed if bool(at.allowed.all()) else at.allowed.transpose(-1, -2)
+    lowest = torch.finfo(scaled.dtype).min
+    return steps.biased(at, scaled).masked_fill(~seen, lowest)
 
 
 def _moved(offset: Callable[[At], int]) -> dict[str, Callable[..., Tensor]]:
@@ -142,13 +156,26 @@ MASKING: tuple[Mistake, ...] = (
         "mask_too_weak",
         "mask",
         Text(
-            "The mask adds -1 to hidden scores, which lowers them and hides nothing.",
-            "掩码只给应隐藏的得分加 -1，使其变小，却没有隐藏。",
+            "Hidden scores get -10 or another small number, which lowers them and hides nothing.",
+            "应隐藏的得分只加上或取 -10 之类的小数值，使其变小，却没有隐藏。",
         ),
-        "scores + (may_attend - 1)",
+        "scores.masked_fill(~may_attend, -10)  # or scores + (may_attend - 1)",
         "scores.masked_fill(~may_attend, -inf)",
         "padding_without_influence",
-        {"group": steps.repeated, "mask": _added, "softmax": _plain_softmax},
+        _weak(_added(WEAK[0])),
+        tuple(_weak(make(value)) for value in WEAK for make in (_filled, _added)),
+    ),
+    Mistake(
+        "mask_transposed",
+        "mask",
+        Text(
+            "The mask is transposed: keys stand where queries should.",
+            "掩码被转置了：查询的位置上成了键。",
+        ),
+        "scores.masked_fill(~may_attend.transpose(-2, -1), -inf)",
+        "scores.masked_fill(~may_attend, -inf)",
+        "no_future_leak",
+        {"group": steps.repeated, "mask": _transposed, "softmax": _plain_softmax},
     ),
     Mistake(
         "causal_without_self",
