@@ -172,7 +172,7 @@ def test_the_environment_changes_no_number(path):
         ),
         ("positions", "headwise.positions:POSITIONS", {"base"}),
         ("engines", "headwise.engines:ENGINES", {"hidden", "statistics"}),
-        ("cli", "headwise.cli.words:WORDS", {"reporting", "words"}),
+        ("cli", "headwise.cli.words:WORDS", {"reporting", "screen", "words"}),
     ],
 )
 def test_a_catalogue_is_its_folder(folder, catalogue, beside):

@@ -148,6 +148,8 @@ FILES = {
     "small.csv": b"1,0\n1,1\n",
     "ones.csv": b"1,0,0\n1,1,0\n1,1,1\n",
     "plus.json": b"[[0, 0, 0], [0, Infinity, 0], [0, 0, 0]]",
+    "spaces.csv": b"1 2 3\n4 5 6\n",
+    "bools.json": b"[[true, false]]",
     "junk.npy": b"\x80\x04K\x01.",
     "pickle.pt": b"\x80\x04K\x01.",
 }
@@ -160,8 +162,8 @@ BAD = [
     (["--x", "junk.npy"], r"x: junk.npy: .*never unpickled"),
     (["--x", "three.csv"], r"heads: 2 heads cannot share the 3 columns"),
     (["--x", "three.csv", "--seed", "1"], r"heads: 2 heads cannot share the 3 columns of x evenly"),
-    (["--heads", "0"], r"heads: 0 heads cannot share"),
-    (["--heads", "-1"], r"heads: -1 heads cannot share"),
+    (["--heads", "0"], r"--heads.*: 0 is not in the range x>=1"),
+    (["--heads", "-1"], r"--heads.*: -1 is not in the range x>=1"),
     (["--heads", "two"], r"'two' is not a valid integer"),
     (["--tokens", "a,b"], r"tokens: expected 3, one for each row of x, got 2"),
     (["--weights", "pickle.pt"], r"weights: pickle.pt: .*never unpickled"),
@@ -185,6 +187,8 @@ BAD = [
     (["--row", "3"], r"row: expected a whole number from 0 to 2, got 3"),
     (["--row", "0", "--format", "json"], r"row: JSON holds every row"),
     (["--format", "pdf"], r"'pdf' is not one of"),
+    (["--x", "spaces.csv"], r"x: spaces.csv: expected commas, .* line 1 has spaces: '1 2 3'"),
+    (["--bias", "bools.json"], r"bias: bools.json: expected a number in row 0, column 0"),
     (["--output", "no/a.txt"], r"output: expected a file in an existing folder, got no/a.txt"),
     (["--colour"], r"No such option"),
 ]

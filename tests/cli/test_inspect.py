@@ -96,9 +96,13 @@ def test_hostile_tokens_do_nothing(model: str, capsys: pytest.CaptureFixture[str
         ([SENTENCE, "--heads", ""], "heads: expected names such as L0H2"),
         ([SENTENCE, "--format", "pdf"], "'pdf'"),
         ([SENTENCE, "--output", "/no/such/folder/a.html"], "output: expected a file in an exist"),
-        ([SENTENCE, "--output", "/"], "output: expected a file in an existing folder"),
+        (
+            [SENTENCE, "--output", "/"],
+            "output: expected a file, got the directory /; add a file name",
+        ),
         (["--text", "/no/such/file"], "text: cannot read /no/such/file: No such file"),
-        (["--text", "/"], "text: cannot read /"),
+        (["--text", "/"], "text: expected a file, got /, a directory, device or pipe"),
+        (["--text", "/dev/zero"], "text: expected a file, got /dev/zero, a directory, device"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

@@ -109,6 +109,15 @@ def test_steep_scores_are_lowered_first_and_stay_finite():
     assert any("先减去最大的得分" in text.zh for text in said)
 
 
+@pytest.mark.parametrize(("heads", "root"), [(1, "√4 = 2.0000"), (2, "√2 ≈ 1.4142")])
+def test_an_exact_root_is_not_called_rounded(heads, root):
+    traced = trace(torch.eye(4, dtype=torch.float64)[:3], heads)
+    said = [b.text for b in steps(traced).blocks if isinstance(b, Paragraph)]
+    for text in said:
+        assert "√d_k = √" not in text.en or f"Divide by √d_k = {root}:" == text.en
+    assert any(f"除以 √d_k = {root}：" == text.zh for text in said)
+
+
 def test_an_own_scale_is_named():
     document = steps(example(scale=0.25))
     assert any("×0.25 = 0.3650" in line.plain for line in lines(document))
@@ -135,6 +144,7 @@ def test_masks_and_blind_rows_are_shown(mask, blind):
     assert about == (
         [f"Rows that see no key ({listed}) have weights 0 and output 0."] * 2 if blind else []
     )
+    assert any("or are all 0 where it sees no key" in text for text in said) == bool(blind)
     assert ("This query sees no key: all its weights are 0, and so is its output." in said) == (
         0 in blind
     )

@@ -1,6 +1,8 @@
 """Somebody else's model: loaded safely, or refused in one line."""
 
 import json
+import os
+import pickle
 import shutil
 import socket
 import urllib.request
@@ -126,6 +128,66 @@ def test_broken_files_are_one_clear_line(copy: Path, name: str, content: bytes) 
         load(str(copy))
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def changed(copy: Path, **values: object) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers: expected .* 0 to 1024, got 1000000000"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers: expected a whole number from 0 to 1024"),
+        ({"hidden_size": 2**40}, "hidden_size: expected a whole number from 0 to 16777216"),
+        ({"hidden_size": "21"}, "hidden_size: expected a whole number .*, got '21'"),
+        ({"text_config": {"n_layer": 10**9}}, "n_layer: expected a whole number from 0 to 1024"),
+    ],
+)
+def test_sizes_are_bounded_before_anything_is_built(
+    copy: Path, values: dict[str, object], said: str
+) -> None:
+    changed(copy, **values)
+    with pytest.raises(BadFile, match=rf"model: config.json of .*: {said}"):
+        load(str(copy))
+
+
+def test_a_config_of_any_size_is_not_read(copy: Path) -> None:
+    (copy / "config.json").write_bytes(b" " * (2**20 + 1))
+    with pytest.raises(BadFile, match=r"config.json of .*: expected at most 1,048,576 bytes, got"):
+        load(str(copy))
+
+
+def test_a_pipe_among_the_files_is_not_waited_for(copy: Path) -> None:
+    os.mkfifo(copy / "vocab.txt")
+    with pytest.raises(BadFile, match=r"vocab.txt is a device, pipe or socket, and a model is"):
+        load(str(copy))
+
+
+def test_weights_of_another_size_are_named(copy: Path) -> None:
+    changed(copy, vocab_size=7)
+    with pytest.raises(
+        BadFile, match=r"model.safetensors does not fit .*shape \(31, 21\).*\(7, 21\)"
+    ) as caught:
+        load(str(copy))
+    assert "形状为 (31, 21)，config.json 要求 (7, 21)" in caught.value.text.zh
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+def test_the_damaged_file_is_named(copy: Path, name: str) -> None:
+    (copy / name).write_bytes((copy / name).read_bytes()[:300])
+    with pytest.raises(BadFile, match=f"model: cannot load .*{name} is damaged or does not fit"):
+        load(str(copy))
+
+
+def test_a_bare_pickle_is_refused_without_a_warning(copy: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    (copy / "model.safetensors").unlink()
+    (copy / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Evil(mark)}))
+    with pytest.raises(BadFile, match="a pickle that holds more than tensors, and it was not open"):
+        load(str(copy))
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from headwise.errors import HeadwiseError
 from headwise.lang import Lang, Text
@@ -18,27 +19,30 @@ BAD_INPUT = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors are one line on stderr."""
     from headwise import __version__
+    from headwise.cli import screen
     from headwise.cli.words import Words, language
 
     lang: Lang = "en"
     try:
         lang, words = language(sys.argv[1:] if argv is None else argv)
         status = Words(lang, __version__).main(words, "headwise", standalone_mode=False)
+    except NoArgsIsHelpError as error:
+        screen.tell(error.format_message())
+        return BAD_INPUT
     except click.ClickException as error:
         return _fail(_usage(error), lang)
     except click.Abort:
         return _fail(Text("stopped", "已中止"), lang)
     except HeadwiseError as error:
         return _fail(error.text, lang)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone, as with `| head`: nothing is wrong
-        return 0
     return status if isinstance(status, int) else 0
 
 
 def _fail(text: Text, lang: Lang) -> int:
+    from headwise.cli import screen
+
     label = Text("error: ", "错误：").to(lang)
-    click.echo(label + " ".join(text.to(lang).split()), err=True)
+    screen.tell(label + " ".join(text.to(lang).split()))
     return BAD_INPUT
 
 

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from headwise.cli import screen
+from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ TITLE = Text(
 )
 ON_SCREEN = ("X", "A_1", "A_2", "Output")
 """The matrices of the first example that the screen shows; the report has them all."""
+
+NEEDED = (("jinja2", "html"), ("latex2mathml", "html"), ("transformers", "inspect"))
+"""The packages of the report, and the extra that brings each."""
 
 Say = Callable[[Text], None]
 
@@ -53,19 +59,28 @@ def command(lang: Lang) -> click.Command:
 
 def _run(output: Path, lang: Lang) -> int:
     from headwise.document import html, terminal
-    from headwise.document.files import write
+    from headwise.document.files import check_place, write
 
     def say(text: Text) -> None:
-        click.echo(f"headwise: {text.to(lang)} …", err=True)
+        screen.tell(f"headwise: {text.to(lang)} …")
 
+    check_place(output)
+    _check_packages()
     fragments = []
     for document, shown in _documents(say):
         fragments.append(html.fragment(document))
-        click.echo(terminal.render(shown, lang))
+        screen.say(terminal.render(shown, lang))
     write(output, html.page(TITLE, fragments, lang))
     done = Text("the whole report, in English and Chinese", "完整报告（中英双语）")
-    click.echo(f"{done.to(lang)}: {output.resolve()}")
+    screen.say(f"{done.to(lang)}: {output.resolve()}")
     return 0
+
+
+def _check_packages() -> None:
+    """Say what is not installed before a minute's work, and not after it."""
+    for package, extra in NEEDED:
+        if find_spec(package) is None:
+            raise MissingExtra.of(package, extra)
 
 
 def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:
@@ -93,12 +108,15 @@ def _explained() -> tuple["Document", "Document"]:
 
 
 def _checked() -> tuple["Document", "Document"]:
+    from headwise.document import Code, Document
     from headwise.explain.article import check
     from headwise.explain.article.report import document
 
     article = files("headwise.cli").joinpath("demo_article.md").read_text(encoding="utf-8")
-    report = document(check(article, source="demo_article.md"))
-    return report, report
+    found = document(check(article, source="demo_article.md"))
+    lines = [f"{i:3}  {line}" for i, line in enumerate(article.splitlines(), 1)]
+    read = Code("\n".join(lines), "markdown")
+    return Document(found.title, (read, *found.blocks), found.precision), found
 
 
 def _verified() -> tuple["Document", "Document"]:
@@ -111,7 +129,7 @@ def _verified() -> tuple["Document", "Document"]:
 
 
 def _inspected(say: Say) -> tuple["Document", "Document"]:
-    from headwise.document import Document, HeatMap
+    from headwise.document import Document, Heading, HeatMap
     from headwise.heads.inspection import inspect
     from headwise.heads.load import load
     from headwise.heads.report import report
@@ -119,5 +137,6 @@ def _inspected(say: Say) -> tuple["Document", "Document"]:
     loaded = load(MODEL, say)
     say(Text("inspect: every head on one sentence", "inspect：每个头在一个句子上"))
     whole = report(inspect(loaded, SENTENCE))
-    shown = tuple(takewhile(lambda block: not isinstance(block, HeatMap), whole.blocks))
-    return whole, Document(whole.title, shown, whole.precision)
+    shown = list(takewhile(lambda block: not isinstance(block, HeatMap), whole.blocks))
+    maps = max(i for i, block in enumerate(shown) if isinstance(block, Heading))
+    return whole, Document(whole.title, shown[:maps], whole.precision)

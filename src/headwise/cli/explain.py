@@ -98,8 +98,9 @@ _SAID = {
 
 def _options(lang: Lang) -> list[click.Parameter]:
     kinds: dict[str, click.ParamType[Any]] = {
-        **dict.fromkeys(("--heads", "--seed", "--precision", "--head", "--row"), click.INT),
+        **dict.fromkeys(("--seed", "--precision", "--head", "--row"), click.INT),
         "--scale": click.FLOAT,
+        "--heads": click.IntRange(min=1),
         "--init": click.Choice(INITS),
     }
     own: list[click.Parameter] = [
@@ -119,7 +120,8 @@ def _run(asked: Asked, lang: Lang) -> int:
     from headwise.explain.as_json import as_json
     from headwise.explain.steps import check, steps
 
-    destination = reporting.Destination(asked.format, asked.output, lang, FORMATS)
+    read = (asked.x, asked.tokens, asked.weights, asked.mask, asked.bias)
+    destination = reporting.Destination(asked.format, asked.output, lang, FORMATS, read)
     destination.check()
     traced = _trace(asked)
     precision = PRECISION if asked.precision is None else asked.precision

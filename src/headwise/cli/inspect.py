@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli import reporting
+from headwise.cli import reporting, screen
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
@@ -86,16 +86,17 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
 
 def _run(asked: Asked, lang: Lang) -> int:
     from headwise.heads.export import as_json
-    from headwise.heads.inspection import inspect
+    from headwise.heads.inspection import check_text, inspect
     from headwise.heads.load import load
     from headwise.heads.report import report
 
-    words, wanted = _words(asked.sentence, asked.text), _heads(asked.heads)
-    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination = reporting.Destination(asked.format, asked.output, lang, inputs=(asked.text,))
     destination.check()
+    words, wanted = _words(asked.sentence, asked.text), _heads(asked.heads)
+    check_text(words)
 
     def progress(done: Text) -> None:
-        click.echo(f"{done.to(lang)} …", err=True)
+        screen.tell(f"{done.to(lang)} …")
 
     loaded = load(asked.model, progress)
     progress(Text("running it and measuring every head", "正在运行并测量每个头"))
@@ -119,6 +120,12 @@ def _words(sentence: str | None, file: str | None) -> str:
     if file is None:
         return sentence or ""
     try:
+        if not Path(file).is_file() and Path(file).exists():
+            raise BadFile(
+                f"text: expected a file, got {clean(file)}, a directory, device or pipe; give a "
+                "text file in UTF-8",
+                f"text：应为文件，{clean(file)} 是文件夹、设备或管道；请给出 UTF-8 文本文件",
+            )
         with Path(file).open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
         text = content.decode("utf-8-sig")

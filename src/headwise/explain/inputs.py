@@ -197,7 +197,7 @@ def _json(source: Source) -> Numbers:
             tokens = _valid(tuple(str(token) for token in given))
         found = found["x"]
     try:
-        rows = from_lists(found)
+        rows = from_lists(found, booleans=source.argument == "mask")
     except Ragged as error:
         raise source.bad(error.text.en, error.text.zh) from error
     return _numbers(source, rows, tokens)

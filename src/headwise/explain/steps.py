@@ -94,6 +94,13 @@ _WHY = {
 }
 
 
+_SOME_BLIND = Text(
+    "Softmax over each row: the weights of a query are at least 0 and sum to 1, or are all 0 where "
+    "it sees no key.",
+    "逐行 softmax：每个查询的权重非负，和为 1；看不到任何键的查询，权重全为 0。",
+)
+
+
 @dataclass(frozen=True, eq=False)
 class _Steps:
     trace: Trace
@@ -222,10 +229,11 @@ class _Steps:
             _indexed("S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top", head),
         ]
         blocks += [*self.quantity("score", head), *self.scaling(head)]
+        blind = self.blind_rows(head)
         for key, plain, latex in self.later():
-            blocks += [Paragraph(_WHY[key]), _indexed(plain, latex, head)]
-            blocks += self.quantity(key, head)
-        blocks += [*self.blind_rows(head), *self.drawn(head)]
+            why = _SOME_BLIND if key == "softmax" and blind else _WHY[key]
+            blocks += [Paragraph(why), _indexed(plain, latex, head), *self.quantity(key, head)]
+        blocks += [*blind, *self.drawn(head)]
         row = self.row or 0
         title = Text(
             f"Head {head}, row {row} ({self.trace.tokens[row]}), written out",

@@ -9,12 +9,22 @@ The cells of a CSV file are split at commas; where the first line has none, at t
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
 from headwise.document.plain import clean
 from headwise.lang import Text
 
 TOKEN_NAMES = ("", "token", "tokens", "词")
+
+
+SEARCHED = 8
+"""Lines of a table that could not be read in which the reason is looked for."""
+
+LONG = 10_000
+"""A line longer than this is not searched."""
+
+_DECIMAL_COMMA = re.compile(r"\s*[-+]?[0-9]+,[0-9]+\s*", re.ASCII)
 
 
 class Ragged(ValueError):
@@ -35,7 +45,17 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
         >>> from_text("token,a,b\n我,1,2\n爱,3,4")
         ([[1.0, 2.0], [3.0, 4.0]], ('我', '爱'))
     """
-    lines = _cells(text, tabs)
+    try:
+        numbers, tokens = _read(_cells(text, tabs))
+    except Ragged:
+        _check_separators(text)
+        raise
+    if not numbers[0]:
+        _check_separators(text)
+    return numbers, tokens
+
+
+def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[str, ...] | None]:
     if not lines:
         raise Ragged(
             "expected at least one row of numbers, got none", "应至少有一行数字，收到空文件"
@@ -53,8 +73,8 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
     return numbers, tuple(row[0].strip() for _, row in body) if labelled else None
 
 
-def from_lists(found: object) -> list[list[float]]:
-    """Lists of numbers, as JSON gives them, checked.
+def from_lists(found: object, *, booleans: bool = False) -> list[list[float]]:
+    """Lists of numbers, as JSON gives them, checked; with ``booleans`` true is 1 and false 0.
 
     Raises:
         Ragged: if it is not a list of equally long lists of numbers.
@@ -67,7 +87,35 @@ def from_lists(found: object) -> list[list[float]]:
     for i, row in enumerate(found):
         if len(row) != len(found[0]):
             raise _uneven(f"row {i}", f"第 {i} 行", len(found[0]), len(row))
-    return [[_number(i, j, cell) for j, cell in enumerate(row)] for i, row in enumerate(found)]
+    return [
+        [_number(i, j, cell, booleans) for j, cell in enumerate(row)] for i, row in enumerate(found)
+    ]
+
+
+def _check_separators(text: str) -> None:
+    """Of a table that could not be read, say whether spaces or decimal commas are the reason."""
+    for number, line in enumerate(text.splitlines()[:SEARCHED], 1):
+        if len(line) > LONG:
+            return
+        if any(map(_decimal_commas, (line.split(";"), line.split("\t"), line.split()))):
+            raise Ragged(
+                f"expected decimal points, line {number} has decimal commas: {_shown(line)}; "
+                "write 0.5 for 0,5, and put commas, semicolons or tabs between numbers",
+                f"应使用小数点，第 {number} 行用了小数逗号：{_shown(line)}；"
+                "请把 0,5 写成 0.5，数字之间用逗号、分号或制表符分隔",
+            )
+        if len(line.split()) > 1 and all(map(_is_number, line.split()[1:])):
+            raise Ragged(
+                f"expected commas, semicolons or tabs between numbers, line {number} has spaces: "
+                f"{_shown(line)}; put commas there",
+                f"数字之间应有逗号、分号或制表符，第 {number} 行是空格：{_shown(line)}；请改用逗号",
+            )
+
+
+def _decimal_commas(parts: list[str]) -> bool:
+    """Whether these are numbers such as 0,5, the first of them maybe a token."""
+    numbers = all(_is_number(part.replace(",", ".")) for part in parts[1:])
+    return len(parts) > 1 and numbers and any(map(_DECIMAL_COMMA.fullmatch, parts))
 
 
 def _cells(text: str, tabs: bool) -> list[tuple[int, list[str]]]:
@@ -109,8 +157,8 @@ def _row(line: int, row: Sequence[str], width: int, skip: int) -> list[float]:
     return [float(cell) for cell in row[skip:]]
 
 
-def _number(row: int, column: int, cell: object) -> float:
-    number = isinstance(cell, int | float) and not isinstance(cell, bool)
+def _number(row: int, column: int, cell: object, booleans: bool) -> float:
+    number = isinstance(cell, int | float) and (booleans or not isinstance(cell, bool))
     try:
         return float(cell if number else "x")  # type: ignore[arg-type]
     except (ValueError, OverflowError):

@@ -10,6 +10,7 @@ are those of a `state_dict`, below one prefix:
     in_proj_bias, q_proj.bias, …, out_proj.bias       where there are biases
 """
 
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -111,7 +112,9 @@ def _safetensors(source: Source) -> Projections:
 def _torch(source: Source) -> Projections:
     _check_archive(source)
     try:
-        found = torch.load(source.path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles it does not expect: refused below
+            found = torch.load(source.path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a hostile file makes the decoder raise is about the file
         raise source.bad(
             "holds more than tensors, or is damaged, and is never unpickled; save only the "

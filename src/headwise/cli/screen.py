@@ -1,0 +1,79 @@
+"""The one place where words are spoken: the answer on stdout, everything else on stderr."""
+
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+import click
+
+from headwise.errors import BadFile
+
+
+def say(text: str) -> None:
+    """Print text and the end of its line on stdout: whole, or not a character of it.
+
+    A reader who has gone, as with ``| head``, is no error.
+
+    Raises:
+        BadFile: if stdout is closed, full, or in an encoding that cannot write the text.
+    """
+    stream = _stdout()
+    text = text if text.endswith("\n") else text + "\n"
+    _writable(text, stream)
+    try:
+        click.echo(text, nl=False)
+    except OSError as error:
+        _let_go(stream)
+        if isinstance(error, BrokenPipeError):
+            return
+        reason = error.strerror or type(error).__name__
+        raise BadFile(
+            f"stdout: cannot write: {reason}; make room, or write to a file with --output",
+            f"stdout：无法写入：{reason}；请腾出空间，或用 --output 写入文件",
+        ) from error
+
+
+def tell(text: str) -> None:
+    """Print text on stderr; where nobody can hear it, nothing is lost."""
+    with suppress(OSError, ValueError):
+        click.echo(text, err=True)
+
+
+def on_a_terminal() -> bool:
+    """Whether stdout is a screen that somebody looks at."""
+    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+
+
+def _stdout() -> TextIO:
+    if sys.stdout is None or sys.stdout.closed:
+        raise BadFile(
+            "stdout: expected an open one to print to, it is closed; write to a file with --output",
+            "stdout：应为打开状态，但已关闭；请用 --output 写入文件",
+        )
+    return sys.stdout
+
+
+def _writable(text: str, stream: TextIO) -> None:
+    """Refuse a text before half of it is out."""
+    encoding = (stream.encoding or "utf-8").lower()
+    if encoding in ("ascii", "us-ascii"):  # click writes UTF-8 there: no locale is set
+        return
+    try:
+        text.encode(encoding, stream.errors or "strict")
+    except UnicodeEncodeError as error:
+        character = error.object[error.start]
+        raise BadFile(
+            f"stdout: expected an encoding that has {character!a}, got {encoding}; set "
+            "PYTHONUTF8=1, or write to a file with --output",
+            f"stdout：编码 {encoding} 无法写出 {character!a}；请设置 PYTHONUTF8=1，"
+            "或用 --output 写入文件",
+        ) from error
+
+
+def _let_go(stream: TextIO) -> None:
+    """Point stdout at nothing, or Python tries to write the rest again at its end."""
+    with suppress(OSError, ValueError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, stream.fileno())
+        os.close(nothing)
