@@ -30,6 +30,14 @@ def not_recognised(what_en: str, what_zh: str) -> NotRecognised:
     )
 
 
+def no_function(what_en: str, what_zh: str) -> BadFile:
+    """The error for a function of q, k and v, which no adapter mends."""
+    return BadFile(
+        f"target: {what_en}; expected f(q, k, v, mask=None) on (B, H, L, D), giving (B, H, L, Dv)",
+        f"目标：{what_zh}；应为作用于 (B, H, L, D) 的 f(q, k, v, mask=None)，给出 (B, H, L, Dv)",
+    )
+
+
 def without_example(error: NotRecognised) -> BadFile:
     """The same error in one line, for a place that shows the adapter on its own."""
     en, zh = (text.removesuffix(EXAMPLE).strip() for text in (error.text.en, error.text.zh))

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,11 @@ class Place:
         return laid.reshape(self.shape) if part.dim() == 1 else laid
 
 
+Layout = Literal["parts", "heads", "last"]
+"""How q, k and v share one matrix: one below the other; or for each head its q, k and v; or for
+each number of each head."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """Where each weight of `Weights` stands in a module.
@@ -64,9 +70,11 @@ class Binding:
     Attributes:
         places: for each group of weights, such as ("q",) or ("q", "k", "v") or ("q_bias",), the
             parameters that hold them one below the other.
+        layout: how a matrix that holds q, k and v is ordered.
     """
 
     places: Mapping[tuple[str, ...], tuple[Place, ...]]
+    layout: Layout = "parts"
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -79,23 +87,43 @@ class Binding:
         """Whether the orientation of a weight is a guess."""
         return any(place.turned for places in self.places.values() for place in places)
 
-    def straight(self) -> "Binding":
-        """The same with every weight in PyTorch's orientation."""
-        return Binding(
-            {
-                names: tuple(Place(place.name, False, place.shape) for place in places)
-                for names, places in self.places.items()
-            }
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """The parameters that hold q, k and v in one."""
+        return tuple(
+            places[0].name
+            for names, places in self.places.items()
+            if len(names) == 3 and len(places) == 1
         )
 
-    def lay(self, weights: Weights) -> dict[str, Tensor]:
+    def straight(self) -> "Binding":
+        """The same with every weight in PyTorch's orientation."""
+        return replace(
+            self,
+            places={
+                names: tuple(Place(place.name, False, place.shape) for place in places)
+                for names, places in self.places.items()
+            },
+        )
+
+    def lay(self, weights: Weights, heads: int = 1) -> dict[str, Tensor]:
         """The parameters of the module that hold these weights; gradients flow through."""
         named, laid = weights.named(), {}
         for names, places in self.places.items():
-            whole = torch.cat([named[name] for name in names])
+            whole = self._whole([named[name] for name in names], heads)
             for place, part in zip(places, whole.chunk(len(places)), strict=True):
                 laid[place.name] = place.lay(part)
         return laid
+
+    def _whole(self, parts: list[Tensor], heads: int) -> Tensor:
+        """Projections (H D, E), or biases (H D,), in one."""
+        if self.layout == "parts" or len(parts) == 1:
+            return torch.cat(parts)
+        split = torch.stack(
+            [part.reshape(heads, -1, *part.shape[1:]) for part in parts]
+        )  # (3, H, D, ...)
+        order = (1, 0, 2) if self.layout == "heads" else (1, 2, 0)
+        return split.permute(*order, *range(3, split.dim())).flatten(0, 2)
 
 
 def bind(module: nn.Module, weights: Weights) -> Binding:

@@ -7,17 +7,21 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from headwise.call import Call
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
-from headwise.verify.budget import judge
+from headwise.verify.budget import Verdict, judge
 from headwise.verify.jobs import Job, Weights, cross_job, self_job
 from headwise.verify.judging import judge_gradients, judge_job
 from headwise.verify.oracle import oracle
-from headwise.verify.subject import Check, Evidence, Subject, compute
+from headwise.verify.subject import Check, Evidence, Subject, attend, compute
 from headwise.verify.torch_peer import torch_attention
 
 LENGTH = 7
 """How long the sequences of the contract are; another number than every other size."""
+
+LARGE = 200.0
+"""A score whose exponential overflows in float32."""
 
 
 def masks() -> tuple[tuple[str, Mask], ...]:
@@ -166,6 +170,37 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
                 yield f"{argument}: {name}", judge_job(outcome, job)
 
 
+def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
+    job = _own(subject, dtype)
+    x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
+    q = _times(x, w.q, w.q_bias).reshape(*x.shape[:2], job.heads, -1)
+    own = q.square().sum(-1).min() * q.shape[-1] ** -0.5
+    factor = (LARGE / own).sqrt().to(dtype)
+    if (w.q_bias is None) != (w.k_bias is None):
+        return
+    bias = None if w.q_bias is None else w.q_bias * factor
+    loud = replace(w, q=w.q * factor, k=w.q * factor, q_bias=bias, k_bias=bias)
+    job = replace(job, query=x, key=x, value=x, weights=loud)
+    values = _times(x, w.v, w.v_bias)
+    exact = values if w.out is None else _times(values, w.out, w.out_bias)
+    yield from _against(subject, job, exact)
+
+
+def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """What it was given stands as it was."""
+    for job in jobs(subject, dtype):
+        outcome = compute(subject, job)
+        if outcome is not None:
+            yield ", ".join(outcome.wrote) or "inputs", _holds(not outcome.wrote)
+    draw = torch.Generator().manual_seed(4)
+    given = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
+    before = tuple(tensor.clone() for tensor in given)
+    if attend(subject, Call.of(*given)) is not None:
+        for name, old, new in zip("qkv", before, given, strict=True):
+            yield name, _holds(torch.equal(old, new))
+
+
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A module made with dropout gives in eval what it gives without."""
     job = replace(_own(subject, dtype), dropout=0.5)
@@ -175,6 +210,11 @@ def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
 def _own(subject: Subject, dtype: torch.dtype, mask: Mask | None = None) -> Job:
     job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
     return replace(job, weights=job.weights.without(subject.lacks))
+
+
+def _holds(good: bool) -> Verdict:
+    """A yes or no as a verdict."""
+    return Verdict(good, float(not good), 0.0, float(not good), 0.0)
 
 
 def _silent(w: Weights) -> Weights:
@@ -266,6 +306,16 @@ CONTRACT: tuple[Check, ...] = (
         "mask_arguments",
         Text("each mask argument hides what it should", "每个掩码参数都遮住应遮住的"),
         mask_arguments,
+    ),
+    Check(
+        "large_scores",
+        Text("scores of 200 do not overflow", "得分为 200 时不溢出"),
+        large_scores,
+    ),
+    Check(
+        "inputs_unchanged",
+        Text("its inputs are left as they were", "不改动传入的张量"),
+        inputs_unchanged,
     ),
     Check(
         "eval_without_dropout",

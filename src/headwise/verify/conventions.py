@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
-from headwise.verify.adapter import not_recognised
+from headwise.verify.adapter import no_function, not_recognised
 from headwise.verify.budget import SLACK
 from headwise.verify.calling import Form, lengths_of, pads
 from headwise.verify.diagnosis import Seen, reproduces
@@ -17,7 +17,7 @@ from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
 from headwise.verify.mistakes import MISTAKES
 from headwise.verify.subject import Outcome, Subject, Ways
-from headwise.verify.target import Masks, Runner
+from headwise.verify.target import FunctionRunner, Masks, Runner
 
 LENGTH = 7
 
@@ -138,11 +138,19 @@ def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[Form, ...]]:
     allowed = full().dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
     working = tuple(form for form in runner.forms if _attempt(runner, job, form, allowed))
     if not working:
-        raise not_recognised(
-            f"calling it with x {tuple(job.query.shape)} raises {said or 'for every mask'}",
-            f"以 x {tuple(job.query.shape)} 调用时抛出 {said or '（任何掩码都出错）'}",
+        function = isinstance(runner, FunctionRunner)
+        given = f"q, k, v {_split(job)}" if function else f"x {tuple(job.query.shape)}"
+        raise (no_function if function else not_recognised)(
+            f"calling it with {given} raises {said or 'for every mask'}",
+            f"以 {given} 调用时抛出 {said or '（任何掩码都出错）'}",
         )
     return True, working
+
+
+def _split(job: Job) -> tuple[int, int, int, int]:
+    """The shape of q, k and v: (B, H, L, D)."""
+    batch, length, embed_dim = job.query.shape
+    return (batch, job.heads, length, embed_dim // job.heads)
 
 
 def _attempt(runner: Runner, job: Job, form: Form, allowed: Tensor) -> Outcome | None:

@@ -10,6 +10,7 @@ from headwise.masks import causal, padding
 from headwise.verify.conventions import LENGTH, Conventions
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.subject import Subject, compute
+from headwise.verify.target import Runner
 
 
 def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
@@ -23,6 +24,7 @@ def _calls(conventions: Conventions) -> list[Text]:
     runner, notes = conventions.runner, []
     if getattr(runner, "sequence_first", False):
         notes.append(Text("it takes (L, B, E): length first", "它接受 (L, B, E)：长度在前"))
+    notes += _packed(runner)
     if "out" in runner.lacks:
         notes.append(Text("it has no output projection", "它没有输出投影"))
     if conventions.base == causal():
@@ -58,6 +60,28 @@ def _calls(conventions: Conventions) -> list[Text]:
             )
         )
     return notes
+
+
+def _packed(runner: Runner) -> list[Text]:
+    """How one matrix holds q, k and v, where it is not one below the other."""
+    binding = getattr(runner, "binding", None)
+    if binding is None or binding.layout == "parts":
+        return []
+    layers = (each.removesuffix(".weight").removesuffix(".bias") for each in binding.packed)
+    name = ", ".join(dict.fromkeys(layers))
+    if binding.layout == "heads":
+        return [
+            Text(
+                f"{name}: q, k and v of each head stand together (found by trying)",
+                f"{name}：每个头的 q、k、v 排在一起（由试验得知）",
+            )
+        ]
+    return [
+        Text(
+            f"{name}: q, k and v take turns within each head (found by trying)",
+            f"{name}：每个头内 q、k、v 逐个交替排列（由试验得知）",
+        )
+    ]
 
 
 def _blind(subject: Subject) -> list[Text]:

@@ -1,8 +1,10 @@
 """From the words on the command line to somebody's class or function. This runs their code."""
 
+import ast
 import importlib
 import importlib.util
 import sys
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,9 @@ RUNS_CODE = Text(
     "This runs the code of the target as it stands, with your rights.",
     "这会以你的权限原样运行目标中的代码。",
 )
+
+LARGEST = 1 << 20
+"""How much of a file is read for the names in it."""
 
 
 def load(target: str) -> object:
@@ -55,6 +60,8 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _dotted(target: str) -> object:
+    if target.endswith(".py"):
+        raise _nameless(Path(target))
     module, dot, name = target.rpartition(".")
     if not dot or not all(part.isidentifier() for part in target.split(".")):
         raise BadFile(
@@ -67,6 +74,20 @@ def _dotted(target: str) -> object:
         raise
     except (Exception, SystemExit) as error:
         raise _fails(module, error) from error
+
+
+def _nameless(path: Path) -> BadFile:
+    """The error for a file without a name behind it: the names are read, nothing is run."""
+    names: list[str] = []
+    with suppress(OSError, SyntaxError, ValueError):
+        body = ast.parse(path.read_bytes()[:LARGEST]).body
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        names = [node.name for node in body if isinstance(node, kinds) and node.name[0] != "_"]
+    has = ", ".join(names[:8]) or "-"
+    return BadFile(
+        f"target: {path} is a file; write {path}:{(names or ['Name'])[0]}; it has {has}",
+        f"目标：{path} 是一个文件；请写 {path}:{(names or ['名称'])[0]}；其中有 {has}",
+    )
 
 
 def _attribute(module: ModuleType, name: str, where: str) -> object:

@@ -21,10 +21,12 @@ class Outcome:
     Attributes:
         output: (B, Lq, E).
         weights: (B, H, Lq, Lk) where it gives one matrix a head, or None.
+        wrote: the names of the inputs that it wrote into.
     """
 
     output: Tensor
     weights: Tensor | None = None
+    wrote: tuple[str, ...] = ()
 
 
 def _accepts(what: Call | Job) -> Text | None:

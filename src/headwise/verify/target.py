@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Protocol
+from typing import Protocol, get_args
 
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -12,7 +12,7 @@ from torch.func import functional_call
 from headwise.errors import BadValue
 from headwise.verify import steps
 from headwise.verify.adapter import not_recognised
-from headwise.verify.binding import Binding, bind
+from headwise.verify.binding import Binding, Layout, bind
 from headwise.verify.calling import Form, Signature, forms_for, parameters_of, read_signature
 from headwise.verify.jobs import Job, Weights, self_job
 from headwise.verify.making import HEADS, make, takes_dropout
@@ -87,6 +87,8 @@ class ModuleRunner:
     @property
     def variants(self) -> tuple[Runner, ...]:
         bindings = [self.binding, *([self.binding.straight()] if self.binding.raw else [])]
+        if self.binding.packed:
+            bindings = [replace(b, layout=how) for how in get_args(Layout) for b in bindings]
         orders = [False, True] if self.turnable else [False]
         return tuple(
             replace(self, binding=binding, sequence_first=order)
@@ -96,13 +98,15 @@ class ModuleRunner:
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         module = self.make(job.dropout).train(job.training)
-        inputs = (job.query, job.key, job.value)
+        inputs = _copied(job)
         if self.sequence_first:
-            turned = job.query.transpose(0, 1)
+            turned = inputs[0].transpose(0, 1)
             inputs = (turned,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
         arguments = self.signature.arguments(*inputs) | dict(masks)
-        result = functional_call(module, self.binding.lay(job.weights), (), arguments)
-        return outcome(result, job, self.sequence_first)
+        before = _versions(arguments)
+        result = functional_call(module, self.binding.lay(job.weights, job.heads), (), arguments)
+        wrote = _written(arguments, before)
+        return replace(outcome(result, job, self.sequence_first), wrote=wrote)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,13 +130,16 @@ class FunctionRunner:
         at = at_job(job)
         parts = steps.project(at, job.query, job.key, job.value)
         q, k, v = (steps.split(at, part, job.heads) for part in parts)  # (B, H, L, D)
-        found = _tensors(self.function(**self.signature.arguments(q, k, v), **masks))
+        arguments = self.signature.arguments(q, k, v)
+        before = _versions(arguments)
+        result = self.function(**arguments, **masks)
+        found, wrote = _tensors(result), _written(arguments, before)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in found if tuple(t.shape) == shape), None)
         if heads is None:
-            raise _no_output(found, shape)
+            raise _no_output(result, found, shape)
         output = steps.output(at, steps.merge(at, heads))
-        return Outcome(output, _weights([t for t in found if t is not heads], job))
+        return Outcome(output, _weights([t for t in found if t is not heads], job), wrote)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +159,10 @@ class AdapterRunner:
         return (self,)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        mask = masks.get("mask")
-        return outcome(self.function(job.query, job.weights, job.heads, mask), job)
+        given = {"x": _copied(job)[0]}
+        before = _versions(given)
+        result = self.function(given["x"], job.weights, job.heads, masks.get("mask"))
+        return replace(outcome(result, job), wrote=_written(given, before))
 
 
 def runner(target: object, name: str, embed_dim: int, heads: int) -> Runner:
@@ -216,6 +225,14 @@ def _of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> 
     return ModuleRunner(lambda _p: module, signature, bind(module, weights), False, turnable=True)
 
 
+def _copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
+    """The job's inputs for somebody who may write into them; one tensor stays one tensor."""
+    query = job.query.clone()
+    key = query if job.key is job.query else job.key.clone()
+    value = key if job.value is job.key else job.value.clone()
+    return query, key, value
+
+
 def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
     """Output and weights among whatever was returned."""
     found = _tensors(result)
@@ -224,7 +241,7 @@ def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
         found = [t.transpose(0, 1) if t.dim() == 3 else t for t in found]
     output = next((t for t in found if tuple(t.shape) == shape), None)
     if output is None:
-        raise _no_output(found, shape)
+        raise _no_output(result, found, shape)
     return Outcome(output, _weights([t for t in found if t is not output], job))
 
 
@@ -243,6 +260,23 @@ def _tensors(result: object) -> list[Tensor]:
     return []
 
 
-def _no_output(found: list[Tensor], shape: tuple[int, ...]) -> Exception:
-    got = ", ".join(str(tuple(t.shape)) for t in found) or "no tensor"
-    return ValueError(f"returned {got}, expected an output of shape {shape}")
+def _no_output(result: object, found: list[Tensor], shape: tuple[int, ...]) -> Exception:
+    got = ", ".join(str(tuple(t.shape)) for t in found) or _kind(result)
+    return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
+
+
+def _kind(result: object) -> str:
+    """None, or the type as a person writes it: numpy.ndarray."""
+    module, name = type(result).__module__, type(result).__qualname__
+    return "None" if result is None else name if module == "builtins" else f"{module}.{name}"
+
+
+def _versions(arguments: Mapping[str, object]) -> dict[str, int]:
+    """How often each tensor was written to."""
+    return {name: t._version for name, t in arguments.items() if isinstance(t, Tensor)}
+
+
+def _written(arguments: Mapping[str, object], before: Mapping[str, int]) -> tuple[str, ...]:
+    """The tensors that were written to since."""
+    now = _versions(arguments)
+    return tuple(name for name in before if now[name] != before[name])

@@ -22,6 +22,11 @@ MOST = 4000
 LARGEST = 1 << 20
 """How many elements a kept tensor has at most."""
 
+INSIDE = slice(
+    *(next(i for i, (_, step) in enumerate(QUANTITIES) if step == s) for s in ("score", "merge"))
+)
+"""The quantities between the split and the merge."""
+
 BLOCKED = -1e4
 """Scores at or below are taken as blocked: people write -1e9 where -inf is meant."""
 
@@ -74,10 +79,18 @@ def appearing(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> frozenset[s
     return frozenset(name for name, _ in QUANTITIES if _appears(by_size, plain[name], exact[name]))
 
 
-def first_difference(appeared: frozenset[str]) -> str | None:
+def first_difference(
+    appeared: frozenset[str], quantities: Sequence[tuple[str, str]] = QUANTITIES
+) -> str | None:
     """The step that makes the first quantity after the last one that appeared; None if all did."""
-    last = max((i for i, (name, _) in enumerate(QUANTITIES) if name in appeared), default=-1)
-    return QUANTITIES[last + 1][1] if last + 1 < len(QUANTITIES) else None
+    last = max((i for i, (name, _) in enumerate(quantities) if name in appeared), default=-1)
+    return quantities[last + 1][1] if last + 1 < len(quantities) else None
+
+
+def first_inside(appeared: frozenset[str]) -> str:
+    """The same for a function of q, k and v, which has no step before the dots or after the mix."""
+    inside = QUANTITIES[INSIDE]
+    return first_difference(appeared, inside) or inside[-1][1]
 
 
 def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) -> bool:

@@ -19,8 +19,8 @@ from headwise.verify.judging import judge_job
 from headwise.verify.mistakes import MISTAKES, Mistake
 from headwise.verify.oracle import oracle
 from headwise.verify.subject import Outcome, Subject, compute
-from headwise.verify.target import runner
-from headwise.verify.trace import appearing, first_difference, record
+from headwise.verify.target import FunctionRunner, runner
+from headwise.verify.trace import appearing, first_difference, first_inside, record
 
 DTYPE = torch.float32
 """The dtype in which targets are run: most of them work in no other."""
@@ -143,7 +143,8 @@ def _diagnose(conventions: Conventions, subject: Subject, failed: set[str], seed
     run, offered, mistakes = next((each for each in found if each[2]), (*wrong[0], ()))
     job = _wrong(offered)[0].job
     appeared = _appeared(partial(run, job), job)
-    step = mistakes[0][0].step if mistakes else first_difference(appeared)
+    first = first_inside if isinstance(conventions.runner, FunctionRunner) else first_difference
+    step = mistakes[0][0].step if mistakes else first(appeared)
     return step, appeared, mistakes
 
 

@@ -40,6 +40,21 @@ def _half(at: At, scores: Tensor) -> Tensor:
     return steps.softmax(at, scores.bfloat16()).to(scores.dtype)
 
 
+def _naive(at: At, scores: Tensor) -> Tensor:
+    blind = ~at.allowed.any(-1, keepdim=True)
+    powers = scores.masked_fill(blind, 0.0).exp()
+    return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
+
+
+def _scaled_in_place(at: At, q: Tensor, k: Tensor) -> Tensor:
+    return steps.score(at, q.mul_(at.scale), k)
+
+
+def _already_scaled(at: At, dots: Tensor) -> Tensor:
+    del at
+    return dots.to(softmax_dtype(dots.dtype))
+
+
 def _no_group(at: At, shared: Tensor) -> Tensor:
     """Key/value heads laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
     rows = shared.repeat(1, at.frame.heads // max(at.groups, 1), 1, 1)
@@ -172,6 +187,30 @@ INSIDE: tuple[Mistake, ...] = (
         "scores.float().softmax(dim=-1).to(v.dtype)",
         "float32_softmax",
         {"softmax": _half},
+    ),
+    Mistake(
+        "softmax_without_max",
+        "softmax",
+        Text(
+            "The exponentials are taken without subtracting the largest score: inf above 88.",
+            "取指数之前没有减去最大得分：得分超过 88 时结果为 inf。",
+        ),
+        "e = scores.exp(); e / e.sum(-1, keepdim=True)",
+        "scores.softmax(dim=-1)",
+        "large_scores",
+        {"softmax": _naive},
+    ),
+    Mistake(
+        "inputs_overwritten",
+        "scale",
+        Text(
+            "An input is changed in place: the caller's tensor is overwritten.",
+            "就地改写了输入：调用者的张量被覆盖。",
+        ),
+        "q *= scale",
+        "q = q * scale",
+        "inputs_unchanged",
+        {"score": _scaled_in_place, "scale": _already_scaled},
     ),
     Mistake(
         "heads_tiled",
