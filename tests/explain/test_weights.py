@@ -1,5 +1,6 @@
 import io
 import pickle
+import warnings
 import zipfile
 
 import pytest
@@ -211,3 +212,12 @@ def test_weights_of_another_size_are_refused_where_they_are_used(tmp_path):
     assert isinstance(loaded, Projections)
     with pytest.raises(BadValue, match=r"weights: q must be \(4, 5\) for an input of 5 columns"):
         trace(torch.ones(3, 5), 2, projections=loaded)
+
+
+def test_a_bare_pickle_is_refused_without_a_warning(tmp_path):
+    (tmp_path / "a.pt").write_bytes(pickle.dumps({"x": print}, protocol=4))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with pytest.raises(BadFile, match="never unpickled"):
+            weights.load(str(tmp_path / "a.pt"))
+    assert [str(warning.message) for warning in heard] == []
