@@ -76,10 +76,59 @@ def test_what_the_article_lacks_comes_from_options(capsys, folder):
 
 
 @pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("--x", "x.csv"), 0),
+        (("--heads", "1"), 0),
+        (("--heads", "2"), 2),
+        (("--mask", "full"), 0),
+        (("--mask", "causal"), 1),
+        (("--mask", "window:1,1"), 0),
+        (("--mask", "window:0,0"), 1),
+        (("--mask", "mask.csv"), 0),
+        (("--scale", "0.70710678"), 0),
+        (("--scale", "1"), 1),
+        (("--weights", "weights.safetensors"), 0),
+    ],
+)
+def test_every_option(capsys, folder, words, status):
+    import torch
+    from safetensors.torch import save_file
+
+    (folder / "x.csv").write_text("1.0,0.0\n0.0,1.0\n", encoding="utf-8")
+    (folder / "mask.csv").write_text("1,1\n1,1\n", encoding="utf-8")
+    eye = torch.eye(2)
+    save_file(
+        {"in_proj_weight": torch.cat([eye] * 3), "out_proj.weight": eye},
+        folder / "weights.safetensors",
+    )
+    found, _, err = run(capsys, "right.md", *words)
+    assert (found, "Traceback" in err) == (status, False)
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "json")])
+def test_where_nothing_is_checked_there_is_no_tick(capsys, folder, words):
+    (folder / "empty.md").write_text("X = [[1.0, 2.0], [0.5, 1.5]]\n", encoding="utf-8")
+    status, out, err = run(capsys, "empty.md", *words)
+    assert (status, out) == (2, "")
+    assert "empty.md: nothing could be checked" in err
+    assert err.count("\n") == 1
+
+
+def test_an_input_that_does_not_fit_checks_nothing(capsys, folder):
+    (folder / "x.csv").write_text("1.0,0.0,2.0\n0.0,1.0,3.0\n4.0,1.0,3.0\n", encoding="utf-8")
+    (folder / "bare.md").write_text("Softmax: [[0.67, 0.33], [0.33, 0.67]]", encoding="utf-8")
+    status, _, err = run(capsys, "bare.md", "--x", "x.csv")
+    assert status == 2
+    assert "nothing could be checked" in err
+    assert "4 could not be matched" in err
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("missing.md",), "FILE: expected a readable text file"),
-        ((".",), "FILE: expected a readable text file"),
+        (("missing.md",), "missing.md: expected a readable text file"),
+        ((".",), "expected a readable text file, got an error ("),
         (("binary.md",), "UTF-8 or GB18030"),
         (("right.md", "--x", "x.pkl"), "unknown file type"),
         (("right.md", "--heads", "3"), "heads"),
@@ -97,6 +146,43 @@ def test_unusable_is_status_2_and_one_line(capsys, folder, words, said):
     assert said in err
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+def test_the_standard_input_is_read(capsys, monkeypatch):
+    import io
+
+    for word, text, status in (("-", RIGHT, 0), ("/dev/stdin", WRONG, 1)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        found, out, _ = run(capsys, word)
+        assert (found, "stdin: " in out) == (status, True)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b" " * 1_000_001)))
+    status, _, err = run(capsys, "-")
+    assert (status, "stdin: expected at most 1000000 bytes" in err) == (2, True)
+
+
+def test_what_is_no_regular_file_is_refused(capsys, folder):
+    import os
+
+    os.mkfifo(folder / "pipe")
+    status, _, err = run(capsys, "pipe")
+    assert status == 2
+    assert "pipe: expected a readable text file, got an error (not a regular file)" in err
+
+
+@pytest.mark.parametrize("number", ["1e99999", "1e999", "-3e400", "2 × 10^{999}", "1e300"])
+def test_huge_numbers_are_refused_by_name(capsys, folder, number):
+    (folder / "huge.md").write_text(f"One head\nX = [[{number}, 2], [3, 4]]", encoding="utf-8")
+    status, out, err = run(capsys, "huge.md")
+    assert (status, out) == (2, "")
+    assert "huge.md: line 2: expected numbers below 1e280" in err
+
+
+def test_messages_name_the_file(capsys, folder):
+    (folder / "none.md").write_text("nothing", encoding="utf-8")
+    for lang in ("en", "zh"):
+        _, _, err = run(capsys, "none.md", "--lang", lang)
+        assert "none.md" in err
+        assert "FILE:" not in err
 
 
 def test_the_article_is_escaped_in_the_page(capsys, folder):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.reporting import Destination, options
+from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.explain.article import Options
+    from headwise.explain.article import Options, Report
     from headwise.masks import Mask
 
 SUMMARY = Text(
@@ -19,11 +20,13 @@ SUMMARY = Text(
 )
 
 _HELP = Text(
-    "Reads FILE (Markdown, LaTeX, HTML tables, lists or prints of arrays), takes the input, the "
-    "heads and the weights from it or from the options, computes everything again, and lists each "
+    "Reads FILE, or - for the standard input (Markdown, LaTeX, HTML tables, lists or prints of "
+    "arrays), takes the input, the heads and the weights from it or from the options, computes "
+    "everything again, and lists each "
     "number that is wrong at the precision it is printed at. Exit status: 0 nothing wrong, "
     "1 something wrong, 2 the file cannot be used.",
-    "读取 FILE（Markdown、LaTeX、HTML 表格、列表或数组打印），从文中或选项取得输入、头数和权重，"
+    "读取 FILE，- 表示标准输入（Markdown、LaTeX、HTML 表格、列表或数组打印），"
+    "从文中或选项取得输入、头数和权重，"
     "重新计算，并列出每个在其印刷精度上有误的数。退出状态：0 没有错误，1 有错误，2 文件无法使用。",
 )
 
@@ -87,16 +90,30 @@ def _options(lang: Lang) -> list[click.Parameter]:
 
 def _run(asked: Asked, lang: Lang) -> int:
     from headwise.cli import FOUND_WRONG
-    from headwise.document.plain import clean
     from headwise.explain.article import check, read_article
     from headwise.explain.article.report import as_json, document
+    from headwise.explain.article.source import title
 
-    destination = Destination(asked.format, asked.output, lang)
+    read = (asked.file, asked.x, asked.weights, asked.mask)
+    destination = Destination(asked.format, asked.output, lang, inputs=read)
     destination.check()
     article = read_article(asked.file)
-    report = check(article, _given(asked), source=clean(asked.file.name))
+    report = check(article, _given(asked), source=title(asked.file))
+    if not report.checked and not report.findings:
+        raise _nothing(report)
     destination.write(lambda: document(report), lambda: as_json(report))
     return FOUND_WRONG if report.findings else 0
+
+
+def _nothing(report: "Report") -> BadFile:
+    left = report.open
+    return BadFile(
+        f"{report.source}: nothing could be checked: no printed number stands for a quantity of "
+        f"this computation, {left} could not be matched; check --x, --heads and --weights, or "
+        'name each array, as in "softmax = [..]"',
+        f"{report.source}：没有可检查的数：没有印出的数对应本计算中的量，{left} 个无法对应；"
+        "请检查 --x、--heads 和 --weights，或给每个数组命名，例如“softmax = [..]”",
+    )
 
 
 def _given(asked: Asked) -> "Options":

@@ -247,3 +247,107 @@ def test_encodings(tmp_path, encoding):
     path = tmp_path / "a.md"
     path.write_bytes("单头，Ｘ＝［［１，２］，［３，４］］".encode(encoding))
     assert check(read_article(path)).checked == 0
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "MultiHead(X)",
+        "MHA(X, X, X)",
+        "MultiHeadAttention(X)",
+        "SelfAttention(X)",
+        "Attn(X)",
+        "Attention(X)",
+        "Attention(X, X, X)",
+        "多头(X)",
+        "多头注意力(X)",
+        "自注意力(X)",
+    ],
+)
+@pytest.mark.parametrize("frame", ["{} = {}", "$${} = {}$$", "The result is {} = {}"])
+def test_a_function_of_x_is_its_result(label, frame):
+    import torch
+
+    x = torch.tensor([[1.0, 2.0], [0.5, 1.5], [2.0, 0.5]], dtype=torch.float64)
+    right = (x @ x.T / 2**0.5).softmax(-1) @ x
+    printed = str([[f"{value:.2f}" for value in row] for row in right.tolist()]).replace("'", "")
+    tex = r"\mathrm{" + label.replace("(", "}(", 1) if "$" in frame else label
+    said = frame.format(tex, printed)
+    for text in (X + said, said + "\n\n" + X):
+        report = check(text)
+        assert (report.checked, report.findings, report.unmatched) == (6, (), ())
+    last = printed[-3]
+    wrong_text = said.replace(printed, printed[:-3] + str((int(last) + 3) % 10) + "]]")
+    assert ["output" in f.what.en for f in check(X + wrong_text).findings] == [True]
+
+
+TWO = "X = [[1.0, 2.0], [0.5, 1.5], [2.0, 0.5]]\nHead 2 scores: S_{01} = 3.00\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "GPT-3 has 96 heads. In our toy example we use 2 heads.",
+        "GPT-3 has 96 heads, d_model = 12288 and d_k = 128; in our toy example we use 2 heads.",
+        "BERT uses h = 12. Here, h = 2.",
+        "The original Transformer has 8 heads and d_model = 512. Two heads are enough for us.",
+        "GPT-3 有 96 个头。本例用 2 个头。",
+        "There are 3 ways and 7 heads in a hydra. h = 2",
+    ],
+)
+def test_the_heads_of_another_model_are_not_those_of_the_example(said):
+    for text in (f"{said}\n\n{TWO}", f"{TWO}\n{said}"):
+        report = check(text)
+        assert report.notes[0].en == "heads: 2"
+        assert wrong(report) == []
+
+
+def test_given_heads_outdo_what_the_article_says():
+    report = check("We use 7 heads.\n" + TWO, Options(heads=2))
+    assert (report.notes[0].en, report.findings) == ("heads: 2", ())
+
+
+def test_the_verdict_counts_what_could_not_be_matched():
+    from headwise.explain.article.report import verdict
+
+    said = X + "S_{01} = 3.5\nThe loss was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way."
+    report = check(said)
+    assert report.open == 5
+    assert verdict(report).en.endswith("nothing wrong, 1 numbers checked, 5 could not be matched")
+    assert verdict(report).zh.endswith("没有错误，共检查 1 个数，5 个无法对应")
+    assert "nothing was checked" in verdict(check(X)).en
+
+
+INPUT_TABLE = """One head. The input embeddings:
+
+| token | d1 | d2 |
+|---|---|---|
+| the | 1.0 | 0.5 |
+| cat | 0.2 | 1.1 |
+| key | 0.7 | 0.3 |
+
+"""
+SCORES = ("1.25 | 0.75 | 0.85", "0.75 | 1.25 | 0.47", "0.85 | 0.47 | 0.58")
+
+
+@pytest.mark.parametrize("caption", ["Scores:", "## Raw scores\n", "The scores before scaling"])
+@pytest.mark.parametrize("corner", ["", "query", r"query \ key", "token"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("the", "cat", "key"),
+        ("cat", "sat", "down"),
+        ("a", "value", "output"),
+        ("my", "key", "weights"),
+        ("query", "key", "value"),
+    ],
+)
+def test_words_in_the_margin_of_a_table_are_tokens(caption, corner, words):
+    head = f"| {corner} | {' | '.join(words)} |\n|---|---|---|---|\n"
+    rows = "".join(f"| {word} | {row} |\n" for word, row in zip(words, SCORES, strict=True))
+    text = f"{INPUT_TABLE}{caption}\n\n{head}{rows}"
+    report = check(text)
+    assert (report.checked, report.findings, report.unmatched) == (9, (), ())
+    report = check(text.replace("0.58", "0.57"))
+    assert [found.printed for found in report.findings] == ["0.57"]
+    assert "scores, row 2, column 2" in report.findings[0].what.en

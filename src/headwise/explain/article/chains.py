@@ -47,7 +47,7 @@ class Chain:
         cells = [cell for node in self.nodes for leaf in leaves(node) for cell in leaf.cells]
         lone = all(isinstance(node, Grid) and node.dims == 0 for node in self.nodes)
         return not self.nodes or (
-            lone and not self.related and all("." not in c.text for c in cells)
+            lone and not self.related and all("." not in c.text.removesuffix(".") for c in cells)
         )
 
 

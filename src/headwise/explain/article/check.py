@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from torch import Tensor
+
 from headwise.errors import BadFile
 from headwise.explain.article.arithmetic import consistent, value
 from headwise.explain.article.findings import Finding, Report, Unmatched
@@ -11,12 +13,13 @@ from headwise.explain.article.given import Options, Setup, setups
 from headwise.explain.article.labels import Bases, Hint, Ref
 from headwise.explain.article.match import MOST_NODES, Matcher, Reading
 from headwise.explain.article.nodes import Grid, Node, leaves
-from headwise.explain.article.settings import Settings, Stated, read_settings
+from headwise.explain.article.settings import Settings, read_settings
 from headwise.explain.article.source import evened
+from headwise.explain.article.spread import spread
 from headwise.explain.article.statements import Statement, is_empty, read_statements
 from headwise.explain.article.targets import Catalog
 from headwise.explain.article.working import Part, parts
-from headwise.explain.trace import trace
+from headwise.explain.trace import Projections, Trace, trace
 from headwise.lang import Text
 
 FINITE = ("Q", "K", "V", "score", "output")
@@ -55,11 +58,25 @@ def check(text: str, options: Options | None = None, *, source: str = "article")
         >>> [(f.printed, f.right, f.what.en) for f in check(said).findings]
         [('0.32', '0.33', 'head 1, softmax, row 1, column 0')]
     """
+    try:
+        return _checked(text, options or Options(), source)
+    except BadFile as error:
+        raise BadFile(
+            *(_with_name(said, source) for said in (error.text.en, error.text.zh))
+        ) from None
+
+
+def _with_name(said: str, source: str) -> str:
+    """A message about the file, with the file's name."""
+    return source + said[4:] if said.startswith(("FILE:", "FILE：")) else said
+
+
+def _checked(text: str, options: Options, source: str) -> Report:
     flat = evened(text)
     statements = read_statements(flat)
     settings = read_settings(flat)
     best: _Outcome | None = None
-    for setup in setups(statements, settings, options or Options()):
+    for setup in setups(statements, settings, options):
         for outcome in _outcomes(setup, statements):
             if best is None or outcome.cost < best.cost:
                 best = outcome
@@ -77,15 +94,19 @@ def check(text: str, options: Options | None = None, *, source: str = "article")
 
 def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
     """The article read under every way to count heads and rows that its indices leave open."""
-    found = trace(
-        setup.x, setup.heads, projections=setup.projections, mask=setup.mask, scale=setup.scale
-    )
+
+    def run(x: Tensor, projections: Projections) -> Trace:
+        return trace(x, setup.heads, projections=projections, mask=setup.mask, scale=setup.scale)
+
+    given = setup.x, setup.projections
+    found = run(*given)
     if not all(bool(q.values.isfinite().all()) for q in found.quantities if q.key in FINITE):
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down",
             "X：数之间的乘积应为有限值，收到的数过大；请缩小实例",
         )
-    catalog = Catalog(found, hidden=setup.hidden)
+    slack = spread(run, given, setup.upper or given)
+    catalog = Catalog(found, hidden=setup.hidden, slack=slack)
     bases = _bases(statements, setup.heads, len(setup.x))
     for head, row, bracket in product(*bases):
         yield _run(statements, catalog, setup, Bases(head, row, bracket))
@@ -150,7 +171,7 @@ def _judge(found: Iterable[Part], findings: dict[int, Finding], checked: set[int
                 if cell is None or cell.start in checked:
                     continue
                 checked.add(cell.start)
-                if not cell.right(exact):
+                if not cell.right(exact, target.off(i, j)):
                     findings[cell.start] = Finding(
                         cell.line, cell.start, cell.text, cell.corrected(exact), target.name(i, j)
                     )
@@ -200,7 +221,8 @@ def _count(
         cells = [cell for leaf in leaves(node) for cell in leaf.cells]
         if any(cell.start not in checked for cell in cells) and _matters(node):
             shown = _shown(node)
-            unmatched.append(Unmatched(cells[0].line, shown, _why(statement)))
+            left = sum(cell.start not in checked for cell in cells)
+            unmatched.append(Unmatched(cells[0].line, shown, _why(statement), left))
 
 
 ARITHMETIC = Text("arithmetic of the line", "本行的算术")
@@ -209,7 +231,11 @@ ARITHMETIC = Text("arithmetic of the line", "本行的算术")
 def _matters(node: Node) -> bool:
     """Whether an expression holds numbers that a computation gives: not sizes or indices."""
     grids = leaves(node)
-    decimal = any("." in cell.text or "%" in cell.text for grid in grids for cell in grid.cells)
+    decimal = any(
+        "." in (cell.text if grid.dims else cell.text.removesuffix(".")) or "%" in cell.text
+        for grid in grids
+        for cell in grid.cells
+    )
     return decimal or any(grid.dims == 2 for grid in grids)
 
 
@@ -232,14 +258,13 @@ def _contradictions(settings: Settings, setup: Setup) -> dict[int, Finding]:
     wanted = (
         (settings.model, setup.x.shape[1], Text("columns of X", "X 的列数")),
         (settings.key, setup.projections.q.shape[0] // setup.heads, Text("head dim", "头的维度")),
-        (settings.count, setup.heads, Text("number of heads", "头数")),
     )
     found: dict[int, Finding] = {}
-    for stated, right, what in wanted:
+    for sizes, right, what in wanted:
         hidden = what.en == "columns of X" and "x" in setup.hidden
-        if isinstance(stated, Stated) and stated.value != right and not hidden:
-            finding = Finding(stated.line, stated.start, stated.text, str(right), what)
-            found[stated.start] = finding
+        if sizes and not hidden and all(stated.value != right for stated in sizes):
+            first = sizes[0]
+            found[first.start] = Finding(first.line, first.start, first.text, str(right), what)
     return found
 
 

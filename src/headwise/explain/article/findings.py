@@ -26,11 +26,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A printed array that stands for nothing clear: it was not checked."""
+    """A printed array of ``count`` numbers that stands for nothing clear: it was not checked."""
 
     line: int
     text: str
     why: Text
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,8 @@ class Report:
     findings: tuple[Finding, ...]
     unmatched: tuple[Unmatched, ...]
     notes: tuple[Text, ...]
+
+    @property
+    def open(self) -> int:
+        """How many printed numbers could not be matched."""
+        return sum(each.count for each in self.unmatched)

@@ -5,6 +5,7 @@ open question gives several set-ups; the one under which most of the article is 
 and said.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from headwise.errors import BadFile
 from headwise.explain.article.nodes import Grid
 from headwise.explain.article.numbers import BLOCKED
 from headwise.explain.article.settings import Settings
+from headwise.explain.article.spread import rounded, upper
 from headwise.explain.article.statements import Statement
 from headwise.explain.article.weights import Given, projections
 from headwise.explain.trace import Projections
@@ -49,6 +51,8 @@ class Setup:
         inputs: offsets of the printed numbers that were taken as given.
         hidden: quantities that the article can't mean.
         notes: what was taken, in words.
+        upper: input and projections, each entry half a step up where it is printed rounded; None
+            where all are exact.
     """
 
     x: Tensor
@@ -59,6 +63,7 @@ class Setup:
     inputs: frozenset[int] = frozenset()
     hidden: tuple[str, ...] = ()
     notes: tuple[Text, ...] = field(default=())
+    upper: tuple[Tensor, Projections] | None = None
 
 
 def setups(statements: list[Statement], settings: Settings, options: Options) -> list[Setup]:
@@ -94,29 +99,74 @@ def _bounded(setup: Setup) -> None:
 
 
 def _inputs(statements: list[Statement], settings: Settings, options: Options) -> Iterable[Setup]:
-    x, used, note = _x(statements, options)
+    grids, used, note = _x(statements, options)
+    x = None if grids is None else [row for grid in grids for row in grid.values]
     given = Given.of(statements)
-    heads = _heads(settings, options, given)
+    top = given.raised()
+    heads = _heads(settings, options, given, _width(x, options))
     if x is not None:
         tensor = torch.tensor(x, dtype=torch.float64) if options.x is None else options.x
-        for weights, told in _weights(given, tensor, heads, options):
-            inputs = used | given.used
-            yield Setup(tensor, heads, weights, inputs=inputs, notes=(note, *told))
+        high = tensor if options.x is not None else _upper(grids or [])
+        both = zip(
+            _weights(given, tensor, heads, options),
+            _weights(top, tensor, heads, options),
+            strict=True,
+        )
+        doubt = _doubt(*(grids or []), *(given.grids if options.projections is None else ()))
+        for (weights, told), (above, _) in both:
+            yield Setup(
+                tensor,
+                heads,
+                weights,
+                inputs=used | given.used,
+                notes=(note, *told, *doubt),
+                upper=(high, above) if doubt else None,
+            )
     direct = None if options.x is not None or given.weights else given.direct(heads)
     if direct is not None and not (x is not None and settings.identity):
         tensor, weights, cells = direct
+        raised = top.direct(heads)
+        doubt = _doubt(*given.values.values(), *given.grids)
         yield Setup(
             tensor,
             heads,
             weights,
             inputs=used | cells,
             hidden=("x", "W_q", "W_k", "W_v"),
-            notes=(Text("Q, K and V are taken as given", "Q、K、V 视为已给定"),),
+            notes=(Text("Q, K and V are taken as given", "Q、K、V 视为已给定"), *doubt),
+            upper=raised[:2] if raised is not None and doubt else None,
         )
 
 
-def _heads(settings: Settings, options: Options, given: Given) -> int:
-    return options.heads or settings.heads or given.heads or 1
+def _upper(grids: list[Grid]) -> Tensor:
+    return torch.tensor([row for grid in grids for row in upper(grid)], dtype=torch.float64)
+
+
+def _doubt(*grids: Grid) -> tuple[Text, ...]:
+    """What is said where given numbers are printed rounded."""
+    steps = [min(c.step for c in grid.cells if c.step) for grid in grids if rounded(grid)]
+    if not steps:
+        return ()
+    places = round(-math.log10(max(steps)))
+    return (
+        Text(
+            f"the given numbers are rounded to {places} decimals; "
+            "differences that this explains are not reported",
+            f"给定的数四舍五入到 {places} 位小数；由此可解释的差异不列出",
+        ),
+    )
+
+
+def _heads(settings: Settings, options: Options, given: Given, width: int | None) -> int:
+    if given.weights:
+        width = None  # the heads divide the columns of W, which need not be those of X
+    return options.heads or settings.heads(width) or given.heads or 1
+
+
+def _width(x: list[list[float]] | None, options: Options) -> int | None:
+    if options.x is not None:
+        return options.x.shape[1]
+    return len(x[0]) if x else None
 
 
 def _weights(
@@ -133,8 +183,8 @@ def _weights(
 
 def _x(
     statements: list[Statement], options: Options
-) -> tuple[list[list[float]] | None, frozenset[int], Text]:
-    """The input, the offsets of its numbers, and where it is from."""
+) -> tuple[list[Grid] | None, frozenset[int], Text]:
+    """The rows of the input, the offsets of its numbers, and where it is from."""
     if options.x is not None:
         return [], frozenset(), Text("X from the options", "X 来自选项")
     best: tuple[int, Grid] | None = None
@@ -152,7 +202,7 @@ def _x(
     line = cells[0].line
     size = f"{len(values)}×{len(values[0])}"
     note = Text(f"X ({size}) from line {line}", f"X（{size}）取自第 {line} 行")
-    return values, frozenset(cell.start for cell in cells), note
+    return grids, frozenset(cell.start for cell in cells), note
 
 
 def _matrix(statement: Statement) -> Grid | None:

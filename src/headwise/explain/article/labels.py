@@ -13,6 +13,7 @@ from headwise.explain.article.phrases import (
     ORDINALS,
     ROW,
     WORDS,
+    called,
     composite,
     plain,
     weight_named,
@@ -127,19 +128,36 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
         (Ref(number=1, kind='index'), Ref(number=1, kind='ordinal'))
     """
     flat = plain(text[-LONGEST:])
+    result, bare = called(flat)
+    formula = composite(flat) or result
+    if formula:
+        return _formula(flat, formula, prose=prose)
+    return _named(bare, prose=prose)
+
+
+def _named(flat: str, *, prose: bool) -> Hint:
+    """What a label that is no formula says."""
     hint = _words(flat)
     symbols = list(_SYMBOL.finditer(flat))
     weight = _weights(symbols)
-    if weight is not None and not prose and not composite(flat):
+    if weight is not None and not prose:
         return weight
     named = weight_named(flat)
     if named:
         return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
     found = combined([_symbol(m, flat, prose) for m in symbols])
-    keys = composite(flat) or _meet(found.keys, hint.keys)
+    keys = _meet(found.keys, hint.keys)
+    return replace(replace(found, keys=keys).filled(hint), keys=keys)
+
+
+def _formula(flat: str, keys: tuple[str, ...], *, prose: bool) -> Hint:
+    """What a formula or a function of symbols says."""
+    hint = _words(flat)
+    named = weight_named(flat)
+    if named:
+        return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
+    found = combined([_symbol(m, flat, prose) for m in _SYMBOL.finditer(flat)])
     whole = replace(replace(found, keys=keys).filled(hint), keys=keys)
-    if not composite(flat):
-        return whole
     dots = re.findall(r"q_<?([0-9]{1,2})>?[^A-Za-z0-9]{1,6}k_<?([0-9]{1,2})>?", flat)
     if keys[0] in ("score", "scaled") and dots:
         row, column = (Ref(int(number)) for number in dots[0])

@@ -61,6 +61,8 @@ class _Cutter:
             blank = i > 0 and self.tokens[i - 1].kind == "newline"
             if not self.display or blank:
                 self._close()
+        elif token.kind == "row" and self.current and self.current[0].kind == "pipe":
+            pass  # the corner of a table, as in | query \\ key |
         elif token.kind in ("row", "display"):
             opens = token.text in ("$$", "\\[") and not self.display
             if token.kind == "row" or not opens:

@@ -5,6 +5,7 @@ that the label allows, one in which every number is right is preferred. Where no
 clear the array is not matched at all.
 """
 
+import re
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,6 +27,8 @@ MOST_READINGS = 100_000
 
 MOST_NODES = 64
 """How many things may be said to be equal in one chain."""
+
+_SIZE = re.compile(r"(?<![A-Za-z])[hHnN][\s$`*)}]{0,4}$")
 
 _WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
 
@@ -79,7 +82,7 @@ class Matcher:
             return None
         keys = self._keys(statement)
         lone = main.dims == 0 and all(isinstance(node, Grid) for node in nodes)
-        if lone and not keys and not _said_keys(statement):
+        if lone and (_is_size(statement, main) or not (keys or _said_keys(statement))):
             return None
         readings = [
             reading
@@ -240,6 +243,12 @@ class Matcher:
 def _matrix_index(hint: Hint, target: Target) -> Ref | None:
     """The index of Q_1 in the line before a matrix is its head."""
     return hint.either if target.dims == 2 else None
+
+
+def _is_size(statement: Statement, main: Grid) -> bool:
+    """Whether a whole number is stated of a bare h or n: a size, not an entry."""
+    whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
+    return whole and bool(_SIZE.search(" ".join(statement.chain.labels)))
 
 
 def _said_keys(statement: Statement) -> bool:

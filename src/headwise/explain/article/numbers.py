@@ -4,8 +4,13 @@ import math
 import re
 from dataclasses import dataclass
 
+from headwise.errors import BadFile
+
 NOISE = 1e-9
 """The share of a value that float64 arithmetic may add to half a printed step."""
+
+MOST_POWER = 280
+"""The largest power of ten that is read; 25 digits before it still make a finite number."""
 
 BLOCKED = -1e4
 """A printed score at or below this stands for minus infinity, as in masks written with -1e9."""
@@ -41,13 +46,16 @@ class Printed:
     line: int
     start: int
 
-    def right(self, exact: float) -> bool:
-        """Whether this is the exact value rounded to the printed step; a tie may go either way."""
+    def right(self, exact: float, slack: float = 0.0) -> bool:
+        """Whether this is the exact value rounded to the printed step; a tie may go either way.
+
+        ``slack`` is how far the exact value may be off, as its inputs were printed rounded.
+        """
         if math.isinf(exact):
             return self.value == exact or (exact < 0 and self.value <= BLOCKED)
         if math.isinf(self.value):
             return False
-        return abs(self.value - exact) <= self.step / 2 + NOISE * max(1.0, abs(exact))
+        return abs(self.value - exact) <= slack + self.step / 2 + NOISE * max(1.0, abs(exact))
 
     def corrected(self, exact: float) -> str:
         """The exact value written as this number is written."""
@@ -76,6 +84,9 @@ def _after(form: re.Match[str]) -> str:
 def printed(text: str, line: int, start: int) -> Printed:
     """Read one number token.
 
+    Raises:
+        BadFile: if its power of ten is above `MOST_POWER`.
+
     Example:
         >>> printed("37.6%", 1, 0).right(0.3764)
         True
@@ -87,5 +98,11 @@ def printed(text: str, line: int, start: int) -> Printed:
         return Printed(text, -math.inf, 0.0, line, start)
     places = len(form["part"] or "")
     power = int(form["e"] or 0) + int(form["ten"] or 0) - (2 if form["percent"] else 0)
+    if power > MOST_POWER:
+        raise BadFile(
+            f"FILE: line {line}: expected numbers below 1e{MOST_POWER}, got '{text[:40]}'; "
+            "scale the example down",
+            f"FILE：第 {line} 行：数应小于 1e{MOST_POWER}，收到 '{text[:40]}'；请缩小实例",
+        )
     digits = float(f"{form['sign']}{form['whole'] or 0}.{form['part'] or 0}e{power}")
     return Printed(text, digits, 10.0 ** (power - places), line, start)

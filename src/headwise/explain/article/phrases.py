@@ -79,6 +79,35 @@ def weight_named(flat: str) -> str:
     return ""
 
 
+_CALL = re.compile(
+    r"(?<![A-Za-z\u3400-\u9fff])(?!(?:print|array|tensor|matrix|input|embed\w*)\()"
+    r"(?P<name>[A-Za-z][A-Za-z_]{1,30}|[\u3400-\u9fff]{1,8}) ?"
+    r"\((?P<given>[A-Za-z][A-Za-z0-9_^<>]{0,12}(?:, ?[A-Za-z][A-Za-z0-9_^<>]{0,12}){0,5})\)",
+    re.IGNORECASE,
+)
+_CHINESE = (
+    (re.compile(r"多头|自注意力|注意力层"), ("output", "concat")),
+    (re.compile(r"注意力"), ("head", "output", "concat")),
+)
+
+
+def called(flat: str) -> tuple[tuple[str, ...], str]:
+    """What a call such as ``多头(X)`` gives, and the label without what calls are given.
+
+    Example:
+        >>> called("多头(X)"), called("f(X)"), called("LayerNorm(X)")
+        ((('output', 'concat'), '多头'), ((), 'f(X)'), ((), 'LayerNorm'))
+    """
+    match = _CALL.search(flat)
+    if match is None:
+        return (), flat
+    known = (keys for pattern, keys in _CHINESE if pattern.search(match["name"]))
+    spaced = flat[match.end("name")] == " "
+    if spaced and not composite(match.group()):
+        return (), flat
+    return next(known, ()), _CALL.sub(lambda m: m["name"], flat)
+
+
 _FORMULAS = tuple(
     (re.compile(source), keys)
     for source, keys in (
@@ -86,6 +115,9 @@ _FORMULAS = tuple(
         (r"(?i:concat|\bcat)\W?\(", ("concat",)),
         (r"(?i:softmax)(?:_<?\w{1,6}>?)?[(\[].{0,120}[)\]].{0,3}[Vv](?![a-z])", ("head",)),
         (r"(?i:softmax)", ("softmax",)),
+        (r"(?i:multi-?_?heads?(?:_?self)?(?:_?att(?:entio)?n)?|mh_?s?a)\(", ("output", "concat")),
+        (r"(?i:self-?_?att(?:entio)?n|attn|atten)\(", ("output", "head", "concat")),
+        (r"(?i:attention)\([^(),]{1,40}\)", ("head", "output", "concat")),
         (r"Attention\(", ("head",)),
         (
             r"[Qq][^A-Za-z·]{0,16}·?[Kk][^A-Za-z]{0,16}(?:\^<?T>?|\.T|ᵀ)?[^A-Za-z]{0,8}[/√]",

@@ -14,21 +14,21 @@ TITLE = Text("Check of a worked example", "计算实例检查")
 
 def verdict(report: Report) -> Text:
     """The result in one sentence."""
-    wrong, checked = len(report.findings), report.checked
+    wrong, checked, left = len(report.findings), report.checked, report.open
+    en = f"{checked} numbers checked" + (f", {left} could not be matched" if left else "")
+    zh = f"共检查 {checked} 个数" + (f"，{left} 个无法对应" if left else "")
     if wrong:
         return Text(
-            f"{report.source}: {wrong} wrong, {checked} numbers checked",
-            f"{report.source}：{wrong} 处错误，共检查 {checked} 个数",
+            f"{report.source}: {wrong} wrong, {en}", f"{report.source}：{wrong} 处错误，{zh}"
         )
-    return Text(
-        f"{report.source}: nothing wrong, {checked} numbers checked",
-        f"{report.source}：没有错误，共检查 {checked} 个数",
-    )
+    if not checked:
+        return Text(f"{report.source}: nothing was checked", f"{report.source}：没有检查任何数")
+    return Text(f"{report.source}: nothing wrong, {en}", f"{report.source}：没有错误，{zh}")
 
 
 def document(report: Report) -> Document:
     """The report for a person: verdict, what is wrong, what was not checked, what was assumed."""
-    blocks: list[Block] = [Notice(not report.findings, verdict(report))]
+    blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
     if report.findings:
         blocks += [Heading(Text("Wrong", "错误")), _findings(report)]
     if report.unmatched:

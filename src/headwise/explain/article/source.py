@@ -1,6 +1,10 @@
 """An article's file as text. The file is somebody else's: bounded, and never trusted."""
 
+import errno
+import os
 import re
+import stat
+import sys
 from pathlib import Path
 
 from headwise.errors import BadFile
@@ -21,25 +25,48 @@ _LOWERED = frozenset("₀₁₂₃₄₅₆₇₈₉")
 def read_article(path: Path) -> str:
     """The text of an article in UTF-8 (with or without a mark), UTF-16 with a mark, or GB18030.
 
+    ``-`` is the standard input.
+
     Raises:
         BadFile: if it cannot be opened, is too long, is binary, or is in another encoding.
     """
+    name = title(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
+        raw = sys.stdin.buffer.read(MOST_BYTES + 1) if is_input(path) else _bytes(path)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise BadFile(
-            f"FILE: expected a readable text file, got '{path.name}' ({why}); check the path",
-            f"FILE：应为可读的文本文件，'{path.name}' 无法读取（{why}）；请检查路径",
+            f"{name}: expected a readable text file, got an error ({why}); check the path",
+            f"{name}：应为可读的文本文件，无法读取（{why}）；请检查路径",
         ) from None
     if len(raw) > MOST_BYTES:
         raise BadFile(
-            f"FILE: expected at most {MOST_BYTES} bytes, '{path.name}' is longer; "
+            f"{name}: expected at most {MOST_BYTES} bytes, it is longer; "
             "cut out the worked example",
-            f"FILE：最多 {MOST_BYTES} 字节，'{path.name}' 更长；请截取其中的计算实例",
+            f"{name}：最多 {MOST_BYTES} 字节，该文件更长；请截取其中的计算实例",
         )
-    return _decoded(raw, path.name)
+    return _decoded(raw, name)
+
+
+def is_input(path: Path) -> bool:
+    """Whether a path stands for the standard input: ``-`` or ``/dev/stdin``."""
+    return str(path) in ("-", "/dev/stdin")
+
+
+def title(path: Path) -> str:
+    """What an article is called in messages and reports."""
+    from headwise.document.plain import clean
+
+    return "stdin" if is_input(path) else clean(path.name or str(path))
+
+
+def _bytes(path: Path) -> bytes:
+    """The first bytes of a regular file; a pipe without a writer would block for ever."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file.read(MOST_BYTES + 1)
 
 
 def _decoded(raw: bytes, name: str) -> str:
@@ -52,8 +79,8 @@ def _decoded(raw: bytes, name: str) -> str:
         if not any(mark in text for mark in "\0\x01\x02\x03\x04"):
             return text.replace("\r\n", "\n").replace("\r", "\n")
     raise BadFile(
-        f"FILE: expected text in UTF-8 or GB18030, '{name}' is neither; save it as UTF-8",
-        f"FILE：应为 UTF-8 或 GB18030 文本，'{name}' 都不是；请另存为 UTF-8",
+        f"{name}: expected text in UTF-8 or GB18030, it is neither; save it as UTF-8",
+        f"{name}：应为 UTF-8 或 GB18030 文本，该文件都不是；请另存为 UTF-8",
     )
 
 

@@ -50,7 +50,7 @@ def read_statements(text: str) -> list[Statement]:
     found: list[Statement] = []
     for group in with_arrays(cut(text)):
         if len(group) > 1:
-            said, made = table_chains(group, text)
+            said, made = table_chains(group, text, named=any(h.keys for h in place.around()))
         else:
             said, made = _said(group[0], text), chains(group[0], text)
         if group[0].heading:

@@ -1,5 +1,7 @@
 """Tables of Markdown and HTML, and plain rows of numbers, read as the arrays they are."""
 
+import re
+
 from headwise.explain.article.chains import Chain
 from headwise.explain.article.expression import Reader
 from headwise.explain.article.lines import Line, is_array_row
@@ -34,8 +36,12 @@ def _is_row(line: Line) -> bool:
     return line.count("pipe") >= 2 or line.tokens[0].kind == "pipe"
 
 
-def table_chains(lines: list[Line], text: str) -> tuple[str, list[Chain]]:
-    """What a table says in words, and its arrays as chains."""
+def table_chains(lines: list[Line], text: str, *, named: bool = False) -> tuple[str, list[Chain]]:
+    """What a table says in words, and its arrays as chains.
+
+    ``named`` says that a caption or a heading tells what the whole table is: then words in its
+    margins are tokens, though one may be "cat" or "key".
+    """
     if not _is_row(lines[0]):
         rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]
         return "", [Chain(lines[0].tokens[0].line, nodes=[Grid(tuple(rows), 2)], related=True)]
@@ -44,7 +50,7 @@ def table_chains(lines: list[Line], text: str) -> tuple[str, list[Chain]]:
     titles = [_said(cell, text) for cell in head]
     labelled = bool(body) and all(row and _cell(row[0]) is None for row in body)
     if body and _is_title(head, body):
-        return " ".join(titles), _with_titles(titles, body, text, labelled)
+        return " ".join(titles), _with_titles(titles, body, text, labelled, named)
     return "", _matrix([row[labelled:] for row in rows_], lines[0].tokens[0].line, "")
 
 
@@ -84,20 +90,44 @@ def _cell(tokens: list[Token]) -> Cell:
     return None
 
 
-def _with_titles(titles: list[str], body: list[Row], text: str, labelled: bool) -> list[Chain]:
+def _with_titles(
+    titles: list[str], body: list[Row], text: str, labelled: bool, named: bool
+) -> list[Chain]:
     """Columns that each name a quantity, rows that each name one, or a matrix with labels."""
     from headwise.explain.article.labels import read_label
 
-    named = [read_label(title).keys for title in titles]
-    if len({keys[0] for keys in named[labelled:] if keys}) > 1:
+    above = [read_label(title).keys for title in titles]
+    names = [_said(row[0], text) for row in body] if labelled else []
+    square = len(names) > 1 and names == titles[1 : len(names) + 1]
+    words = square or _are_tokens(names, named)
+    columns = [keys[0] for keys in above[labelled:] if keys]
+    few = named and 2 * len(columns) <= len(above) - labelled
+    if len(set(columns)) > 1 and not square and not few:
         return _columns(titles, body)
-    if labelled and any(read_label(_said(row[0], text)).keys for row in body):
+    if labelled and not words and any(read_label(name).keys for name in names):
         return [chain for row in body for chain in _pair(row, titles, text)]
     if labelled and any(_array(cell) for row in body for cell in row[1:]):
         return [chain for row in body for chain in _pair(row, titles, text)]
     start = body[0][0][0].line if body[0] and body[0][0] else 0
-    corner = titles[0] if labelled and named and named[0] else ""
+    corner = titles[0] if labelled and above and above[0] else ""
+    if words and above[0] and above[0][0].lower() in ("q", "k", "x"):
+        corner = ""  # it says what the rows are, not what the table holds
     return _matrix([row[labelled:] for row in body], start, corner)
+
+
+_WORD = re.compile(r"[\W_]{0,3}[A-Za-z\u3400-\u9fff'-]+[\W_]{0,3}")
+
+
+def _are_tokens(names: list[str], named: bool) -> bool:
+    """Whether words in the first column are tokens of a sequence, not names of quantities.
+
+    They are where the table as a whole is named and some of the words name nothing.
+    """
+    from headwise.explain.article.labels import read_label
+
+    plain = [bool(_WORD.fullmatch(name)) and len(name) > 1 for name in names]
+    ours = [bool(read_label(name).keys) for name in names]
+    return named and bool(names) and all(plain) and not all(ours)
 
 
 def _columns(titles: list[str], body: list[Row]) -> list[Chain]:

@@ -1,7 +1,7 @@
 """What a printed array may stand for: a matrix of the computation, or a part of one."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -38,6 +38,7 @@ class Target:
         turned: whether it is transposed.
         role: in what it is used, or None where it is stated by itself.
         label: its name where it is none of the trace's quantities.
+        slack: how far each of the values may be off, as the input is printed rounded; empty for 0.
     """
 
     key: str
@@ -49,6 +50,11 @@ class Target:
     turned: bool = False
     role: Text | None = None
     label: Text | None = None
+    slack: Rows = field(default_factory=list)
+
+    def off(self, i: int, j: int) -> float:
+        """The slack of the value at (i, j)."""
+        return self.slack[i][j] if self.slack else 0.0
 
     def name(self, i: int, j: int) -> Text:
         """What the number at (i, j) of the printed array is: "head 1, softmax, row 0, column 2"."""
@@ -68,10 +74,23 @@ class Target:
         return Text(", ".join(en), "，".join(zh))
 
 
+def off(a: Target, b: Target, n: int) -> float:
+    """How far the product of an entry and the n-th value of a row may be off."""
+    x, y = a.values[0][0], b.values[0][n]
+    return abs(x) * b.off(0, n) + abs(y) * a.off(0, 0) + a.off(0, 0) * b.off(0, n)
+
+
 class Catalog:
     """Every matrix of one trace, as plain lists."""
 
-    def __init__(self, trace: Trace, *, hidden: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        hidden: tuple[str, ...] = (),
+        slack: dict[Place, Rows] | None = None,
+    ) -> None:
+        self.slack = slack or {}
         self.heads, self.scale = trace.heads, trace.scale
         self.tables: dict[Place, Rows] = {
             (quantity.key, quantity.head): quantity.values.tolist()
@@ -95,20 +114,25 @@ class Catalog:
         """All of a matrix."""
         rows = self.tables[place]
         values = [list(column) for column in zip(*rows, strict=True)] if turned else rows
-        return Target(*place, None, None, values, 2, turned, role)
+        slack = self.slack.get(place, [])
+        slack = [list(column) for column in zip(*slack, strict=True)] if turned else slack
+        return Target(*place, None, None, values, 2, turned, role, slack=slack)
 
     def row(self, place: Place, i: int, role: Text | None = None) -> Target:
         """One row of a matrix."""
-        return Target(*place, i, None, [self.tables[place][i]], 1, role=role)
+        slack = [self.slack[place][i]] if place in self.slack else []
+        return Target(*place, i, None, [self.tables[place][i]], 1, role=role, slack=slack)
 
     def column(self, place: Place, j: int, role: Text | None = None) -> Target:
         """One column of a matrix."""
         values = [[row[j] for row in self.tables[place]]]
-        return Target(*place, None, j, values, 1, role=role)
+        slack = [[row[j] for row in self.slack[place]]] if place in self.slack else []
+        return Target(*place, None, j, values, 1, role=role, slack=slack)
 
     def cell(self, place: Place, i: int, j: int, role: Text | None = None) -> Target:
         """One entry of a matrix."""
-        return Target(*place, i, j, [[self.tables[place][i][j]]], 0, role=role)
+        slack = [[self.slack[place][i][j]]] if place in self.slack else []
+        return Target(*place, i, j, [[self.tables[place][i][j]]], 0, role=role, slack=slack)
 
     def factors(self, target: Target) -> tuple[Place, Place] | None:
         """The two matrices whose product a target is; the keys are taken transposed."""
@@ -129,7 +153,9 @@ class Catalog:
             for i, weights in enumerate(self.tables["softmax", head]):
                 for j, weight in enumerate(weights):
                     row = [weight * value for value in values[j]]
-                    yield Target("term", head, i, j, [row], 1, label=_TERM)
+                    a, b = self.cell(("softmax", head), i, j), self.row(("v", head), j)
+                    slack = [[off(a, b, n) for n in range(len(row))]] if self.slack else []
+                    yield Target("term", head, i, j, [row], 1, label=_TERM, slack=slack)
 
     def fitting(self, grid: Grid, keys: tuple[str, ...], *, columns: bool) -> Iterator[Target]:
         """Every target of a grid's shape; columns and transposes only where they are asked for."""

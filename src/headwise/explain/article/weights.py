@@ -1,13 +1,14 @@
 """The projections that an article gives, as `torch.nn.Linear` would hold them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from headwise.errors import BadFile
 from headwise.explain.article.nodes import Grid
+from headwise.explain.article.spread import upper
 from headwise.explain.article.statements import Statement
 from headwise.explain.trace import Projections
 from headwise.lang import Text
@@ -66,9 +67,19 @@ class Given:
         return len({head for name, head in self.weights if head is not None and name != "out"})
 
     @property
+    def grids(self) -> list[Grid]:
+        """Every matrix of weights and biases."""
+        return [*self.weights.values(), *self.biases.values()]
+
+    def raised(self) -> "Given":
+        """The same, each number half a step up where its matrix is printed rounded."""
+        tables = (self.weights, self.biases, self.values)
+        return Given(*({place: _raised(grid) for place, grid in t.items()} for t in tables))
+
+    @property
     def used(self) -> frozenset[int]:
         """The offsets of all numbers of weights and biases."""
-        return _offsets([*self.weights.values(), *self.biases.values()])
+        return _offsets(self.grids)
 
     def direct(self, heads: int) -> tuple[Tensor, Projections, frozenset[int]] | None:
         """An input and projections that give exactly the Q, K and V stated; None if one lacks."""
@@ -94,6 +105,15 @@ class Given:
         if len(own) != heads or len({len(grid.rows) for grid in own}) != 1:
             return None, frozenset()
         return torch.cat([_tensor(grid) for grid in own], 1), _offsets(own)
+
+
+def _raised(grid: Grid) -> Grid:
+    rows = zip(grid.rows, upper(grid), strict=True)
+    cells = tuple(
+        tuple(replace(c, value=v) for c, v in zip(row, values, strict=True) if c is not None)
+        for row, values in rows
+    )
+    return replace(grid, rows=cells)
 
 
 def _offsets(grids: Iterable[Grid]) -> frozenset[int]:

@@ -3,8 +3,9 @@
 import math
 from dataclasses import replace
 
+from headwise.explain.article.arithmetic import Value
 from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
-from headwise.explain.article.targets import Catalog, Target
+from headwise.explain.article.targets import Catalog, Target, off
 from headwise.lang import Text
 
 Part = tuple[Grid, Target]
@@ -19,9 +20,9 @@ def wrong(grid: Grid, target: Target) -> int | None:
     if not fits(grid, target):
         return None
     return sum(
-        not cell.right(exact)
-        for row, values in zip(grid.rows, target.values, strict=True)
-        for cell, exact in zip(row, values, strict=True)
+        not cell.right(exact, target.off(i, j))
+        for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True))
+        for j, (cell, exact) in enumerate(zip(row, values, strict=True))
         if cell is not None
     )
 
@@ -136,35 +137,42 @@ def _exponentials(node: Quotient, target: Target, catalog: Catalog) -> list[Part
         return []
     row = catalog.tables[key][target.row]
     exact = [math.exp(value) for value in row]
+    whole = catalog.row(key, target.row)
+    slack = [exact[j] * math.expm1(whole.off(0, j)) for j in range(len(row))]
     shown = [j for j, value in enumerate(row) if value > -math.inf]
     shown = list(range(len(row))) if len(terms) == len(row) else shown
     found: list[Part] = []
     for j, (_, term) in zip(shown, terms, strict=False) if len(terms) == len(shown) else ():
-        found += _power(term, catalog.cell(key, target.row, j, ARGUMENT), exact[j], catalog)
+        found += _power(
+            term, catalog.cell(key, target.row, j, ARGUMENT), (exact[j], slack[j]), catalog
+        )
     if isinstance(node.below, Grid):
-        found += _derived(node.below, target, sum(exact), Text("sum of exp", "指数之和"))
+        found += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
     if target.column is not None:
         cell = catalog.cell(key, target.row, target.column, ARGUMENT)
-        found += _power(node.above, cell, exact[target.column], catalog)
+        found += _power(node.above, cell, (exact[target.column], slack[target.column]), catalog)
     elif isinstance(node.above, Grid) and node.above.dims == 1:
-        values = replace(target, values=[exact], role=None, label=_EXP)
+        values = replace(target, values=[exact], role=None, label=_EXP, slack=[slack])
         found += parts(node.above, values, catalog)
     return found
 
 
 _EXP = Text("exp of the scaled score", "缩放得分的指数")
+_EXP_SUM = Text("sum of exp", "指数之和")
 
 
-def _power(node: Node, cell: Target, exact: float, catalog: Catalog) -> list[Part]:
+def _power(node: Node, cell: Target, exact: Value, catalog: Catalog) -> list[Part]:
     if isinstance(node, Apply) and node.name == "exp" and len(node.args) == 1:
         return parts(node.args[0], cell, catalog)
     return _derived(node, cell, exact, _EXP) if isinstance(node, Grid) else []
 
 
-def _derived(grid: Grid, target: Target, value: float, label: Text) -> list[Part]:
+def _derived(grid: Grid, target: Target, exact: Value, label: Text) -> list[Part]:
     if grid.dims != 0:
         return []
-    return [(grid, replace(target, values=[[value]], dims=0, role=None, label=label))]
+    values, slack = [[exact[0]]], [[exact[1]]]
+    made = replace(target, values=values, dims=0, role=None, label=label, slack=slack)
+    return [(grid, made)]
 
 
 def _matrices(node: Product, target: Target, catalog: Catalog) -> list[Part]:
@@ -241,7 +249,8 @@ def _term(term: Node, sign: int, n: int, target: Target, catalog: Catalog) -> li
     label = Text(
         f"term {n} of the sum for {_what(target).en}", f"{_what(target).zh}求和的第 {n} 项"
     )
-    return parts(term, replace(b, values=values, role=None, label=label), catalog)
+    slack = [[off(a, b, n) for n in range(len(values[0]))]] if b.slack or a.slack else []
+    return parts(term, replace(b, values=values, role=None, label=label, slack=slack), catalog)
 
 
 def _orders(term: Product, a: Target, b: Target, sign: int, catalog: Catalog) -> list[list[Part]]:
