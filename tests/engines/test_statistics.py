@@ -104,6 +104,18 @@ def test_many_blocks_have_the_gradients_of_every_position(position, groups, smal
         accept(got, near, exact)
 
 
+def test_gradients_of_many_blocks_are_summed_exactly_in_half_precision(monkeypatch):
+    """A sum of 523 numbers in bfloat16 stops growing long before its end."""
+    monkeypatch.setattr(rows, "AT_ONCE", 1)
+    monkeypatch.setattr(rows, "FEWEST", 1)
+    inputs = tensors(523, 3, batch=1, dtype=torch.bfloat16)
+    call = Call.of(*inputs)
+    results = rows.run(call), reference(call, torch.bfloat16), reference(call)
+    found = (torch.autograd.grad(result.output.sum(), inputs) for result in results)
+    for got, near, exact in zip(*found, strict=True):
+        accept(got, near, exact)
+
+
 def asked_of(engine, mask, position=None):
     """The output and every statistic of an engine, as a function of q, k and v."""
 
@@ -137,10 +149,10 @@ def test_a_weight_that_vanishes_has_an_entropy_and_a_finite_gradient(engine):
 def test_a_nan_in_a_key_is_seen_and_one_in_padding_is_not(engine):
     q, k, v = (t.detach() for t in tensors(7, 7, dtype=torch.float32))
     clean = engine.run(Call.of(q, k, v, mask=hw.padding([6, 6]), need=WORDS))
-    k[:, :, 6] = torch.nan
+    k[:, :, 6] = v[:, :, 6] = torch.nan
     dirty = engine.run(Call.of(q, k, v, mask=hw.padding([6, 6]), need=WORDS))
     shown = engine.run(Call.of(q, k, v, need=WORDS))
-    for word in WORDS:
+    for word in ("output", *WORDS):
         assert torch.equal(getattr(clean, word), getattr(dirty, word))
         assert getattr(shown, word).isnan().all()
 
@@ -216,6 +228,20 @@ def test_case_42_nothing_of_the_size_of_the_weights_is_made(mask, position, monk
         result = hw.attend(q, k, v, mask=mask, position=position, need=NEEDS[1:], engine="rows")
         (result.output.sum() + result.entropy.sum()).backward()
     assert 0 < most.numbers < HEADS * length * length // 4
+
+
+def test_what_is_kept_for_the_backward_pass_is_not_the_weights():
+    q, k, v = tensors(257, 263, dtype=torch.float32)
+    kept = {}
+    for engine in (rows, eager):
+        numbers = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda saved, numbers=numbers: numbers.append(saved.numel()) or saved,
+            lambda saved: saved,
+        ):
+            engine.run(Call.of(q, k, v, mask=hw.causal(), need=WORDS))
+        kept[engine] = sum(numbers)
+    assert kept[rows] < 2 * HEADS * 257 * 263 < kept[eager]
 
 
 def test_memory_is_that_of_one_block_however_long_the_call():
