@@ -93,7 +93,7 @@ def _run(asked: Asked, lang: Lang) -> int:
             "target: expected either TARGET or --self-test; write path/to/file.py:Name",
             "target：应给出 TARGET 或 --self-test 之一；写法为 路径/文件.py:名称",
         )
-    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination = reporting.Destination(asked.format, asked.output, lang, inputs=(asked.target,))
     destination.check()
     with _one_thread():
         good, document, data = _tested(lang) if asked.self_test else _verified(asked, lang)
