@@ -75,7 +75,7 @@ def _items(line: Line, text: str) -> list[Item]:
     while i < len(tokens):
         token = tokens[i]
         node, after = (None, i)
-        if token.kind in _STARTS and not _part_of_name(tokens, i):
+        if (token.kind in _STARTS or token.text == "√") and not _part_of_name(tokens, i):
             node, after = reader.node(i, len(tokens))
         kind = "node" if node is not None else _kind(token)
         if token.text in (".", "!", "?") and not token.spaced and _ends(tokens, i):

@@ -5,6 +5,7 @@ that the label allows, one in which every number is right is preferred. Where no
 clear the array is not matched at all.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from itertools import islice
@@ -28,7 +29,8 @@ MOST_READINGS = 100_000
 MOST_NODES = 64
 """How many things may be said to be equal in one chain."""
 
-_SIZE = re.compile(r"(?<![A-Za-z])[hHnN][\s$`*)}]{0,4}$")
+_SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
+_TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
 
 _WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
 
@@ -81,8 +83,11 @@ class Matcher:
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
         keys = self._keys(statement)
+        if main.dims == 0 and _is_size(statement, main):
+            return None
         lone = main.dims == 0 and all(isinstance(node, Grid) for node in nodes)
-        if lone and (_is_size(statement, main) or not (keys or _said_keys(statement))):
+        blocked = any(cell.value == -math.inf for cell in main.cells)
+        if lone and not keys and (blocked or not _said_keys(statement)):
             return None
         readings = [
             reading
@@ -246,9 +251,13 @@ def _matrix_index(hint: Hint, target: Target) -> Ref | None:
 
 
 def _is_size(statement: Statement, main: Grid) -> bool:
-    """Whether a whole number is stated of a bare h or n: a size, not an entry."""
+    """Whether a number stated of a bare letter is a size, as of h or n, or a sum, as of Z.
+
+    An entry would have an index.
+    """
     whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
-    return whole and bool(_SIZE.search(" ".join(statement.chain.labels)))
+    label = " ".join(statement.chain.labels)
+    return bool(_TOTAL.search(label)) or (whole and bool(_SIZE.search(label)))
 
 
 def _said_keys(statement: Statement) -> bool:

@@ -26,6 +26,13 @@ _RULES = (
     ("begin", r"\\begin\s{0,3}\{[A-Za-z]{1,16}\*?\}(?:\{[lcr| ]{1,40}\})?"),
     ("end", r"\\end\s{0,3}\{[A-Za-z]{1,16}\*?\}"),
     ("row", rf"\\\\(?:\[[0-9.]{{1,6}}\s?[a-z]{{2}}\])?|\\(?=\s|$)|\\(?:cr|tabularnewline){_CUT}"),
+    (
+        "skip_length",
+        (
+            r"(?:\\(?:hang|par)indent\s{0,2}=\s{0,2})?\d{1,6}(?:\.\d{1,6})?(?:em|ex|cm|mm|pt|px)"
+            r"(?![A-Za-z0-9])|\\(?:raggedright|noindent|allowbreak|par)(?![A-Za-z])"
+        ),
+    ),
     ("display", r"\$\$|\\\[|\\\]"),
     (
         "rel",
@@ -98,7 +105,7 @@ def scan(text: str) -> list[Token]:
     spaced, sign = True, -1
     for match in _SCAN.finditer(text):
         kind, start = match.lastgroup or "text", match.start()
-        if kind in ("space", "skip"):
+        if kind in ("space", "skip", "skip_length"):
             spaced, sign = True, -1
             continue
         if kind == "op" and _is_sign(text, match, found, spaced):
