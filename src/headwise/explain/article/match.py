@@ -87,7 +87,9 @@ class Matcher:
             return None
         lone = main.dims == 0 and all(isinstance(node, Grid) for node in nodes)
         blocked = any(cell.value == -math.inf for cell in main.cells)
-        if lone and not keys and (blocked or not _said_keys(statement)):
+        if lone and blocked and not {"score", "scaled", "masked"} & set(keys):
+            return None
+        if lone and not keys and not _said_keys(statement):
             return None
         readings = [
             reading
