@@ -8,6 +8,7 @@ from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.hidden import without_hidden
 from headwise.engines.statistics import measured
 from headwise.lang import Text
+from headwise.masks import full
 from headwise.shapes import Allowed
 
 NAME = "eager"
@@ -29,8 +30,10 @@ def run(call: Call) -> Result:
     bias = call.bias()
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    scores, blind = masked(scores, allowed)
-    weights = scores.softmax(-1).masked_fill(blind, 0.0)
+    every = call.mask == full() and call.frame.keys > 0  # nothing is hidden, no row is blind
+    scores, blind = (scores, None) if every else masked(scores, allowed)
+    weights = scores.softmax(-1)
+    weights = weights if blind is None else weights.masked_fill(blind, 0.0)
     dropped = F.dropout(weights, call.dropout) if call.dropout else weights
     mixed = grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
     added = call.position.values(dropped.to(v.dtype), *call.places())
@@ -54,9 +57,10 @@ def grouped(rows: Tensor, shared: Tensor, group: int) -> Tensor:
 def masked(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:
     """Scores with -inf where not allowed, and which rows are blind; those get 0, to stay finite."""
     blind = ~allowed.any(-1, keepdim=True)
-    return scores.masked_fill(~allowed, -torch.inf).masked_fill(blind, 0.0), blind
+    return torch.where(allowed, scores, torch.where(blind, 0.0, -torch.inf)), blind
 
 
-def logsumexp(scores: Tensor, blind: Tensor) -> Tensor:
+def logsumexp(scores: Tensor, blind: Tensor | None) -> Tensor:
     """The logsumexp of each row of what `masked` gives, -inf where blind."""
-    return scores.logsumexp(-1).masked_fill(blind[..., 0], -torch.inf)
+    sums = scores.logsumexp(-1)
+    return sums if blind is None else sums.masked_fill(blind[..., 0], -torch.inf)
