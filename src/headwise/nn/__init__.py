@@ -1,6 +1,14 @@
-"""Modules: attention with its projections."""
+"""Modules: attention with its projections, and what it remembers between calls."""
 
 from headwise.nn.attention import MultiheadAttention
+from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.init import INITS
 
-__all__ = ["INITS", "MultiheadAttention"]
+__all__ = [
+    "INITS",
+    "GrowingCache",
+    "KVCache",
+    "MultiheadAttention",
+    "SlidingCache",
+    "StaticCache",
+]

@@ -1,0 +1,302 @@
+"""Keys and values of tokens that were seen before, so that a new token is projected alone.
+
+    GrowingCache    all of them
+    StaticCache     all of them, in memory that is taken once
+    SlidingCache    the last ones, and the first few (attention sinks): bounded for ever
+
+A cache belongs to one attention of one model. It holds keys before a position turns them; the
+attention then counts positions from the first key held, the last new query standing at the last
+key, so that masks and relative positions agree with the whole sequence.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadType, BadValue
+from headwise.masks.checks import whole
+
+_ROOM = ("give the longest sequence you will meet", "请给出会遇到的最长序列")
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """What the new queries of a call may look at, the new keys being last.
+
+    Attributes:
+        k: (B, G, S, D).
+        v: (B, G, S, Dv).
+        real: (B, S), False on padding; None where there is none.
+    """
+
+    k: Tensor
+    v: Tensor
+    real: Tensor | None
+
+
+class KVCache(ABC):
+    """Keys and values of earlier calls.
+
+    Attributes:
+        seen: how many tokens came in all, so that the next one has this number.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._held: Held | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens are held."""
+        return 0 if self._held is None else self._held.k.shape[2]
+
+    def extend(self, k: Tensor, v: Tensor, real: Tensor | None = None) -> Held:
+        """What is held and what is new; the new tokens are then held as well.
+
+        Args:
+            k: the new keys (B, G, n, D).
+            v: the new values (B, G, n, Dv).
+            real: (B, n), False on padding, whose keys nobody sees; None means all are real.
+
+        Raises:
+            BadValue: if sizes differ from those held, or the cache is full.
+        """
+        _check(k, v, real, self._held)
+        held = self._extended(k, v, real)
+        self.seen += k.shape[2]
+        return held
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.seen, self._held = 0, None
+
+    def reorder(self, index: Tensor) -> None:
+        """Let sample number i go on from sample index[i], as a beam search needs it.
+
+        Args:
+            index: integers (B',), each below B.
+
+        Raises:
+            BadType, BadValue: if it is no such tensor.
+        """
+        if self._held is None:
+            return
+        held, batch = self._held, self._held.k.shape[0]
+        _check_index(index, batch)
+        real = None if held.real is None else held.real.index_select(0, index)
+        self._reordered(held, index, real)
+
+    @abstractmethod
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
+        """What `extend` gives, being held from now on as far as the cache goes."""
+
+    def _reordered(self, held: Held, index: Tensor, real: Tensor | None) -> None:
+        self._held = Held(held.k.index_select(0, index), held.v.index_select(0, index), real)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<{self.length} of {self.seen} tokens held>)"
+
+
+class GrowingCache(KVCache):
+    """Keeps every token. The only one that gradients flow through.
+
+    Example:
+        >>> cache, token = GrowingCache(), torch.zeros(1, 2, 1, 4)
+        >>> for _ in range(3):
+        ...     held = cache.extend(token, token)
+        >>> held.k.shape
+        torch.Size([1, 2, 3, 4])
+    """
+
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
+        self._held = _joined(self._held, k, v, real)
+        return self._held
+
+
+class StaticCache(KVCache):
+    """Keeps every token up to a number known before, in memory that is taken once.
+
+    Args:
+        max_length: how many tokens it can hold.
+
+    Raises:
+        BadType, BadValue: if max_length is no integer of at least 1; when called, if the tokens
+            are too many, or if a gradient is wanted, which would need older contents back.
+
+    Example:
+        >>> cache, token = StaticCache(5), torch.zeros(1, 2, 1, 4)
+        >>> held = cache.extend(token, token)
+        >>> held.k.shape, cache.length
+        (torch.Size([1, 2, 1, 4]), 1)
+    """
+
+    def __init__(self, max_length: int) -> None:
+        super().__init__()
+        whole("StaticCache", "max_length", max_length, 1, _ROOM)
+        self.max_length = max_length
+        self._k: Tensor | None = None
+        self._v: Tensor | None = None
+
+    def reset(self) -> None:
+        super().reset()
+        self._k = self._v = None
+
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
+        first, last = self.length, self.length + k.shape[2]
+        self._refuse(last, torch.is_grad_enabled() and (k.requires_grad or v.requires_grad))
+        if self._k is None or self._v is None:
+            self._k, self._v = _room(k, self.max_length), _room(v, self.max_length)
+        self._k[:, :, first:last] = k.detach()
+        self._v[:, :, first:last] = v.detach()
+        old = None if self._held is None else self._held.real
+        known = _joined_real(old, first, real, k)
+        self._held = Held(self._k[:, :, :last], self._v[:, :, :last], known)
+        return self._held
+
+    def _refuse(self, wanted: int, learns: bool) -> None:
+        if wanted > self.max_length:
+            raise BadValue(
+                f"StaticCache: holds max_length={self.max_length} tokens, got {wanted}; make it "
+                "larger, reset() it, or use SlidingCache(length)",
+                f"StaticCache：最多容纳 max_length={self.max_length} 个词元，收到 {wanted} 个；"
+                "请设得更大、调用 reset()，或用 SlidingCache(length)",
+            )
+        if learns:
+            raise BadValue(
+                "StaticCache: k and v want a gradient, which memory written again cannot give; "
+                "use torch.no_grad(), or GrowingCache()",
+                "StaticCache：k 和 v 需要梯度，而重复写入的内存给不出梯度；"
+                "请用 torch.no_grad()，或改用 GrowingCache()",
+            )
+
+    def _reordered(self, held: Held, index: Tensor, real: Tensor | None) -> None:
+        if self._k is None or self._v is None:
+            return
+        self._k, self._v = self._k.index_select(0, index), self._v.index_select(0, index)
+        last = held.k.shape[2]
+        self._held = Held(self._k[:, :, :last], self._v[:, :, :last], real)
+
+
+class SlidingCache(KVCache):
+    """Keeps the last tokens, and the first few for ever: its memory is bounded.
+
+    A call sees what is held and all its new tokens; with a mask that reaches no further back than
+    ``length``, such as ``causal() & window(length, 0)``, the result is that of the whole sequence.
+    Between the sinks and the last tokens no gap is counted: a relative position sees the sinks
+    where they stand in the cache, as in the paper.
+
+    Args:
+        length: how many of the last tokens are kept, at least 1.
+        sinks: how many of the first are kept beside them.
+
+    Raises:
+        BadType, BadValue: if one is no integer, or too small.
+
+    Source: Xiao et al. 2023 (StreamingLLM), section 3.2.
+
+    Example:
+        >>> cache = SlidingCache(3, sinks=1)
+        >>> held = cache.extend(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+        >>> held.k.shape[2], cache.length, cache.seen
+        (7, 4, 7)
+    """
+
+    def __init__(self, length: int, *, sinks: int = 0) -> None:
+        super().__init__()
+        whole(
+            "SlidingCache",
+            "length",
+            length,
+            1,
+            ("1023 goes with window(1023, 0)", "1023 对应 window(1023, 0)"),
+        )
+        whole("SlidingCache", "sinks", sinks, 0, ("0 keeps none, 4 is usual", "0 表示不留，常取 4"))
+        self.size, self.sinks = length, sinks
+
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
+        every = _joined(self._held, k, v, real)
+        self._held = self._kept(every)
+        return every
+
+    def _kept(self, every: Held) -> Held:
+        if every.k.shape[2] <= self.sinks + self.size:
+            return every
+        k, v = (self._ends(t, 2) for t in (every.k, every.v))
+        return Held(k, v, None if every.real is None else self._ends(every.real, 1))
+
+    def _ends(self, rows: Tensor, axis: int) -> Tensor:
+        """Its first and its last rows, copied, so that the others are let go."""
+        tokens = rows.shape[axis]
+        first = rows.narrow(axis, 0, self.sinks)
+        return torch.cat((first, rows.narrow(axis, tokens - self.size, self.size)), axis)
+
+
+def _joined(held: Held | None, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
+    if held is None:
+        return Held(k, v, real)
+    known = _joined_real(held.real, held.k.shape[2], real, k)
+    return Held(torch.cat((held.k, k), 2), torch.cat((held.v, v), 2), known)
+
+
+def _joined_real(old: Tensor | None, before: int, new: Tensor | None, k: Tensor) -> Tensor | None:
+    """Which keys are real, of ``before`` old ones and the new."""
+    if old is None and new is None:
+        return None
+    batch = k.shape[0]
+    parts = ((old, before), (new, k.shape[2]))
+    rows = (
+        torch.ones(batch, size, dtype=torch.bool, device=k.device) if part is None else part
+        for part, size in parts
+    )
+    return torch.cat(tuple(rows), 1)
+
+
+def _room(like: Tensor, length: int) -> Tensor:
+    batch, groups, _, dim = like.shape
+    return like.new_zeros(batch, groups, length, dim)
+
+
+def _check(k: Tensor, v: Tensor, real: Tensor | None, held: Held | None) -> None:
+    shapes = f"k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
+        raise BadValue(
+            f"k, v: expected (B, G, n, D) and (B, G, n, Dv), got {shapes}",
+            f"k, v：应为 (B, G, n, D) 和 (B, G, n, Dv)，收到 {shapes}",
+        )
+    if real is not None and (real.dtype != torch.bool or real.shape != (k.shape[0], k.shape[2])):
+        raise BadValue(
+            f"real: expected booleans (B, n) = {(k.shape[0], k.shape[2])}, True on real tokens, "
+            f"got {real.dtype} {tuple(real.shape)}",
+            f"real：应为布尔张量 (B, n) = {(k.shape[0], k.shape[2])}，真实词元为 True，"
+            f"收到 {real.dtype} {tuple(real.shape)}",
+        )
+    if held is None:
+        return
+    for name, new, old in (("k", k, held.k), ("v", v, held.v)):
+        same = (new.shape[:2], new.shape[3], new.dtype, new.device)
+        if same != (old.shape[:2], old.shape[3], old.dtype, old.device):
+            raise BadValue(
+                f"{name}: the cache holds {old.dtype} {tuple(old.shape)} on {old.device}, got "
+                f"{new.dtype} {tuple(new.shape)} on {new.device}; reset() it before another "
+                "sequence",
+                f"{name}：缓存中是 {old.dtype} {tuple(old.shape)}（{old.device}），收到 "
+                f"{new.dtype} {tuple(new.shape)}（{new.device}）；换序列前请调用 reset()",
+            )
+
+
+def _check_index(index: Tensor, batch: int) -> None:
+    integers = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+    if not integers or index.dim() != 1:
+        raise BadType(
+            "index: expected integers (B,), the sample that each goes on from, got "
+            f"{tuple(index.shape) if isinstance(index, Tensor) else index!r}",
+            "index：应为整数张量 (B,)，表示各样本从哪个样本继续，收到 "
+            f"{tuple(index.shape) if isinstance(index, Tensor) else index!r}",
+        )
+    if bool(((index < 0) | (index >= batch)).any()):
+        raise BadValue(
+            f"index: the cache holds {batch} samples, numbered from 0, got {index.tolist()}",
+            f"index：缓存中有 {batch} 个样本，从 0 编号，收到 {index.tolist()}",
+        )
