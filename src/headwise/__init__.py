@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         strided,
         window,
     )
-    from headwise.nn import MultiheadAttention
+    from headwise.nn import MultiheadAttention, convert
     from headwise.planning import Plan, plan
     from headwise.positions import (
         ALiBi,
@@ -61,6 +61,7 @@ _HOME = {
     "attend": "headwise.attention",
     "block_sparse": "headwise.masks",
     "causal": "headwise.masks",
+    "convert": "headwise.nn",
     "dilated": "headwise.masks",
     "documents": "headwise.masks",
     "fixed": "headwise.masks",
@@ -94,6 +95,7 @@ __all__ = [
     "attend",
     "block_sparse",
     "causal",
+    "convert",
     "dilated",
     "documents",
     "fixed",

@@ -2,13 +2,16 @@
 
 from headwise.nn.attention import MultiheadAttention
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
+from headwise.nn.conversion import Conversion, convert
 from headwise.nn.init import INITS
 
 __all__ = [
     "INITS",
+    "Conversion",
     "GrowingCache",
     "KVCache",
     "MultiheadAttention",
     "SlidingCache",
     "StaticCache",
+    "convert",
 ]

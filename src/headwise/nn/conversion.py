@@ -1,0 +1,259 @@
+"""A model's attention exchanged for headwise's, and back, with the same weights."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+
+from headwise.attention import AUTO
+from headwise.errors import BadType, one_of
+from headwise.lang import Text
+from headwise.masks import Mask
+from headwise.nn.attention import MultiheadAttention
+from headwise.nn.packing import NAMES
+
+LIBRARIES = ("headwise", "torch")
+"""Whose modules a model can be converted to."""
+
+ITSELF = "(the model itself)"
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` did.
+
+    Attributes:
+        model: the model; another object than was given only if it was itself an attention.
+        changed: names of the modules that were exchanged, as in ``named_modules()``.
+        left: names of attentions that stayed as they are, each with the reason.
+    """
+
+    model: nn.Module
+    changed: tuple[str, ...]
+    left: tuple[tuple[str, Text], ...]
+
+    def __str__(self) -> str:
+        changed = (f"  {name or ITSELF}" for name in self.changed)
+        left = (f"  {name or ITSELF}: {why.en}" for name, why in self.left)
+        counts = (f"{len(self.changed)} changed", f"{len(self.left)} left")
+        return "\n".join((counts[0], *changed, counts[1], *left))
+
+
+def convert(
+    model: nn.Module, *, to: str = "headwise", mask: Mask | None = None, engine: str = AUTO
+) -> Conversion:
+    """Exchange every `torch.nn.MultiheadAttention` of a model for headwise's, or back.
+
+    The model is changed in place; its outputs stay the same unless a mask is given, but for the
+    differences that ``docs/differences.md`` lists. Weights are copied, ``requires_grad`` and
+    training mode are kept, and one attention used in several places stays one. Parameters are new
+    objects: make the optimizer afterwards.
+
+    Args:
+        model: any module.
+        to: "headwise" or "torch".
+        mask: for "headwise", a mask that holds in every converted attention from now on.
+        engine: for "headwise", which engine runs them, as in `headwise.attend`.
+
+    Returns:
+        The model and what was done to it; print it to read it.
+
+    Raises:
+        BadType, BadValue: if an argument is wrong.
+
+    Example:
+        >>> import headwise as hw
+        >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        >>> done = hw.convert(encoder, mask=hw.window(2, 2))
+        >>> done.changed, type(encoder.self_attn).__module__
+        (('self_attn',), 'headwise.nn.attention')
+        >>> print(hw.convert(encoder, to="torch"))
+        0 changed
+        1 left
+          self_attn: PyTorch's module has no mask of its own
+    """
+    if not isinstance(model, nn.Module):
+        raise BadType(
+            f"model: expected a torch.nn.Module, got {type(model).__name__}",
+            f"model：应为 torch.nn.Module，收到 {type(model).__name__}",
+        )
+    if to not in LIBRARIES:
+        raise one_of("to", to, LIBRARIES)
+    wanted = nn.MultiheadAttention if to == "headwise" else MultiheadAttention
+    shared = _shared(model)
+    made: dict[nn.Module, nn.Module] = {}
+    changed, left = list[str](), list[tuple[str, Text]]()
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if not isinstance(module, wanted):
+            continue
+        reason = _reason(module, shared)
+        if reason is not None:
+            left.append((name, reason))
+            continue
+        if module not in made:
+            made[module] = _made(module, mask, engine)
+        changed.append(name)
+        model = _put(model, name, made[module])
+    return Conversion(model, tuple(changed), tuple(left))
+
+
+def _made(module: nn.Module, mask: Mask | None, engine: str) -> nn.Module:
+    if isinstance(module, MultiheadAttention):
+        return _theirs(module)
+    return _ours(cast("nn.MultiheadAttention", module), mask, engine)
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
+    """The model with a module in a place of it."""
+    if not name:
+        return module
+    owner, _, last = name.rpartition(".")
+    setattr(model.get_submodule(owner), last, module)
+    return model
+
+
+def _shared(model: nn.Module) -> set[int]:
+    """Parameters that more than one module holds, by identity."""
+    owners: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    return {number for number, count in owners.items() if count > 1}
+
+
+def _reason(module: nn.Module, shared: set[int]) -> Text | None:
+    """Why an attention cannot be exchanged, or None."""
+    if type(module) not in (nn.MultiheadAttention, MultiheadAttention):
+        name = type(module).__name__
+        return Text(
+            f"{name} is a class of its own, and may compute otherwise",
+            f"{name} 是自定义的类，计算可能不同",
+        )
+    if any(getattr(each, hooks) for each in module.modules() for hooks in HOOKS):
+        return Text(
+            "it has hooks, which would be lost; convert first, then register them",
+            "它带有钩子，转换会丢失；请先转换，再注册钩子",
+        )
+    if any(id(parameter) in shared for parameter in module.parameters()):
+        return Text(
+            "it shares a parameter with another module, and would no longer",
+            "它与另一个模块共享参数，转换后将不再共享",
+        )
+    return _beyond(module) if isinstance(module, MultiheadAttention) else None
+
+
+def _beyond(module: MultiheadAttention) -> Text | None:
+    """What a module of headwise has and PyTorch's has not, or None."""
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    plain = all(type(getattr(module, name)) is nn.Linear for name in names)
+    shared = module.num_kv_heads != module.num_heads
+    rules = (
+        (
+            module.mask is not None,
+            Text("PyTorch's module has no mask of its own", "PyTorch 的模块没有自带的掩码"),
+        ),
+        (
+            module.position is not None,
+            Text("PyTorch's module has no position", "PyTorch 的模块没有位置编码"),
+        ),
+        (
+            not plain,
+            Text("a projection is no plain nn.Linear", "有投影不是普通的 nn.Linear"),
+        ),
+        (
+            shared or module.rows[0] != module.embed_dim,
+            Text(
+                "PyTorch's heads fill embed_dim and share no keys",
+                "PyTorch 的各头正好占满 embed_dim，且不共享键",
+            ),
+        ),
+        (
+            plain and _differ(module),
+            Text(
+                "PyTorch packs q, k and v, and here some are frozen and others not",
+                "PyTorch 把 q、k、v 合在一起，而这里有的冻结、有的没有",
+            ),
+        ),
+    )
+    return next((reason for holds, reason in rules if holds), None)
+
+
+def _differ(module: MultiheadAttention) -> bool:
+    """Whether parameters that PyTorch packs are not all frozen or all trained."""
+    kinds = ("weight", "bias") if module.packs else ("bias",)
+    return any(
+        len({p.requires_grad for p in _of(module, kind) if p is not None}) > 1 for kind in kinds
+    )
+
+
+def _of(module: MultiheadAttention, kind: str) -> list[nn.Parameter | None]:
+    return [getattr(getattr(module, name), kind) for name in NAMES]
+
+
+def _ours(module: nn.MultiheadAttention, mask: Mask | None, engine: str) -> MultiheadAttention:
+    weight = module.out_proj.weight
+    made = MultiheadAttention(
+        module.embed_dim,
+        module.num_heads,
+        module.dropout,
+        module.in_proj_bias is not None,
+        module.bias_k is not None,
+        module.add_zero_attn,
+        module.kdim,
+        module.vdim,
+        module.batch_first,
+        "meta",
+        weight.dtype,
+        mask=mask,
+        engine=engine,
+    )
+    _fill(made, module, weight.device)
+    packed = module.in_proj_weight
+    for name in NAMES:
+        projection = getattr(made, name)
+        source = getattr(module, f"{name}_weight") if packed is None else packed
+        projection.weight.requires_grad_(source.requires_grad)
+        if projection.bias is not None:
+            projection.bias.requires_grad_(module.in_proj_bias.requires_grad)
+    return made
+
+
+def _theirs(module: MultiheadAttention) -> nn.MultiheadAttention:
+    weight = module.out_proj.weight
+    made = nn.MultiheadAttention(
+        module.embed_dim,
+        module.num_heads,
+        module.dropout,
+        module.q_proj.bias is not None,
+        module.bias_k is not None,
+        module.add_zero_attn,
+        module.kdim,
+        module.vdim,
+        module.batch_first,
+        "meta",
+        weight.dtype,
+    )
+    _fill(made, module, weight.device)
+    if module.packs:
+        made.in_proj_weight.requires_grad_(module.q_proj.weight.requires_grad)
+    else:
+        for name in NAMES:
+            own = getattr(made, f"{name}_weight")
+            own.requires_grad_(getattr(module, name).weight.requires_grad)
+    if made.in_proj_bias is not None:
+        made.in_proj_bias.requires_grad_(module.q_proj.bias.requires_grad)
+    return made
+
+
+def _fill(made: nn.Module, source: nn.Module, device: torch.device) -> None:
+    """Weights and mode, and what both have by one name is trained or not; nothing is drawn."""
+    made.to_empty(device=device)
+    made.load_state_dict(source.state_dict())
+    made.train(source.training)
+    named = dict(source.named_parameters())
+    for name, parameter in made.named_parameters():
+        if name in named:
+            parameter.requires_grad_(named[name].requires_grad)
