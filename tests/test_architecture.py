@@ -171,7 +171,7 @@ def test_the_environment_changes_no_number(path):
             {"base", "checks", "expression", "layout", "sizes", "tiles"},
         ),
         ("positions", "headwise.positions:POSITIONS", {"base"}),
-        ("engines", "headwise.engines:ENGINES", {"hidden", "statistics"}),
+        ("engines", "headwise.engines:ENGINES", {"derivatives", "hidden", "sinks", "statistics"}),
         ("cli", "headwise.cli.words:WORDS", {"reporting", "screen", "words"}),
     ],
 )

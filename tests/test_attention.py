@@ -87,9 +87,9 @@ def test_a_plan_names_the_engine_the_reasons_and_the_cost():
 
 
 def test_a_plan_is_told_in_both_languages():
-    plan = hw.plan(*tensors(), need=["logsumexp"])
-    assert "not sdpa: it does not return logsumexp" in str(plan)
-    assert "未用 sdpa: 它不返回 logsumexp" in plan.describe("zh")
+    plan = hw.plan(*tensors(), need=["entropy"])
+    assert "not sdpa: it does not return entropy" in str(plan)
+    assert "未用 sdpa: 它不返回 entropy" in plan.describe("zh")
 
 
 def test_a_plan_chooses_what_attend_runs():

@@ -11,7 +11,7 @@ from headwise.errors import BadType, BadValue, one_of
 from headwise.masks import Mask, from_tensor, full
 from headwise.masks.base import Content
 from headwise.positions import NoPosition, Position, Stage
-from headwise.shapes import Allowed, Frame, Keys, Queries, Values
+from headwise.shapes import Allowed, Frame, Keys, Queries, Sinks, Values
 
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """What a caller may ask for beside the output."""
@@ -23,8 +23,10 @@ class Result:
 
     Attributes:
         output: (B, H, Lq, Dv).
-        weights: (B, H, Lq, Lk) before dropout, each row summing to 1, or 0 where blind; or None.
-        logsumexp: (B, H, Lq) of the masked scores, -inf where blind, float32 at least; or None.
+        weights: (B, H, Lq, Lk) before dropout, each row summing to 1, or 0 where blind; with sinks
+            to less than 1, the sink having the rest; or None.
+        logsumexp: (B, H, Lq) of the masked scores and, where there is one, of the head's sink; -inf
+            where blind without a sink; float32 at least; or None.
         entropy: (B, H, Lq), -Σ_j w log w of each query's weights in nats, 0 where blind; or None.
         received: (B, H, Lk), Σ_i w, the attention that a key gets from all queries together, in
             queries, a blind one giving 0; or None.
@@ -61,6 +63,7 @@ class Call:
     dropout: float
     frame: Frame
     need: frozenset[str]
+    sinks: Sinks | None = None
 
     @classmethod
     def of(
@@ -75,6 +78,7 @@ class Call:
         dropout: float = 0.0,
         offset: int | None = None,
         need: Collection[str] = (),
+        sinks: Tensor | None = None,
     ) -> "Call":
         """The validated call; the arguments are those of `headwise.attend`."""
         _check_tensors(q, k, v)
@@ -98,6 +102,7 @@ class Call:
             dropout=_dropout(dropout),
             frame=frame,
             need=_need(need),
+            sinks=_sinks(sinks, q),
         )
 
     @property
@@ -130,6 +135,16 @@ class Call:
         if fixed is None or moving is None:
             return moving if fixed is None else fixed
         return fixed + moving
+
+    def learns(self) -> bool:
+        """Whether what is added to the scaled scores wants a gradient."""
+        if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
+            return False
+        zero = torch.zeros((), dtype=torch.long, device=self.q.device)
+        first = zero + self.frame.offset
+        fixed = self.mask.bias(zero, zero, first, zero) if self.frame.keys else None
+        moving = self.position.bias(self.q[:, :, :1], first[None], first[None], self.scale)
+        return any(bias is not None and bias.requires_grad for bias in (fixed, moving))
 
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -257,6 +272,29 @@ def _need(need: Collection[str]) -> frozenset[str]:
         if word not in NEEDS:
             raise one_of("need", word, NEEDS)
     return frozenset(need)
+
+
+def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
+    if sinks is None:
+        return None
+    if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
+        got = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
+        raise BadType(
+            f"sinks: expected a floating point tensor (H,) or None, got {got}; "
+            f"torch.zeros({q.shape[1]}) is one whose logits are 0",
+            f"sinks：应为浮点张量 (H,) 或 None，收到 {got}；"
+            f"torch.zeros({q.shape[1]}) 表示 logit 全为 0",
+        )
+    if sinks.shape != q.shape[1:2] or sinks.device != q.device:
+        raise BadValue(
+            f"sinks: expected one logit a head, {(q.shape[1],)} on {q.device}, got "
+            f"{tuple(sinks.shape)} on {sinks.device}; use sinks.expand({q.shape[1]}) for one "
+            "logit for all",
+            f"sinks：每个头应有一个 logit，即 {q.device} 上的 {(q.shape[1],)}，收到 "
+            f"{sinks.device} 上的 {tuple(sinks.shape)}；各头共用一个时请用 "
+            f"sinks.expand({q.shape[1]})",
+        )
+    return sinks
 
 
 def softmax_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -28,6 +28,7 @@ Allowed = Bool[Tensor, "#b #h lq lk"]
 Queries = Float[Tensor, "b h lq d"]
 Keys = Float[Tensor, "b g lk d"]
 Values = Float[Tensor, "b g lk dv"]
+Sinks = Float[Tensor, "h"]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from headwise.call import Call, Result
 from headwise.engines import eager, flex, lsh, rows, sdpa, tiled
 from headwise.lang import Text
@@ -37,13 +39,17 @@ def _wins(engine: Engine, call: Call) -> bool:
 
     The tiled engine runs any pattern, but one that is dense or short is faster elsewhere, and so is
     an LSH mask whose chunks hold most keys; rows a few at a time are for what else a large call
-    needs.
+    needs. What is exported serves every length, so that no choice may hang on one.
     """
+    if torch.compiler.is_exporting():
+        return engine in (sdpa, eager)
     if engine is lsh:
         return lsh.pays(call)
     if engine is tiled:
         return tiled.pays(call)
-    return engine is not rows or rows.pays(call)
+    if engine is rows:  # the logsumexp alone comes with the output elsewhere
+        return rows.pays(call) and (call.need != {"logsumexp"} or bool(sdpa.why_not(call)))
+    return True
 
 
 __all__ = ["ENGINES", "Engine", "best"]

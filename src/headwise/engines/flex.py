@@ -39,6 +39,7 @@ def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
     rules = (
         (call.dropout > 0, Text("it has no dropout", "它没有 dropout")),
+        (call.sinks is not None, Text("it has no sinks", "它没有 sink")),
         (
             0 in (*call.q.shape, *call.k.shape, *call.v.shape),
             Text("a size is 0", "有一个大小为 0"),
@@ -124,12 +125,8 @@ def _gpu(call: Call) -> list[Text]:
 
 def _learns(call: Call) -> bool:
     """Whether anything that the output depends on wants a gradient."""
-    tensors = [call.q, call.k, call.v, *call.position.parameters()]
-    if call.mask.biased and call.frame.queries and call.frame.keys:
-        zero = torch.zeros((), dtype=torch.long, device=call.q.device)
-        bias = call.mask.bias(zero, zero, zero + call.frame.offset, zero)
-        tensors += [] if bias is None else [bias]
-    return any(tensor.requires_grad for tensor in tensors)
+    tensors = (call.q, call.k, call.v, *call.position.parameters())
+    return call.learns() or any(tensor.requires_grad for tensor in tensors)
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.call import Call, Result, softmax_dtype
+from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.eager import grouped, logsumexp, masked
 from headwise.engines.hidden import without_hidden
 from headwise.engines.statistics import STATISTICS, measured, not_returned
@@ -57,12 +58,11 @@ def why_not(call: Call) -> list[Text]:
             Text("the tensors hold no numbers", "张量中没有数值（meta 设备）"),
         ),
         (
-            torch.compiler.is_compiling() or _transformed(),
-            Text(
-                "it has no rule for torch.compile and torch.func transforms",
-                "它没有 torch.compile 和 torch.func 变换的规则",
-            ),
+            torch.compiler.is_compiling(),
+            Text("it has no rule for torch.compile", "它没有 torch.compile 的规则"),
         ),
+        (transformed(call), no_rule()),
+        (call.sinks is not None, Text("it has no sinks", "它没有 sink")),
     )
     reasons = [reason for holds, reason in rules if holds]
     return reasons + not_returned(call.need, (*OFFERED, "weights"))
@@ -102,11 +102,6 @@ def run(call: Call) -> Result:
     for block in _blocks(call, tiles):
         _put(whole, block, _result(call, q, k, v, block))
     return whole
-
-
-def _transformed() -> bool:
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return active is not None and bool(active())
 
 
 def _size(call: Call) -> tuple[int, int]:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from headwise.call import Call, Result
+from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.lsh.function import Chunked, Setting
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.visible import without_hidden
@@ -65,16 +65,15 @@ def why_not(call: Call) -> list[Text]:
             ),
         ),
         (
-            one and _learned(call),
+            one and call.learns(),
             Text("the mask's bias wants a gradient", "掩码的偏置需要梯度"),
         ),
         (
-            torch.compiler.is_compiling() or _transformed(call),
-            Text(
-                "it has no rule for torch.compile, torch.func and forward-mode derivatives",
-                "它没有 torch.compile、torch.func 和前向模式导数的规则",
-            ),
+            torch.compiler.is_compiling(),
+            Text("it has no rule for torch.compile", "它没有 torch.compile 的规则"),
         ),
+        (transformed(call), no_rule()),
+        (call.sinks is not None, Text("it has no sinks", "它没有 sink")),
     )
     reasons = [reason for holds, reason in rules if holds]
     return reasons + not_returned(call.need, ("logsumexp",))
@@ -122,25 +121,6 @@ def _conjuncts(mask: Mask) -> list[Mask]:
 
 def _hashed(mask: Mask) -> list[Hashed]:
     return [each for each in _conjuncts(mask) if isinstance(each, Hashed)]
-
-
-def _learned(call: Call) -> bool:
-    """Whether the mask adds something that wants a gradient."""
-    if not call.mask.biased or 0 in (call.frame.batch, call.frame.queries, call.frame.keys):
-        return False
-    zero = torch.zeros((), dtype=torch.long, device=call.frame.device)
-    bias = call.mask.bias(zero, zero, zero + call.frame.offset, zero)
-    return bias is not None and bias.requires_grad
-
-
-def _transformed(call: Call) -> bool:
-    """Whether somebody differentiates or maps by torch.func, or in forward mode."""
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    if active is not None and active():
-        return True
-    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
-    dual = (unpack(t)[1] is not None for t in (call.q, call.k, call.v))
-    return forward_ad._current_level >= 0 and any(dual)
 
 
 __all__ = ["NAME", "pairs", "pays", "run", "why_not"]

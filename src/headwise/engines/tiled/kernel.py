@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
+from headwise.engines.sinks import sunk
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -41,11 +43,20 @@ def fused(q: Tensor) -> bool:
 THIN = 8
 """Keys below which the fused kernel's sums over queries lose digits, and products serve better."""
 
+ALIGNED = 16
+"""Numbers of which a row has a multiple, so that all rows begin alike in memory."""
+
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    scale: float,
+    *,
+    triangle: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, Dv) and logsumexp (B, H, n) of q (B, H, n, D), k (B, G, m, D), v.
 
@@ -55,20 +66,28 @@ def forward(
         v: the values.
         added: (B or 1, H or 1, n, m), or None for nothing.
         scale: the factor on the scores.
+        triangle: whether query i sees keys 0 to i only; then nothing is added.
     """
-    if _suits(q, v):
+    if suits(q, v):
         output, logsumexp = getattr(torch.ops.aten, FUSED)(
-            q, k, v, attn_mask=_even(added), scale=scale
+            q, k, v, is_causal=triangle, attn_mask=_even(added), scale=scale
         )
         return output, logsumexp
-    return plain_forward(q, k, v, added, scale)
+    return plain_forward(q, k, v, below(q, k) if triangle else added, scale)
 
 
 def backward(
-    given: Given, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    given: Given,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    scale: float,
+    *,
+    triangle: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v that these pairs contribute."""
-    if _suits(q, v):
+    if suits(q, v):
         dq, dk, dv = getattr(torch.ops.aten, FUSED_BACKWARD)(
             given.grad,
             q,
@@ -77,15 +96,16 @@ def backward(
             given.output,
             given.logsumexp,
             0.0,
-            False,
+            triangle,
             attn_mask=_even(added),
             scale=scale,
         )
         return dq, dk, dv
-    return plain_backward(given, q, k, v, added, scale)
+    return plain_backward(given, q, k, v, below(q, k) if triangle else added, scale)
 
 
-def _suits(q: Tensor, v: Tensor) -> bool:
+def suits(q: Tensor, v: Tensor) -> bool:
+    """Whether these go to the fused kernel, and not to products."""
     return fused(q) and q.shape[-1] == v.shape[-1] and v.shape[2] >= THIN
 
 
@@ -118,11 +138,39 @@ def plain_backward(
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
+def plain_results(
+    scores: Tensor, blind: Tensor | None, v: Tensor, sinks: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp of masked scores (B, H, n, m), differentiable to any order.
+
+    Args:
+        scores: in the softmax dtype, -inf where not allowed.
+        blind: (B or 1, H or 1, n), True where a query sees no key; or None.
+        v: (B, G, m, Dv).
+        sinks: (H,), or None.
+    """
+    known = scores if blind is None else scores.masked_fill(blind[..., None], 0.0)
+    shares, sums = known.softmax(-1), known.logsumexp(-1)
+    if blind is not None:
+        shares = shares.masked_fill(blind[..., None], 0.0)
+        sums = sums.masked_fill(blind, -torch.inf)
+    output = grouped(shares, v.to(shares.dtype))
+    if sinks is not None:
+        output, sums = sunk(output, sums, sinks)
+    return output.to(v.dtype), sums
+
+
 def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Tensor:
     """The masked scores (B, H, n, m), in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
     scores = grouped(q.to(wide), k.to(wide).mT) * scale
     return scores if added is None else scores + added
+
+
+def below(q: Tensor, k: Tensor) -> Tensor:
+    """What hides the keys after each query's own number, (1, 1, n, m): 0 or -inf."""
+    shape, wide = (1, 1, q.shape[2], k.shape[2]), softmax_dtype(q.dtype)
+    return torch.full(shape, -torch.inf, dtype=wide, device=q.device).triu(1)
 
 
 def grouped(rows: Tensor, shared: Tensor) -> Tensor:
@@ -140,6 +188,27 @@ def _shared(rows: Tensor, groups: int) -> Tensor:
     if rows.shape[1] == groups:
         return rows
     return torch.unflatten(rows, 1, (groups, -1)).sum(2)
+
+
+def packed(rows: Tensor) -> Tensor:
+    """With last stride 1, as the kernel needs it."""
+    return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def even(*tensors: Tensor) -> list[Tensor]:
+    """With one last size, a multiple of `ALIGNED`: zeros add nothing to a product.
+
+    The fused kernel has one size for D and Dv, and rounds alike only rows that are aligned alike:
+    the answer of a sample must not depend on where in the batch it stands.
+    """
+    width = max(t.shape[3] for t in tensors)
+    width = -(-width // ALIGNED) * ALIGNED
+    return [widened(t, width) for t in tensors]
+
+
+def widened(rows: Tensor, width: int) -> Tensor:
+    """With zeros up to a last size."""
+    return rows if rows.shape[3] == width else F.pad(rows, (0, width - rows.shape[3]))
 
 
 def _even(added: Tensor | None) -> Tensor | None:

@@ -1,12 +1,9 @@
 """When the engine cannot run a call, and when it has nothing to win."""
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
-from torch.autograd import forward_ad
 
 from headwise.call import Call
+from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.encoding import encode, known
 from headwise.lang import Text
@@ -40,13 +37,10 @@ def why_not(call: Call) -> list[Text]:
     if call.mask.biased and not known(call.mask):
         name = type(call.mask).__name__
         reasons.append(Text(f"it cannot see into the bias of {name}", f"它看不到 {name} 的偏置"))
-    if _transformed(call):
-        reasons.append(
-            Text(
-                "it has no rule for torch.func transforms and forward-mode derivatives",
-                "它没有 torch.func 变换和前向模式导数的规则",
-            )
-        )
+    if call.sinks is not None:
+        reasons.append(Text("it has no sinks", "它没有 sink"))
+    if transformed(call):
+        reasons.append(no_rule())
     return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])
 
 
@@ -73,18 +67,6 @@ def _why_not_compiled(call: Call) -> list[Text]:
             )
         )
     return reasons
-
-
-def _transformed(call: Call) -> bool:
-    """Whether somebody differentiates or maps by torch.func, or forward in mode."""
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    if torch.compiler.is_compiling():
-        return False
-    if active is not None and active():
-        return True
-    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
-    dual = (unpack(t)[1] is not None for t in (call.q, call.k, call.v))
-    return forward_ad._current_level >= 0 and any(dual)
 
 
 def pays(call: Call) -> bool:

@@ -1,0 +1,69 @@
+"""What engines with a backward of their own have to know of other derivatives."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from headwise.call import Call
+from headwise.lang import Text
+
+Plain = Callable[[list[Tensor | None]], Sequence[Tensor]]
+"""The same results by operations that can be differentiated to any order."""
+
+
+def transformed(call: Call) -> bool:
+    """Whether somebody differentiates or maps by torch.func, or in forward mode.
+
+    While compiling nobody does: what is compiled cannot be asked, and has rules of its own.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    if active is not None and active():
+        return True
+    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
+    inputs = (call.q, call.k, call.v, *call.position.parameters())
+    return any(unpack(each)[1] is not None for each in inputs)
+
+
+def no_rule() -> Text:
+    """The reason of an engine that refuses a call because it is `transformed`."""
+    return Text(
+        "it has no rule for torch.func transforms and forward-mode derivatives",
+        "它没有 torch.func 变换和前向模式导数的规则",
+    )
+
+
+def again(
+    plain: Plain,
+    inputs: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+    gradients: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The gradients by plain operations, to be differentiated again where gradients are on.
+
+    Args:
+        plain: what gives the results from the inputs.
+        inputs: of the engine's function.
+        wanted: which of them want a gradient; None is the gradient of others.
+        gradients: of its results, None for 0.
+    """
+    more = torch.is_grad_enabled()
+    with torch.enable_grad():
+        pairs = zip(inputs, wanted, strict=True)
+        given = [each if each is None else _leaf(each, want, more) for each, want in pairs]
+        results = zip(plain(given), gradients, strict=True)
+        known = [(x, grad) for x, grad in results if grad is not None and x.requires_grad]
+    chosen = [x for x, want in zip(given, wanted, strict=True) if want and x is not None]
+    if not known or not chosen:
+        return [None for _ in inputs]
+    outputs, grads = zip(*known, strict=True)
+    found = iter(torch.autograd.grad(outputs, chosen, grads, create_graph=more, allow_unused=True))
+    return [next(found) if want else None for want in wanted]
+
+
+def _leaf(rows: Tensor, wanted: bool, more: bool) -> Tensor:
+    """The same numbers, to take a gradient for: on the way of later gradients, or alone."""
+    return rows.view_as(rows) if more else rows.detach().requires_grad_(wanted)

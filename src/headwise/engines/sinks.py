@@ -1,0 +1,62 @@
+"""Attention sinks: one more logit a head in the softmax, of a column that is dropped afterwards.
+
+With L the logsumexp of a row over its keys and s its head's sink, the row's is L' = log(e^L + e^s),
+and its weights and output are those without the sink times e^(L - L') = sigmoid(L - s). A sink of
+-inf is none; a row without a key keeps output 0, and its logsumexp is s.
+"""
+
+import torch
+from torch import Tensor
+
+from headwise.call import softmax_dtype
+
+
+def total(sums: Tensor, sinks: Tensor) -> Tensor:
+    """L' of L (B, H, n) and sinks (H,), differentiable to any order, at infinities too.
+
+    Example:
+        >>> total(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf])).exp()
+        tensor([[[2.],
+                 [1.]]])
+    """
+    column = sinks.to(sums.dtype)[:, None].expand_as(sums)
+    alone = (sums == -torch.inf) | (column == -torch.inf)
+    both = torch.logaddexp(sums.masked_fill(alone, 0.0), column.masked_fill(alone, 0.0))
+    return torch.where(alone, torch.maximum(sums, column), both)
+
+
+def share(sums: Tensor, sinks: Tensor) -> Tensor:
+    """e^(L - L') of L (B, H, n) and sinks (H,): what the keys of a row keep; 0 where it has none.
+
+    Example:
+        >>> share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
+        tensor([[[0.5000],
+                 [1.0000]]])
+    """
+    above = sums - sinks.to(sums.dtype)[:, None]
+    return torch.sigmoid(above.masked_fill(sums == -torch.inf, -torch.inf))
+
+
+def sunk(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Output (B, H, n, Dv) and logsumexp (B, H, n) with the sinks, of those without."""
+    kept = output * share(sums, sinks)[..., None]
+    return kept.to(output.dtype), total(sums, sinks)
+
+
+def gradient(
+    sinks: Tensor, results: tuple[Tensor, Tensor], grad: Tensor, grad_sums: Tensor | None
+) -> Tensor:
+    """The gradient of the sinks (H,), whose weight in a row is p = e^(s - L'): Σ p (dL' - dO·O).
+
+    Args:
+        sinks: (H,).
+        results: the output and L', the latter +inf in rows without key and sink.
+        grad: of the output, dO.
+        grad_sums: of L', or None.
+    """
+    output, sums = results
+    wide = softmax_dtype(output.dtype)
+    moved = -(grad.to(wide) * output.to(wide)).sum(-1)  # (B, H, n)
+    moved = moved if grad_sums is None else moved + grad_sums
+    weight = (sinks.to(sums.dtype)[:, None] - sums).exp()
+    return (weight * moved).sum((0, 2)).to(sinks.dtype)
