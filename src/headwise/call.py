@@ -131,7 +131,9 @@ class Call:
             q: the queries, in the dtype to compute in; None means as given.
         """
         fixed = self.mask.bias(*self.frame.indices())
-        moving = self.position.bias(self.q if q is None else q, *self.places(), self.scale)
+        some = self.frame.queries and self.frame.keys
+        of = self.position.along if some else self.position.bias
+        moving = of(self.q if q is None else q, *self.places(), self.scale)
         if fixed is None or moving is None:
             return moving if fixed is None else fixed
         return fixed + moving

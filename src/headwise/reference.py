@@ -54,7 +54,7 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
     turned, against = call.position.content(q, k, call.frame)
     dots = turned @ against.transpose(-2, -1)  # (B, H, Lq, Lk)
     scaled = dots.to(softmax_dtype(dtype)) * call.scale
-    bias = call.bias(q)
+    bias = _bias(call, q)
     biased = scaled if bias is None else scaled + bias.to(scaled.dtype)
     weights, logsumexp = _softmax(biased, allowed)
     mixed = weights.to(dtype) @ v
@@ -71,6 +71,15 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
         logsumexp=logsumexp,
         output=mixed if added is None else mixed + added,
     )
+
+
+def _bias(call: Call, q: Tensor) -> Tensor | None:
+    """What mask and position add to the scaled scores, pair by pair."""
+    fixed = call.mask.bias(*call.frame.indices())
+    moving = call.position.bias(q, *call.places(), call.scale)
+    if fixed is None or moving is None:
+        return moving if fixed is None else fixed
+    return fixed + moving
 
 
 def _seen(rows: Tensor, allowed: Allowed) -> Tensor:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.positions.base import Places, Position, Stage, check_least
+from headwise.positions.relative import differences, unrolled
 
 
 class ALiBi(Position):
@@ -44,9 +45,19 @@ class ALiBi(Position):
 
     def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
         del scale
-        wide = torch.promote_types(q.dtype, torch.float32)
-        distance = (query[:, None] - key[None]).abs().to(wide)
-        return -self.slopes().to(q.device, wide)[:, None, None] * distance[None, None]
+        return self._at(query[:, None] - key[None], q)[None]
+
+    def along(
+        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
+    ) -> Tensor:
+        del scale, vectors
+        return unrolled(self._at(differences(query, key), q), len(query))[None]
+
+    def _at(self, distance: Tensor, like: Tensor) -> Tensor:
+        """The bias at distances, of either sign: (H, ...)."""
+        wide = torch.promote_types(like.dtype, torch.float32)
+        slopes = self.slopes().to(like.device, wide)
+        return -slopes.view(-1, *(1,) * distance.dim()) * distance.abs().to(wide)
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.num_heads}

@@ -1,6 +1,7 @@
 """What a position encoding is: it tells attention where a token stands."""
 
 from abc import ABC
+from dataclasses import dataclass
 from enum import Enum
 
 from jaxtyping import Float, Int
@@ -21,6 +22,21 @@ class Stage(Enum):
     CONTENT = "content"  # changes q and k before their product: `content`
     SCORES = "scores"  # added to the scaled scores: `bias`
     VALUES = "values"  # added to the output: `values`
+
+
+@dataclass(frozen=True, eq=False)
+class Far:
+    """Keys and values that stand for k and v, with the position's bias, from a distance on.
+
+    Attributes:
+        reach: that distance, at least 0.
+        keys: (B, G, Lk, D) for keys that far behind a query, and for keys that far ahead.
+        values: (B, G, Lk, Dv), likewise.
+    """
+
+    reach: int
+    keys: tuple[Tensor, Tensor]
+    values: tuple[Tensor, Tensor]
 
 
 class Position(nn.Module, ABC):
@@ -60,6 +76,41 @@ class Position(nn.Module, ABC):
             (B or 1, H or 1, n, m), or None for nothing.
         """
         del q, query, key, scale
+        return None
+
+    def along(
+        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
+    ) -> Tensor | None:
+        """`bias` where the queries stand in a row and the keys too, each a step after the last.
+
+        Args:
+            q: as for `bias`; all samples stand alike.
+            query: where they stand, (n,), n at least 1.
+            key: where the keys stand, (m,), m at least 1, with the same step.
+            scale: the factor on the scores.
+            vectors: what `vectors` gives for these differences, if it is known already.
+        """
+        del vectors
+        return self.bias(q, query, key, scale)
+
+    def vectors(self, difference: Places, like: Tensor) -> Tensor | None:
+        """What a query meets at each difference key - query (T,): (H or 1, T, D), or None.
+
+        In float32 at least: what it is made of gets its gradient from many queries.
+        Positions that have such vectors make their bias of them, and what they cost is paid once
+        for all queries.
+        """
+        del difference, like
+        return None
+
+    def far(self, k: Tensor, v: Tensor) -> Far | None:
+        """Keys and values that need no bias where a pair is far apart, or None.
+
+        Args:
+            k: the keys as they meet in the scores, (B, G, Lk, D).
+            v: the values, (B, G, Lk, Dv).
+        """
+        del k, v
         return None
 
     def values(self, weights: Tensor, query: Places, key: Places) -> Tensor | None:

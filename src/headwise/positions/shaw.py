@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from headwise.positions.base import Places, Position, Stage, check_least
+from headwise.positions.base import Far, Places, Position, Stage, check_least
+from headwise.positions.relative import askew, differences, products
 
 
 class Shaw(Position):
@@ -43,6 +44,24 @@ class Shaw(Position):
         wide = products.to(torch.promote_types(q.dtype, torch.float32)) * scale
         index = self._clipped(query, key).expand(*q.shape[:2], -1, -1)
         return wide.gather(-1, index)
+
+    def along(
+        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
+    ) -> Tensor:
+        known = self.vectors(differences(query, key), q) if vectors is None else vectors
+        return askew(products(q, known, scale), len(query))
+
+    def vectors(self, difference: Places, like: Tensor) -> Tensor:
+        far = self.max_distance
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return self.table.to(wide)[difference.clamp(-far, far) + far][None]
+
+    def far(self, k: Tensor, v: Tensor) -> Far:
+        behind, ahead = self.table.to(k.dtype)[[0, -1]]
+        if self.value_table is None:
+            return Far(self.max_distance, (k + behind, k + ahead), (v, v))
+        first, last = self.value_table.to(v.dtype)[[0, -1]]
+        return Far(self.max_distance, (k + behind, k + ahead), (v + first, v + last))
 
     def values(self, weights: Tensor, query: Places, key: Places) -> Tensor | None:
         if self.value_table is None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.positions.base import Places, Position, Stage, check_least
+from headwise.positions.relative import askew, differences, products
 from headwise.positions.sinusoidal import sinusoids
 from headwise.shapes import Frame
 
@@ -53,18 +54,27 @@ class TransformerXL(Position):
         n, m = len(query), len(key)
         if not n or not m:
             return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
-        low = int(query.min() - key.max())
-        rows = self.distances(low, int(query.max() - key.min()), q)  # (H, distances, D)
-        products = (q + self.v.to(q.dtype)[:, None]) @ rows.transpose(-2, -1)
-        wide = products.to(torch.promote_types(q.dtype, torch.float32)) * scale
-        index = query[:, None] - key[None] - low
-        return wide.gather(-1, index.expand(*q.shape[:2], n, m))
+        low = int((key.min() - query.max()).item())
+        places = torch.arange(low, int((key.max() - query.min()).item()) + 1, device=q.device)
+        met = products(self._toward(q), self.vectors(places, q), scale)
+        index = key[None] - query[:, None] - low
+        return met.gather(-1, index.expand(*q.shape[:2], n, m))
 
-    def distances(self, first: int, last: int, like: Tensor) -> Tensor:
-        """r_d for d from first to last, (H, last - first + 1, D), in the dtype of ``like``."""
-        places = torch.arange(first, last + 1, device=like.device)
-        waves = sinusoids(places, self.embed_dim, 10000.0).to(like.dtype)
-        return waves @ self.projection.to(like.dtype).transpose(-2, -1)
+    def along(
+        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
+    ) -> Tensor:
+        known = self.vectors(differences(query, key), q) if vectors is None else vectors
+        return askew(products(self._toward(q), known, scale), len(query))
+
+    def vectors(self, difference: Places, like: Tensor) -> Tensor:
+        """r_d of the distance d = query - key, (H, T, D)."""
+        wide = torch.promote_types(like.dtype, torch.float32)
+        waves = sinusoids(-difference, self.embed_dim, 10000.0).to(wide)
+        return waves @ self.projection.to(wide).transpose(-2, -1)
+
+    def _toward(self, q: Tensor) -> Tensor:
+        """What meets the distances: q + v."""
+        return q + self.v.to(q.dtype)[:, None]
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.u.shape[0], "D": self.u.shape[1]}

@@ -5,7 +5,7 @@ fused kernel as one batch, other tiles are gathered, and parts that share querie
 their logsumexp. Forward and backward, nothing of size (Lq, Lk) ever being written.
 
     layers              a mask taken apart: `bands`, `lines` and `tiles`, each giving parts
-    parts               blocks of queries and keys; `rows` says which
+    parts               blocks of queries and keys; `rows` says which; `far` tells places apart
     scores              what the scores of a part get: mask and bias
     forward, backward   over all parts; `blocks` and `kernel` compute one
     function, operator  the doors for autograd and for torch.compile
@@ -14,57 +14,68 @@ their logsumexp. Forward and backward, nothing of size (Lq, Lk) ever being writt
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headwise.call import Call, Result
 from headwise.engines.tiled import kernel
 from headwise.engines.tiled.encoding import encode, known
+from headwise.engines.tiled.far import pays as far_pays
 from headwise.engines.tiled.function import Setting, tiled
 from headwise.engines.tiled.operator import operator
 from headwise.engines.tiled.reasons import pays, why_not
 from headwise.positions import Stage
+from headwise.positions.base import Far
+from headwise.positions.relative import differences
 
 NAME = "tiled"
-
-ALIGNED = 16
-"""Numbers of which a row has a multiple, so that all rows begin alike in memory."""
 
 
 def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
     q, k = call.position.content(call.q, call.k, call.frame)
-    q, k, v, asked = (_packed(t) for t in (q, k, call.v, call.q))
-    width = v.shape[3]
+    q, k, v, asked = (kernel.packed(t) for t in (q, k, call.v, call.q))
+    vectors, far = _vectors(call, asked), _far(call, k, v)
+    more = () if far is None else (*far.keys, *far.values)
+    width, held = v.shape[3], [q, k, v, *more]
     if kernel.fused(q) and Stage.VALUES not in call.position.stages:
-        q, k, v = _even(q, k, v)
+        held = kernel.even(*held)
+    q, k, v, *further = held
     if torch.compiler.is_compiling():
         output, logsumexp = operator(q, k, v, *encode(call.mask), call.frame.offset, call.scale)
     else:
-        setting = Setting(call.mask, call.position, call.scale, call.frame)
-        output, logsumexp = tiled(setting, q, k, v, asked, *_learned(call))
+        setting = Setting(
+            call.mask,
+            call.position,
+            call.scale,
+            call.frame,
+            vectors is not None,
+            None if far is None else far.reach,
+        )
+        known = () if vectors is None else (vectors,)
+        output, logsumexp = tiled(setting, q, k, v, asked, *known, *further, *_learned(call))
     return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
+
+
+def _vectors(call: Call, asked: Tensor) -> Tensor | None:
+    """The position's vectors for every difference of a key and a query."""
+    if Stage.SCORES not in call.position.stages:
+        return None
+    with torch.autocast(asked.device.type, enabled=False):
+        return call.position.vectors(differences(*call.places()), asked)
+
+
+def _far(call: Call, k: Tensor, v: Tensor) -> Far | None:
+    """What stands for k and v where pairs are far apart, if most are."""
+    with torch.autocast(k.device.type, enabled=False):
+        far = call.position.far(k, v)
+    if far is None or not far_pays(call.mask, call.frame, far.reach):
+        return None
+    return far
 
 
 def _learned(call: Call) -> list[Tensor]:
     """Tensors beside q, k and v that want a gradient."""
     held = encode(call.mask)[1] if known(call.mask) else []
     return [t for t in (*call.position.parameters(), *held) if t.requires_grad]
-
-
-def _packed(rows: Tensor) -> Tensor:
-    """With last stride 1, as the kernel needs it."""
-    return rows if rows.stride(-1) == 1 else rows.contiguous()
-
-
-def _even(*tensors: Tensor) -> list[Tensor]:
-    """With one last size, a multiple of `ALIGNED`: zeros add nothing to a product.
-
-    The fused kernel has one size for D and Dv, and rounds alike only rows that are aligned alike:
-    the answer of a sample must not depend on where in the batch it stands.
-    """
-    width = max(t.shape[3] for t in tensors)
-    width = -(-width // ALIGNED) * ALIGNED
-    return [t if t.shape[3] == width else F.pad(t, (0, width - t.shape[3])) for t in tensors]
 
 
 __all__ = ["NAME", "pays", "run", "why_not"]

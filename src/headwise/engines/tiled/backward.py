@@ -8,18 +8,20 @@ Source: Dao et al. 2022 (FlashAttention), appendix B.2.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.tiled import blocks
+from headwise.engines.tiled.far import BEHIND, NEAR, planned, rows_of
 from headwise.engines.tiled.forward import by_weights, covers, most, pieces
 from headwise.engines.tiled.kernel import Given
-from headwise.engines.tiled.layers import parts
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.scores import added, values
+from headwise.engines.tiled.scores import added, differences, met, values
 from headwise.engines.tiled.work import Work
+from headwise.positions import Stage
 
 SIDE = 128
 """Rows of a block of queries."""
@@ -28,41 +30,59 @@ ROWS = 1 << 19
 """Numbers of the gradient of q that one kernel call gives; k's and v's are some times as many."""
 
 
-def backward(work: Work, given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v where the bias is fixed.
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """The gradients, being added up in the softmax dtype.
 
-    Args:
-        work: the attention.
-        given: over all keys; the logsumexp is -inf on blind rows.
+    Attributes:
+        q, k, v, asked: of the tensors of the attention.
+        vectors: of the position's vectors, or None.
+        far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
+        learned: of what else the bias, or what is added to the values, depends on.
     """
-    wide = softmax_dtype(work.q.dtype)
-    seen, plan = _seen(given), parts(work.mask, work.frame, SIDE)
-    dk, dv = (torch.zeros_like(t, dtype=wide) for t in (work.k, work.v))
-    dq = torch.empty_like(work.q, dtype=wide)
-    if not covers(plan, work.frame):
-        dq.zero_()
-    for part in plan:
-        for chunk, extra in pieces(work, part, most(work, part, ROWS)):
-            own = _own(seen, chunk)
-            from_q, from_k, from_v = blocks.backward(
-                own, *_rows(work, chunk)[:3], extra.scores, work.scale
-            )
-            (chunk.queries.add if part.layer else chunk.queries.put)(dq, from_q)
-            chunk.keys.add(dk, from_k)
-            chunk.keys.add(dv, from_v)
-    if _lonely(plan):
-        dq, dk = torch.zeros_like(dq), torch.zeros_like(dk)
-    return dq.to(work.q.dtype), dk.to(work.k.dtype), dv.to(work.v.dtype)
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    asked: Tensor
+    vectors: Tensor | None
+    far: tuple[Tensor, ...]
+    learned: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, work: Work, learned: Sequence[Tensor], *, written: bool) -> "Sums":
+        """All 0; but for q's where each is ``written`` before it is added to."""
+        wide = softmax_dtype(work.q.dtype)
+
+        def zeros(tensor: Tensor) -> Tensor:
+            return torch.zeros_like(tensor, dtype=wide)
+
+        far = () if work.far is None else (*work.far.keys, *work.far.values)
+        return cls(
+            torch.empty_like(work.q, dtype=wide) if written else zeros(work.q),
+            zeros(work.k),
+            zeros(work.v),
+            zeros(work.asked),
+            None if work.vectors is None else zeros(work.vectors),
+            tuple(map(zeros, far)),
+            tuple(map(zeros, learned)),
+        )
+
+    def rows(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Those of the keys and the values that a part reads."""
+        if not self.far or part.place == NEAR:
+            return self.k, self.v
+        number = 0 if part.place == BEHIND else 1
+        return self.far[number], self.far[2 + number]
 
 
-def backward_of_all(
-    work: Work, given: Given, grad_logsumexp: Tensor | None, learned: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The gradients of q, k, v and the queries as asked, and of what the bias is made of.
-
-    Each part's weights are written out, and differentiated through the function
-    sum(dO O) - sum((Δ - dlogsumexp) P) with the logsumexp held, whose derivative in the scores is
-    P (dO Vᵀ - Δ + dlogsumexp): that of the attention.
+def backward(
+    work: Work,
+    given: Given,
+    grad_logsumexp: Tensor | None = None,
+    learned: Sequence[Tensor] = (),
+) -> Sums:
+    """The gradients of everything that an attention is made of.
 
     Args:
         work: the attention.
@@ -70,29 +90,94 @@ def backward_of_all(
         grad_logsumexp: (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
     """
-    wide = softmax_dtype(work.q.dtype)
-    sums = [torch.zeros_like(t, dtype=wide) for t in (work.q, work.k, work.v, work.asked)]
-    others = [torch.zeros_like(t, dtype=wide) for t in learned]
-    seen, plan = _seen(given), parts(work.mask, work.frame, SIDE)
-    lonely = _lonely(plan)
-    held = torch.zeros_like(seen.logsumexp) if lonely else _delta(work, seen, plan)
-    held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
-    for chunk in _small(work, plan):
-        own = _own(seen, chunk)
-        inputs = [rows.detach().requires_grad_() for rows in _rows(work, chunk)]
-        with torch.enable_grad():
-            output, shares = _exact(work, chunk, own, inputs, still=lonely)
-            total = (own.grad * output).sum()
-            total = total - (chunk.queries.take(held) * shares.sum(-1, keepdim=True)).sum()
-        gradients = torch.autograd.grad(total, [*inputs, *learned], allow_unused=True)
-        rows = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
-        for into, where, gradient in zip(sums, rows, gradients[:4], strict=True):
-            if gradient is not None:
-                where.add(into, gradient.to(wide))
-        for into, gradient in zip(others, gradients[4:], strict=True):
-            if gradient is not None:
-                into += gradient
-    return sums, others
+    seen, plan = _seen(given), planned(work, SIDE)
+    lonely, moves = _lonely(plan), _moves(work, learned)
+    slow = [
+        part
+        for part in plan
+        if grad_logsumexp is not None or by_weights(work, part) or (moves and part.place == NEAR)
+    ]
+    written = not slow and covers(plan, work.frame)
+    sums = Sums.of(work, learned, written=written)
+    if slow:
+        held = torch.zeros_like(seen.logsumexp) if lonely else _delta(work, seen, plan)
+        held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
+        for chunk in _small(work, slow):
+            _add_exactly(sums, work, chunk, _own(seen, chunk), learned, held, still=lonely)
+    for part in (each for each in plan if each not in slow):
+        for chunk, extra in pieces(work, part, most(work, part, ROWS)):
+            rows = _rows(work, chunk)[:3]
+            from_q, from_k, from_v = blocks.backward(
+                _own(seen, chunk), *rows, extra.scores, work.scale
+            )
+            first = written and not part.layer
+            (chunk.queries.put if first else chunk.queries.add)(sums.q, from_q)
+            for into, gradient in zip(sums.rows(chunk), (from_k, from_v), strict=True):
+                chunk.keys.add(into, gradient)
+    if lonely and not slow:
+        sums.q.zero_()
+        sums.k.zero_()
+    return sums
+
+
+def _add_exactly(
+    sums: Sums,
+    work: Work,
+    chunk: Part,
+    own: Given,
+    learned: Sequence[Tensor],
+    held: Tensor,
+    *,
+    still: bool,
+) -> None:
+    """Add what some blocks contribute, their weights being written out.
+
+    They are differentiated through the function sum(dO O) - sum((Δ - dlogsumexp) P) with the
+    logsumexp held, whose derivative in the scores is P (dO Vᵀ - Δ + dlogsumexp): that of the
+    attention.
+
+    Args:
+        sums: what is added to.
+        work: the attention.
+        chunk: the blocks.
+        own: their results.
+        learned: as for `backward`.
+        held: Δ - dlogsumexp, (B, H, Lq, 1).
+        still: whether the output takes the weights as constants.
+    """
+    wide, where = softmax_dtype(work.q.dtype), differences(work, chunk)
+    inputs = [rows.detach().requires_grad_() for rows in _rows(work, chunk)]
+    vectors = met(work, chunk)
+    leaf = None if vectors is None else vectors.detach().requires_grad_()
+    with torch.enable_grad():
+        output, shares = _exact(work, chunk, own, inputs, leaf, still=still)
+        total = (own.grad * output).sum()
+        total = total - (chunk.queries.take(held) * shares.sum(-1, keepdim=True)).sum()
+    wanted = [*inputs, *learned, *(() if leaf is None else (leaf,))]
+    found = torch.autograd.grad(total, wanted, allow_unused=True)
+    into = (sums.q, *sums.rows(chunk), sums.asked)
+    places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
+    for one, rows, gradient in zip(into, places, found[:4], strict=True):
+        if gradient is not None:
+            rows.add(one, gradient.to(wide))
+    for one, gradient in zip(sums.learned, found[4:], strict=False):
+        if gradient is not None:
+            one += gradient
+    if leaf is not None and sums.vectors is not None and found[-1] is not None:
+        sums.vectors[:, where] += found[-1]
+
+
+def _moves(work: Work, learned: Sequence[Tensor]) -> bool:
+    """Whether the bias depends on the queries or on anything learned."""
+    if any(t.requires_grad for t in (*learned, *(() if work.vectors is None else (work.vectors,)))):
+        return True
+    if Stage.SCORES not in work.position.stages or not work.asked.requires_grad:
+        return False
+    with torch.enable_grad():
+        one = work.asked[:, :, :1].detach().requires_grad_()
+        _, _, queries, keys = work.frame.indices()
+        bias = work.position.bias(one, queries.flatten()[:1], keys.flatten()[:1], work.scale)
+    return bias is not None and bias.requires_grad
 
 
 def _small(work: Work, plan: Sequence[Part]) -> Iterator[Part]:
@@ -112,13 +197,19 @@ def _delta(work: Work, given: Given, plan: Sequence[Part]) -> Tensor:
     held = torch.zeros_like(given.logsumexp)
     for chunk in _small(work, plan):
         own = _own(given, chunk)
-        output, _ = _exact(work, chunk, own, _rows(work, chunk))
+        output, _ = _exact(work, chunk, own, _rows(work, chunk), met(work, chunk))
         chunk.queries.add(held, (own.grad * output).sum(-1, keepdim=True))
     return held
 
 
 def _exact(
-    work: Work, part: Part, own: Given, rows: Sequence[Tensor], *, still: bool = False
+    work: Work,
+    part: Part,
+    own: Given,
+    rows: Sequence[Tensor],
+    vectors: Tensor | None,
+    *,
+    still: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """What a part adds to the output, and its weights, in the softmax dtype.
 
@@ -127,14 +218,17 @@ def _exact(
         part: some blocks of it.
         own: their results.
         rows: their q, k, v and the queries as asked.
+        vectors: their slice of the position's vectors.
         still: whether the output takes the weights as constants.
     """
     q, k, v, asked = rows
-    extra = added(work, part, asked)
+    extra = added(work, part, asked, vectors)
     shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
     used = shares.detach() if still else shares
     output = blocks.mixed(used, v)
-    return (output + values(work, part, used) if by_weights(work) else output), shares
+    if by_weights(work, part):
+        output = output + values(work, part, used)
+    return output, shares
 
 
 def _lonely(plan: Sequence[Part]) -> bool:
@@ -159,5 +253,5 @@ def _own(given: Given, part: Part) -> Given:
 
 def _rows(work: Work, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Blocks of q, k, v, and the queries as asked."""
-    queries, keys = part.queries.take, part.keys.take
-    return queries(work.q), keys(work.k), keys(work.v), queries(work.asked)
+    queries, (k, v) = part.queries.take, map(part.keys.take, rows_of(work, part))
+    return queries(work.q), k, v, queries(work.asked)

@@ -24,6 +24,6 @@ def dense(work: Work) -> tuple[Tensor, Tensor]:
     known = scores.masked_fill(blind[..., None], 0.0)
     shares = known.softmax(-1).masked_fill(blind[..., None], 0.0)
     output = kernel.grouped(shares, work.v.to(shares.dtype))
-    if by_weights(work):
+    if by_weights(work, whole):
         output = output + values(work, whole, shares[:, :, None])[:, :, 0]
     return output.to(work.v.dtype), known.logsumexp(-1).masked_fill(blind, -torch.inf)

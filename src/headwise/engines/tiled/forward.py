@@ -7,9 +7,9 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.tiled import blocks, kernel
-from headwise.engines.tiled.layers import parts
+from headwise.engines.tiled.far import NEAR, planned, rows_of
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.scores import Added, added, fixed, values
+from headwise.engines.tiled.scores import Added, added, fixed, moves, values
 from headwise.engines.tiled.visible import finite, without_hidden
 from headwise.engines.tiled.work import Work
 from headwise.positions import Stage
@@ -35,7 +35,7 @@ def forward(work: Work) -> tuple[Tensor, Tensor]:
 
 def _run(work: Work) -> tuple[Tensor, Tensor]:
     shape, wide = work.q.shape[:3], softmax_dtype(work.q.dtype)
-    plan = parts(work.mask, work.frame, SIDE)
+    plan = planned(work, SIDE)
     merges = any(part.layer for part in plan)
     output = work.v.new_empty(*shape, work.v.shape[3], dtype=wide if merges else work.v.dtype)
     logsumexp = work.q.new_empty(*shape, 1, dtype=wide)
@@ -73,22 +73,23 @@ def most(work: Work, part: Part, numbers: int = ROWS) -> int:
     """
     heads = work.frame.batch * work.frame.heads
     rows = max(1, numbers // (heads * work.v.shape[3])) * part.keys.size
-    written = not kernel.fused(work.q) or work.mask.biased or bool(work.position.stages)
+    known = kernel.fused(work.q) and not work.mask.biased
+    written = not known or moves(work, part) or by_weights(work, part)
     if written:
         return max(1, min(SCORES // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
 
 
-def by_weights(work: Work) -> bool:
-    """Whether the weights themselves are needed, which the fused kernel does not give."""
-    return Stage.VALUES in work.position.stages
+def by_weights(work: Work, part: Part) -> bool:
+    """Whether the weights of a part are needed, which the fused kernel does not give."""
+    return part.place == NEAR and Stage.VALUES in work.position.stages
 
 
 def _results(work: Work, part: Part, extra: Added) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
-    q, k, v = part.queries.take(work.q), part.keys.take(work.k), part.keys.take(work.v)
+    q, (k, v) = part.queries.take(work.q), map(part.keys.take, rows_of(work, part))
     output, logsumexp = blocks.forward(q, k, v, extra.scores, work.scale)
-    if by_weights(work):
+    if by_weights(work, part):
         safe = logsumexp if extra.blind is None else logsumexp.masked_fill(extra.blind, torch.inf)
         shares = blocks.weights(q, k, extra.scores, safe, work.scale)
         output = output + values(work, part, shares).to(output.dtype)

@@ -45,7 +45,8 @@ def operator_backward(
     """The gradients of q, k and v; ``results`` are gradient, output and logsumexp."""
     work = without_hidden(_work(q, k, v, numbers, tensors, offset, scale))
     grad, output, logsumexp = results
-    return backward(work, Given(grad.contiguous(), output, logsumexp))
+    sums = backward(work, Given(grad.contiguous(), output, logsumexp))
+    return sums.q.to(q.dtype), sums.k.to(k.dtype), sums.v.to(v.dtype)
 
 
 @operator.register_fake

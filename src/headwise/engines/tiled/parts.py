@@ -50,6 +50,7 @@ class Part:
         mask: the rule that decides pair by pair, or None where it has nothing against any.
         band: what distances allow, the same in every block; None where they allow all.
         layer: 0 for the first, whose rows nobody wrote before.
+        place: how far apart its pairs are, see `far`.
     """
 
     queries: Rows
@@ -57,6 +58,7 @@ class Part:
     mask: Mask | None = None
     band: Band | None = None
     layer: int = 0
+    place: int = 0
 
     @property
     def even(self) -> bool:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines.tiled.far import NEAR
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.rows import Picked
+from headwise.engines.tiled.rows import Picked, Strided
 from headwise.engines.tiled.work import Work
 from headwise.positions import ALiBi, Shaw, Stage, T5Bias, TransformerXL
 
@@ -30,19 +31,26 @@ class Added:
 
 def fixed(work: Work, part: Part) -> bool:
     """Whether every block of a part gets the same."""
-    biased = work.mask.biased or Stage.SCORES in work.position.stages
+    biased = work.mask.biased or moves(work, part)
     return part.mask is None and not biased and not isinstance(part.keys, Picked)
 
 
-def added(work: Work, part: Part, asked: Tensor) -> Added:
+def moves(work: Work, part: Part) -> bool:
+    """Whether the position adds to the scores of a part."""
+    return part.place == NEAR and Stage.SCORES in work.position.stages
+
+
+def added(work: Work, part: Part, asked: Tensor, vectors: Tensor | None = None) -> Added:
     """What the scores of a part get, differentiable in what the bias is made of.
 
     Args:
         work: the attention.
         part: some blocks of it.
         asked: the part's queries as they were given, (B, H, n, r, D).
+        vectors: its slice of the position's vectors, if not those of the attention.
     """
-    may, extra = allowed(work, part), bias(work, part, asked)
+    slice_ = met(work, part) if vectors is None else vectors
+    may, extra = allowed(work, part), bias(work, part, asked, slice_)
     if may is None:
         return Added(extra, None)
     wide = softmax_dtype(work.q.dtype)
@@ -69,10 +77,30 @@ def allowed(work: Work, part: Part) -> Tensor | None:
     return may.expand(-1, -1, -1, rows, keys)
 
 
-def bias(work: Work, part: Part, asked: Tensor) -> Tensor | None:
+def met(work: Work, part: Part) -> Tensor | None:
+    """The vectors of the differences of a part, (H or 1, T, D), a view; None if it has no use."""
+    where = differences(work, part)
+    return None if where is None or work.vectors is None else work.vectors[:, where]
+
+
+def differences(work: Work, part: Part) -> slice | None:
+    """Where the differences of a part stand among all; None where blocks differ in them."""
+    queries, keys = part.queries, part.keys
+    if not (moves(work, part) and isinstance(work.position, RELATIVE) and part.even):
+        return None
+    if not isinstance(queries, Strided) or not isinstance(keys, Strided):
+        return None
+    if queries.step != keys.step:
+        return None
+    last = queries.start + (queries.size - 1) * queries.step + work.frame.offset
+    first = keys.start - last - work.least
+    return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
+
+
+def bias(work: Work, part: Part, asked: Tensor, vectors: Tensor | None) -> Tensor | None:
     """What is added to the scaled scores of a part, before it is masked; or None."""
     fixed = work.mask.bias(*_indices(work, part)) if work.mask.biased else None
-    moving = _moving(work, part, asked) if Stage.SCORES in work.position.stages else None
+    moving = _moving(work, part, asked, vectors) if moves(work, part) else None
     wide = softmax_dtype(work.q.dtype)
     fixed = None if fixed is None else _whole(fixed, part).to(wide)
     if fixed is None or moving is None:
@@ -80,12 +108,14 @@ def bias(work: Work, part: Part, asked: Tensor) -> Tensor | None:
     return fixed + moving
 
 
-def _moving(work: Work, part: Part, asked: Tensor) -> Tensor | None:
+def _moving(work: Work, part: Part, asked: Tensor, vectors: Tensor | None) -> Tensor | None:
     """The position's bias, (B or 1, H or 1, n or 1, r, m)."""
     queries, keys = places(work, part)
     wide = softmax_dtype(asked.dtype)
     if part.even and isinstance(work.position, RELATIVE):
-        one = work.position.bias(folded(asked), queries[0], keys[0], work.scale)
+        here = (folded(asked), queries[0], keys[0], work.scale)
+        regular = differences(work, part) is not None
+        one = work.position.along(*here, vectors) if regular else work.position.bias(*here)
         return None if one is None else unfolded(one.to(wide), asked.shape[0])
     blocks = [
         work.position.bias(asked[:, :, n], queries[n], keys[n], work.scale)

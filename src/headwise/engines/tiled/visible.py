@@ -24,7 +24,13 @@ def without_hidden(work: Work) -> Work:
         seen = torch.unflatten(seen, 1, (work.k.shape[1], -1)).any(2)
     column = seen[..., None]
     k, v = torch.where(column, work.k, 0.0), torch.where(column, work.v, 0.0)
-    return replace(work, k=k, v=v)
+    if work.far is None:
+        return replace(work, k=k, v=v)
+    keys, values = (
+        (torch.where(column, one, 0.0), torch.where(column, other, 0.0))
+        for one, other in (work.far.keys, work.far.values)
+    )
+    return replace(work, k=k, v=v, far=replace(work.far, keys=keys, values=values))
 
 
 def finite(rows: Tensor) -> bool:

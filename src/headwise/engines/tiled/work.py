@@ -6,6 +6,7 @@ from torch import Tensor
 
 from headwise.masks import Mask
 from headwise.positions import Position
+from headwise.positions.base import Far
 from headwise.shapes import Frame
 
 
@@ -20,6 +21,9 @@ class Work:
         position: for its bias, and for what it adds to the values.
         scale: the factor on the scores.
         frame: the outer shape.
+        vectors: what the position's `vectors` gives for every difference of a key and a query,
+            from the least; None if it has none.
+        far: what stands for k and v where a pair is far apart; None if nothing does.
     """
 
     q: Tensor
@@ -30,3 +34,10 @@ class Work:
     position: Position
     scale: float
     frame: Frame
+    vectors: Tensor | None = None
+    far: Far | None = None
+
+    @property
+    def least(self) -> int:
+        """The least difference of a key and a query: that of the first of the vectors."""
+        return 1 - self.frame.offset - self.frame.queries
