@@ -86,12 +86,12 @@ def backward(
 
     Args:
         work: the attention.
-        given: over all keys; the logsumexp is -inf on blind rows.
+        given: over all keys and the sinks; the logsumexp is -inf on rows without either.
         grad_logsumexp: (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
     """
     seen, plan = _seen(given), planned(work, SIDE)
-    lonely, moves = _lonely(plan), _moves(work, learned)
+    lonely, moves = work.sinks is None and _lonely(plan), _moves(work, learned)
     slow = [
         part
         for part in plan
@@ -187,12 +187,14 @@ def _small(work: Work, plan: Sequence[Part]) -> Iterator[Part]:
 
 
 def _delta(work: Work, given: Given, plan: Sequence[Part]) -> Tensor:
-    """rowsum(dO O), (B, H, Lq, 1). In half precision O is computed anew: its rounding would add up.
+    """rowsum(dO O), (B, H, Lq, 1).
 
-    A sum over a row of weights times an error of Δ is not small where the sum of dS itself is 0.
+    A sum over a row of weights times an error of Δ is not small where the sum of dS itself is 0. So
+    O is computed anew in half precision, whose rounding would add up; and where the weights are
+    written out all the same, so that Δ has their very errors.
     """
     wide = softmax_dtype(work.q.dtype)
-    if given.output.dtype == wide:
+    if given.output.dtype == wide and Stage.VALUES not in work.position.stages:
         return (given.grad * given.output).sum(-1, keepdim=True)
     held = torch.zeros_like(given.logsumexp)
     for chunk in _small(work, plan):

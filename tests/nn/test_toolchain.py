@@ -1,0 +1,22 @@
+"""Runs `toolchain.py` in a process of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)], ids=["torch", "onnx"]
+)
+def test_compile_export_and_onnx(marked: str) -> None:
+    script = Path(__file__).with_name("toolchain.py")
+    command = [sys.executable, "-m", "pytest", "--noconftest", "-m", marked, str(script)]
+    done = subprocess.run(
+        [*command, "--show-capture=no", "--tb=short", "-p", "no:cacheprovider"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
