@@ -245,14 +245,13 @@ class MultiheadAttention(nn.Module):
 
     def _appended(self, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
         """k, v (B, G, S + extra, D) with the learned key, then that of zeros; and their mask."""
-        real, batch = k.shape[2], k.shape[0]
+        extra = (self.bias_k is not None) + self.add_zero_attn
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat((k, _everywhere(self.bias_k, k)), dim=2)
             v = torch.cat((v, _everywhere(self.bias_v, v)), dim=2)
         if self.add_zero_attn:
-            zeros = k.new_zeros(batch, self.num_kv_heads, 1, self.head_dim)
+            zeros = k.new_zeros(k.shape[0], self.num_kv_heads, 1, self.head_dim)
             k, v = torch.cat((k, zeros), dim=2), torch.cat((v, zeros), dim=2)
-        extra = k.shape[2] - real
         return k, v, appended(mask, extra) if extra and mask != full() else mask
 
     def extra_repr(self) -> str:
