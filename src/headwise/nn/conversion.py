@@ -1,4 +1,8 @@
-"""A model's attention exchanged for headwise's, and back, with the same weights."""
+"""A model's attention exchanged for headwise's, and back, with the same weights.
+
+An `nn.MultiheadAttention` becomes another module; a transformers model keeps its modules and calls
+another function.
+"""
 
 from dataclasses import dataclass
 from typing import cast
@@ -7,10 +11,13 @@ import torch
 from torch import nn
 
 from headwise.attention import AUTO
+from headwise.engines import ENGINES
 from headwise.errors import BadType, one_of
 from headwise.lang import Text
 from headwise.masks import Mask
+from headwise.nn import huggingface
 from headwise.nn.attention import MultiheadAttention
+from headwise.nn.huggingface.attention import Settings
 from headwise.nn.packing import NAMES
 
 LIBRARIES = ("headwise", "torch")
@@ -27,7 +34,7 @@ class Conversion:
 
     Attributes:
         model: the model; another object than was given only if it was itself an attention.
-        changed: names of the modules that were exchanged, as in ``named_modules()``.
+        changed: names of the attentions that were exchanged, as in ``named_modules()``.
         left: names of attentions that stayed as they are, each with the reason.
     """
 
@@ -45,17 +52,24 @@ class Conversion:
 def convert(
     model: nn.Module, *, to: str = "headwise", mask: Mask | None = None, engine: str = AUTO
 ) -> Conversion:
-    """Exchange every `torch.nn.MultiheadAttention` of a model for headwise's, or back.
+    """Exchange every attention of a model for headwise's, or back.
 
     The model is changed in place; its outputs stay the same unless a mask is given, but for the
-    differences that ``docs/differences.md`` lists. Weights are copied, ``requires_grad`` and
-    training mode are kept, and one attention used in several places stays one. Parameters are new
-    objects: make the optimizer afterwards.
+    differences that ``docs/differences.md`` lists.
+
+    Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention`. Weights are copied,
+    ``requires_grad`` and training mode are kept, and one attention used in several places stays
+    one. Parameters are new objects: make the optimizer afterwards.
+
+    Every transformers (>= 5) model in it is set to run on "headwise", registered as an attention
+    implementation; its modules and parameters stay the same objects. What a model asks for and
+    headwise does not know is refused when it runs. "torch" sets back what it ran on before.
 
     Args:
         model: any module.
         to: "headwise" or "torch".
-        mask: for "headwise", a mask that holds in every converted attention from now on.
+        mask: for "headwise", a mask that holds in every converted attention from now on, beside
+            what the call brings; in transformers models not where a decoder attends to an encoder.
         engine: for "headwise", which engine runs them, as in `headwise.attend`.
 
     Returns:
@@ -82,6 +96,7 @@ def convert(
         )
     if to not in LIBRARIES:
         raise one_of("to", to, LIBRARIES)
+    _check(mask, engine)
     wanted = nn.MultiheadAttention if to == "headwise" else MultiheadAttention
     shared = _shared(model)
     made: dict[nn.Module, nn.Module] = {}
@@ -97,7 +112,32 @@ def convert(
             made[module] = _made(module, mask, engine)
         changed.append(name)
         model = _put(model, name, made[module])
+    for name, module in huggingface.pretrained(model):
+        done = (
+            huggingface.exchange(module, Settings("", mask, engine))
+            if to == "headwise"
+            else huggingface.restore(module)
+        )
+        changed += [_joined(name, each) for each in done.changed]
+        left += [(_joined(name, each), why) for each, why in done.left]
     return Conversion(model, tuple(changed), tuple(left))
+
+
+def _check(mask: Mask | None, engine: str) -> None:
+    if mask is not None and not isinstance(mask, Mask):
+        raise BadType(
+            f"mask: expected a headwise mask or None, got {type(mask).__name__}; for example "
+            "hw.window(3, 0), or hw.from_tensor(tensor), where True means may attend",
+            f"mask：应为 headwise 掩码或 None，收到 {type(mask).__name__}；例如 hw.window(3, 0)，"
+            "或 hw.from_tensor(tensor)，其中 True 表示可以关注",
+        )
+    engines = (AUTO, *(known.NAME for known in ENGINES))
+    if engine not in engines:
+        raise one_of("engine", engine, engines)
+
+
+def _joined(owner: str, name: str) -> str:
+    return ".".join(part for part in (owner, name) if part)
 
 
 def _made(module: nn.Module, mask: Mask | None, engine: str) -> nn.Module:

@@ -1,0 +1,10 @@
+"""transformers' models run by headwise, as an attention implementation of that name.
+
+`register` makes the name known, with the function that a model's attentions call (attention) and
+the one that makes their masks (masks); `exchange` sets a whole model to it, and `restore` back.
+"""
+
+from headwise.nn.huggingface.exchange import Exchange, exchange, pretrained, restore
+from headwise.nn.huggingface.name import NAME, register
+
+__all__ = ["NAME", "Exchange", "exchange", "pretrained", "register", "restore"]

@@ -1,0 +1,156 @@
+"""The function that a transformers model's attentions call when they run on headwise."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.attention import AUTO, attend
+from headwise.call import softmax_dtype
+from headwise.errors import BadValue
+from headwise.masks import Mask, causal, from_tensor, full
+from headwise.masks.from_tensor import FromTensor
+from headwise.nn.huggingface.masks import Described
+
+HONOURED = (
+    "dropout",
+    "is_causal",
+    "output_attentions",
+    "position_bias",
+    "s_aux",
+    "scaling",
+    "softcap",
+)
+"""What a model may ask for beside q, k, v and a mask."""
+
+ELSEWHERE = (
+    "cache_position",
+    "deterministic",
+    "logits_to_keep",
+    "num_items_in_batch",
+    "output_hidden_states",
+    "output_router_logits",
+    "position_ids",
+    "sliding_window",
+    "use_cache",
+)
+"""What models pass along that the mask says already, or that has nothing to do with attention."""
+
+SETTINGS = "headwise_settings"
+"""The attribute of a converted module that holds its `Settings`."""
+
+CROSS = ("encoder_attn", "crossattention", "cross_attn", "encdecattention")
+"""Parts of the names that transformers gives to attention from a decoder to its encoder."""
+
+
+@dataclass(frozen=True, eq=False)
+class Settings:
+    """How the attentions of a converted model run.
+
+    Attributes:
+        before: the implementation that the model ran on.
+        mask: a mask that holds beside the model's own, or None.
+        engine: which engine runs it.
+    """
+
+    before: str
+    mask: Mask | None = None
+    engine: str = AUTO
+
+
+def is_cross(name: str, module: nn.Module) -> bool:
+    """Whether an attention of that name looks from one text at another."""
+    named = any(word in name.lower() for word in CROSS)
+    return named or bool(getattr(module, "is_cross_attention", False))
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Described | Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """One attention of the model: q (B, H, Lq, D), k and v (B, G, Lk, ·) to (B, Lq, H, Dv)."""
+    _refuse_unknown(options)
+    settings = getattr(module, SETTINGS, None) or Settings("")
+    scale, cap = options.get("scaling"), options.get("softcap")
+    mask, offset = _mask(module, query, key, attention_mask, options.get("is_causal"))
+    mask = _with_own(mask, settings.mask, attention_mask)
+    for added in (options.get("position_bias"), _capped(query, key, scale, cap)):
+        mask = mask if added is None else mask & FromTensor(added, "b h q k")
+    result = attend(
+        query if cap is None else torch.zeros_like(query),  # the scores are in the mask then
+        key,
+        value,
+        mask=mask,
+        scale=scale,
+        dropout=float(options.get("dropout") or 0.0),
+        offset=offset,
+        sinks=options.get("s_aux"),
+        need=("weights",) if options.get("output_attentions") else (),
+        engine=settings.engine,
+    )
+    return result.output.transpose(1, 2).contiguous(), result.weights
+
+
+def _refuse_unknown(options: dict[str, Any]) -> None:
+    for name, asked in options.items():
+        if name in HONOURED or name in ELSEWHERE or asked is None or asked is False:
+            continue
+        raise BadValue(
+            f"{name}: this model's attention asks for it, and headwise does not know what it "
+            "means; use model.set_attn_implementation('sdpa')",
+            f"{name}：该模型的注意力要求它，而 headwise 不知道其含义；"
+            "请用 model.set_attn_implementation('sdpa')",
+        )
+
+
+def _mask(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    given: Described | Tensor | None,
+    is_causal: bool | None,
+) -> tuple[Mask, int | None]:
+    """The model's mask, and where the first query stands.
+
+    Without one it is causal from the first key on where the module says so, as transformers' "sdpa"
+    has it.
+    """
+    if isinstance(given, Described):
+        return given.mask, given.offset
+    if given is not None:
+        return from_tensor(given, "b h q k"), None
+    wanted = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if not wanted or query.shape[2] == 1:
+        return full(), None
+    return causal(), 0 if key.shape[2] > query.shape[2] else None
+
+
+def _with_own(mask: Mask, own: Mask | None, given: Described | Tensor | None) -> Mask:
+    """The model's mask and the one that it was converted with."""
+    if own is None:
+        return mask
+    if isinstance(given, Described) and given.first and not own.by_distance:
+        raise BadValue(
+            f"mask: {own} counts from the first token, and this model's sliding cache no longer "
+            f"holds the first {given.first}; use a mask by distance such as hw.window(3, 0), or "
+            "transformers.DynamicCache() without a config, which keeps all",
+            f"mask：{own} 从第一个词元数起，而该模型的滑动缓存已不再保存最前面的 "
+            f"{given.first} 个；请用只看距离的掩码，例如 hw.window(3, 0)，或不带 config 的 "
+            "transformers.DynamicCache()，它会全部保留",
+        )
+    return own if mask == full() else mask & own
+
+
+def _capped(query: Tensor, key: Tensor, scale: float | None, cap: float | None) -> Tensor | None:
+    """The scaled scores (B, H, Lq, Lk) squeezed between -cap and cap, or None without a cap."""
+    if cap is None:
+        return None
+    wide = softmax_dtype(query.dtype)
+    keys = key.to(wide).repeat_interleave(query.shape[1] // key.shape[1], 1)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return cap * torch.tanh(query.to(wide) @ keys.mT * (factor / cap))
