@@ -27,6 +27,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
+    sinks: Tensor | None = None,
     need: None = None,
     engine: str = AUTO,
 ) -> Tensor: ...
@@ -41,6 +42,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
+    sinks: Tensor | None = None,
     need: Collection[str],
     engine: str = AUTO,
 ) -> Result: ...
@@ -54,6 +56,7 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
+    sinks: Tensor | None = None,
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Tensor | Result:
@@ -71,6 +74,9 @@ def attend(
         dropout: probability with which a weight is dropped; the caller passes 0 outside training.
         offset: position of the first query among the keys; None means Lk - Lq, so that the last
             query stands at the last key.
+        sinks: a logit for each head (H,), one more term of every softmax that belongs to no key, so
+            that a head may attend to nothing: its weights then sum to less than 1. 0 is Miller's
+            "softmax off by one", -inf none.
         need: what else to return, out of "weights", "logsumexp", and what is measured on the
             weights without keeping them: "entropy", "received", "distance" and "largest"; see
             `Result`. None gives the bare output.
@@ -83,7 +89,8 @@ def attend(
         BadValue, BadType: an argument is wrong; the message names it.
         EngineRefused: the engine named cannot run this call; the message has every reason.
 
-    Source: Vaswani et al. 2017, equation 1; Q, K, V there are one head's q, k, v here.
+    Source: Vaswani et al. 2017, equation 1; Q, K, V there are one head's q, k, v here. Sinks: Xiao
+        et al. 2023 (StreamingLLM), and the model card of gpt-oss (OpenAI 2025).
 
     Example:
         >>> import torch, headwise as hw
@@ -101,6 +108,7 @@ def attend(
         scale=scale,
         dropout=dropout,
         offset=offset,
+        sinks=sinks,
         need=wanted,
     )
     result = choose(call, engine).run(call)

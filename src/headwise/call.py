@@ -110,6 +110,11 @@ class Call:
         """How many query heads share one key/value head, H / G."""
         return self.frame.heads // max(self.k.shape[1], 1)
 
+    @property
+    def sums(self) -> bool:
+        """Whether each row's logsumexp is needed: because it is asked for, or for the sinks."""
+        return "logsumexp" in self.need or self.sinks is not None
+
     def allowed(self) -> Allowed:
         """The mask written out, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
         return self.mask.dense(self.frame)

@@ -79,6 +79,7 @@ def plan(
     scale: float | None = None,
     dropout: float = 0.0,
     offset: int | None = None,
+    sinks: Tensor | None = None,
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Plan:
@@ -102,6 +103,7 @@ def plan(
         scale=scale,
         dropout=dropout,
         offset=offset,
+        sinks=sinks,
         need=need or (),
     )
     tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys

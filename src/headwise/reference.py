@@ -3,7 +3,8 @@
 Exact and slow: every step is written as the paper writes it, in float64 unless told otherwise,
 and is kept. Differentiable to any order. No engine may import it.
 
-Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023.
+Source: Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023; sinks: Xiao et al.
+2023 (StreamingLLM), section 3.3, one learned logit a head as in OpenAI 2025 (gpt-oss model card).
 """
 
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ class Steps:
     dots: Tensor  # q · k, turned by a rotary position
     scaled: Tensor  # dots times the scale
     scores: Tensor  # scaled plus the bias, -inf where not allowed
-    weights: Tensor  # softmax over the keys; a blind row is 0
-    logsumexp: Tensor  # (B, H, Lq), -inf where blind
+    weights: Tensor  # softmax over the keys and the sink, whose column is dropped; blind rows are 0
+    logsumexp: Tensor  # (B, H, Lq), over the keys and the sink, -inf where there is neither
     output: Tensor  # (B, H, Lq, Dv), weights times v, and what a position adds
 
 
@@ -56,7 +57,11 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
     scaled = dots.to(softmax_dtype(dtype)) * call.scale
     bias = _bias(call, q)
     biased = scaled if bias is None else scaled + bias.to(scaled.dtype)
-    weights, logsumexp = _softmax(biased, allowed)
+    if call.sinks is None:
+        weights, logsumexp = _softmax(biased, allowed)
+    else:
+        weights, logsumexp = _softmax(*_with_sinks(biased, allowed, call.sinks))
+        weights = weights[..., :-1]
     mixed = weights.to(dtype) @ v
     added = call.position.values(weights.to(dtype), *call.places())
     return Steps(
@@ -85,6 +90,12 @@ def _bias(call: Call, q: Tensor) -> Tensor | None:
 def _seen(rows: Tensor, allowed: Allowed) -> Tensor:
     """Keys or values with 0 in the rows that no query sees, whatever stands there."""
     return torch.where(allowed.any(-2)[..., None], rows, torch.zeros_like(rows))
+
+
+def _with_sinks(scores: Tensor, allowed: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (B, H, Lq, Lk + 1), the last column holding each head's sink, and what is allowed."""
+    column = sinks.to(scores.dtype)[None, :, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat((scores, column), -1), torch.cat((allowed, column > -torch.inf), -1)
 
 
 def _softmax(scores: Tensor, allowed: Allowed) -> tuple[Tensor, Tensor]:

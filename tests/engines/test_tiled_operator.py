@@ -104,7 +104,7 @@ def test_opcheck_finds_nothing(mask, dtype):
     v = torch.randn(k.shape, dtype=dtype, requires_grad=True)
     call = Call.of(q, k, v, mask=mask)
     found = torch.library.opcheck(
-        operator, (q, k, v, *encode(call.mask), call.frame.offset, call.scale)
+        operator, (q, k, v, *encode(call.mask), call.frame.offset, call.scale, None)
     )
     assert set(found.values()) == {"SUCCESS"}
 

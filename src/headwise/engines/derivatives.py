@@ -41,24 +41,27 @@ def again(
     inputs: Sequence[Tensor | None],
     wanted: Sequence[bool],
     gradients: Sequence[Tensor | None],
+    beside: Sequence[Tensor] = (),
 ) -> list[Tensor | None]:
     """The gradients by plain operations, to be differentiated again where gradients are on.
 
     Args:
         plain: what gives the results from the inputs.
         inputs: of the engine's function.
-        wanted: which of them want a gradient; None is the gradient of others.
+        wanted: which of them and of those beside want a gradient; the others' is None.
         gradients: of its results, None for 0.
+        beside: leaves that ``plain`` reads without being given them.
     """
     more = torch.is_grad_enabled()
     with torch.enable_grad():
-        pairs = zip(inputs, wanted, strict=True)
+        pairs = zip(inputs, wanted, strict=False)
         given = [each if each is None else _leaf(each, want, more) for each, want in pairs]
         results = zip(plain(given), gradients, strict=True)
         known = [(x, grad) for x, grad in results if grad is not None and x.requires_grad]
-    chosen = [x for x, want in zip(given, wanted, strict=True) if want and x is not None]
+    every = (*given, *beside)
+    chosen = [x for x, want in zip(every, wanted, strict=True) if want and x is not None]
     if not known or not chosen:
-        return [None for _ in inputs]
+        return [None for _ in every]
     outputs, grads = zip(*known, strict=True)
     found = iter(torch.autograd.grad(outputs, chosen, grads, create_graph=more, allow_unused=True))
     return [next(found) if want else None for want in wanted]

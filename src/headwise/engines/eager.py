@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.hidden import without_hidden
+from headwise.engines.sinks import sunk
 from headwise.engines.statistics import measured
 from headwise.lang import Text
 from headwise.masks import full
@@ -34,13 +35,16 @@ def run(call: Call) -> Result:
     scores, blind = (scores, None) if every else masked(scores, allowed)
     weights = scores.softmax(-1)
     weights = weights if blind is None else weights.masked_fill(blind, 0.0)
+    sums = logsumexp(scores, blind) if call.sums else None
+    if sums is not None and call.sinks is not None:
+        weights, sums = sunk(weights, sums, call.sinks)
     dropped = F.dropout(weights, call.dropout) if call.dropout else weights
     mixed = grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
     added = call.position.values(dropped.to(v.dtype), *call.places())
     return Result(
         output=mixed if added is None else mixed + added,
         weights=weights.to(call.q.dtype) if "weights" in call.need else None,
-        logsumexp=logsumexp(scores, blind) if "logsumexp" in call.need else None,
+        logsumexp=sums if "logsumexp" in call.need else None,
         **measured(weights, call.need, *call.places()),
     )
 

@@ -16,6 +16,7 @@ from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.eager import grouped, logsumexp, masked
 from headwise.engines.hidden import without_hidden
+from headwise.engines.sinks import sunk
 from headwise.engines.statistics import STATISTICS, measured, not_returned
 from headwise.lang import Text
 from headwise.masks import Mask
@@ -62,7 +63,6 @@ def why_not(call: Call) -> list[Text]:
             Text("it has no rule for torch.compile", "它没有 torch.compile 的规则"),
         ),
         (transformed(call), no_rule()),
-        (call.sinks is not None, Text("it has no sinks", "它没有 sink")),
     )
     reasons = [reason for holds, reason in rules if holds]
     return reasons + not_returned(call.need, (*OFFERED, "weights"))
@@ -177,12 +177,16 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor, block: Block) -> Result
     if not block.full:
         scores, blind = masked(scores, _allowed(call.mask, b, h, query, key))
     weights = scores.softmax(-1) if block.full else scores.softmax(-1).masked_fill(blind, 0.0)
+    sums = logsumexp(scores, blind) if call.sums else None
+    if sums is not None and call.sinks is not None:
+        weights, sums = sunk(weights, sums, call.sinks)
     mixed = grouped(weights.to(v.dtype), v, call.group)  # (B, H, n, Dv)
     added = call.position.values(weights.to(v.dtype), *places)
-    slow = call.need if torch.is_grad_enabled() else call.need - {"entropy"}
+    exactly = torch.is_grad_enabled() or call.sinks is not None
+    slow = call.need if exactly else call.need - {"entropy"}
     found = measured(weights, slow, *places)
-    if "logsumexp" in call.need:
-        found["logsumexp"] = logsumexp(scores, blind)
+    if sums is not None and "logsumexp" in call.need:
+        found["logsumexp"] = sums
     if "entropy" in call.need - slow:
         found["entropy"] = _entropy(scores, weights).masked_fill(blind[..., 0], 0.0)
     return Result(mixed if added is None else mixed + added, **found)

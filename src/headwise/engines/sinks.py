@@ -44,19 +44,20 @@ def sunk(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gradient(
-    sinks: Tensor, results: tuple[Tensor, Tensor], grad: Tensor, grad_sums: Tensor | None
+    sinks: Tensor, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
 ) -> Tensor:
     """The gradient of the sinks (H,), whose weight in a row is p = e^(s - L'): Σ p (dL' - dO·O).
 
     Args:
         sinks: (H,).
-        results: the output and L', the latter +inf in rows without key and sink.
-        grad: of the output, dO.
+        grad: of the output, dO, (B, H, n, Dv).
+        output: O.
+        sums: L', (B, H, n).
         grad_sums: of L', or None.
     """
-    output, sums = results
     wide = softmax_dtype(output.dtype)
     moved = -(grad.to(wide) * output.to(wide)).sum(-1)  # (B, H, n)
     moved = moved if grad_sums is None else moved + grad_sums
-    weight = (sinks.to(sums.dtype)[:, None] - sums).exp()
+    above = sinks.to(sums.dtype)[:, None] - sums
+    weight = above.masked_fill(sums == -torch.inf, -torch.inf).exp()  # no sink where that is -inf
     return (weight * moved).sum((0, 2)).to(sinks.dtype)

@@ -39,7 +39,8 @@ def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
     stages, name = call.position.stages, type(call.position).__name__
     one = len(_hashed(call.mask)) == 1
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (call.q, call.k, call.v))
+    inputs = [call.q, call.k, call.v, *(() if call.sinks is None else (call.sinks,))]
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     rules = (
         (
             not one,
@@ -73,7 +74,6 @@ def why_not(call: Call) -> list[Text]:
             Text("it has no rule for torch.compile", "它没有 torch.compile 的规则"),
         ),
         (transformed(call), no_rule()),
-        (call.sinks is not None, Text("it has no sinks", "它没有 sink")),
     )
     reasons = [reason for holds, reason in rules if holds]
     return reasons + not_returned(call.need, ("logsumexp",))
@@ -101,7 +101,8 @@ def run(call: Call) -> Result:
     widest = max(q.shape[3], width)
     rows = (F.pad(t, (0, widest - t.shape[3])) if t.shape[3] != widest else t for t in (q, k, v))
     apply: Callable[..., tuple[Tensor, Tensor]] = Chunked.apply
-    output, logsumexp = apply(Setting(call, hashed, rest), *(t.contiguous() for t in rows))
+    held = (t.contiguous() for t in rows)
+    output, logsumexp = apply(Setting(call, hashed, rest), *held, call.sinks)
     return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
 
 

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from headwise.call import Call, softmax_dtype
 from headwise.engines import eager
+from headwise.engines import sinks as sinking
+from headwise.engines.derivatives import Plain, again
 from headwise.engines.lsh.blocks import Blocks, one, put, take
 from headwise.engines.tiled import kernel
 from headwise.engines.tiled.kernel import Given
@@ -113,11 +115,14 @@ class Round:
 
 
 class Chunked(torch.autograd.Function):
-    """Output and logsumexp of (setting, q, k, v); q and k are turned, all lie row after row."""
+    """Output and logsumexp of (setting, q, k, v, sinks or None).
+
+    q and k are turned, all lie row after row.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, setting: Setting, q: Tensor, k: Tensor, v: Tensor
+        ctx: Any, setting: Setting, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         wide = softmax_dtype(q.dtype)
         output = torch.empty(*q.shape[:3], v.shape[3], dtype=wide, device=q.device)
@@ -127,17 +132,22 @@ class Chunked(torch.autograd.Function):
                 rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
                 results = _attend(rows, added, setting.call.scale)
                 _merge(output, sums, piece.queries, results, first=not number)
-        found, logsumexp = output.to(v.dtype), sums[..., 0]
+        logsumexp = sums[..., 0]
+        if sinks is not None:
+            output, logsumexp = sinking.sunk(output, logsumexp, sinks)
+        found = output.to(v.dtype)
         ctx.setting = setting
-        ctx.save_for_backward(q, k, v, found, logsumexp)
+        ctx.save_for_backward(q, k, v, sinks, found, logsumexp)
         ctx.mark_non_differentiable(logsumexp)
         return found, logsumexp
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, output, logsumexp = ctx.saved_tensors
+        *inputs, output, logsumexp = ctx.saved_tensors
+        q, k, v, sinks = inputs
         if torch.is_grad_enabled():
-            return (None, *_twice(ctx.setting.call, q, k, v, grad))
+            plain, wanted = _plainly(ctx.setting.call), ctx.needs_input_grad[1:]
+            return (None, *again(plain, inputs, wanted, [grad]))
         wide = softmax_dtype(q.dtype)
         sums = logsumexp.masked_fill(logsumexp == -torch.inf, torch.inf)[..., None]
         results = (grad.contiguous(), output, sums)
@@ -150,7 +160,10 @@ class Chunked(torch.autograd.Function):
                 put(dq, piece.queries, take(dq, piece.queries) + from_q)
                 piece.add_keys(dk, from_k)
                 piece.add_keys(dv, from_v)
-        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        of_sinks = None
+        if sinks is not None:
+            of_sinks = sinking.gradient(sinks, grad, output, logsumexp, None)
+        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), of_sinks
 
 
 def _narrow(chunks: Tensor, mask: Hashed) -> Tensor:
@@ -211,13 +224,12 @@ def _differentiate(
     return dq, dk, dv
 
 
-def _twice(call: Call, q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> list[Tensor | None]:
-    """The gradients as functions that can be differentiated again, with the scores written out."""
-    inputs = [t.view_as(t) for t in (q, k, v)]
-    turned = replace(
-        call, q=inputs[0], k=inputs[1], v=inputs[2], position=NoPosition(), need=frozenset()
-    )
-    output = eager.run(turned).output
-    wanted = [t for t in inputs if t.requires_grad]
-    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True, allow_unused=True))
-    return [next(found) if t.requires_grad else None for t in inputs]
+def _plainly(call: Call) -> Plain:
+    """The output of turned q and k with the scores written out, for derivatives of the backward."""
+
+    def plain(given: list[Tensor | None]) -> tuple[Tensor]:
+        q, k, v = cast("list[Tensor]", given[:3])
+        turned = replace(call, q=q, k=k, v=v, sinks=given[3], position=NoPosition())
+        return (eager.run(replace(turned, need=frozenset())).output,)
+
+    return plain

@@ -96,7 +96,7 @@ def _gradients(
     own = (d[..., : t.shape[3]].to(t.dtype) for d, t in zip(found, (q, k, v), strict=True))
     of_sinks = None
     if sinks is not None:
-        of_sinks = sinking.gradient(sinks, (output, seen), grad, grad_sums)
+        of_sinks = sinking.gradient(sinks, grad, output, sums, grad_sums)
     return (*own, None, None, of_sinks)
 
 

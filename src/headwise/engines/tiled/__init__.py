@@ -40,7 +40,8 @@ def run(call: Call) -> Result:
         held = kernel.even(*held)
     q, k, v, *further = held
     if torch.compiler.is_compiling():
-        output, logsumexp = operator(q, k, v, *encode(call.mask), call.frame.offset, call.scale)
+        offset, scale = call.frame.offset, call.scale
+        output, logsumexp = operator(q, k, v, *encode(call.mask), offset, scale, call.sinks)
     else:
         setting = Setting(
             call.mask,
@@ -49,9 +50,12 @@ def run(call: Call) -> Result:
             call.frame,
             vectors is not None,
             None if far is None else far.reach,
+            call.sinks is not None,
         )
         known = () if vectors is None else (vectors,)
-        output, logsumexp = tiled(setting, q, k, v, asked, *known, *further, *_learned(call))
+        sinks = () if call.sinks is None else (call.sinks,)
+        tensors = (q, k, v, asked, *known, *further, *sinks)
+        output, logsumexp = tiled(setting, *tensors, *_learned(call))
     return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
 
 

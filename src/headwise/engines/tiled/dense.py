@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from headwise.engines.sinks import sunk
 from headwise.engines.tiled import kernel
 from headwise.engines.tiled.forward import by_weights
 from headwise.engines.tiled.parts import Part
@@ -26,4 +27,7 @@ def dense(work: Work) -> tuple[Tensor, Tensor]:
     output = kernel.grouped(shares, work.v.to(shares.dtype))
     if by_weights(work, whole):
         output = output + values(work, whole, shares[:, :, None])[:, :, 0]
-    return output.to(work.v.dtype), known.logsumexp(-1).masked_fill(blind, -torch.inf)
+    sums = known.logsumexp(-1).masked_fill(blind, -torch.inf)
+    if work.sinks is not None:
+        output, sums = sunk(output, sums, work.sinks)
+    return output.to(work.v.dtype), sums

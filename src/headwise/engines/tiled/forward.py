@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines.sinks import sunk
 from headwise.engines.tiled import blocks, kernel
 from headwise.engines.tiled.far import NEAR, planned, rows_of
 from headwise.engines.tiled.parts import Part
@@ -26,7 +27,7 @@ ROWS = 1 << 21
 
 
 def forward(work: Work) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf where blind."""
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf where blind without a sink."""
     output, logsumexp = _run(work)
     if not finite(output):  # perhaps by a key that nobody sees
         output, logsumexp = _run(without_hidden(work))
@@ -45,7 +46,10 @@ def _run(work: Work) -> tuple[Tensor, Tensor]:
     for part in plan:
         for chunk, extra in pieces(work, part, most(work, part)):
             _merge(output, logsumexp, chunk, _results(work, chunk, extra))
-    return output.to(work.v.dtype), logsumexp[..., 0]
+    sums = logsumexp[..., 0]
+    if work.sinks is not None:
+        output, sums = sunk(output, sums, work.sinks)
+    return output.to(work.v.dtype), sums
 
 
 def covers(plan: Sequence[Part], frame: Frame) -> bool:

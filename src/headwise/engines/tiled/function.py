@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.engines import sinks as sinking
+from headwise.engines.derivatives import again
 from headwise.engines.tiled.backward import Sums, backward
 from headwise.engines.tiled.dense import dense
 from headwise.engines.tiled.forward import forward
@@ -29,6 +31,7 @@ class Setting:
         mask, position, scale, frame: as in `Work`.
         vectors: whether the position's vectors are among the tensors.
         reach: from which distance far keys and values among the tensors stand for k and v, or None.
+        sinks: whether sinks are among the tensors.
     """
 
     mask: Mask
@@ -37,23 +40,26 @@ class Setting:
     frame: Frame
     vectors: bool = False
     reach: int | None = None
+    sinks: bool = False
 
     @property
     def count(self) -> int:
         """How many of the tensors a `Work` holds."""
-        return 4 + self.vectors + (0 if self.reach is None else 4)
+        return 4 + self.vectors + (0 if self.reach is None else 4) + self.sinks
 
     def work(self, tensors: Sequence[Tensor]) -> Work:
-        """The attention of q, k, v, asked, then vectors, then far keys and values, as there are."""
+        """The attention of q, k, v, asked; then vectors, far keys and values, sinks, if there."""
         q, k, v, asked, *more = tensors[: self.count]
         vectors = more.pop(0) if self.vectors else None
+        sinks = more.pop() if self.sinks else None
         far = None
         if self.reach is not None:
             far = Far(self.reach, (more[0], more[1]), (more[2], more[3]))
-        return Work(q, k, v, asked, self.mask, self.position, self.scale, self.frame, vectors, far)
+        fixed = self.mask, self.position, self.scale, self.frame
+        return Work(q, k, v, asked, *fixed, vectors, far, sinks)
 
     def gradients(self, sums: Sums) -> list[Tensor]:
-        """The gradients of those tensors, in their order."""
+        """The gradients of those tensors, but for sinks, in their order."""
         vectors = [] if sums.vectors is None else [sums.vectors]
         return [sums.q, sums.k, sums.v, sums.asked, *vectors, *sums.far]
 
@@ -92,7 +98,11 @@ class Tiled(torch.autograd.Function):
         learned = [t for t, want in zip(tensors[rest:], wanted[rest:], strict=True) if want]
         sums = backward(work, given, grad_sums, learned)
         others = iter(sums.learned)
-        own = zip(setting.gradients(sums), tensors[:rest], strict=True)
+        every = setting.gradients(sums)
+        if work.sinks is not None:
+            results = given.grad, given.output, given.logsumexp
+            every.append(sinking.gradient(work.sinks, *results, grad_sums))
+        own = zip(every, tensors[:rest], strict=True)
         found = [gradient.to(tensor.dtype) for gradient, tensor in own]
         return (None, *found, *(next(others) if want else None for want in wanted[rest:]))
 
@@ -116,16 +126,9 @@ def _twice(
     gradients: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:
     """The gradients as functions that can be differentiated again, with the scores written out."""
-    inputs = [*(t.view_as(t) for t in tensors[: setting.count]), *tensors[setting.count :]]
-    results = dense(without_hidden(setting.work(inputs)))
-    pairs = [
-        (result, grad)
-        for result, grad in zip(results, gradients, strict=True)
-        if grad is not None and result.requires_grad
-    ]
-    chosen = [t for t, want in zip(inputs, wanted, strict=True) if want]
-    if not pairs or not chosen:
-        return [None for _ in inputs]
-    outputs, grads = zip(*pairs, strict=True)
-    found = iter(torch.autograd.grad(outputs, chosen, grads, create_graph=True, allow_unused=True))
-    return [next(found) if want else None for want in wanted]
+
+    def plain(given: list[Tensor | None]) -> tuple[Tensor, Tensor]:
+        return dense(without_hidden(setting.work([each for each in given if each is not None])))
+
+    held, learned = tensors[: setting.count], tensors[setting.count :]
+    return again(plain, held, wanted, gradients, learned)

@@ -1,12 +1,14 @@
 """The engine as operators that `torch.compile` and `torch.export` carry as one node."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines.sinks import gradient
 from headwise.engines.tiled.backward import backward
 from headwise.engines.tiled.encoding import decode
 from headwise.engines.tiled.forward import forward
@@ -26,9 +28,11 @@ def operator(
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq) under a mask given by `encoding.encode`."""
-    return forward(_work(q, k, v, numbers, tensors, offset, scale))
+    work = _work(q, k, v, numbers, tensors, offset, scale)
+    return forward(replace(work, sinks=sinks))
 
 
 @torch.library.custom_op("headwise::tiled_backward", mutates_args=())
@@ -58,8 +62,9 @@ def _(
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    del k, numbers, tensors, offset, scale
+    del k, numbers, tensors, offset, scale, sinks
     rows = q.shape[:3]
     return v.new_empty(*rows, v.shape[3]), q.new_empty(rows, dtype=softmax_dtype(q.dtype))
 
@@ -80,17 +85,18 @@ def _(
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, numbers, tensors, offset, scale = inputs
-    ctx.save_for_backward(*output, q, k, v, *tensors)
+    q, k, v, numbers, tensors, offset, scale, sinks = inputs
+    ctx.save_for_backward(*output, q, k, v, sinks, *tensors)
     ctx.mark_non_differentiable(output[1])
     ctx.setting = numbers, offset, scale
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    output, logsumexp, q, k, v, *tensors = ctx.saved_tensors
+    output, logsumexp, q, k, v, sinks, *tensors = ctx.saved_tensors
     numbers, offset, scale = ctx.setting
+    of_sinks = None if sinks is None else gradient(sinks, grad, output, logsumexp, None)
     found = operator_backward([grad, output, logsumexp], q, k, v, numbers, tensors, offset, scale)
-    return (*found, None, [None] * len(tensors), None, None)
+    return (*found, None, [None] * len(tensors), None, None, of_sinks)
 
 
 operator.register_autograd(_gradients, setup_context=_remember)

@@ -37,8 +37,6 @@ def why_not(call: Call) -> list[Text]:
     if call.mask.biased and not known(call.mask):
         name = type(call.mask).__name__
         reasons.append(Text(f"it cannot see into the bias of {name}", f"它看不到 {name} 的偏置"))
-    if call.sinks is not None:
-        reasons.append(Text("it has no sinks", "它没有 sink"))
     if transformed(call):
         reasons.append(no_rule())
     return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])

@@ -24,6 +24,7 @@ class Work:
         vectors: what the position's `vectors` gives for every difference of a key and a query,
             from the least; None if it has none.
         far: what stands for k and v where a pair is far apart; None if nothing does.
+        sinks: one more logit a head in every softmax, (H,); or None.
     """
 
     q: Tensor
@@ -36,6 +37,7 @@ class Work:
     frame: Frame
     vectors: Tensor | None = None
     far: Far | None = None
+    sinks: Tensor | None = None
 
     @property
     def least(self) -> int:
