@@ -59,13 +59,20 @@ class Settings:
     engine: str = AUTO
 
 
+def enter(name: str) -> None:
+    """Make the function known to transformers under a name."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(name, _attention)
+
+
 def is_cross(name: str, module: nn.Module) -> bool:
     """Whether an attention of that name looks from one text at another."""
     named = any(word in name.lower() for word in CROSS)
     return named or bool(getattr(module, "is_cross_attention", False))
 
 
-def attention(
+def _attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,

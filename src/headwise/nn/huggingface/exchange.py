@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -51,9 +51,8 @@ def exchange(model: nn.Module, settings: Settings) -> Exchange:
     """
     register()
     configs = _configs(model)
-    before = [config._attn_implementation or "eager" for config in configs.values()]
+    names = {key: config._attn_implementation or "eager" for key, config in configs.items()}
     model.set_attn_implementation(NAME)  # type: ignore[operator]
-    names = dict(zip(configs, before, strict=True))
     changed, left = list[str](), list[tuple[str, Text]]()
     for name, module, config in _owned(model):
         old = getattr(module, SETTINGS, None)
@@ -85,7 +84,7 @@ def restore(model: nn.Module) -> Exchange:
             left.append((name, _BY_HAND))
     for _, module, config in owned:
         settings = module.__dict__.pop(SETTINGS, None)
-        if settings is not None and getattr(module, "config", None) is config:
+        if settings is not None and hasattr(module, "set_attn_implementation"):
             config._attn_implementation = settings.before
     return Exchange(tuple(changed), tuple(left))
 
@@ -107,10 +106,10 @@ def _itself(module: nn.Module) -> Text:
 
 def _owned(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
     """Every module once, with its name and the configuration of the model it is part of."""
-    owners: dict[str, Any] = {"": model.config}
+    owners = {"": cast("Any", model.config)}
     for name, module in model.named_modules():
         if hasattr(module, "set_attn_implementation"):
-            owners[name] = module.config
+            owners[name] = cast("Any", module.config)
         nearest = max((each for each in owners if _holds(each, name)), key=len)
         yield name, module, owners[nearest]
 

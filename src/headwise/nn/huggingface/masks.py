@@ -17,7 +17,7 @@ from torch import Tensor
 from headwise.errors import BadType
 from headwise.masks import Mask, causal, documents, full, padding, window
 
-Rule = Callable[..., Tensor]
+Rule = Callable[..., Any]
 """Their rule: numbers of sample, head, query and key to True where the query may attend."""
 
 
@@ -29,11 +29,13 @@ class Described:
         mask: who may attend to whom; key number 0 is the first key held.
         offset: where the first query stands among the keys held.
         first: the number of the first key held, of all that came; not 0 where a cache slides.
+        ndim: the axes of the tensor that it stands for.
     """
 
     mask: Mask
     offset: int
     first: int
+    ndim: int = 4
 
     def __getitem__(self, index: object) -> Tensor:
         raise BadType(
@@ -53,26 +55,36 @@ class _Keys:
     device: torch.device | str
 
 
-def described(
+def enter(name: str) -> None:
+    """Make the masks of this file known to transformers under a name."""
+    from transformers import AttentionMaskInterface
+
+    AttentionMaskInterface.register(name, _described)
+
+
+def _described(
     batch_size: int,
     q_length: int,
     kv_length: int,
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: Rule | None = None,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | Described | None = None,
     **options: Any,
 ) -> Described | Tensor | None:
     """What transformers asks an implementation for, once a pass and kind of layer."""
     from transformers import masking_utils
 
-    rule: Rule = masking_utils.causal_mask_function if mask_function is None else mask_function
+    if isinstance(attention_mask, Described):
+        return attention_mask  # `generate` made it before the pass
+    rule = mask_function or masking_utils.causal_mask_function
     keys = _Keys(kv_length, kv_offset, options.get("device", "cpu"))
     mask = None if _as_tensor(rule, q_offset, options) else _read(rule, keys)
     if mask is None or isinstance(q_offset, Tensor):
         options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-        lengths: tuple[Any, ...] = (batch_size, q_length, kv_length, q_offset, kv_offset)
-        return masking_utils.sdpa_mask(*lengths, rule, attention_mask, **options)
+        options |= {"mask_function": rule, "attention_mask": attention_mask}
+        options |= {"batch_size": batch_size, "q_length": q_length, "q_offset": q_offset}
+        return masking_utils.sdpa_mask(kv_length=kv_length, kv_offset=kv_offset, **options)
     real = _real(attention_mask, keys)
     mask = mask if real is None else mask & padding(real)
     return Described(mask, q_offset - kv_offset, kv_offset)
@@ -119,7 +131,7 @@ def _read(rule: Rule, keys: _Keys) -> Mask | None:
 
 
 def _part(kind: str, held: Mapping[str, Any], keys: _Keys, is_causal: bool) -> Mask | None:
-    if kind == "full":
+    if kind in ("full", "remapped"):
         return full()
     if kind == "causal":
         return causal()

@@ -1,8 +1,7 @@
 """The name under which transformers finds headwise."""
 
 from headwise.errors import MissingExtra
-from headwise.nn.huggingface.attention import attention
-from headwise.nn.huggingface.masks import described
+from headwise.nn.huggingface import attention, masks
 
 NAME = "headwise"
 """What ``model.set_attn_implementation`` and ``attn_implementation=`` are given."""
@@ -25,8 +24,7 @@ def register() -> None:
         True
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface
+        attention.enter(NAME)
+        masks.enter(NAME)
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, described)
