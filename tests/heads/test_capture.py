@@ -213,8 +213,8 @@ def test_statistics_are_the_plain_formulas_on_eager_weights(
     with capture(model) as seen:
         answer(model, inputs)
     for metric in METRICS:
-        if metric.name == "separators":
-            continue
+        if metric.name in ("separators", "duplicate", "induction"):
+            continue  # they look at tokens: test_metrics
         got, near, exact = [], [], []
         for head in seen.statistics.heads():
             at = head.layer.number

@@ -27,6 +27,7 @@ def rows(
     special: list[bool] | None = None,
     cross: bool = False,
     first: int = 0,
+    tokens: list[int] | None = None,
 ) -> Rows:
     """One sample, one head, in float64; every pair allowed unless said otherwise."""
     table = torch.as_tensor(weights, dtype=torch.float64)[None, None]
@@ -39,6 +40,7 @@ def rows(
         position=None if cross else torch.arange(length),
         first=torch.tensor([first]),
         separators=None if special is None else torch.tensor([special]),
+        tokens=None if tokens is None else torch.tensor([tokens]),
     )
 
 
@@ -88,6 +90,39 @@ HALVES = [[0.5, 0.5, 0.0, 0.0], [0.0, 0.5, 0.5, 0.0], [0.0, 0.0, 0.5, 0.5], [0.5
 )
 def test_patterns_computed_by_hand(name: str, pattern: Matrix | Tensor, expected: float) -> None:
     assert value(name, rows(pattern)) == expected
+
+
+REPEATED = torch.arange(25).repeat(4).tolist()
+"""25 tokens 4 times, as Olsson et al. 2022 have them."""
+
+
+def test_a_uniform_causal_head_has_the_published_induction_score() -> None:
+    allowed = torch.ones(100, 100, dtype=torch.bool).tril()
+    baseline = rows(torch.eye(100), allowed=allowed, tokens=REPEATED).uniform
+    assert f"{value('induction', baseline):.4f}" == "0.0313"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pattern", "duplicate", "induction"),
+    [
+        ([3, 5, 3, 5], torch.eye(4)[[0, 0, 1, 2]], 0.0, 2 / 3),  # of the queries 0, 2 and 3
+        ([3, 5, 3, 5], torch.eye(4)[[2, 3, 0, 1]], 1.0, 0.0),
+        ([3, 5, 3, 7], torch.eye(4)[[0, 1, 0, 0]], 0.5, 0.0),
+        ([3, 5, 3, 7], torch.full((4, 4), 0.25), 0.25, 0.25),
+    ],
+)
+def test_shares_on_repeated_tokens(
+    tokens: list[int], pattern: Tensor, duplicate: float, induction: float
+) -> None:
+    shown = rows(pattern, tokens=tokens)
+    assert (value("duplicate", shown), value("induction", shown)) == (duplicate, induction)
+
+
+@pytest.mark.parametrize("name", ["duplicate", "induction"])
+def test_without_a_repeated_token_there_is_no_value(name: str) -> None:
+    assert math.isnan(value(name, rows(EQUAL, tokens=[3, 5, 7, 11])))
+    assert math.isnan(value(name, rows(EQUAL)))
+    assert math.isnan(value(name, rows(EQUAL, tokens=[3, 3, 3, 3], cross=True)))
 
 
 @pytest.mark.parametrize(

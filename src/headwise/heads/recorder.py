@@ -111,6 +111,7 @@ class Recorder:
             position=None if layer.part == "cross" else torch.arange(length, device=device)[rows],
             first=_real(read, batch, keys, device).int().argmax(-1),
             separators=self._special(read, batch, keys, device),
+            tokens=_tokens(read, batch, keys, device),
         )
 
     def _side(self, decoder: bool) -> tuple[Any, Any]:
@@ -121,10 +122,10 @@ class Recorder:
     def _special(
         self, side: tuple[Any, Any], batch: int, keys: int, device: torch.device
     ) -> Tensor | None:
-        ids = side[1]
-        if not isinstance(ids, Tensor) or ids.shape != (batch, keys) or not self._separators:
+        ids = _tokens(side, batch, keys, device)
+        if ids is None or not self._separators:
             return None
-        return torch.isin(ids.to(device), torch.tensor(sorted(self._separators), device=device))
+        return torch.isin(ids, torch.tensor(sorted(self._separators), device=device))
 
     def _keep(self, layer: Layer, block: Rows, rows: slice, length: int) -> None:
         batch, heads, _, keys = block.weights.shape
@@ -145,6 +146,13 @@ def _real(side: tuple[Any, Any], batch: int, length: int, device: torch.device) 
     if isinstance(mask, Tensor) and mask.shape == (batch, length):
         return mask.to(device).bool()
     return torch.ones(batch, length, dtype=torch.bool, device=device)
+
+
+def _tokens(side: tuple[Any, Any], batch: int, keys: int, device: torch.device) -> Tensor | None:
+    """(B, Lk), the ids of the text the keys are; None where the model was given none."""
+    ids = side[1]
+    fits = isinstance(ids, Tensor) and ids.shape == (batch, keys)
+    return ids.to(device) if fits else None
 
 
 def _same_text(layer: Layer, terms: Terms) -> None:

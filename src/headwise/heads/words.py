@@ -30,6 +30,7 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
     Source: Clark et al. 2019, section 4.1.
 
     Example:
+        >>> import torch
         >>> weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
         >>> merged(weights, [[0], [1, 2]])
         tensor([[0.5000, 0.5000],

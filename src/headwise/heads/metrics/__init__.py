@@ -2,10 +2,12 @@
 
 from headwise.heads.metrics.base import Metric, Rows, total
 from headwise.heads.metrics.distance import DISTANCE
+from headwise.heads.metrics.duplicate import DUPLICATE
 from headwise.heads.metrics.effective_keys import EFFECTIVE_KEYS
 from headwise.heads.metrics.entropy import ENTROPY
 from headwise.heads.metrics.first import FIRST
 from headwise.heads.metrics.following import NEXT
+from headwise.heads.metrics.induction import INDUCTION
 from headwise.heads.metrics.itself import SELF
 from headwise.heads.metrics.largest import LARGEST
 from headwise.heads.metrics.previous import PREVIOUS
@@ -20,6 +22,8 @@ METRICS = (
     SELF,
     FIRST,
     SEPARATORS,
+    DUPLICATE,
+    INDUCTION,
     LARGEST,
 )
 """Every metric there is, in the order tables show them."""

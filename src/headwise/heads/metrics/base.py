@@ -1,7 +1,7 @@
 """What a metric of heads is: two sums over queries, whose quotient is its value."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +22,7 @@ class Rows:
             different texts (cross-attention) and distance has no meaning.
         first: (B,), the first real key.
         separators: (B, Lk), True on special tokens such as [SEP]; None where unknown.
+        tokens: (B, Lk), the numbers of the keys' tokens; None where unknown.
     """
 
     weights: Float[Tensor, "b h r lk"]
@@ -30,13 +31,14 @@ class Rows:
     position: Int[Tensor, " r"] | None
     first: Int[Tensor, " b"]
     separators: Bool[Tensor, "b lk"] | None = None
+    tokens: Int[Tensor, "b lk"] | None = None
 
     @property
     def uniform(self) -> "Rows":
         """The same rows of a head that attends to every allowed key alike: the baseline, H = 1."""
         allowed = self.allowed.any(1, keepdim=True)  # (B, 1, R, Lk)
         share = allowed.double() / allowed.sum(-1, keepdim=True).clamp(min=1)
-        return Rows(share, allowed, self.counts, self.position, self.first, self.separators)
+        return replace(self, weights=share, allowed=allowed)
 
     def queries(self) -> Bool[Tensor, "b #h r"]:
         """The queries that count and see a key: (B, H or 1, R)."""
@@ -50,6 +52,18 @@ class Rows:
         allowed = self.allowed.gather(-1, index.expand(-1, self.allowed.shape[1], -1, -1))[..., 0]
         counted = allowed & inside[:, None] & self.queries()
         return weight * counted, counted
+
+    def own_tokens(self) -> Int[Tensor, "b r"] | None:
+        """The numbers of the queries' tokens, where queries and keys are one text."""
+        if self.tokens is None or self.position is None:
+            return None
+        return self.tokens[:, self.position]
+
+    def on(self, keys: Bool[Tensor, "b r lk"]) -> tuple[Tensor, Tensor]:
+        """For each query the weight on some keys (B, H, R), and whether it counts and has one."""
+        seen = keys[:, None] & self.allowed
+        counted = seen.any(-1) & self.queries()
+        return (self.weights * seen).sum(-1) * counted, counted
 
     def shifted(self, by: int) -> tuple[Tensor, Tensor]:
         """`at` for the key ``by`` places after each query; nothing counts without positions."""

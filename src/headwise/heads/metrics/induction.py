@@ -1,0 +1,38 @@
+"""How much a head looks at what came after an earlier occurrence of the same token."""
+
+import torch
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    own = rows.own_tokens()
+    if own is None or rows.tokens is None or rows.position is None:
+        nothing = torch.zeros_like(rows.weights[..., 0])
+        return nothing, nothing
+    before = torch.nn.functional.pad(rows.tokens[:, :-1], (1, 0), value=-1)  # (B, Lk)
+    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
+    after_itself = keys == rows.position[:, None] + 1  # (R, Lk)
+    matches = (before[:, None] == own[..., None]) & ~after_itself  # (B, R, Lk)
+    return rows.on(matches)
+
+
+INDUCTION = Metric(
+    name="induction",
+    label=Text("induction", "归纳"),
+    title=Text(
+        "share on what followed an earlier occurrence of the token",
+        "对同一词元先前出现后一位的份额",
+    ),
+    formula=Text(
+        "mean_i Σ_j A[i,j] over the keys with x[j-1] = x[i], j ≠ i+1, for queries that have one",
+        "mean_i Σ_j A[i,j]，取 x[j-1] = x[i] 且 j ≠ i+1 的键，只计存在此键的查询",
+    ),
+    source=Text(
+        "Olsson et al. 2022, prefix matching; theirs is on 25 random tokens repeated 4 times",
+        "Olsson 等 2022，前缀匹配；原文用 25 个随机词元重复 4 次",
+    ),
+    share=True,
+    sums=_sums,
+)
