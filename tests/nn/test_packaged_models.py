@@ -1,0 +1,117 @@
+"""Trained models answer the same on headwise. Skipped where a model is not in the cache:
+`headwise models get minilm` puts it there.
+
+SmolLM2-135M comes as a GGUF file; converted once (it needs the packages gguf and accelerate) and
+saved as `smollm2` in the folder of the models, it is found too:
+
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=name, quantization_config=GgufConfig(dequantize=True))
+    del model.config.quantization_config
+    model.save_pretrained(cache / "smollm2")
+"""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import headwise as hw
+from headwise.heads.load import load
+from headwise.heads.models import cache_folder, is_here, model_named
+from headwise.verify.budget import accept
+
+pytestmark = pytest.mark.slow
+
+TEXTS = {
+    "minilm": "The old man who lived by the river had not spoken to his brother since the flood.",
+    "rxnmapper": "CC(C)S.CN(C)C=O.Fc1cccnc1F.O=C([O-])[O-].[K+].[K+]>>CC(C)Sc1ncccc1F",
+}
+
+
+def last(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    with torch.no_grad():
+        return model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+
+
+@pytest.mark.parametrize("name", ["minilm", "rxnmapper"])
+def test_encoders(name: str) -> None:
+    if not is_here(model_named(name)):
+        pytest.skip(f"{name} is not in the cache; headwise models get {name}")
+    model = load(name).model
+    ids = torch.tensor([load(name).tokenizer(TEXTS[name])["input_ids"]])
+    ids = torch.cat((ids, ids))
+    real = torch.ones_like(ids)
+    real[1, -5:] = 0
+    inputs = {"input_ids": ids, "attention_mask": real}
+    model.set_attn_implementation("eager")
+    usual, right = last(model, inputs), last(copy.deepcopy(model).double(), inputs)
+    assert hw.convert(model).changed
+    accept(last(model, inputs), usual, right)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    folder = cache_folder() / "smollm2"
+    if not (folder / "model.safetensors").is_file():
+        pytest.skip(f"no SmolLM2 in {folder}; see the top of this file")
+    options = {"attn_implementation": "eager", "dtype": torch.float32}
+    return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
+
+
+PROMPT = torch.tensor([[504, 2355, 1095, 618, 4483, 411, 260, 4998, 553, 441, 9224, 288, 480]])
+
+
+def test_a_language_model_says_the_same(smollm2: Any) -> None:
+    options = {"max_new_tokens": 50, "do_sample": False, "attention_mask": PROMPT.ne(0)}
+    with torch.no_grad():
+        usual, said = smollm2(PROMPT).logits, smollm2.generate(PROMPT, **options)
+        exact = copy.deepcopy(smollm2).double()
+        exact.set_attn_implementation("sdpa")  # its eager softmax is float32 in any dtype
+        right = exact(PROMPT).logits
+        ours = copy.deepcopy(smollm2)
+        assert len(hw.convert(ours).changed) == 30
+        accept(ours(PROMPT).logits, usual, right)
+        assert torch.equal(ours.generate(PROMPT, **options), said)
+    assert said.shape == (1, PROMPT.shape[1] + 50)
+
+
+def test_a_window_over_a_long_text_with_bounded_memory(smollm2: Any) -> None:
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    model = copy.deepcopy(smollm2.model)
+    hw.convert(model, mask=hw.window(1023, 0))
+    torch.manual_seed(0)
+    ids = torch.randint(5, 40000, (1, 4096))
+    cache = DynamicCache()
+    cache.layers = [DynamicSlidingWindowLayer(1024) for _ in model.layers]
+    with torch.no_grad():
+        parts = [model(ids[:, :3], cache=cache)[0]]
+        parts += [model(part, cache=cache)[0] for part in ids[:, 3:].split(1021, 1)]
+    assert torch.cat(parts, 1).isfinite().all()
+    assert {layer.keys.shape[2] for layer in cache.layers} == {1023}
+
+
+def test_a_window_in_chunks_is_the_window_at_once(smollm2: Any) -> None:
+    """Against their own eager attention, the window being written out as a mask of floats."""
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    model, exact = copy.deepcopy(smollm2.model), copy.deepcopy(smollm2.model).double()
+    exact.set_attn_implementation("sdpa")
+    hw.convert(model, mask=hw.window(30, 0))
+    torch.manual_seed(0)
+    ids = torch.randint(5, 40000, (1, 149))
+    far = ~torch.ones(149, 149, dtype=torch.bool).tril().triu(-30)
+    floats = torch.zeros(1, 1, 149, 149).masked_fill(far, torch.finfo(torch.float32).min)
+    cache = DynamicCache()
+    cache.layers = [DynamicSlidingWindowLayer(31) for _ in model.layers]
+    with torch.no_grad():
+        found = torch.cat([model(part, cache=cache)[0] for part in ids.split(37, 1)], 1)
+        usual = smollm2.model(ids, attention_mask=floats)[0]
+        right = exact(ids, attention_mask=floats.double())[0]
+    accept(found, usual, right)
