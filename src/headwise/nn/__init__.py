@@ -4,6 +4,7 @@ from headwise.nn.attention import MultiheadAttention
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.conversion import Conversion, convert
 from headwise.nn.init import INITS
+from headwise.nn.layouts import load_layout
 
 __all__ = [
     "INITS",
@@ -14,4 +15,5 @@ __all__ = [
     "SlidingCache",
     "StaticCache",
     "convert",
+    "load_layout",
 ]
