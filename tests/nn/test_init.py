@@ -9,6 +9,7 @@ from torch import nn
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.nn import INITS
+from headwise.nn.init import t_fixup
 from headwise.verify.budget import accept
 
 NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -135,3 +136,49 @@ def test_the_device_context_is_honoured():
 def test_wrong_words_are_refused(init, error, message):
     with pytest.raises(error, match=message):
         made(init)
+
+
+@pytest.mark.parametrize(
+    ("part", "depth", "factor"),
+    [("encoder", 1, 0.67), ("encoder", 16, 0.335), ("decoder", 9, 1 / 3), ("decoder", 1, 3**-0.5)],
+)
+def test_t_fixup_is_xavier_times_its_factor(part: str, depth: int, factor: float) -> None:
+    layer = nn.TransformerDecoderLayer(12, 3, 17, batch_first=True)
+    hw.convert(layer)
+    nn.init.ones_(layer.linear1.bias)
+    norms = [layer.norm1.weight.clone(), layer.norm1.bias.clone()]
+    torch.manual_seed(11)
+    t_fixup(layer, depth, part)
+    torch.manual_seed(11)
+    attentions = [hw.MultiheadAttention(12, 3) for _ in range(2)]
+    linears = [nn.init.xavier_uniform_(torch.empty(size)) for size in ((17, 12), (12, 17))]
+    for found, fresh in zip((layer.self_attn, layer.multihead_attn), attentions, strict=True):
+        for name in NAMES:
+            weight = getattr(fresh, name).weight.detach()
+            scaled = weight * factor if name in ("v_proj", "out_proj") else weight
+            exact = weight.double() * (factor if name in ("v_proj", "out_proj") else 1.0)
+            accept(getattr(found, name).weight, scaled, exact)
+            assert not getattr(found, name).bias.any()
+    for found, fresh in zip((layer.linear1, layer.linear2), linears, strict=True):
+        accept(found.weight, fresh * factor, fresh.double() * factor)
+        assert not found.bias.any()
+    assert torch.equal(layer.norm1.weight, norms[0])
+    assert torch.equal(layer.norm1.bias, norms[1])
+
+
+@pytest.mark.parametrize(
+    ("depth", "part", "error", "message"),
+    [
+        (0, "encoder", BadValue, "depth: expected at least 1, got 0"),
+        (2.0, "encoder", BadType, "depth: expected an integer, got 2.0"),
+        (2, "middle", BadValue, "part: unknown 'middle'; expected one of 'encoder', 'decoder'"),
+    ],
+)
+def test_t_fixup_refuses(depth: int, part: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        t_fixup(hw.MultiheadAttention(12, 3), depth, part)
+
+
+def test_t_fixup_wants_converted_layers() -> None:
+    with pytest.raises(BadType, match=r"layer: holds a torch.nn.MultiheadAttention.*hw.convert"):
+        t_fixup(nn.TransformerEncoderLayer(12, 3), 2)

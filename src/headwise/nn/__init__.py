@@ -3,12 +3,14 @@
 from headwise.nn.attention import MultiheadAttention
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.conversion import Conversion, convert
-from headwise.nn.init import INITS
+from headwise.nn.flow import Flow, measure
+from headwise.nn.init import INITS, t_fixup
 from headwise.nn.layouts import load_layout
 
 __all__ = [
     "INITS",
     "Conversion",
+    "Flow",
     "GrowingCache",
     "KVCache",
     "MultiheadAttention",
@@ -16,4 +18,6 @@ __all__ = [
     "StaticCache",
     "convert",
     "load_layout",
+    "measure",
+    "t_fixup",
 ]

@@ -13,20 +13,37 @@ that Xavier asks for: at E = 256 a standard deviation of .0442 and not .0625. He
 is drawn by itself unless "torch" is asked for, which gives PyTorch's very numbers for a seed.
 
 Biases start at 0; ``bias_k`` and ``bias_v`` are Xavier normal, as in PyTorch, variance 1 / (G D).
+
+`t_fixup` starts the layers of a deep model anew, with smaller values the deeper it is:
+
+| T-Fixup, for depth N | each W (out, in) | variance of an entry |
+|---|---|---|
+| q, k | xavier_uniform | 2 / (in + out) |
+| v, out, feed-forward: encoder | the same times .67 N^(-1/4) | .8978 N^(-1/2) / (in + out) |
+| v, out, feed-forward: decoder | the same times (9 N)^(-1/4) | 2 (9 N)^(-1/2) / (in + out) |
+
+What a stack makes of a signal and of a gradient is measured by `headwise.nn.flow.measure`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue, one_of
+from headwise.nn.sizes import check_positive
 
 PROJECTIONS = ("q", "k", "v", "out")
 """The projections, by the names that an `init` mapping uses."""
 
 INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
 """Every word that `init` knows."""
+
+FIXUP: dict[str, Callable[[int], float]] = {
+    "encoder": lambda depth: 0.67 * float(depth) ** -0.25,
+    "decoder": lambda depth: float(9 * depth) ** -0.25,
+}
+"""The factor of T-Fixup for each part of a model of that many layers."""
 
 
 def words(init: object) -> dict[str, str]:
@@ -93,6 +110,63 @@ def initialise(
             nn.init.zeros_(projection.bias)
     for vector in extra:
         nn.init.xavier_normal_(vector)
+
+
+@torch.no_grad()
+def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
+    """Draw the weights of one layer anew, so that a model of that many trains without warm-up.
+
+    Every `headwise.MultiheadAttention` in the layer starts as "xavier_uniform" with v and out times
+    the factor of `FIXUP`; every other ``nn.Linear`` likewise, all of it times the factor; their
+    biases are 0. The paper also removes the layer norms, which is the caller's to do, and starts
+    embeddings as N(0, 1/E) times (9 N)^(-1/4).
+
+    Args:
+        layer: one layer of the model, attention and feed-forward.
+        depth: N, how many layers the encoder, or the decoder, has.
+        part: "encoder" or "decoder".
+
+    Raises:
+        BadType: if the layer holds a `torch.nn.MultiheadAttention`, or depth is no integer.
+        BadValue: if depth is below 1 or the part unknown.
+
+    Source: Huang et al. 2020 (T-Fixup), section 3.2.
+
+    Example:
+        >>> import headwise as hw
+        >>> layers = [nn.TransformerEncoderLayer(8, 2) for _ in range(16)]
+        >>> for layer in layers:
+        ...     _ = hw.convert(layer)
+        ...     t_fixup(layer, depth=len(layers))
+        >>> FIXUP["encoder"](16)
+        0.335
+    """
+    check_positive({"depth": depth})
+    if part not in FIXUP:
+        raise one_of("part", part, tuple(FIXUP))
+    modules = list(layer.modules())
+    if any(isinstance(module, nn.MultiheadAttention) for module in modules):
+        raise BadType(
+            "layer: holds a torch.nn.MultiheadAttention, whose v is part of a packed matrix; use "
+            "hw.convert(layer) first",
+            "layer：含有 torch.nn.MultiheadAttention，其 v 在合并的矩阵里；"
+            "请先用 hw.convert(layer)",
+        )
+    factor, done = FIXUP[part](depth), set[nn.Module]()
+    for module in modules:
+        found = {name: getattr(module, f"{name}_proj", None) for name in PROJECTIONS}
+        projections = {name: each for name, each in found.items() if isinstance(each, nn.Linear)}
+        if len(projections) == len(PROJECTIONS):
+            initialise(projections, (), words("xavier_uniform"), False)
+            for name in ("v", "out"):
+                projections[name].weight.mul_(factor)
+            done.update(projections.values())
+    for module in modules:
+        if isinstance(module, nn.Linear) and module not in done:
+            _fill(module.weight, "xavier_uniform")
+            module.weight.mul_(factor)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def _as_torch(projections: Mapping[str, nn.Linear], packed: bool) -> None:
