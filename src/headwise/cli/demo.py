@@ -120,11 +120,12 @@ def _checked() -> tuple["Document", "Document"]:
 
 
 def _verified() -> tuple["Document", "Document"]:
+    from headwise.verify.drawn import document
     from headwise.verify.loading import load
-    from headwise.verify.report import document
+    from headwise.verify.report import data
     from headwise.verify.verdict import verify
 
-    report = document(verify(load(TARGET), TARGET))
+    report = document(data(verify(load(TARGET), TARGET)))
     return report, report
 
 

@@ -2,20 +2,20 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli import reporting
-from headwise.errors import BadValue
+from headwise.cli import reporting, screen
+from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
     from headwise.document import Document
+    from headwise.verify.report import Data
 
 SUMMARY = Text(
     "Hold an attention against an exact oracle and name its mistake.",
@@ -23,13 +23,24 @@ SUMMARY = Text(
 )
 
 EMBED_DIM, HEADS = 15, 3
+SECONDS, MEMORY = 120, 4096
+SHOWN = 20
+"""How many lines of what a target prints are passed on."""
+
 _HELP = Text(
     "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
-    "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights.\n\n"
-    "Exit status: 0 accepted, 1 it differs, 2 it cannot be used.",
+    "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights, in a "
+    "process of its own: it starts in an empty folder that is deleted afterwards, may take "
+    f"{SECONDS} seconds and {MEMORY} MiB, write files of 256 MiB and print 1 MiB, and is ended "
+    "with whatever it has started. This keeps accidents in; it is no jail for hostile code.\n\n"
+    "Exit status: 0 accepted, 1 it differs, 2 it cannot be used: it does not load, needs an "
+    "adapter, hangs, crashes, or goes over a limit.",
     "TARGET 为 路径/文件.py:名称 或 包.名称：模块类、模块实例，或作用于 (B, H, L, D) 的函数 "
-    "f(q, k, v, mask=None)。其代码会以你的权限原样运行。\n\n"
-    "退出状态：0 通过，1 不一致，2 无法使用。",
+    "f(q, k, v, mask=None)。其代码会以你的权限在单独的进程中原样运行："
+    "从一个事后删除的空文件夹开始，"
+    f"最多用 {SECONDS} 秒、{MEMORY} MiB 内存，写 256 MiB 的文件，打印 1 MiB；结束时连同它启动的一切"
+    "一并终止。这只防意外，不能关住恶意代码。\n\n"
+    "退出状态：0 通过，1 不一致，2 无法使用：无法载入、需要适配函数、挂起、崩溃或超出限制。",
 )
 
 
@@ -41,9 +52,12 @@ class Asked:
     self_test: bool
     format: str | None
     output: Path | None
+    junit: Path | None
     seed: int
     embed_dim: int
     heads: int
+    time_limit: float
+    memory_limit: int
 
 
 def command(lang: Lang) -> click.Command:
@@ -58,96 +72,137 @@ def command(lang: Lang) -> click.Command:
 
 
 def _parameters(lang: Lang) -> list[click.Parameter]:
-    said = {
-        "self": Text("Try the checks on known mistakes instead.", "改为用已知错误检验各项检查。"),
-        "seed": Text("Of inputs and weights.", "输入和权重的种子。"),
-        "embed": Text("E to try it with, a multiple of the heads.", "试验用的 E，头数的整数倍。"),
-        "heads": Text("H to try it with.", "试验用的头数 H。"),
-    }
     size = click.IntRange(min=1, max=512)
+    seconds = click.FloatRange(min=0.1, max=86400)
+    numbers: tuple[tuple[str, click.ParamType[Any], float, Text], ...] = (
+        (
+            "--seed",
+            click.IntRange(0, 2**31),
+            0,
+            Text("Of inputs and weights.", "输入和权重的种子。"),
+        ),
+        (
+            "--embed-dim",
+            size,
+            EMBED_DIM,
+            Text("E to try it with, a multiple of the heads.", "试验用的 E，头数的整数倍。"),
+        ),
+        ("--heads", size, HEADS, Text("H to try it with.", "试验用的头数 H。")),
+        ("--time-limit", seconds, SECONDS, Text("Seconds it may take.", "允许的秒数。")),
+        (
+            "--memory-limit",
+            click.IntRange(min=64, max=1 << 20),
+            MEMORY,
+            Text(
+                "MiB it may take beside Python and PyTorch; where the system has such limits.",
+                "除 Python 和 PyTorch 之外允许的内存（MiB）；仅在系统支持时有效。",
+            ),
+        ),
+    )
+    said = Text("Try the checks on known mistakes instead.", "改为用已知错误检验各项检查。")
+    xml = Text("Write JUnit XML to this file as well.", "同时将 JUnit XML 写入此文件。")
     return [
         click.Argument(["target"], required=False),
-        click.Option(["--self-test"], is_flag=True, help=said["self"].to(lang)),
-        click.Option(
-            ["--seed"], type=click.IntRange(0, 2**31), default=0, help=said["seed"].to(lang)
+        click.Option(["--self-test"], is_flag=True, help=said.to(lang)),
+        *(
+            click.Option([name], type=kind, default=value, show_default=True, help=what.to(lang))
+            for name, kind, value, what in numbers
         ),
-        click.Option(
-            ["--embed-dim"],
-            type=size,
-            default=EMBED_DIM,
-            show_default=True,
-            help=said["embed"].to(lang),
-        ),
-        click.Option(
-            ["--heads"], type=size, default=HEADS, show_default=True, help=said["heads"].to(lang)
-        ),
+        click.Option(["--junit"], type=click.Path(path_type=Path), help=xml.to(lang)),
         *reporting.options(lang),
     ]
 
 
 def _run(asked: Asked, lang: Lang) -> int:
-    from headwise.cli import FOUND_WRONG
-
     if asked.self_test == (asked.target is not None):
         raise BadValue(
             "target: expected either TARGET or --self-test; write path/to/file.py:Name",
             "target：应给出 TARGET 或 --self-test 之一；写法为 路径/文件.py:名称",
         )
+    if asked.self_test and asked.junit is not None:
+        raise BadValue(
+            "junit: expected a TARGET to report on, got --self-test; leave out --junit",
+            "junit：应有要报告的 TARGET，收到 --self-test；请去掉 --junit",
+        )
     destination = reporting.Destination(asked.format, asked.output, lang, inputs=(asked.target,))
     destination.check()
-    with _one_thread():
-        good, document, data = _tested(lang) if asked.self_test else _verified(asked, lang)
-    if sys.stderr.isatty():
-        click.echo("\r\033[K", nl=False, err=True)  # the line that said what was being checked
-    destination.write(
-        lambda: document,
-        lambda: json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False),
-    )
+    reporting.Destination(None, asked.junit, lang, inputs=(asked.target,)).check()
+    return _tested(destination) if asked.self_test else _verified(asked, destination)
+
+
+def _tested(destination: reporting.Destination) -> int:
+    import torch
+
+    from headwise.verify.gate import self_test
+    from headwise.verify.tested import self_test_data, self_test_document
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the sizes are so small that more only wait for each other
+    try:
+        tested = self_test(progress=_progress(destination.lang))
+    finally:
+        torch.set_num_threads(threads)
+    _write(destination, lambda: self_test_document(tested), self_test_data(tested))
+    return _status(tested.passed)
+
+
+def _verified(asked: Asked, destination: reporting.Destination) -> int:
+    from headwise.verify.adapter import EXAMPLE, NotRecognised, without_example
+    from headwise.verify.drawn import document
+    from headwise.verify.isolation import Limits, Request, isolated
+    from headwise.verify.report import unusable
+
+    target, lang = asked.target or "", destination.lang
+    request = Request(target, asked.embed_dim, asked.heads, asked.seed)
+    limits = Limits(asked.time_limit, asked.memory_limit)
+    try:
+        report = isolated(request, limits, progress=_progress(lang), hear=_pass_on)
+    except HeadwiseError as error:
+        short = without_example(error) if isinstance(error, NotRecognised) else error
+        _also_junit(asked, unusable(target, short), lang)
+        if destination.kind == "json":
+            _write(destination, lambda: document(unusable(target, short)), unusable(target, error))
+        if short is not error:
+            click.echo(EXAMPLE, err=True)
+        raise short from error
+    _also_junit(asked, report, lang)
+    _write(destination, lambda: document(report), report)
+    return _status(report["accepted"])
+
+
+def _status(good: bool) -> int:
+    from headwise.cli import FOUND_WRONG
+
     return 0 if good else FOUND_WRONG
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread while it works: the sizes are so small that more only wait for each other."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _write(
+    destination: reporting.Destination, document: "Callable[[], Document]", data: "Data"
+) -> None:
+    if sys.stderr.isatty():
+        click.echo("\r\033[K", nl=False, err=True)  # the line that said what was being checked
+    destination.write(
+        document, lambda: json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
+    )
 
 
-def _tested(lang: Lang) -> "tuple[bool, Document, dict[str, object]]":
-    from headwise.verify.gate import self_test
-    from headwise.verify.report import self_test_data, self_test_document
+def _also_junit(asked: Asked, report: "Data", lang: Lang) -> None:
+    from headwise.document.files import write
+    from headwise.verify.junit import junit
 
-    tested = self_test(progress=_progress(lang))
-    return tested.passed, self_test_document(tested), self_test_data(tested)
+    if asked.junit is not None:
+        write(asked.junit, junit(report, lang))
 
 
-def _verified(asked: Asked, lang: Lang) -> "tuple[bool, Document, dict[str, object]]":
-    from headwise.verify.adapter import EXAMPLE, NotRecognised, without_example
-    from headwise.verify.loading import load
-    from headwise.verify.report import data, document
-    from headwise.verify.verdict import verify
+def _pass_on(printed: str) -> None:
+    """The beginning of what the target printed, made harmless, beside the report."""
+    from headwise.document.plain import clean_lines
 
-    target = asked.target or ""
-    try:
-        with redirect_stdout(sys.stderr):  # what the target prints must not mix with the report
-            report = verify(
-                load(target),
-                target,
-                embed_dim=asked.embed_dim,
-                heads=asked.heads,
-                seed=asked.seed,
-                progress=_progress(lang),
-            )
-    except NotRecognised as error:
-        click.echo(EXAMPLE, err=True)
-        raise without_example(error) from error
-    return report.accepted, document(report), data(report)
+    lines = clean_lines(printed[: 1 << 16])
+    for line in lines[:SHOWN]:
+        screen.tell(line)
+    if len(lines) > SHOWN:
+        screen.tell("…")
 
 
 def _progress(lang: Lang) -> Callable[[str], None] | None:

@@ -38,6 +38,17 @@ def no_function(what_en: str, what_zh: str) -> BadFile:
     )
 
 
+def no_memory(name: str, said: str) -> BadFile:
+    """The error for a target that ran out of memory."""
+    what = " ".join(said.split())[:200]
+    return BadFile(
+        f"target: {name} ran out of memory: {what}; expected a few MiB at these sizes: look for "
+        "what grows without end, or allow more with --memory-limit",
+        f"目标：{name} 内存不足：{what}；在这样的尺寸下应只需几 MiB：请查找无限增长之处，"
+        "或用 --memory-limit 放宽",
+    )
+
+
 def without_example(error: NotRecognised) -> BadFile:
     """The same error in one line, for a place that shows the adapter on its own."""
     en, zh = (text.removesuffix(EXAMPLE).strip() for text in (error.text.en, error.text.zh))

@@ -33,6 +33,7 @@ class Verdict:
         allowed: the bound on ``worst``.
         rms: root mean square of X - O.
         allowed_rms: the bound on ``rms``.
+        rounding: the spacing of numbers of the dtype at the largest exact value; 0 if unknown.
     """
 
     accepted: bool
@@ -40,6 +41,7 @@ class Verdict:
     allowed: float
     rms: float
     allowed_rms: float
+    rounding: float = 0.0
 
     @property
     def times(self) -> float:
@@ -47,6 +49,13 @@ class Verdict:
         if self.worst == 0:
             return 0.0
         return self.worst / self.allowed if self.allowed else float("inf")
+
+    @property
+    def roundings(self) -> float:
+        """The worst error in units of rounding."""
+        if self.worst == 0:
+            return 0.0
+        return self.worst / self.rounding if self.rounding else float("inf")
 
 
 def judge(result: Tensor, plain: Tensor, oracle: Tensor) -> Verdict:
@@ -71,11 +80,13 @@ def judge(result: Tensor, plain: Tensor, oracle: Tensor) -> Verdict:
     exact = oracle.detach().double()
     error, noise = _error(result, exact), _error(plain, exact)
     finite = exact[exact.isfinite()]
-    slack = SLACK[result.dtype] * (finite.abs().max().item() if finite.numel() else 0.0)
+    largest = finite.abs().max().item() if finite.numel() else 0.0
+    slack, rounding = SLACK[result.dtype] * largest, torch.finfo(result.dtype).eps * largest
     worst, rms = error.abs().max().item(), error.square().mean().sqrt().item()
     allowed = FACTOR * noise.abs().max().item() + slack
     allowed_rms = FACTOR * noise.square().mean().sqrt().item() + slack
-    return Verdict(worst <= allowed and rms <= allowed_rms, worst, allowed, rms, allowed_rms)
+    good = worst <= allowed and rms <= allowed_rms
+    return Verdict(good, worst, allowed, rms, allowed_rms, rounding)
 
 
 def accept(result: Tensor, plain: Tensor, oracle: Tensor) -> None:

@@ -29,6 +29,7 @@ class Finding:
         times: the worst error in units of the bound; above 1, or NaN, where it failed.
         failed: the name of the first trial that failed, or what was raised; empty if none.
         raised: whether it failed because the subject raised.
+        roundings: the same error in units of rounding.
     """
 
     check: Check
@@ -36,6 +37,7 @@ class Finding:
     times: float
     failed: str
     raised: bool = False
+    roundings: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -45,19 +47,19 @@ class Finding:
 
 def examine(check: Check, subject: Subject, dtype: torch.dtype) -> Finding:
     """One check of one subject; whatever the subject raises is a failure of the check."""
-    trials, times, failed = 0, 0.0, ""
+    trials, times, roundings, failed = 0, 0.0, 0.0, ""
     try:
         for name, verdict in check.probe(subject, dtype):
             trials += 1
             bad = not verdict.accepted
             if (bad and not failed) or (bad == bool(failed) and verdict.times > times):
-                times = verdict.times
+                times, roundings = verdict.times, verdict.roundings
             failed = failed or (name if bad else "")
     except Exception as error:
         words = " ".join(str(error).split())[:200]
         said = f"{type(error).__name__}: {words}"
-        return Finding(check, trials + 1, float("inf"), said, raised=True)
-    return Finding(check, trials, times, failed)
+        return Finding(check, trials + 1, float("inf"), said, raised=True, roundings=float("inf"))
+    return Finding(check, trials, times, failed, roundings=roundings)
 
 
 def gate(

@@ -17,6 +17,7 @@ from headwise.verify.calling import Form, Signature, forms_for, parameters_of, r
 from headwise.verify.jobs import Job, Weights, self_job
 from headwise.verify.making import HEADS, make, takes_dropout
 from headwise.verify.pipeline import at_job
+from headwise.verify.running import Tell, guarded, silent
 from headwise.verify.subject import Outcome
 
 Masks = Mapping[str, Tensor]
@@ -67,6 +68,7 @@ class ModuleRunner:
         drops: whether it can be made with dropout.
         sequence_first: whether it takes (L, B, E).
         turnable: whether (L, B, E) is worth a try.
+        tell: told of every call before it is made.
     """
 
     make: Callable[[float], nn.Module]
@@ -75,6 +77,7 @@ class ModuleRunner:
     drops: bool
     sequence_first: bool = False
     turnable: bool = False
+    tell: Tell = silent
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -104,7 +107,8 @@ class ModuleRunner:
             inputs = (turned,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
         arguments = self.signature.arguments(*inputs) | dict(masks)
         before = _versions(arguments)
-        result = functional_call(module, self.binding.lay(job.weights, job.heads), (), arguments)
+        laid = self.binding.lay(job.weights, job.heads)
+        result = guarded(lambda: functional_call(module, laid, (), arguments), arguments, self.tell)
         wrote = _written(arguments, before)
         return replace(outcome(result, job, self.sequence_first), wrote=wrote)
 
@@ -117,6 +121,7 @@ class FunctionRunner:
     signature: Signature
     lacks: frozenset[str] = frozenset()
     drops: bool = False
+    tell: Tell = silent
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -130,9 +135,9 @@ class FunctionRunner:
         at = at_job(job)
         parts = steps.project(at, job.query, job.key, job.value)
         q, k, v = (steps.split(at, part, job.heads) for part in parts)  # (B, H, L, D)
-        arguments = self.signature.arguments(q, k, v)
+        arguments = self.signature.arguments(q, k, v) | dict(masks)
         before = _versions(arguments)
-        result = self.function(**arguments, **masks)
+        result = guarded(lambda: self.function(**arguments), arguments, self.tell)
         found, wrote = _tensors(result), _written(arguments, before)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in found if tuple(t.shape) == shape), None)
@@ -153,20 +158,32 @@ class AdapterRunner:
     lacks: frozenset[str] = frozenset()
     drops: bool = False
     forms: tuple[Form, ...] = (Form("mask", "b h q k", "may"),)
+    tell: Tell = silent
 
     @property
     def variants(self) -> tuple[Runner, ...]:
         return (self,)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        given = {"x": _copied(job)[0]}
+        given = {"x": _copied(job)[0], "mask": masks.get("mask")}
         before = _versions(given)
-        result = self.function(given["x"], job.weights, job.heads, masks.get("mask"))
+        result = guarded(
+            lambda: self.function(given["x"], job.weights, job.heads, given["mask"]),
+            given,
+            self.tell,
+        )
         return replace(outcome(result, job), wrote=_written(given, before))
 
 
-def runner(target: object, name: str, embed_dim: int, heads: int) -> Runner:
+def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = silent) -> Runner:
     """What a loaded target is, by looking at it.
+
+    Args:
+        target: a class of modules, a module, or a function.
+        name: how messages call it.
+        embed_dim: E.
+        heads: H.
+        tell: told of every call before it is made.
 
     Raises:
         BadFile: if it is not recognised; the message shows the adapter to write.
@@ -181,26 +198,26 @@ def runner(target: object, name: str, embed_dim: int, heads: int) -> Runner:
         )
     weights = self_job(embed_dim, heads).weights
     if isinstance(target, type) and issubclass(target, nn.Module):
-        return _of_class(target, name, weights, heads)
+        return replace(_of_class(target, name, weights, heads), tell=tell)
     if isinstance(target, nn.Module):
-        return _of_instance(target, name, weights, heads)
+        return replace(_of_instance(target, name, weights, heads), tell=tell)
     if isinstance(target, type) or not callable(target):
         raise not_recognised(
             f"{name} is neither a torch.nn.Module nor a function",
             f"{name} 既不是 torch.nn.Module 也不是函数",
         )
     if [p.name for p in parameters_of(target, name)][1:2] == ["weights"]:
-        return AdapterRunner(target)
+        return AdapterRunner(target, tell=tell)
     signature = read_signature(target, name)
     if len(signature.tensors) != 3:
         raise not_recognised(
             f"the function {name} takes {len(signature.tensors)} tensors, expected q, k, v",
             f"函数 {name} 接受 {len(signature.tensors)} 个张量，应为 q、k、v",
         )
-    return FunctionRunner(target, signature)
+    return FunctionRunner(target, signature, tell=tell)
 
 
-def _of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> Runner:
+def _of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> ModuleRunner:
     embed_dim = weights.q.shape[1]
 
     @cache
@@ -214,7 +231,7 @@ def _of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> 
     return ModuleRunner(made, signature, bind(module, weights), drops, turnable=not known)
 
 
-def _of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> Runner:
+def _of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> ModuleRunner:
     own = next((getattr(module, word) for word in HEADS if hasattr(module, word)), heads)
     if own != heads:
         raise BadValue(

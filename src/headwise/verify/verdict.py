@@ -1,14 +1,14 @@
 """`verify`: one target held against the oracle and PyTorch, and where it differs."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
-from headwise.verify.adapter import not_recognised
+from headwise.verify.adapter import no_memory, not_recognised
 from headwise.verify.contract import CONTRACT, jobs, masks
 from headwise.verify.conventions import LENGTH, Conventions, find_conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
@@ -16,10 +16,12 @@ from headwise.verify.facts import facts
 from headwise.verify.gate import Finding, examine
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
+from headwise.verify.lines import Line, most_likely
 from headwise.verify.mistakes import MISTAKES, Mistake
 from headwise.verify.oracle import oracle
+from headwise.verify.running import Exhausted, Tell, silent
 from headwise.verify.subject import Outcome, Subject, compute
-from headwise.verify.target import FunctionRunner, runner
+from headwise.verify.target import FunctionRunner, Runner, runner
 from headwise.verify.trace import appearing, first_difference, first_inside, record
 
 DTYPE = torch.float32
@@ -40,6 +42,9 @@ class Report:
         mistakes: sets of known mistakes, each of which gives exactly what the target gives.
         conventions: how it is called, as it was found.
         notes: what is worth knowing and no failure.
+        seed: of the inputs and weights.
+        lines: for a mistake, by its name, the line that it most likely stands on.
+        smallest: for a check that fails, by its name, source that shows it on a small input.
     """
 
     name: str
@@ -51,6 +56,9 @@ class Report:
     mistakes: tuple[tuple[Mistake, ...], ...]
     conventions: Conventions
     notes: tuple[Text, ...]
+    seed: int = 0
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    smallest: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accepted(self) -> bool:
@@ -67,6 +75,7 @@ def verify(
     heads: int = 3,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
+    watch: Tell = silent,
 ) -> Report:
     """Hold an attention against the oracle. This runs the target's code.
 
@@ -78,6 +87,7 @@ def verify(
         heads: H to try it with; divides E.
         seed: of the inputs and weights by which conventions and mistakes are told apart.
         progress: called with the name of each check before it runs.
+        watch: called with the arguments' names and shapes before each call of the target.
 
     Raises:
         BadFile: if the target is not recognised; the message shows the adapter to write.
@@ -89,22 +99,27 @@ def verify(
         True
     """
     try:
-        return _verified(target, (name, embed_dim, heads), seed, progress)
+        reading = runner(target, name, embed_dim, heads, watch)
+        report = _verified(reading, (name, embed_dim, heads), seed, progress)
+        named = [mistake for group in report.mistakes for mistake in group]
+        return replace(report, lines=most_likely(target, named))
     except HeadwiseError:
         raise
+    except Exhausted as error:
+        raise no_memory(name, str(error)) from error
     except (Exception, SystemExit) as error:  # the target is somebody else's code
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise not_recognised(f"{name} raises {said}", f"{name} 抛出 {said}") from error
 
 
 def _verified(
-    target: object,
+    reading: Runner,
     called: tuple[str, int, int],
     seed: int,
     progress: Callable[[str], None] | None,
 ) -> Report:
     name, embed_dim, heads = called
-    conventions = find_conventions(runner(target, name, embed_dim, heads), embed_dim, heads, seed)
+    conventions = find_conventions(reading, embed_dim, heads, seed)
     subject = conventions.subject(name, embed_dim, heads)
     findings = []
     for check in CONTRACT:
@@ -123,6 +138,7 @@ def _verified(
         mistakes=mistakes,
         conventions=conventions,
         notes=facts(conventions, subject),
+        seed=seed,
     )
 
 

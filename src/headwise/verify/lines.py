@@ -1,0 +1,184 @@
+"""On which line of somebody's source a mistake most likely stands."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headwise.verify.mistakes import Mistake
+
+LARGEST = 1 << 20
+"""How many characters of source are read."""
+
+PATTERNS = {
+    "project": r"q_?proj|k_?proj|v_?proj|qkv|to_[qkv]|w_?[qkv]\b|query|key|value|c_attn|linear",
+    "split": r"view|reshape|chunk|split|rearrange|unflatten|transpose|permute|stack",
+    "group": r"repeat|expand|group|kv_heads",
+    "score": r"matmul|@|bmm|einsum|baddbmm|\.mm\(",
+    "scale": r"sqrt|\*\*\s*-?\s*0?\.5|scal|rsqrt",
+    "mask": r"masked_fill|where|mask|tril|triu|-?inf|1e9",
+    "softmax": r"softmax|\bexp\(|logsumexp",
+    "dropout": r"dropout|drop\(",
+    "mix": r"matmul|@|bmm|einsum|\.mm\(|\*",
+    "merge": r"view|reshape|flatten|\bcat\(|concat|rearrange|transpose|permute|mean|sum",
+    "output": r"out|proj|w_?o\b|c_proj|return",
+}
+"""What stands on a line that makes each step."""
+
+INSTEAD = {
+    "group": ("split", "score"),
+    "scale": ("score", "softmax"),
+    "mask": ("softmax", "score"),
+    "dropout": ("softmax", "mix"),
+    "split": ("merge", "project"),
+    "merge": ("output",),
+    "softmax": ("mix",),
+    "mix": ("softmax",),
+    "output": ("merge",),
+}
+"""Where a step would stand that is missing."""
+
+BEFORE_SOFTMAX = ("split", "group", "score", "scale", "mask")
+AFTER_SOFTMAX = ("mix", "merge", "output")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file.
+
+    Attributes:
+        file: its path.
+        number: counted from 1.
+        text: what stands there, without the indent.
+    """
+
+    file: str
+    number: int
+    text: str
+
+    def data(self) -> dict[str, object]:
+        """The same as plain data."""
+        return {"file": self.file, "line": self.number, "text": self.text}
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """One line of code that runs, and the function it stands in."""
+
+    number: int
+    text: str
+    function: str
+
+
+def most_likely(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Line]:
+    """For each mistake, by its name, the line it most likely stands on; none where unreadable.
+
+    A line is taken by what stands on it: it has to look like the mistake's step, on the right side
+    of the softmax; among such lines the one wins that shares most words with the wrong line as
+    people write it.
+
+    Args:
+        target: a class, a module or a function.
+        mistakes: what was found wrong with it.
+    """
+    file = _file(target)
+    statements = [] if file is None else _statements(target, file)
+    found = {mistake.name: _of(mistake, statements) for mistake in mistakes}
+    return {
+        name: Line(str(file), statement.number, statement.text)
+        for name, statement in found.items()
+        if statement is not None
+    }
+
+
+def _of(mistake: "Mistake", statements: Sequence[_Statement]) -> _Statement | None:
+    for step in (mistake.step, *INSTEAD.get(mistake.step, ())):
+        candidates = [
+            each for each in _on_its_side(step, statements) if re.search(PATTERNS[step], each.text)
+        ]
+        if candidates:
+            return max(candidates, key=lambda each: _alike(each.text, mistake.wrong))
+    return None
+
+
+def _on_its_side(step: str, statements: Sequence[_Statement]) -> Sequence[_Statement]:
+    """The lines before or after the softmax of their function, for a step of one side of it."""
+    softmax = {each.function: each.number for each in statements if "softmax" in each.text}
+
+    def fits(each: _Statement) -> bool:
+        at = softmax.get(each.function, each.number)
+        if step in BEFORE_SOFTMAX:
+            return each.number <= at
+        return each.number >= at or step not in AFTER_SOFTMAX
+
+    return [each for each in statements if fits(each)]
+
+
+def _alike(text: str, wrong: str) -> float:
+    """The share of words and signs that a line and the wrong line have in common."""
+    mine, theirs = (set(re.findall(r"[A-Za-z_]\w*|[@*/+-]|\d+", part)) for part in (text, wrong))
+    return len(mine & theirs) / max(len(mine | theirs), 1)
+
+
+def _file(target: object) -> Path | None:
+    """The file that a target was written in."""
+    try:
+        file = inspect.getsourcefile(_definition(target))
+    except (OSError, TypeError):
+        return None
+    return Path(file) if file is not None and Path(file).is_file() else None
+
+
+def _definition(target: object) -> Any:
+    return target if inspect.isroutine(target) or isinstance(target, type) else type(target)
+
+
+def _statements(target: object, file: Path) -> list[_Statement]:
+    """What runs when the target does, as far as its own file says, in the order of lines."""
+    try:
+        text = file.read_text(encoding="utf-8")[:LARGEST]
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+    lines = text.splitlines()
+    found = {
+        number: _Statement(number, lines[number - 1].strip(), function.name)
+        for node in _reached(tree, _definition(target).__name__)
+        for function in _running(node)
+        for number in _computing(function)
+    }
+    return [found[number] for number in sorted(found)]
+
+
+def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
+    """A definition of a file, and the others of that file that it names, and so on."""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    defined = {node.name: node for node in ast.walk(tree) if isinstance(node, kinds)}
+    top = {node.name for node in tree.body if isinstance(node, kinds)}
+    names, waiting = list[str](), [name]
+    while waiting:
+        name = waiting.pop()
+        if name in defined and name not in names:
+            names.append(name)
+            used = (node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
+            waiting += [each for each in used if each in top]
+    return [defined[name] for name in names]
+
+
+def _running(node: ast.stmt) -> list[ast.FunctionDef]:
+    """The functions of a definition; constructors only where there is nothing else."""
+    functions = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef)]
+    return [each for each in functions if each.name != "__init__"] or functions
+
+
+def _computing(function: ast.FunctionDef) -> Iterator[int]:
+    """The lines of the statements that compute; a long one has its steps on lines of their own."""
+    kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
+    for node in ast.walk(function):
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, kinds) and not docstring:
+            yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
