@@ -12,10 +12,9 @@ from headwise.masks import Mask, causal, from_tensor, full, padding
 from headwise.verify.adapter import no_function, not_recognised
 from headwise.verify.budget import SLACK
 from headwise.verify.calling import Form, lengths_of, pads
-from headwise.verify.diagnosis import Seen, reproduces
+from headwise.verify.diagnosis import Seen, explain
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
-from headwise.verify.mistakes import MISTAKES
 from headwise.verify.subject import Outcome, Subject, Ways
 from headwise.verify.target import FunctionRunner, Masks, Runner
 
@@ -184,9 +183,10 @@ def _base(conventions: Conventions, job: Job) -> Mask:
     for mask in (full(), causal()):
         if bool((seen == _off_diagonal(mask, job)).all()):
             return mask
-    for mask in (full(), causal()):
-        if _explained_by_one(run(job), replace(job, mask=mask)):
-            return mask
+    for most in (1, 2):
+        for mask in (full(), causal()):
+            if explain([Seen(replace(job, mask=mask), run(job))], most=most):
+                return mask
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
 
 
@@ -216,11 +216,6 @@ def influences(run: Callable[[Job], Outcome], job: Job) -> Tensor:
 def _off_diagonal(mask: Mask, job: Job) -> Tensor:
     own = torch.eye(LENGTH, dtype=torch.bool)
     return mask.dense(job.frame)[:, 0].expand(job.frame.batch, -1, -1) & ~own
-
-
-def _explained_by_one(outcome: Outcome, job: Job) -> bool:
-    """Whether some single mistake gives this outcome."""
-    return any(reproduces((mistake,), [Seen(job, outcome)]) for mistake in MISTAKES)
 
 
 def _with_forms(conventions: Conventions, job: Job) -> Conventions:
@@ -295,7 +290,7 @@ def _influential(trial: _Trial) -> bool:
 
 
 def _explained(trial: _Trial) -> bool:
-    return _explained_by_one(trial.outcome, trial.job)
+    return bool(explain([Seen(trial.job, trial.outcome)], most=1))
 
 
 def _probe(form: Form) -> Mask:

@@ -2,69 +2,49 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headwise.lang import Text
 from headwise.verify import steps
 from headwise.verify.jobs import Weights
-from headwise.verify.mistakes.base import Mistake
+from headwise.verify.mistakes.base import Mistake, Reweighted
 from headwise.verify.steps import At
 
 Three = tuple[Tensor, Tensor, Tensor]
 
 
-def _with(at: At, weights: Weights) -> At:
-    return replace(at, weights=weights)
+def _turned(weights: Weights) -> Weights:
+    return replace(weights, q=weights.q.T, k=weights.k.T, v=weights.v.T)
 
 
-def _turned(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    w = at.projections
-    turned = replace(w, q=w.q.T, k=w.k.T, v=w.v.T)
-    return steps.project(_with(at, turned), query, key, value)
+def _output_turned(weights: Weights) -> Weights:
+    return replace(weights, out=None if weights.out is None else weights.out.T)
 
 
-def _output_turned(at: At, merged: Tensor) -> Tensor:
-    w = at.projections
-    turned = replace(w, out=None if w.out is None else w.out.T)
-    return steps.output(_with(at, turned), merged)
+def _unbiased(weights: Weights) -> Weights:
+    return replace(weights, q_bias=None, k_bias=None, v_bias=None)
 
 
-def _unbiased(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    bare = replace(at.projections, q_bias=None, k_bias=None, v_bias=None)
-    return steps.project(_with(at, bare), query, key, value)
+def _output_unbiased(weights: Weights) -> Weights:
+    return replace(weights, out_bias=None)
 
 
-def _output_unbiased(at: At, merged: Tensor) -> Tensor:
-    return steps.output(_with(at, replace(at.projections, out_bias=None)), merged)
-
-
-def _ordered(order: str) -> dict[str, Callable[..., Three]]:
+def _ordered(order: str) -> Callable[[Weights], Weights]:
     """The projections taken for q, k and v in another order than they are packed."""
 
-    def project(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
-        named = at.projections.named()
-        parts = {
+    def change(weights: Weights) -> Weights:
+        named = weights.named()
+        taken: dict[str, Any] = {
             role + kind: named.get(place + kind)
             for role, place in zip("qkv", order, strict=True)
             for kind in ("", "_bias")
         }
-        q, k, v = parts["q"], parts["k"], parts["v"]
-        return (
-            F.linear(query, _there(q), parts["q_bias"]),
-            F.linear(key, _there(k), parts["k_bias"]),
-            F.linear(value, _there(v), parts["v_bias"]),
-        )
+        return replace(weights, **taken)
 
-    return {"project": project}
-
-
-def _there(weight: Tensor | None) -> Tensor:
-    if weight is None:
-        raise RuntimeError("mistakes: q, k and v always have a weight")
-    return weight
+    return change
 
 
 def _viewed(at: At, x: Tensor, heads: int) -> Tensor:
@@ -124,7 +104,7 @@ def _order(name: str, order: str) -> Mistake:
         f"{taken} = packed.chunk(3, dim=-1)",
         "q, k, v = packed.chunk(3, dim=-1)",
         "projections_in_order",
-        _ordered(_inverse(order)),
+        {"project": Reweighted(steps.project, _ordered(_inverse(order)))},
     )
 
 
@@ -192,7 +172,7 @@ AROUND: tuple[Mistake, ...] = (
         "x @ linear.weight + linear.bias",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
-        {"project": _turned},
+        {"project": Reweighted(steps.project, _turned)},
     ),
     Mistake(
         "output_weight_not_transposed",
@@ -204,7 +184,7 @@ AROUND: tuple[Mistake, ...] = (
         "merged @ out.weight + out.bias",
         "merged @ out.weight.T + out.bias",
         "output_projection",
-        {"output": _output_turned},
+        {"output": Reweighted(steps.output, _output_turned)},
     ),
     Mistake(
         "biases_dropped",
@@ -216,7 +196,7 @@ AROUND: tuple[Mistake, ...] = (
         "x @ linear.weight.T",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
-        {"project": _unbiased},
+        {"project": Reweighted(steps.project, _unbiased)},
     ),
     Mistake(
         "output_bias_dropped",
@@ -228,7 +208,7 @@ AROUND: tuple[Mistake, ...] = (
         "merged @ out.weight.T",
         "merged @ out.weight.T + out.bias",
         "output_projection",
-        {"output": _output_unbiased},
+        {"output": Reweighted(steps.output, _output_unbiased)},
     ),
     Mistake(
         "output_missing",
