@@ -32,6 +32,7 @@ demo: models
 	$(BIN)/headwise demo
 
 bench: setup
+	$(PIP) install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks.run
 
 docs: setup

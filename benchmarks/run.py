@@ -1,67 +1,82 @@
 """Measure every case and write results.json and docs/benchmarks.md: ``make bench``.
 
-A case whose contenders disagree with each other at a small length is not measured.
+``--only WORD`` measures the cases whose name has the word, and leaves the other results as they
+were. Each case runs in a process of its own; what fails is told and does not lose the others.
 """
 
+import argparse
+import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.cases import CASES, OURS, PEER, ROOF, Case
-from benchmarks.timing import TURNS, Timed, in_turns
-from headwise.verify.budget import judge
+from benchmarks import cases, growth, memory, page
+from benchmarks.work import OURS
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-GATE_LENGTH = 127
+PACKAGES = ("torch", "transformers", "local-attention", "reformer-pytorch")
+
+Row = dict[str, Any]
 
 
-def gate(case: Case) -> None:
-    """Refuse a case in which ours is not as right as the rule of acceptance asks.
-
-    Raises:
-        SystemExit: if it is not; nothing is measured then.
-    """
-    single, exact = _outputs(case, torch.float32), _outputs(case, torch.float64)
-    if not judge(single[OURS], single[PEER], exact[PEER]).accepted:
-        raise SystemExit(f"bench: {case.name}: the result is wrong; nothing was measured")
+def timed(only: str) -> Iterator[Row]:
+    """The comparisons of time."""
+    for number, case in enumerate(cases.CASES):
+        if only in case.name:
+            yield _child(f"time: {case.name}", "benchmarks.timing", str(number))
 
 
-def _outputs(case: Case, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        return {name: run() for name, run in case.build(GATE_LENGTH, dtype).items()}
+def grown(only: str) -> Iterator[Row]:
+    """How time grows with length, and what planning costs."""
+    for name in (*growth.PATTERNS, "plan"):
+        if only in name:
+            yield _child(f"growth: {name}", "benchmarks.growth", name)
 
 
-def roof() -> tuple[Callable[[], torch.Tensor], int]:
-    """The machine's own matrix product, and its FLOPs."""
-    size = 1280
-    a, b, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
-    return lambda: torch.mm(a, b, out=out), 2 * size**3
+def held(only: str) -> Iterator[Row]:
+    """The comparisons of memory."""
+    for case in memory.CASES:
+        if only not in case.name:
+            continue
+        key = f"memory: {case.name}, L={case.length}"
+        print(f"bench: {key} ...", flush=True)
+        yield {
+            "key": key,
+            "case": case.name,
+            "length": case.length,
+            "line": case.line,
+            "bytes": {name: memory.measured(case, name) for name in case.contenders},
+            "output_bytes": memory.output_bytes(case.length),
+            "asked_share": dict(case.share),
+            "asked_outputs": case.outputs,
+            "asked_bytes": case.most,
+        }
 
 
-def measure(case: Case) -> dict[str, object]:
-    """One case as a row of the results."""
-    gate(case)
-    multiply, its_flops = roof()
-    with torch.no_grad():
-        timed = in_turns({**case.build(case.length, torch.float32), ROOF: multiply})
-    speed = its_flops / timed[ROOF].wall
-    return {
-        "case": case.name,
-        "length": case.length,
-        "seconds": {name: vars(each) for name, each in timed.items()},
-        "times_faster_than_torch": timed[PEER].wall / timed[OURS].wall,
-        "share_of_roof": {name: _share(case, timed[name], speed) for name in (OURS, PEER)},
-    }
-
-
-def _share(case: Case, timed: Timed, speed: float) -> float:
-    return case.flops(case.length) / timed.wall / speed
+def _child(key: str, module: str, argument: str) -> Row:
+    """One row, measured in a fresh process."""
+    print(f"bench: {key} ...", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", module, argument],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_WAIT_POLICY": "passive"},
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"bench: {key} failed: {last}")
+        return {"key": key, "error": last[:300]}
+    return {"key": key, **json.loads(done.stdout.splitlines()[-1])}
 
 
 def machine() -> dict[str, str]:
@@ -72,50 +87,30 @@ def machine() -> dict[str, str]:
     return {
         "processor": model,
         "cores": str(os.cpu_count()),
-        "threads": str(torch.get_num_threads()),
+        "threads": "2",
         "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
     }
 
 
-def page(results: dict[str, object], rows: list[dict[str, object]]) -> str:
-    """The results as a page in both languages."""
-    head = (
-        "# Benchmarks\n\n基准测试\n\n"
-        "Made by `make bench`; float32, B=1, H=8, D=64, forward, medians of "
-        f"{TURNS} turns in one process.\n由 `make bench` 生成；float32，B=1，H=8，D=64，前向，"
-        f"同一进程中轮流 {TURNS} 次取中位数。\n\n"
-    )
-    facts = "".join(f"- {key}: {value}\n" for key, value in results.items())
-    table = (
-        "\n| case 项目 | L | headwise, ms | torch, ms | times torch 倍数 | share of roof 占峰值 |\n"
-        "|---|---|---|---|---|---|\n"
-    )
-    return head + facts + table + "".join(map(_line, rows))
-
-
-def _line(row: dict[str, object]) -> str:
-    seconds, share = row["seconds"], row["share_of_roof"]
-    ours, theirs = (1000 * seconds[name]["wall"] for name in (OURS, PEER))
-    return (
-        f"| {row['case']} | {row['length']} | {ours:.1f} | {theirs:.1f} | "
-        f"{row['times_faster_than_torch']:.2f} | {share[OURS]:.0%} |\n"
-    )
-
-
 def main() -> None:
-    """Measure, print, and write both files."""
-    rows = []
-    for case in CASES:
-        print(f"bench: {case.name}, L={case.length} ...", flush=True)
-        rows.append(measure(case))
-        print(f"bench: {rows[-1]['times_faster_than_torch']:.2f} x torch")
-    facts = machine()
-    text = json.dumps({"machine": facts, "results": rows}, indent=2, ensure_ascii=False)
-    (HERE / "results.json").write_text(text + "\n", encoding="utf-8")
-    PAGE.write_text(page(facts, rows), encoding="utf-8")
-    print(f"bench: wrote {PAGE.relative_to(HERE.parent)} and benchmarks/results.json")
+    """Measure, print, and write both files after each case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", metavar="WORD", help="cases whose name has the word")
+    only = parser.parse_args().only
+    known = json.loads(RESULTS.read_text(encoding="utf-8")) if only and RESULTS.exists() else {}
+    rows: dict[str, Row] = {row["key"]: row for row in known.get("results", [])}
+    for measure in (timed, grown, held):
+        for row in measure(only):
+            rows[row["key"]] = row
+            for line in page.verdicts(row):
+                print(f"bench:   {line.told()}")
+            found = {"machine": machine(), "results": list(rows.values())}
+            text = json.dumps(found, indent=2, ensure_ascii=False)
+            RESULTS.write_text(text + "\n", encoding="utf-8")
+            PAGE.write_text(page.written(machine(), list(rows.values())), encoding="utf-8")
+    print(f"bench: wrote {PAGE.relative_to(HERE.parent)} and benchmarks/results.json ({OURS})")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,29 @@
-"""Timing in turns: every contender once a turn, so that a busy moment hits all of them."""
+"""Timing in turns: every contender once a turn, so that a busy moment hits all of them.
 
+``python -m benchmarks.timing NUMBER`` holds one case to the reference, measures it, and prints the
+row of the results as JSON.
+"""
+
+import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-TURNS = 9
+import torch
+
+import headwise as hw
+from benchmarks.cases import CASES
+from benchmarks.work import OURS, ROOF, Case, Run, Work
+from headwise.call import Call
+from headwise.reference import reference
+from headwise.verify.budget import judge
+
+TURNS = 7
+
+PEERS_MAY = 100.0
+"""How many times less exact than the rule a peer may be: it is another's arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -32,3 +50,78 @@ def in_turns(
             walls[name].append(time.perf_counter() - wall)
     median = statistics.median
     return {name: Timed(median(walls[name]), median(cpus[name])) for name in contenders}
+
+
+def gate(case: Case) -> None:
+    """Refuse a case in which somebody does not compute what it is about.
+
+    Raises:
+        SystemExit: if so; nothing is measured then.
+    """
+    if case.exact is None:
+        return
+    parts = case.exact(case.gate)
+    plain, exact = (_reference(case, *parts, dtype) for dtype in (torch.float32, torch.float64))
+    for name in (OURS, *case.same):
+        work = Work.drawn(case.gate, torch.float32, backward=case.backward)
+        found = case.contenders[name](work)()
+        for got, near, right in zip(found, plain, exact, strict=True):
+            verdict = judge(got, near, right)
+            if not (verdict.accepted or (name != OURS and verdict.times <= PEERS_MAY)):
+                raise SystemExit(f"{case.name}: {name} is wrong; nothing was measured")
+
+
+def _reference(
+    case: Case, mask: hw.Mask, position: hw.Position | None, dtype: torch.dtype
+) -> list[torch.Tensor]:
+    """What the case should give at its small length, computed in a dtype."""
+    work = Work.drawn(case.gate, dtype, backward=case.backward)
+    where = None if position is None else position.to(dtype)
+    call = Call.of(work.q, work.k, work.v, mask=mask, position=where)
+    found = work.done(reference(call, dtype).output)
+    if position is not None:
+        position.float()
+    return found
+
+
+def roof() -> tuple[Run, float]:
+    """The machine's own matrix product, and its FLOPs."""
+    size = 1536
+    a, b, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+    return lambda: [torch.mm(a, b, out=out)], 2.0 * size**3
+
+
+def measure(case: Case) -> dict[str, object]:
+    """One case as a row of the results."""
+    with torch.set_grad_enabled(case.backward):
+        gate(case)
+        work = Work.drawn(case.length, torch.float32, backward=case.backward)
+        runs, failed = {}, {}
+        for name, make in case.contenders.items():
+            try:
+                runs[name] = make(work)
+                runs[name]()
+            except Exception as error:
+                runs.pop(name, None)
+                failed[name] = f"{type(error).__name__}: {error}"[:200]
+        multiply, its_flops = roof()
+        timed = in_turns({**runs, ROOF: multiply})
+    speed = its_flops / timed[ROOF].wall
+    flops = case.flops(case.length)
+    return {
+        "case": case.name,
+        "length": case.length,
+        "line": case.asked.line,
+        "seconds": {name: vars(each) for name, each in timed.items()},
+        "times": {name: timed[name].wall / timed[OURS].wall for name in runs if name != OURS},
+        "cpu_times": {name: timed[name].cpu / timed[OURS].cpu for name in runs if name != OURS},
+        "share_of_roof": {name: flops / timed[name].wall / speed for name in runs},
+        "asked_times": dict(case.asked.times),
+        "asked_roof": case.asked.roof,
+        "failed": failed,
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    print(json.dumps(measure(CASES[int(sys.argv[1])])))

@@ -1,0 +1,157 @@
+"""Memory: how much the resident size of a fresh process grows over its size before one call.
+
+``python -m benchmarks.memory NAME CONTENDER LENGTH`` measures one contender and prints bytes.
+"""
+
+import ctypes
+import gc
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import headwise as hw
+from benchmarks import peers
+from benchmarks.cases import (
+    CHUNK,
+    DENSE_BIAS,
+    REFORMER,
+    REFORMER_PYTORCH,
+    ROUNDS,
+    SHAW,
+    TORCH,
+    TRANSFORMER_XL,
+    WINDOW,
+    module,
+    ours,
+    ours_hashed,
+    table,
+    terms,
+)
+from benchmarks.work import DIM, HEADS, OURS, Contender, Work
+
+LIMIT = 20 << 30
+"""Bytes of address space: a peer that wants more fails, and not the machine."""
+
+WARM = 1024
+"""Length of the call before, which loads what has to be loaded."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison of memory.
+
+    Attributes:
+        name: what a person calls it.
+        line: of the acceptance list.
+        length: L.
+        contenders: by name; `OURS` is one.
+        share: by peer, the share of its growth that ours may have.
+        outputs: how many times the size of the output ours may grow by, or None.
+        most: how many bytes ours may grow by, or None.
+        backward: whether the backward pass is measured with it.
+    """
+
+    name: str
+    line: int
+    length: int
+    contenders: Mapping[str, Contender]
+    share: Mapping[str, float] = field(default_factory=dict)
+    outputs: float | None = None
+    most: int | None = None
+    backward: bool = False
+
+
+def both(name: str, position: hw.Position, dense: Contender, share: float) -> tuple[Case, ...]:
+    """A position forward and backward at 4096 against the dense version, and alone at 16384."""
+    mine = ours(None, position)
+    pair = {OURS: mine, DENSE_BIAS: dense}
+    return (
+        Case(f"{name}, forward", 9, 4096, pair, {DENSE_BIAS: share}),
+        Case(f"{name}, forward + backward", 9, 4096, pair, {DENSE_BIAS: 1 / 8}, backward=True),
+        Case(f"{name}, forward", 9, 16384, {OURS: mine}, most=600 << 20),
+        Case(f"{name}, forward + backward", 9, 16384, {OURS: mine}, most=600 << 20, backward=True),
+    )
+
+
+CASES = (
+    Case(
+        "lsh, 4 rounds, chunks of 64, forward",
+        7,
+        16384,
+        {
+            OURS: ours_hashed,
+            REFORMER: lambda work: peers.reformer(ROUNDS, CHUNK)(work),
+            REFORMER_PYTORCH: lambda work: peers.reformer_pytorch(ROUNDS, CHUNK)(work),
+        },
+        {REFORMER: 1 / 4, REFORMER_PYTORCH: 1 / 4},
+    ),
+    Case("window(256, 256), forward", 8, 32768, {OURS: ours(WINDOW)}, outputs=2.2),
+    Case(
+        "window(256, 256), forward + backward",
+        8,
+        32768,
+        {OURS: ours(WINDOW)},
+        outputs=5.5,
+        backward=True,
+    ),
+    *both("Shaw, 64 distances", SHAW, peers.shaw_gathered(table), 1 / 8),
+    *both("Transformer-XL", TRANSFORMER_XL, peers.transformer_xl_shifted(terms), 1 / 40),
+    Case(
+        "module with entropy and column sums, forward",
+        10,
+        4096,
+        {OURS: module("ours, statistics"), TORCH: module("theirs, weights")},
+        {TORCH: 1 / 20},
+    ),
+    Case("window(128, 128), forward", 11, 262144, {OURS: ours(hw.window(128, 128))}, most=8 << 30),
+)
+
+
+def growth(case: Case, contender: str, length: int) -> int:
+    """Bytes by which the process grows in one call, measured in this process."""
+    make = case.contenders[contender]
+    with torch.set_grad_enabled(case.backward):
+        make(Work.drawn(WARM, torch.float32, backward=case.backward))()
+        run = make(Work.drawn(length, torch.float32, backward=case.backward))
+        gc.collect()
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        before = _status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        held = run()
+        grown = _status("VmHWM") - before
+        del held
+    return grown
+
+
+def measured(case: Case, contender: str) -> int | None:
+    """The same in a fresh process; None if it failed."""
+    number = CASES.index(case)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", str(number), contender],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return int(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def output_bytes(length: int) -> int:
+    """The size of an output (1, H, L, D) in float32."""
+    return 4 * HEADS * length * DIM
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    torch.set_num_threads(2)
+    chosen = CASES[int(sys.argv[1])]
+    print(growth(chosen, sys.argv[2], chosen.length))
