@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         strided,
         window,
     )
-    from headwise.nn import MultiheadAttention, convert
+    from headwise.nn import MultiheadAttention, SegmentMemory, convert
     from headwise.planning import Plan, plan
     from headwise.positions import (
         ALiBi,
@@ -54,6 +54,7 @@ _HOME = {
     "Position": "headwise.positions",
     "Result": "headwise.call",
     "Rotary": "headwise.positions",
+    "SegmentMemory": "headwise.nn",
     "Shaw": "headwise.positions",
     "Sinusoidal": "headwise.positions",
     "T5Bias": "headwise.positions",
@@ -88,6 +89,7 @@ __all__ = [
     "Position",
     "Result",
     "Rotary",
+    "SegmentMemory",
     "Shaw",
     "Sinusoidal",
     "T5Bias",

@@ -6,6 +6,7 @@ from headwise.nn.conversion import Conversion, convert
 from headwise.nn.flow import Flow, measure
 from headwise.nn.init import INITS, t_fixup
 from headwise.nn.layouts import load_layout
+from headwise.nn.memory import SegmentMemory
 
 __all__ = [
     "INITS",
@@ -14,6 +15,7 @@ __all__ = [
     "GrowingCache",
     "KVCache",
     "MultiheadAttention",
+    "SegmentMemory",
     "SlidingCache",
     "StaticCache",
     "convert",

@@ -1,0 +1,138 @@
+"""Hidden states of earlier segments, so that a segment may attend to what came before it."""
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadType, BadValue
+from headwise.masks.checks import whole
+
+
+class SegmentMemory(nn.Module):
+    """Carries the last hidden states of a layer's input over calls: recurrence by segments.
+
+    A call gives the memory and the input as one sequence, [memory; x], and keeps the last
+    ``length`` states of that. Keys and values are made of this context, queries of x alone, and the
+    last query stands at the last key, for masks and relative positions alike:
+
+        context = memory(x)
+        output, _ = attention(x, context, context)
+
+    With a causal mask and a window that reaches no further back than ``length``, one layer gives
+    segment by segment what it gives for the whole text. What is kept is detached: no gradient flows
+    into an earlier segment. It is the state of a text and not of a model, so that it is moved by
+    ``to``, copied by ``deepcopy``, and not in the ``state_dict``.
+
+    Any tensor with a length may be carried, such as the marks of real tokens: where texts are
+    padded, a second memory of the marks (B, L, 1) gives those of the context. Padding counts as
+    distance, so it belongs before the first segment of a text or after its last.
+
+    Args:
+        length: how many states are kept; 0 keeps none.
+        batch_first: whether the input is (B, L, E) and not (L, B, E), as for
+            `MultiheadAttention`; an input (L, E) has no batch.
+
+    Attributes:
+        held: the states kept, shaped as the input; None before the first call.
+
+    Raises:
+        BadType, BadValue: if length is no integer of at least 0; when called, if the input has
+            another batch size, width, dtype or device than what is held.
+
+    Source: Dai et al. 2019 (Transformer-XL), section 3.2, where length is M and [memory; x] is
+        the concatenation of SG(h_tau) and h_tau+1.
+
+    Example:
+        >>> memory = SegmentMemory(3, batch_first=True)
+        >>> [tuple(memory(torch.zeros(1, 2, 4)).shape) for _ in range(3)]
+        [(1, 2, 4), (1, 4, 4), (1, 5, 4)]
+    """
+
+    held: Tensor | None
+
+    def __init__(self, length: int, *, batch_first: bool = False) -> None:
+        super().__init__()
+        way_out = ("the segment's own length is usual", "通常取片段自身的长度")
+        whole("SegmentMemory", "length", length, 0, way_out)
+        self.length, self.batch_first = length, batch_first
+        self.register_buffer("held", None, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[memory; x], (B, M + L, E) or as ``batch_first`` says; its last states are then held."""
+        axis = self._axis(x)
+        held = self.held
+        if held is not None:
+            _check_like(x, held, axis)
+        context = x if held is None else torch.cat((held, x), axis)
+        kept = min(self.length, context.shape[axis])
+        last = context.detach().narrow(axis, context.shape[axis] - kept, kept)
+        self.held = last.clone()
+        return context
+
+    def reset(self) -> None:
+        """Forget everything: the next segment begins a text."""
+        self.held = None
+
+    def reorder(self, index: Tensor) -> None:
+        """Let sample number i go on from sample index[i], as a beam search needs it.
+
+        Args:
+            index: integers (B',), each from 0 to B - 1.
+
+        Raises:
+            BadType, BadValue: if it is no such tensor.
+        """
+        if self.held is None:
+            return
+        axis = 1 - self._axis(self.held)
+        batch = self.held.shape[axis] if self.held.dim() == 3 else 0
+        _check_index(index, batch)
+        self.held = self.held.index_select(axis, index)
+
+    def extra_repr(self) -> str:
+        """The length, and what is held of it."""
+        held = 0 if self.held is None else self.held.shape[self._axis(self.held)]
+        return f"{self.length}, batch_first={self.batch_first}, {held} held"
+
+    def _axis(self, x: Tensor) -> int:
+        """Where the length of an input stands."""
+        if x.dim() not in (2, 3):
+            raise BadValue(
+                f"x: expected (B, L, E), (L, B, E) or (L, E), got {tuple(x.shape)}; add the axis "
+                "of the states with x.unsqueeze(-1)",
+                f"x：应为 (B, L, E)、(L, B, E) 或 (L, E)，收到 {tuple(x.shape)}；"
+                "请用 x.unsqueeze(-1) 补上状态的轴",
+            )
+        return 1 if self.batch_first and x.dim() == 3 else 0
+
+
+def _check_like(x: Tensor, held: Tensor, axis: int) -> None:
+    def fixed(t: Tensor) -> tuple[object, ...]:
+        return (*t.shape[:axis], *t.shape[axis + 1 :], t.dtype, t.device)
+
+    if fixed(x) != fixed(held):
+        raise BadValue(
+            f"x: the memory holds {held.dtype} {tuple(held.shape)} on {held.device}, got {x.dtype} "
+            f"{tuple(x.shape)} on {x.device}, and only the length may differ; reset() it before "
+            "another text",
+            f"x：记忆中是 {held.dtype} {tuple(held.shape)}（{held.device}），收到 {x.dtype} "
+            f"{tuple(x.shape)}（{x.device}），只有长度可以不同；换文本前请调用 reset()",
+        )
+
+
+def _check_index(index: Tensor, batch: int) -> None:
+    integers = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+    if not integers or index.dim() != 1:
+        got = tuple(index.shape) if isinstance(index, Tensor) else repr(index)
+        raise BadType(
+            f"index: expected integers (B,), the sample that each goes on from, got {got}; for "
+            "example torch.tensor([0, 0, 1])",
+            f"index：应为整数张量 (B,)，表示各样本从哪个样本继续，收到 {got}；"
+            "例如 torch.tensor([0, 0, 1])",
+        )
+    if bool(((index < 0) | (index >= batch)).any()):
+        raise BadValue(
+            f"index: the memory holds {batch} samples, numbered from 0, got {index.tolist()}; "
+            "reorder before reset(), with numbers of the batch that was held",
+            f"index：记忆中有 {batch} 个样本，从 0 编号，收到 {index.tolist()}；"
+            "请在 reset() 之前重排，并使用所持批次的编号",
+        )
