@@ -170,8 +170,12 @@ def test_the_environment_changes_no_number(path):
             "headwise.masks:MASKS",
             {"base", "checks", "expression", "layout", "sizes", "tiles"},
         ),
-        ("positions", "headwise.positions:POSITIONS", {"base"}),
-        ("engines", "headwise.engines:ENGINES", {"derivatives", "hidden", "sinks", "statistics"}),
+        ("positions", "headwise.positions:POSITIONS", {"base", "relative"}),
+        (
+            "engines",
+            "headwise.engines:ENGINES",
+            {"derivatives", "hidden", "sinks", "statistics", "streamed"},
+        ),
         ("cli", "headwise.cli.words:WORDS", {"reporting", "screen", "words"}),
     ],
 )
