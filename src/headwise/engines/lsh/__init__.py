@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from headwise.call import Call, Result
 from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.lsh.function import Chunked, Setting
+from headwise.engines.sinks import widened
 from headwise.engines.statistics import not_returned
+from headwise.engines.tiled import kernel
 from headwise.engines.tiled.visible import without_hidden
 from headwise.engines.tiled.work import Work
 from headwise.lang import Text
@@ -99,11 +100,12 @@ def run(call: Call) -> Result:
     rest = tuple(mask for mask in _conjuncts(call.mask) if mask is not hashed)
     width = call.v.shape[3]
     widest = max(q.shape[3], width)
-    rows = (F.pad(t, (0, widest - t.shape[3])) if t.shape[3] != widest else t for t in (q, k, v))
+    rows = (kernel.widened(t, widest) for t in widened(call, q, k, v))
     apply: Callable[..., tuple[Tensor, Tensor]] = Chunked.apply
     held = (t.contiguous() for t in rows)
     output, logsumexp = apply(Setting(call, hashed, rest), *held, call.sinks)
-    return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
+    sums = logsumexp if "logsumexp" in call.need else None
+    return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
 
 
 def _clean(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.hidden import without_hidden
 from headwise.engines.sdpa.function import Setting, fused
+from headwise.engines.sinks import widened
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled import kernel
 from headwise.lang import Text
@@ -86,7 +87,8 @@ def _by_ourselves(
 ) -> Result:
     """The same by our own function; autocast lowers q, k and v as PyTorch's lowers them."""
     q, k, v = (kernel.packed(_lowered(t)) for t in rows)
-    width = v.shape[3]
+    width, kind = v.shape[3], v.dtype
+    q, k, v = widened(call, q, k, v)
     if q.shape[3] != width:  # the kernel has one size for both
         q, k, v = kernel.even(q, k, v)
     added, blind = None, None
@@ -97,7 +99,8 @@ def _by_ourselves(
         added = torch.where(allowed, zero if bias is None else bias.to(wide), -torch.inf)
     setting = Setting(call.scale, triangle=allowed is None and call.mask == causal())
     output, logsumexp = fused(setting, q, k, v, added, blind, call.sinks)
-    return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
+    sums = logsumexp if "logsumexp" in call.need else None
+    return Result(output[..., :width].to(kind), logsumexp=sums)
 
 
 def _lowered(rows: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class Fused(torch.autograd.Function):
         added, blind, sinks = rest
         scale, triangle = setting.scale, setting.triangle
         with torch.autocast(q.device.type, enabled=False):
-            output, sums = kernel.forward(q, k, v, added, scale, triangle=triangle)
+            output, sums = kernel.fused_forward(q, k, v, added, scale, triangle=triangle)
             if blind is not None:
                 sums = sums.masked_fill(blind, -torch.inf)
             if sinks is not None:

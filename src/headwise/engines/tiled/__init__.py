@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
+from headwise.engines.sinks import widened
 from headwise.engines.tiled import kernel
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.far import pays as far_pays
@@ -32,7 +33,7 @@ NAME = "tiled"
 def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
     q, k = call.position.content(call.q, call.k, call.frame)
-    q, k, v, asked = (kernel.packed(t) for t in (q, k, call.v, call.q))
+    q, k, v, asked = (kernel.packed(t) for t in widened(call, q, k, call.v, call.q))
     vectors, far = _vectors(call, asked), _far(call, k, v)
     more = () if far is None else (*far.keys, *far.values)
     width, held = v.shape[3], [q, k, v, *more]
@@ -56,7 +57,8 @@ def run(call: Call) -> Result:
         sinks = () if call.sinks is None else (call.sinks,)
         tensors = (q, k, v, asked, *known, *further, *sinks)
         output, logsumexp = tiled(setting, *tensors, *_learned(call))
-    return Result(output[..., :width], logsumexp=logsumexp if "logsumexp" in call.need else None)
+    sums = logsumexp if "logsumexp" in call.need else None
+    return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
 
 
 def _vectors(call: Call, asked: Tensor) -> Tensor | None:

@@ -69,11 +69,24 @@ def forward(
         triangle: whether query i sees keys 0 to i only; then nothing is added.
     """
     if suits(q, v):
-        output, logsumexp = getattr(torch.ops.aten, FUSED)(
-            q, k, v, is_causal=triangle, attn_mask=_even(added), scale=scale
-        )
-        return output, logsumexp
+        return fused_forward(q, k, v, added, scale, triangle=triangle)
     return plain_forward(q, k, v, below(q, k) if triangle else added, scale)
+
+
+def fused_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    added: Tensor | None,
+    scale: float,
+    *,
+    triangle: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`forward` by the fused kernel, with few keys too; D is Dv."""
+    output, logsumexp = getattr(torch.ops.aten, FUSED)(
+        q, k, v, is_causal=triangle, attn_mask=_even(added), scale=scale
+    )
+    return output, logsumexp
 
 
 def backward(
