@@ -329,6 +329,18 @@ def test_a_cache_shifts_queries_and_keys(
     assert torch.equal(found.mask.dense(frame).expand_as(wanted), wanted)
 
 
+def test_one_new_token_needs_no_mask_where_it_sees_every_key() -> None:
+    asked = {"batch_size": 1, "q_length": 1, "kv_length": 5, "q_offset": 4}
+    sliding = rules()["sliding"]
+    assert masks._described(**asked).mask == hw.full()
+    assert masks._described(**asked, mask_function=sliding).mask == hw.window(3, 0) & hw.causal()
+    assert masks._described(**asked | {"kv_length": 4, "kv_offset": 1}).mask == hw.full()
+    real = torch.ones(1, 5, dtype=torch.bool)
+    real[0, 1] = False
+    found = masks._described(**asked, attention_mask=real).mask
+    assert found.name == "causal() & padding(<bool (1, 5)>)"
+
+
 def test_who_asks_for_a_tensor_gets_one() -> None:
     asked = {"batch_size": 1, "q_length": 5, "kv_length": 5}
     for flags in (

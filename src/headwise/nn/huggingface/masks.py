@@ -7,6 +7,7 @@ pattern; any other rule is written out as booleans, as its "sdpa" does, with the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from inspect import getclosurevars
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from headwise.errors import BadType
 from headwise.masks import Mask, causal, documents, full, padding, window
+from headwise.masks.base import Tile
 
 Rule = Callable[..., Any]
 """Their rule: numbers of sample, head, query and key to True where the query may attend."""
@@ -87,7 +89,16 @@ def _described(
         return masking_utils.sdpa_mask(kv_length=kv_length, kv_offset=kv_offset, **options)
     real = _real(attention_mask, keys)
     mask = mask if real is None else mask & padding(real)
-    return Described(mask, q_offset - kv_offset, kv_offset)
+    offset = q_offset - kv_offset
+    return Described(_simplest(mask, offset, q_length, kv_length), offset, kv_offset)
+
+
+def _simplest(mask: Mask, offset: int, queries: int, keys: int) -> Mask:
+    """The full mask where nothing is hidden, as from the one new token of a step."""
+    if not queries or not keys:
+        return mask
+    tile = mask.tile(range(offset, offset + queries), range(keys))
+    return full() if tile is Tile.FULL else mask
 
 
 def _as_tensor(rule: Rule, q_offset: int | Tensor, options: dict[str, Any]) -> bool:
@@ -163,6 +174,7 @@ def _parts(rule: Rule) -> list[tuple[str, Mapping[str, Any]]]:
     return [(kind, held)]
 
 
+@cache
 def _kinds(theirs: ModuleType) -> dict[object, str]:
     """The code of each rule that transformers makes, and what it is called here."""
     one = torch.zeros(1, 1, dtype=torch.long)
