@@ -12,6 +12,7 @@ from headwise.heads.metrics import Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.heads.weights import Terms
+from headwise.nn.huggingface.attention import is_cross
 from headwise.verify.budget import judge
 
 BLOCK = 1 << 22
@@ -23,8 +24,6 @@ CHECKED = 64
 ROUNDING = 100.0
 """How many times the acceptance rule two kernels' rounding may differ; a missing term of the
 formula differs by far more."""
-
-_CROSS = ("encoder_attn", "crossattention", "cross_attn", "encdecattention")
 
 
 class Recorder:
@@ -89,7 +88,7 @@ class Recorder:
         """Calls are counted, not modules: ALBERT runs one module once a layer."""
         name = self._names[id(module)].lower()
         part = ""
-        if any(word in name for word in _CROSS) or getattr(module, "is_cross_attention", False):
+        if is_cross(name, module):
             part = "cross"
         elif self._two_stacks:
             part = "encoder" if "encoder" in name.split(".") else "decoder"
