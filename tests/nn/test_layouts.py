@@ -257,9 +257,7 @@ def test_what_does_not_fit_loads_nothing(
 
 
 def test_only_into_ours() -> None:
-    with pytest.raises(
-        BadType, match=r"expected a headwise.MultiheadAttention, got Linear"
-    ):
+    with pytest.raises(BadType, match=r"expected a headwise.MultiheadAttention, got Linear"):
         load_layout(nn.Linear(3, 3), {}, "blocks")  # type: ignore[arg-type]
 
 
