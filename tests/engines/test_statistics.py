@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import headwise as hw
 from headwise.call import NEEDS, Call, Result
 from headwise.cli import plan
-from headwise.engines import eager, flex, rows, sdpa, tiled
+from headwise.engines import eager, flex, rows, sdpa, streamed, tiled
 from headwise.engines.statistics import STATISTICS
 from headwise.errors import BadValue, EngineRefused
 from headwise.reference import reference
@@ -60,6 +60,8 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(rows, "AT_ONCE", 1)
     monkeypatch.setattr(rows, "FEWEST", 3)
     monkeypatch.setattr(rows, "FEWEST_MOVING", 3)
+    monkeypatch.setattr(streamed, "AT_ONCE", 1)
+    monkeypatch.setattr(streamed, "FEWEST", 3)
 
 
 @pytest.mark.parametrize("engine", BOTH)

@@ -2,7 +2,8 @@
 
 A block of rows is finished, measured and let go before the next, so that memory is O(L) at any
 length: the weights of at least 32 queries over all heads of one sample, which is half of what its
-keys take at D = 64. Where a gradient is wanted a block is computed again for the backward pass.
+keys take at D = 64. Where a gradient is wanted a block is computed again for the backward pass; on
+a CPU without one, `streamed` does the same in place and in fewer passes.
 """
 
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.call import Call, Result, softmax_dtype
+from headwise.engines import streamed
 from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.eager import grouped, logsumexp, masked
 from headwise.engines.hidden import without_hidden
@@ -96,12 +98,24 @@ def run(call: Call) -> Result:
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
     k, v = (call.k, call.v) if bool(seen.all()) else without_hidden(call, seen[..., None, :])
     q, k = call.position.content(call.q, k, call.frame)
+    whole = _empty(call)
+    if not _differentiated(call) and q.device.type == "cpu":
+        with torch.no_grad():
+            streamed.run(call, q, k, v, tiles, whole)
+        return whole
     if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
         k, v = (each.to(softmax_dtype(each.dtype)) for each in (k, v))
-    whole = _empty(call)
     for block in _blocks(call, tiles):
         _put(whole, block, _result(call, q, k, v, block))
     return whole
+
+
+def _differentiated(call: Call) -> bool:
+    """Whether anything may want a gradient."""
+    made_of = [call.q, call.k, call.v, *call.position.parameters()]
+    made_of += [] if call.sinks is None else [call.sinks]
+    learned = call.mask.biased or any(each.requires_grad for each in made_of)
+    return learned and torch.is_grad_enabled()
 
 
 def _size(call: Call) -> tuple[int, int]:
@@ -182,24 +196,10 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor, block: Block) -> Result
         weights, sums = sunk(weights, sums, call.sinks)
     mixed = grouped(weights.to(v.dtype), v, call.group)  # (B, H, n, Dv)
     added = call.position.values(weights.to(v.dtype), *places)
-    exactly = torch.is_grad_enabled() or call.sinks is not None
-    slow = call.need if exactly else call.need - {"entropy"}
-    found = measured(weights, slow, *places)
+    found = measured(weights, call.need, *places)
     if sums is not None and "logsumexp" in call.need:
         found["logsumexp"] = sums
-    if "entropy" in call.need - slow:
-        found["entropy"] = _entropy(scores, weights).masked_fill(blind[..., 0], 0.0)
     return Result(mixed if added is None else mixed + added, **found)
-
-
-def _entropy(scores: Tensor, weights: Tensor) -> Tensor:
-    """-Σ_j w log w without a logarithm for each weight, (B, H, n); the scores are used up.
-
-    log w = s - max s + log max w, so that it is -log max w - Σ_j w (s - max s): two terms that are
-    never negative, of which nothing cancels.
-    """
-    below = scores.sub_(scores.amax(-1, keepdim=True)).clamp_(min=torch.finfo(scores.dtype).min)
-    return -(weights.amax(-1).log() + below.mul_(weights).sum(-1))
 
 
 def _indices(call: Call, block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
