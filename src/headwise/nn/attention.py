@@ -1,16 +1,24 @@
 """Multi-head attention with its projections, in the shape of `torch.nn.MultiheadAttention`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from headwise.attention import AUTO, attend
-from headwise.engines import ENGINES
-from headwise.errors import BadType, BadValue, one_of
+from headwise.call import Result
 from headwise.masks import Mask, appended, full
 from headwise.nn import init as initial
+from headwise.nn.built import check_alone, check_position, checked_engine, checked_mask
+from headwise.nn.global_tokens import (
+    GlobalProjections,
+    GlobalRows,
+    check_need,
+    joined,
+    one_sided,
+)
 from headwise.nn.inputs import as_given, batch_first, check_dtypes, check_inputs
 from headwise.nn.packing import NAMES, NotPacked, pack, unpack
 from headwise.nn.sizes import check_dropout, check_groups, check_positive, head_size
@@ -55,6 +63,11 @@ class MultiheadAttention(nn.Module):
         num_kv_heads: G, how many key/value heads the H heads share; None means H.
         head_dim: D; None means E / H.
         engine: which engine runs it, as in `headwise.attend`.
+        sinks: whether each head has a learned sink, a logit that belongs to no key, (H,) and 0 at
+            the start; see `headwise.attend`.
+        global_projections: whether the rows of global tokens, those of a symmetric
+            `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
+            which start as copies of the others; see `headwise.nn.global_tokens`.
         init: how the projections start, "xavier_uniform", "xavier_normal", "orthogonal" or
             "torch", or a mapping from "q", "k", "v", "out" to one of the first three; the
             variances stand in `headwise.nn.init`.
@@ -81,6 +94,8 @@ class MultiheadAttention(nn.Module):
     in_proj_bias = NotPacked()
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
+    sinks: nn.Parameter | None
+    global_proj: GlobalProjections | None
 
     def __init__(
         self,
@@ -101,6 +116,8 @@ class MultiheadAttention(nn.Module):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         engine: str = AUTO,
+        sinks: bool = False,
+        global_projections: bool = False,
         init: str | Mapping[str, str] = "xavier_uniform",
     ) -> None:
         super().__init__()
@@ -115,10 +132,14 @@ class MultiheadAttention(nn.Module):
         check_positive({"head_dim": self.head_dim})
         self.dropout = check_dropout(dropout)
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self.mask, self.position, self.engine = _mask(mask), position, _engine(engine)
-        _check_position(position, add_bias_kv or add_zero_attn)
+        self.mask, self.position, self.engine = checked_mask(mask), position, checked_engine(engine)
+        check_position(position, add_bias_kv or add_zero_attn)
         self.init = initial.words(init)
+        if global_projections:
+            check_alone(position, add_bias_kv or add_zero_attn)
         self._make(bias, add_bias_kv, device, dtype)
+        self._add(sinks, global_projections)
+        self.reset_parameters()
         self.register_state_dict_post_hook(pack)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(unpack)  # type: ignore[no-untyped-call]
 
@@ -145,13 +166,26 @@ class MultiheadAttention(nn.Module):
         for name, rows in (("bias_k", k_rows), ("bias_v", v_rows)):
             vector = torch.empty(1, 1, rows, device=place, dtype=dtype)
             self.register_parameter(name, nn.Parameter(vector) if add_bias_kv else None)
-        self.reset_parameters()
+
+    def _add(self, sinks: bool, global_projections: bool) -> None:
+        """The parameters that PyTorch's module has not, empty too."""
+        vector = self.out_proj.weight.new_empty(self.num_heads)
+        self.register_parameter("sinks", nn.Parameter(vector) if sinks else None)
+        self.global_proj = GlobalProjections(self._inner) if global_projections else None
 
     def reset_parameters(self) -> None:
         """Draw every parameter anew, by the `init` that the module was made with."""
         projections = {name: getattr(self, f"{name}_proj") for name in initial.PROJECTIONS}
         extra = [vector for vector in (self.bias_k, self.bias_v) if vector is not None]
         initial.initialise(projections, extra, self.init, self.packs)
+        if self.sinks is not None:
+            nn.init.zeros_(self.sinks)
+        if self.global_proj is not None:
+            self.global_proj.copy(self._inner)
+
+    @property
+    def _inner(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+        return self.q_proj, self.k_proj, self.v_proj
 
     @property
     def rows(self) -> tuple[int, int, int]:
@@ -198,29 +232,95 @@ class MultiheadAttention(nn.Module):
             BadType, BadValue: an argument does not fit; the message names it and the way out.
             EngineRefused: the engine asked for cannot run this call.
         """
-        x_q, x_k, x_v = self._inputs(query, key, value)  # (B, L, E), (B, S, kdim), (B, S, vdim)
-        frame = self._frame(x_q, x_k)
+        inputs = self._inputs(query, key, value)  # (B, L, E), (B, S, kdim), (B, S, vdim)
+        frame = self._frame(*inputs[:2])
         given = from_torch(attn_mask, key_padding_mask, is_causal, frame, query.dim() == 3)
-        mask = together(given if self.mask is None else [self.mask, *given]).resolve(frame)
+        result = self._attended(inputs, given, ("weights",) if need_weights else ())
+        weights = _weights(result.weights, average_attn_weights, query.dim() == 3)
+        return as_given(result.output, query, self.batch_first), weights
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Mask | None = None,
+        need: Collection[str] = (),
+    ) -> Result:
+        """`forward` with a mask of headwise's, and what else is asked of every head.
+
+        Args:
+            query: as for `forward`.
+            key: likewise.
+            value: likewise.
+            mask: who may attend, together with the module's own mask; None means everybody.
+            need: words as in `headwise.attend`, such as ("entropy", "received"), which are measured
+                without keeping the weights.
+
+        Returns:
+            The output in the query's layout, and of each head what was asked for: (B, H, L), or
+            what `Result` says, with B = 1 for what is unbatched.
+
+        Raises:
+            BadType, BadValue: an argument does not fit; the message names it and the way out.
+            EngineRefused: the engine asked for cannot run this call.
+
+        Example:
+            >>> import headwise as hw
+            >>> x = torch.zeros(1, 4, 8)
+            >>> layer = hw.MultiheadAttention(8, 2, batch_first=True)
+            >>> layer.attend(x, x, x, mask=hw.causal(), need=["received"]).received[0, 0]
+            tensor([2.0833, 1.0833, 0.5833, 0.2500], grad_fn=<SelectBackward0>)
+        """
+        own = checked_mask(mask)
+        inputs = self._inputs(query, key, value)
+        result = self._attended(inputs, [] if own is None else [own], need)
+        return replace(result, output=as_given(result.output, query, self.batch_first))
+
+    def _attended(
+        self, inputs: tuple[Tensor, Tensor, Tensor], masks: list[Mask], need: Collection[str]
+    ) -> Result:
+        """Project, split, attend, concatenate, project; the output is (B, L, E)."""
+        x_q, x_k, x_v = inputs
+        frame = self._frame(x_q, x_k)
+        mask = together(masks if self.mask is None else [self.mask, *masks]).resolve(frame)
         x_k, x_v = _without_padding(x_k, x_v, real_keys(mask, frame))
-        q = _split(self.q_proj(x_q), self.num_heads)  # (B, H, L, D)
-        k = _split(self.k_proj(x_k), self.num_kv_heads)  # (B, G, S, D)
-        v = _split(self.v_proj(x_v), self.num_kv_heads)  # (B, G, S, D)
+        rows = None if self.global_proj is None else GlobalRows.of(mask, frame)
+        result = self._heads(self, (x_q, x_k, x_v), mask if rows is None else one_sided(mask), need)
+        if self.global_proj is not None and rows is not None:
+            check_need(need)
+            theirs = (rows.take(x_q), x_k, x_v)
+            own = self._heads(self.global_proj, theirs, rows.mask(mask, frame), need)
+            result = joined(result, rows, own)
+        return replace(result, output=self.out_proj(_concatenate(result.output)))
+
+    def _heads(
+        self,
+        owner: "MultiheadAttention | GlobalProjections",
+        inputs: tuple[Tensor, Tensor, Tensor],
+        mask: Mask,
+        need: Collection[str],
+    ) -> Result:
+        """What the heads give, (B, H, L, D), by the projections of their owner."""
+        x_q, x_k, x_v = inputs
+        q = _split(owner.q_proj(x_q), self.num_heads)  # (B, H, L, D)
+        k = _split(owner.k_proj(x_k), self.num_kv_heads)  # (B, G, S, D)
+        v = _split(owner.v_proj(x_v), self.num_kv_heads)  # (B, G, S, D)
+        offset = k.shape[2] - q.shape[2]
         k, v, mask = self._appended(k, v, mask)
-        result = attend(
+        return attend(
             q,
             k,
             v,
             mask=mask,
             position=self._inner_position(),
             dropout=self.dropout if self.training else 0.0,
-            offset=frame.offset,
-            need=("weights",) if need_weights else (),
+            offset=offset,
+            sinks=self.sinks,
+            need=need,
             engine=self.engine,
         )
-        output = self.out_proj(_concatenate(result.output))  # (B, L, E)
-        weights = _weights(result.weights, average_attn_weights, query.dim() == 3)
-        return as_given(output, query, self.batch_first), weights
 
     def _inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs as (B, L, ·), with their positions."""
@@ -296,41 +396,3 @@ def _weights(weights: Tensor | None, average: bool, batched: bool) -> Tensor | N
         return None
     asked = weights.mean(1) if average else weights
     return asked if batched else asked[0]
-
-
-def _mask(mask: Mask | None) -> Mask | None:
-    if mask is None or isinstance(mask, Mask):
-        return mask
-    raise BadType(
-        f"mask: expected a headwise mask or None, got {type(mask).__name__}; for example "
-        "hw.causal(), or hw.from_tensor(tensor), where True means may attend",
-        f"mask：应为 headwise 掩码或 None，收到 {type(mask).__name__}；例如 hw.causal()，"
-        "或 hw.from_tensor(tensor)，其中 True 表示可以关注",
-    )
-
-
-def _check_position(position: Position | None, appends: bool) -> None:
-    if position is not None and not isinstance(position, Position):
-        raise BadType(
-            f"position: expected a headwise position or None, got {type(position).__name__}; "
-            "for example hw.Sinusoidal(embed_dim)",
-            f"position：应为 headwise 位置编码或 None，收到 {type(position).__name__}；"
-            "例如 hw.Sinusoidal(embed_dim)",
-        )
-    if appends and position is not None and position.stages - {Stage.INPUT}:
-        name = type(position).__name__
-        raise BadValue(
-            f"position: {name} needs to know where each key stands, and the keys that add_bias_kv "
-            "and add_zero_attn append stand nowhere; leave them out, or use a position that is "
-            "added to the input, such as hw.Sinusoidal(embed_dim)",
-            f"position：{name} 需要知道每个键的位置，而 add_bias_kv 和 add_zero_attn "
-            "追加的键没有位置；请去掉它们，或改用加在输入上的位置编码，"
-            "例如 hw.Sinusoidal(embed_dim)",
-        )
-
-
-def _engine(engine: str) -> str:
-    names = (AUTO, *(known.NAME for known in ENGINES))
-    if engine not in names:
-        raise one_of("engine", engine, names)
-    return engine

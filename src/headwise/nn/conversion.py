@@ -200,6 +200,17 @@ def _beyond(module: MultiheadAttention) -> Text | None:
             Text("PyTorch's module has no position", "PyTorch 的模块没有位置编码"),
         ),
         (
+            module.sinks is not None,
+            Text("PyTorch's module has no sinks", "PyTorch 的模块没有 sink"),
+        ),
+        (
+            module.global_proj is not None,
+            Text(
+                "PyTorch's module has no projections of global tokens",
+                "PyTorch 的模块没有全局词元的投影",
+            ),
+        ),
+        (
             not plain,
             Text("a projection is no plain nn.Linear", "有投影不是普通的 nn.Linear"),
         ),

@@ -1,0 +1,78 @@
+"""The built parts that a `MultiheadAttention` is made with: a mask, a position, an engine."""
+
+from headwise.attention import AUTO
+from headwise.engines import ENGINES
+from headwise.errors import BadType, BadValue, one_of
+from headwise.masks import Mask
+from headwise.positions import Position, Stage
+
+
+def checked_mask(mask: Mask | None) -> Mask | None:
+    """The mask, if it is one of headwise's.
+
+    Raises:
+        BadType: if it is not.
+    """
+    if mask is None or isinstance(mask, Mask):
+        return mask
+    raise BadType(
+        f"mask: expected a headwise mask or None, got {type(mask).__name__}; for example "
+        "hw.causal(), or hw.from_tensor(tensor), where True means may attend",
+        f"mask：应为 headwise 掩码或 None，收到 {type(mask).__name__}；例如 hw.causal()，"
+        "或 hw.from_tensor(tensor)，其中 True 表示可以关注",
+    )
+
+
+def check_position(position: Position | None, appends: bool) -> None:
+    """Refuse what is no position, and one inside attention where keys are appended.
+
+    Raises:
+        BadType, BadValue: the message names it and the way out.
+    """
+    if position is not None and not isinstance(position, Position):
+        raise BadType(
+            f"position: expected a headwise position or None, got {type(position).__name__}; "
+            "for example hw.Sinusoidal(embed_dim)",
+            f"position：应为 headwise 位置编码或 None，收到 {type(position).__name__}；"
+            "例如 hw.Sinusoidal(embed_dim)",
+        )
+    if appends and position is not None and position.stages - {Stage.INPUT}:
+        name = type(position).__name__
+        raise BadValue(
+            f"position: {name} needs to know where each key stands, and the keys that add_bias_kv "
+            "and add_zero_attn append stand nowhere; leave them out, or use a position that is "
+            "added to the input, such as hw.Sinusoidal(embed_dim)",
+            f"position：{name} 需要知道每个键的位置，而 add_bias_kv 和 add_zero_attn "
+            "追加的键没有位置；请去掉它们，或改用加在输入上的位置编码，"
+            "例如 hw.Sinusoidal(embed_dim)",
+        )
+
+
+def checked_engine(engine: str) -> str:
+    """The engine's name, if there is one of it.
+
+    Raises:
+        BadValue: if there is none; the message lists them.
+    """
+    names = (AUTO, *(known.NAME for known in ENGINES))
+    if engine not in names:
+        raise one_of("engine", engine, names)
+    return engine
+
+
+def check_alone(position: Position | None, appends: bool) -> None:
+    """Refuse what has no meaning for rows that stand anywhere.
+
+    Raises:
+        BadValue: for a position inside attention, and for appended keys.
+    """
+    inside = position is not None and bool(position.stages - {Stage.INPUT})
+    if inside or appends:
+        other = type(position).__name__ if inside else "add_bias_kv or add_zero_attn"
+        raise BadValue(
+            f"global_projections: expected no position inside attention and no appended keys, got "
+            f"{other}; leave one out, or use a position added to the input, such as "
+            "hw.Learned(...)",
+            f"global_projections：不能与作用在注意力内部的位置编码或追加的键同用，收到 {other}；"
+            "请去掉其一，或改用加在输入上的位置编码，例如 hw.Learned(...)",
+        )
