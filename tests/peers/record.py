@@ -62,7 +62,7 @@ def causal(length: int, dtype: torch.dtype, padded: Tensor | None = None) -> Ten
 
 
 def longformer() -> dict[str, Tensor]:
-    """A window of 7 to each side and global tokens, at length 23, padded to 28 as its model does."""
+    """A window of 7 to each side, global tokens, at length 23, padded to 28 as its model pads."""
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 

@@ -62,7 +62,7 @@ def _bare(name: str) -> str:
 
 
 def _together(names: Iterable[str]) -> list[list[str]]:
-    """Weight and bias of a projection: a bias of the keys has a gradient of rounding errors only."""
+    """Weight and bias of a projection: the gradient of a bias of keys is rounding errors only."""
     heads = dict.fromkeys(n.removesuffix(".weight").removesuffix(".bias") for n in names)
     return [[n for n in names if n in (h, f"{h}.weight", f"{h}.bias")] for h in heads]
 

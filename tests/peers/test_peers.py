@@ -85,7 +85,7 @@ def times_met(buckets: Tensor) -> Tensor:
     Its rounds lie one behind the other: the first chunk of a round looks at the last of the one
     before, that of the first round at the last of all.
     """
-    batch, heads, rounds, length = buckets.shape
+    batch, heads, _, length = buckets.shape
     met = torch.zeros(batch, heads, length, length)
     for b in range(batch):
         for h in range(heads):
