@@ -401,7 +401,7 @@ def test_capturing_registers_each_name_once() -> None:
     with capture(bert()) as seen:
         answer(seen.model, text())
     names = AttentionInterface().valid_keys()
-    assert [name for name in names if "headwise" in name] == list(OWN.values())
+    assert [name for name in names if "headwise_over" in name] == list(OWN.values())
 
 
 def test_configurations_of_parts_are_restored_each_to_its_own() -> None:
