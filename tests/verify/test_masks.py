@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.document import Notice
 from headwise.verify import verify
+from headwise.verify.drawn import document
 from headwise.verify.loading import load
-from headwise.verify.report import data, document
+from headwise.verify.report import data
 
 MASKS = Path(__file__).parent / "targets" / "masks.py"
 WRONG = {
@@ -54,7 +56,7 @@ def test_a_mask_that_is_not_understood_withholds_acceptance(name: str) -> None:
     found = report(name)
     assert all(finding.passed for finding in found.findings)
     assert not found.accepted
-    verdict = document(found).blocks[0]
+    verdict = document(data(found)).blocks[0]
     said = f"accepted WITHOUT its mask: {UNKNOWN[name]} was not understood"
     assert isinstance(verdict, Notice)
     assert (verdict.good, verdict.text.en) == (False, said)
@@ -62,7 +64,14 @@ def test_a_mask_that_is_not_understood_withholds_acceptance(name: str) -> None:
     assert check(found, "padding_leak").trials == 0
 
 
-def test_an_argument_left_at_its_default_is_said() -> None:
+def test_a_flag_that_does_nothing_is_said() -> None:
     found = report("added")
-    assert "is_causal: not tried, left at its default" in [note.en for note in found.notes]
-    assert data(found)["not_exercised"] == ["is_causal"]
+    said = "is_causal=True is no causal mask: the output is another one"
+    assert said in [note.en for note in found.notes]
+    assert data(found)["not_exercised"] == []
+
+
+def test_an_argument_left_at_its_default_is_said() -> None:
+    found = verify(scaled_dot_product_attention)
+    assert "dropout_p: not tried, left at its default" in [note.en for note in found.notes]
+    assert data(found)["not_exercised"] == ["dropout_p", "scale", "enable_gqa"]

@@ -31,6 +31,8 @@ ROLES = {
 }
 PACKED = ("c_attn", "in_proj", "in_proj_weight", "in_proj_bias", "query_key_value", "in_projection")
 """Names of a packed projection that do not say so."""
+POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
+"""Parameters that make a score depend on where its tokens stand."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,14 @@ class Binding:
         places: for each group of weights, such as ("q",) or ("q", "k", "v") or ("q_bias",), the
             parameters that hold them one below the other.
         layout: how a matrix that holds q, k and v is ordered.
+        groups: G, the key/value heads; None for as many as heads.
+        silenced: parameters of a position, which are set to 0, with their shapes.
     """
 
     places: Mapping[tuple[str, ...], tuple[Place, ...]]
     layout: Layout = "parts"
+    groups: int | None = None
+    silenced: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -108,7 +114,8 @@ class Binding:
 
     def lay(self, weights: Weights, heads: int = 1) -> dict[str, Tensor]:
         """The parameters of the module that hold these weights; gradients flow through."""
-        named, laid = weights.named(), {}
+        named = weights.named()
+        laid = {name: weights.q.new_zeros(shape) for name, shape in self.silenced}
         for names, places in self.places.items():
             whole = self._whole([named[name] for name in names], heads)
             for place, part in zip(places, whole.chunk(len(places)), strict=True):
@@ -126,22 +133,26 @@ class Binding:
         return split.permute(*order, *range(3, split.dim())).flatten(0, 2)
 
 
-def bind(module: nn.Module, weights: Weights) -> Binding:
+def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
     """Find the projections of a module among its parameters.
 
     Args:
         module: somebody's.
-        weights: weights of the sizes that it was made for.
+        weights: weights of the sizes that it was made for, a key/value head for every head.
+        heads: H.
 
     Raises:
         BadFile: if q, k or v is not found, or does not fit.
     """
     groups: dict[tuple[str, ...], list[Place]] = {}
     for name, parameter in module.named_parameters():
-        key = _key(name)
+        key = None if POSITION.search(name) else _key(name)
         if key:
             groups.setdefault(key, []).append(_place(module, name, parameter))
-    binding = Binding({key: tuple(places) for key, places in groups.items()})
+    silenced = tuple(
+        (name, tuple(p.shape)) for name, p in module.named_parameters() if POSITION.search(name)
+    )
+    binding = Binding({k: tuple(places) for k, places in groups.items()}, silenced=silenced)
     missing = sorted({"q", "k", "v"} & binding.lacks)
     if missing:
         has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
@@ -149,13 +160,27 @@ def bind(module: nn.Module, weights: Weights) -> Binding:
             f"no parameter is recognised as {', '.join(missing)}; it has {has}",
             f"没有识别出 {', '.join(missing)} 的参数；其中有 {has}",
         )
-    return _fitting(binding, module, weights)
+    return _fitting(_sharing(binding, weights, heads), module, weights, heads)
 
 
-def _fitting(binding: Binding, module: nn.Module, weights: Weights) -> Binding:
+def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
+    """The binding with fewer key/value heads than heads, where the key's parameter says so."""
+    places = binding.places.get(("k",), ())
+    if len(places) != 1 or len(places[0].shape) != 2:
+        return binding
+    (key,) = places
+    size, head_dim = key.shape[1 if key.turned else 0], weights.q.shape[0] // heads
+    groups = size // head_dim
+    fits = groups and size == groups * head_dim and groups < heads and heads % groups == 0
+    return replace(binding, groups=groups) if fits else binding
+
+
+def _fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -> Binding:
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     try:
-        laid = binding.lay(weights)
+        laid = binding.lay(
+            weights if binding.groups is None else weights.shared(heads, binding.groups)
+        )
     except (RuntimeError, ValueError) as error:
         names = ", ".join(place.name for places in binding.places.values() for place in places)
         raise not_recognised(

@@ -1,6 +1,8 @@
 """How somebody's attention is called: which argument is what, and how it wants its mask."""
 
+import ast
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -20,6 +22,12 @@ LENGTHS = (
 )
 OTHER_MASKS = ("head_mask", "layer_head_mask", "cross_attn_head_mask")
 """Masks of heads, not of keys."""
+OTHER_TEXT = ("encoder_", "memory_", "cross_")
+"""How the names of masks begin that concern another sequence, which self-attention has none of."""
+FLAGS = ("is_causal", "causal")
+"""Arguments that ask for a causal mask."""
+ANGLES = ("position_embeddings",)
+"""Arguments that take the cosines and sines by which q and k are turned."""
 
 Encoding = Literal["may", "blocked", "additive", "ones", "zeros", "lengths"]
 ENCODINGS: tuple[Encoding, ...] = ("may", "blocked", "additive", "ones", "zeros")
@@ -102,6 +110,8 @@ class Signature:
         needs_mask: whether a mask has to be given.
         extras: arguments that ask for weights of each head.
         left: arguments that are left at their default.
+        flags: those among them that ask for a causal mask.
+        angles: arguments that take cosines and sines (B, L, D).
     """
 
     tensors: tuple[tuple[str, str], ...]
@@ -109,6 +119,8 @@ class Signature:
     needs_mask: bool
     extras: dict[str, object]
     left: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    angles: tuple[str, ...] = ()
 
     @property
     def crosses(self) -> bool:
@@ -119,6 +131,11 @@ class Signature:
         """The tensors by name, and the extras."""
         roles = {"x": query, "q": query, "k": key, "v": value, "kv": key}
         return {name: roles[role] for name, role in self.tensors} | self.extras
+
+    def unturned(self, query: Tensor, head_dim: int) -> dict[str, object]:
+        """Cosines of 1 and sines of 0 for the arguments that want angles: nothing is turned."""
+        ones = query.new_ones(*query.shape[:2], head_dim)
+        return dict.fromkeys(self.angles, (ones, torch.zeros_like(ones)))
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -133,11 +150,14 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
         if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"
     ]
     masks = tuple(p.name for p in parameters if _mask(p.name.lower()))
-    tensors = [p for p in parameters if p.name not in masks and _tensor(p)]
+    angles = tuple(p.name for p in parameters if p.name in ANGLES)
+    tensors = [p for p in parameters if p.name not in (*masks, *angles) and _tensor(p)]
+    crosses = any(p.name.startswith(OTHER_TEXT) for p in tensors)
+    masks = tuple(name for name in masks if crosses or not name.startswith(OTHER_TEXT))
     unknown = [
         p.name
         for p in parameters
-        if p.default is p.empty and p not in tensors and p.name not in masks
+        if p.default is p.empty and p not in tensors and p.name not in (*masks, *angles)
     ]
     if unknown or not 1 <= len(tensors) <= 3:
         words = ", ".join(unknown or [p.name for p in parameters]) or "()"
@@ -147,13 +167,15 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     flags = {"need_weights": True, "average_attn_weights": False}
     extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
     required = {p.name for p in parameters if p.default is p.empty}
-    used = {*masks, *extras, *(p.name for p in tensors)}
+    used = {*masks, *extras, *angles, *(p.name for p in tensors)}
     return Signature(
         _roles([p.name for p in tensors]),
         masks,
         bool(required & set(masks)),
         extras,
         tuple(p.name for p in parameters if p.name not in used),
+        tuple(p.name for p in parameters if p.name in FLAGS and p.default is False),
+        angles,
     )
 
 
@@ -171,9 +193,39 @@ def parameters_of(function: Callable[..., object], name: str) -> list[inspect.Pa
     try:
         return list(inspect.signature(function).parameters.values())
     except (ValueError, TypeError) as error:
+        documented = _documented(function)
+        if documented:
+            return documented
         raise not_recognised(
             f"Python cannot tell the arguments of {name}", f"Python 无法得知 {name} 的参数"
         ) from error
+
+
+def _documented(function: Callable[..., object]) -> list[inspect.Parameter]:
+    """The parameters by the first line of the documentation, as PyTorch writes it for C functions.
+
+    ``name(query, key, attn_mask=None, dropout_p=0.0) -> Tensor``
+    """
+    name = re.escape(str(getattr(function, "__name__", "")))
+    found = re.match(rf"\s*{name}\((.*?)\)\s*->", str(getattr(function, "__doc__", "")), re.DOTALL)
+    if not name or found is None:
+        return []
+    try:
+        taken = next(
+            node.args
+            for node in ast.walk(ast.parse(f"def f({found[1]}): ..."))
+            if isinstance(node, ast.FunctionDef)
+        )
+        defaults = [ast.literal_eval(each) for each in taken.defaults]
+    except (SyntaxError, ValueError):
+        return []
+    names = [each.arg for each in taken.args]
+    empty = [inspect.Parameter.empty] * (len(names) - len(defaults))
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [
+        inspect.Parameter(name, kind, default=default)
+        for name, default in zip(names, [*empty, *defaults], strict=True)
+    ]
 
 
 def _tensor(parameter: inspect.Parameter) -> bool:

@@ -42,7 +42,7 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
     for seed in seeds:
         for make in (self_job, cross_job):
             job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
-            job = replace(job, weights=job.weights.without(subject.lacks))
+            job = subject.fit(job)
             if subject.refuses(job) is None:
                 yield job
 
@@ -89,8 +89,8 @@ def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """With queries of zeros, the output is the output projection of the mean of x Wᵀ + b."""
     for job in jobs(subject, dtype):
-        w = _silent(job.weights)
-        job = replace(job, weights=w)
+        job = replace(job, weights=_silent(job.weights))
+        w = job.weights.spread(job.heads, job.groups)
         values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
         yield from _against(subject, job, exact.expand(-1, job.query.shape[1], -1))
@@ -100,7 +100,7 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
     """Without values, the output is W^O times the bias of v, plus the bias of the output."""
     for job in jobs(subject, dtype):
         w = replace(job.weights, v=torch.zeros_like(job.weights.v))
-        job = replace(job, weights=w)
+        job, w = replace(job, weights=w), w.spread(job.heads, job.groups)
         constant = job.value.new_zeros(1, 1, w.v.shape[0]) if w.v_bias is None else w.v_bias
         merged = constant.double().expand(1, 1, -1)
         exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
@@ -114,7 +114,8 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
         w = job.weights
         zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
         silent = replace(job, weights=replace(w, **zeros))
-        values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
+        each = w.spread(job.heads, job.groups)
+        values = _times(job.value, each.v, each.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
         yield from _against(subject, silent, exact.expand(-1, job.query.shape[1], -1))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
@@ -170,19 +171,31 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
                 yield f"{argument}: {name}", judge_job(outcome, job)
 
 
+def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output under two masks at once: in one argument, and each in its own."""
+    mask = causal() & padding([LENGTH, LENGTH - 3])
+    yield from _held("causal and padding", subject, _own(subject, dtype, mask=mask))
+    if subject.together is not None:
+        job = _own(subject, dtype, mask=mask)
+        outcome = subject.together(job)
+        if outcome is not None:
+            yield "causal in one argument, padding in another", judge_job(outcome, job)
+
+
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
     job = _own(subject, dtype)
     x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
-    q = _times(x, w.q, w.q_bias).reshape(*x.shape[:2], job.heads, -1)
-    own = q.square().sum(-1).min() * q.shape[-1] ** -0.5
+    keys = w.spread(job.heads, job.groups)  # a key for every head; the query is to equal it
+    k = _times(x, keys.k, keys.k_bias).reshape(*x.shape[:2], job.heads, -1)
+    own = k.square().sum(-1).min() * k.shape[-1] ** -0.5
     factor = (LARGE / own).sqrt().to(dtype)
     if (w.q_bias is None) != (w.k_bias is None):
         return
-    bias = None if w.q_bias is None else w.q_bias * factor
-    loud = replace(w, q=w.q * factor, k=w.q * factor, q_bias=bias, k_bias=bias)
+    q_bias, k_bias = (None if b is None else b * factor for b in (keys.k_bias, w.k_bias))
+    loud = replace(w, q=keys.k * factor, k=w.k * factor, q_bias=q_bias, k_bias=k_bias)
     job = replace(job, query=x, key=x, value=x, weights=loud)
-    values = _times(x, w.v, w.v_bias)
+    values = _times(x, keys.v, keys.v_bias)
     exact = values if w.out is None else _times(values, w.out, w.out_bias)
     yield from _against(subject, job, exact)
 
@@ -209,7 +222,7 @@ def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
 
 def _own(subject: Subject, dtype: torch.dtype, mask: Mask | None = None) -> Job:
     job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
-    return replace(job, weights=job.weights.without(subject.lacks))
+    return subject.fit(job)
 
 
 def _holds(good: bool) -> Verdict:
@@ -230,7 +243,7 @@ def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _sum_of_heads(job: Job) -> Tensor:
     """Single-head attentions in float64, summed through the slices of the output weight."""
-    w, total = job.weights, torch.zeros(())
+    w, total = job.weights.spread(job.heads, job.groups), torch.zeros(())
     slices = range(0, w.q.shape[0], w.q.shape[0] // job.heads)
     for start in slices:
         rows = slice(start, start + w.q.shape[0] // job.heads)
@@ -306,6 +319,11 @@ CONTRACT: tuple[Check, ...] = (
         "mask_arguments",
         Text("each mask argument hides what it should", "每个掩码参数都遮住应遮住的"),
         mask_arguments,
+    ),
+    Check(
+        "masks_together",
+        Text("two masks at once hide what either hides", "两个掩码同时使用时各自都起作用"),
+        masks_together,
     ),
     Check(
         "large_scores",

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import permutations
 
 import torch
 from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
+from headwise.masks.base import And
 from headwise.verify.adapter import no_function, not_recognised
 from headwise.verify.budget import SLACK
 from headwise.verify.calling import Form, lengths_of, pads
@@ -76,6 +78,28 @@ class Conventions:
 
         return way
 
+    def together(self, job: Job) -> Outcome | None:
+        """The target with the sides of a mask ``a & b`` in two of its arguments; None if it cannot.
+
+        What the target hides by itself stands in none of them.
+        """
+        if not isinstance(job.mask, And):
+            return None
+        sides = [
+            side.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+            for side in (job.mask.left, job.mask.right)
+        ]
+        for one, other in permutations(self.forms, 2):
+            if one.argument == other.argument:
+                continue
+            masks = {
+                f.argument: f.encode(side) for f, side in zip((one, other), sides, strict=True)
+            }
+            given = {name: mask for name, mask in masks.items() if mask is not None}
+            if len(given) == 2:
+                return self.runner.run(job, given)
+        return None
+
     def _pads_unknown(self, job: Job) -> bool:
         """Whether the job has padding, and the argument made for it was not understood."""
         allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
@@ -99,8 +123,17 @@ class Conventions:
         def module(job: Job) -> Outcome:
             return self.runner.run(job, self.masks(job) or {})
 
-        lacks = self.runner.lacks
-        return Subject(name, None, module, refuses, embed_dim, heads, lacks, self.ways)
+        return Subject(
+            name=name,
+            module=module,
+            refuses=refuses,
+            embed_dim=embed_dim,
+            heads=heads,
+            lacks=self.runner.lacks,
+            ways=self.ways,
+            groups=self.runner.groups,
+            together=self.together,
+        )
 
     def _crosses(self, job: Job) -> bool:
         roles = {role for _, role in self.runner.signature.tensors}
@@ -114,7 +147,7 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
         BadFile: if it raises however it is called.
     """
     job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
-    job = replace(job, weights=job.weights.without(runner.lacks))
+    job = job.fitted(runner.lacks, runner.groups)
     neutral, forms = _callable(runner, job)
     guess = Conventions(runner, full(), forms, neutral, certain=False)
     tried = [replace(guess, runner=variant) for variant in runner.variants]
@@ -268,7 +301,7 @@ def _alike(trials: list[_Trial], must: bool) -> list[Form]:
     Where nothing fits the mask is left alone, rather than accuse the target of what was guessed;
     unless it has to be given.
     """
-    for fits in (_influential, _explained, *((bool,) if must else ())):
+    for fits in (_influential, _explained, _explained_by_two, *((bool,) if must else ())):
         for trial in _one_each(trials):
             if fits(trial):
                 return [t.form for t in trials if t.form.encoding == trial.form.encoding]
@@ -291,6 +324,10 @@ def _influential(trial: _Trial) -> bool:
 
 def _explained(trial: _Trial) -> bool:
     return bool(explain([Seen(trial.job, trial.outcome)], most=1))
+
+
+def _explained_by_two(trial: _Trial) -> bool:
+    return bool(explain([Seen(trial.job, trial.outcome)]))
 
 
 def _probe(form: Form) -> Mask:

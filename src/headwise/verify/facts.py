@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import causal, padding
+from headwise.verify.choices import choices
 from headwise.verify.conventions import LENGTH, Conventions
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.subject import Subject, compute
@@ -16,6 +17,7 @@ from headwise.verify.target import Runner
 def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
     """The notes for a report."""
     notes = [*_calls(conventions), *_blind(subject), *_dropped(subject)]
+    notes += choices(conventions, subject)
     return tuple(notes)
 
 
@@ -39,6 +41,7 @@ def _calls(conventions: Conventions) -> list[Text]:
     notes += [
         Text(f"{argument}: not tried, left at its default", f"{argument}：未尝试，保持默认值")
         for argument in runner.signature.left
+        if argument not in runner.signature.flags
     ]
     says = {
         "may": Text("True = may attend", "True = 可以关注"),
@@ -134,5 +137,4 @@ def _zeros(weights: Tensor) -> bool:
 
 
 def _job(subject: Subject) -> Job:
-    job = self_job(subject.embed_dim, subject.heads, length=LENGTH)
-    return replace(job, weights=job.weights.without(subject.lacks))
+    return subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))

@@ -41,6 +41,22 @@ class Weights:
         gone: dict[str, Any] = dict.fromkeys(names)
         return replace(self, **gone)
 
+    def shared(self, heads: int, groups: int) -> "Weights":
+        """The same weights with the first key/value heads only, G of H."""
+        kept = {
+            n: t[: t.shape[0] // heads * groups] for n, t in self.named().items() if n[0] in "kv"
+        }
+        return replace(self, **kept)
+
+    def spread(self, heads: int, groups: int) -> "Weights":
+        """The same weights with every key/value head written out for each head that reads it."""
+
+        def written_out(t: Tensor) -> Tensor:
+            by_group = t.reshape(groups, -1, *t.shape[1:])
+            return by_group.repeat_interleave(heads // groups, 0).flatten(0, 1)
+
+        return replace(self, **{n: written_out(t) for n, t in self.named().items() if n[0] in "kv"})
+
     def to(self, dtype: torch.dtype) -> "Weights":
         """The same weights in another dtype."""
         return replace(self, **{name: tensor.to(dtype) for name, tensor in self.named().items()})
@@ -82,6 +98,14 @@ class Job:
         """The outer shape, with the last query at the last key."""
         (batch, queries, _), keys = self.query.shape, self.key.shape[1]
         return Frame(batch, self.heads, queries, keys, keys - queries, self.query.device)
+
+    def fitted(self, lacks: Collection[str] = (), groups: int | None = None) -> "Job":
+        """The job for a module without some weights, or with fewer key/value heads than heads."""
+        groups = self.groups if groups is None else groups
+        weights = self.weights.without(lacks)
+        if groups != self.groups:
+            weights = weights.shared(self.groups, groups)
+        return replace(self, weights=weights, groups=groups)
 
     def to(self, dtype: torch.dtype) -> "Job":
         """The same job in another dtype; self-attention stays self-attention."""

@@ -26,6 +26,7 @@ def data(report: "Report") -> Data:
     """What was found. A figure that is no finite number is None."""
     from headwise.verify.mistakes import MISTAKES
 
+    signature = report.conventions.runner.signature
     return {
         **_head(report.name, "accepted" if report.accepted else "differs"),
         "embed_dim": report.embed_dim,
@@ -42,7 +43,7 @@ def data(report: "Report") -> Data:
         "not_understood": list(report.conventions.unknown),
         "not_exercised": [
             *report.conventions.unknown,
-            *report.conventions.runner.signature.left,
+            *(name for name in signature.left if name not in signature.flags),
         ],
         "notes": [both(note) for note in report.notes],
     }

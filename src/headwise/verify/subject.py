@@ -51,6 +51,8 @@ class Subject:
         heads: H of the jobs it is given.
         lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
         ways: its mask arguments one by one; None where it takes masks in no argument.
+        groups: G of the jobs it is given, the key/value heads; None for as many as heads.
+        together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
     """
 
     name: str
@@ -61,6 +63,12 @@ class Subject:
     heads: int = 3
     lacks: frozenset[str] = frozenset()
     ways: Ways | None = None
+    groups: int | None = None
+    together: Callable[[Job], Outcome | None] | None = None
+
+    def fit(self, job: Job) -> Job:
+        """A job with the weights that the subject has."""
+        return job.fitted(self.lacks, self.groups)
 
 
 Evidence = tuple[str, Verdict]

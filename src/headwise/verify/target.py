@@ -17,6 +17,7 @@ from headwise.verify.calling import Form, Signature, forms_for, parameters_of, r
 from headwise.verify.jobs import Job, Weights, self_job
 from headwise.verify.making import HEADS, make, takes_dropout
 from headwise.verify.pipeline import at_job
+from headwise.verify.reach import attends, reached, surrounded
 from headwise.verify.running import Tell, guarded, silent
 from headwise.verify.subject import Outcome
 
@@ -40,6 +41,11 @@ class Runner(Protocol):
     @property
     def lacks(self) -> frozenset[str]:
         """The weights it does not have."""
+        ...
+
+    @property
+    def groups(self) -> int | None:
+        """Its key/value heads, or None for as many as heads."""
         ...
 
     @property
@@ -69,6 +75,8 @@ class ModuleRunner:
         sequence_first: whether it takes (L, B, E).
         turnable: whether (L, B, E) is worth a try.
         tell: told of every call before it is made.
+        given: other arguments of every call.
+        reached: where the attention stands in the module that was asked for; empty if it is it.
     """
 
     make: Callable[[float], nn.Module]
@@ -78,10 +86,16 @@ class ModuleRunner:
     sequence_first: bool = False
     turnable: bool = False
     tell: Tell = silent
+    given: Mapping[str, object] = field(default_factory=dict)
+    reached: str = ""
 
     @property
     def lacks(self) -> frozenset[str]:
         return self.binding.lacks
+
+    @property
+    def groups(self) -> int | None:
+        return self.binding.groups
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -105,7 +119,9 @@ class ModuleRunner:
         if self.sequence_first:
             turned = inputs[0].transpose(0, 1)
             inputs = (turned,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
+        head_dim = job.weights.q.shape[0] // job.heads
         arguments = self.signature.arguments(*inputs) | dict(masks)
+        arguments |= self.signature.unturned(inputs[0], head_dim) | dict(self.given)
         before = _versions(arguments)
         laid = self.binding.lay(job.weights, job.heads)
         result = guarded(lambda: functional_call(module, laid, (), arguments), arguments, self.tell)
@@ -120,8 +136,10 @@ class FunctionRunner:
     function: Callable[..., object]
     signature: Signature
     lacks: frozenset[str] = frozenset()
+    groups: int | None = None
     drops: bool = False
     tell: Tell = silent
+    given: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -134,8 +152,11 @@ class FunctionRunner:
     def run(self, job: Job, masks: Masks) -> Outcome:
         at = at_job(job)
         parts = steps.project(at, job.query, job.key, job.value)
-        q, k, v = (steps.split(at, part, job.heads) for part in parts)  # (B, H, L, D)
-        arguments = self.signature.arguments(q, k, v) | dict(masks)
+        counts = (job.heads, job.groups, job.groups)
+        q, k, v = (
+            steps.split(at, x, n) for x, n in zip(parts, counts, strict=True)
+        )  # (B, H, L, D)
+        arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
         before = _versions(arguments)
         result = guarded(lambda: self.function(**arguments), arguments, self.tell)
         found, wrote = _tensors(result), _written(arguments, before)
@@ -156,6 +177,7 @@ class AdapterRunner:
         default=Signature((("x", "x"),), ("mask",), needs_mask=False, extras={})
     )
     lacks: frozenset[str] = frozenset()
+    groups: int | None = None
     drops: bool = False
     forms: tuple[Form, ...] = (Form("mask", "b h q k", "may"),)
     tell: Tell = silent
@@ -224,11 +246,8 @@ def _of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> 
     def made(dropout: float) -> nn.Module:
         return make(cls, embed_dim, heads, dropout)
 
-    module = made(0.0)
     known = "batch_first" in inspect.signature(cls).parameters
-    signature = read_signature(module.forward, f"{name}.forward")
-    drops = takes_dropout(cls)
-    return ModuleRunner(made, signature, bind(module, weights), drops, turnable=not known)
+    return _of_module(made, name, weights, heads, drops=takes_dropout(cls), turnable=not known)
 
 
 def _of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> ModuleRunner:
@@ -238,8 +257,33 @@ def _of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> 
             f"heads: {name} was made with {own} heads, got {heads}; use --heads {own}",
             f"heads：{name} 有 {own} 个头，收到 {heads}；请用 --heads {own}",
         )
-    signature = read_signature(module.forward, f"{name}.forward")
-    return ModuleRunner(lambda _p: module, signature, bind(module, weights), False, turnable=True)
+    return _of_module(lambda _p: module, name, weights, heads, drops=False, turnable=True)
+
+
+def _of_module(
+    made: Callable[[float], nn.Module],
+    name: str,
+    weights: Weights,
+    heads: int,
+    *,
+    drops: bool,
+    turnable: bool,
+) -> ModuleRunner:
+    """The module, or the one attention inside of it where it is a layer around one."""
+    module, path = made(0.0), ""
+    if surrounded(module) or not attends(module, weights, heads):
+        path = reached(module, weights, heads)
+    module = module.get_submodule(path)
+    binding = bind(module, weights, heads)
+    where = f"{name}.{path}.forward" if path else f"{name}.forward"
+    return ModuleRunner(
+        make=lambda p: made(p).get_submodule(path),
+        signature=read_signature(module.forward, where),
+        binding=binding,
+        drops=drops,
+        turnable=turnable,
+        reached=path,
+    )
 
 
 def _copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:

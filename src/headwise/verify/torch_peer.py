@@ -11,9 +11,9 @@ from headwise.verify.subject import Outcome
 def torch_attention(job: Job) -> Outcome:
     """`torch.nn.MultiheadAttention` on a job; a missing bias is 0, a missing output the identity.
 
-    The job has as many key/value heads as heads, and D = Dv = E / H.
+    D = Dv = E / H; where heads share keys and values, each gets its own copy.
     """
-    w, size = job.weights, job.query.shape[-1]
+    w, size = job.weights.spread(job.heads, job.groups), job.query.shape[-1]
     zeros = torch.zeros(size, dtype=job.query.dtype)
 
     def bias(given: Tensor | None) -> Tensor:

@@ -216,8 +216,7 @@ def _attempt(run: Run, job: Job) -> Seen | None:
 def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
     """Self-attention under what the target hides by itself."""
     size = subject.embed_dim, subject.heads
-    job = self_job(*size, length=LENGTH, mask=conventions.base, seed=seed)
-    return replace(job, weights=job.weights.without(subject.lacks))
+    return subject.fit(self_job(*size, length=LENGTH, mask=conventions.base, seed=seed))
 
 
 def _appeared(run: Callable[[], object], job: Job) -> frozenset[str]:
