@@ -4,6 +4,13 @@ import math
 
 from torch import nn
 
+MISTAKES = {
+    "FusedByHead": (),
+    "FusedByNumber": (),
+    "in_place": ("inputs_overwritten",),
+    "overflowing": ("softmax_without_max",),
+}
+
 
 class FusedByHead(nn.Module):
     """For each head its q, k and v, as in GPT-NeoX."""

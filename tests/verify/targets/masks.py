@@ -6,6 +6,18 @@ import math
 import torch
 from torch import nn
 
+MISTAKES = {
+    "attention": (),
+    "added": (),
+    "Two": (),
+    "Lengths": (),
+    "transposed": ("mask_transposed",),
+    "weak": ("mask_too_weak",),
+    "ignored": ("mask_ignored",),
+    "PaddingIgnored": ("mask_ignored",),
+    "LengthsIgnored": ("mask_ignored",),
+}
+
 
 def attention(q, k, v, mask=None):
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])

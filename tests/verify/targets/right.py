@@ -6,6 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+MISTAKES = dict.fromkeys(
+    (
+        *("Separate", "Packed", "Einsum", "Heads", "Config", "Listed", "Raw", "PerHead"),
+        *("function", "adapter"),
+    ),
+    (),
+)
+"""What is wrong with each: nothing."""
+
 
 class Separate(nn.Module):
     """Four Linears, view and transpose; mask 0 = hidden."""

@@ -7,6 +7,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+MISTAKES = {
+    name: (name,)
+    for name in (
+        *("no_scale", "scale_by_dim", "scale_by_sqrt_embed", "scale_multiplied"),
+        *("query_key_swapped", "softmax_over_queries", "softmax_over_heads", "mask_inverted"),
+        *("split_without_transpose", "merge_without_transpose", "heads_interleaved"),
+        *("mask_ignored", "mask_after_softmax", "mask_filled_with_zero", "heads_averaged"),
+        *("weight_not_transposed", "biases_dropped", "output_missing", "dropout_in_eval"),
+        *("weights_detached", "causal_without_self", "causal_one_ahead", "order_k_v_q"),
+        "batch_and_length_confused",
+    )
+} | {"no_scale_function": ("no_scale",), "unknown": (), "masked_scores_grow": ()}
+UNKNOWN = ("unknown", "masked_scores_grow")
+"""Wrong in a way that is not in the catalogue."""
+
 
 class Base(nn.Module):
     """A right attention, one method a step, for the others to break."""

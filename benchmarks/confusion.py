@@ -1,0 +1,152 @@
+"""The confusion table of `verify` over the corpus of targets: right or wrong, named or not.
+
+python -m benchmarks.confusion            # the figures
+python -m benchmarks.confusion --write    # and into docs/verify.md
+"""
+
+import runpy
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwise.verify import verify
+from headwise.verify.loading import load
+
+ROOT = Path(__file__).parent.parent
+TARGETS = ROOT / "tests" / "verify" / "targets"
+PAGE = ROOT / "docs" / "verify.md"
+EMBED_DIM, HEADS = 12, 3
+START, END = "<!-- figures: {} -->", "<!-- end of figures: {} -->"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One attention of the corpus and what is wrong with it.
+
+    Attributes:
+        words: as the command line takes it, path/to/file.py:Name.
+        mistakes: the names of its mistakes; none where it is right, or wrong in an unknown way.
+        right: whether nothing is wrong with it.
+    """
+
+    words: str
+    mistakes: tuple[str, ...]
+    right: bool
+
+    @property
+    def name(self) -> str:
+        """The file and the name, without the path."""
+        return Path(self.words).name
+
+
+@dataclass(frozen=True)
+class Told:
+    """What `verify` said of one target, and the CPU seconds it took."""
+
+    target: Target
+    accepted: bool
+    named: tuple[frozenset[str], ...]
+    seconds: float
+
+    @property
+    def named_right(self) -> bool:
+        """Whether its mistakes stand in the class that was named; none for an unknown one."""
+        wanted = frozenset(self.target.mistakes)
+        return not self.named if not wanted else wanted in self.named
+
+
+def corpus() -> Iterator[Target]:
+    """Every target whose file says what is wrong with it."""
+    for path in sorted(TARGETS.rglob("*.py")):
+        module = runpy.run_path(str(path))
+        for name, mistakes in module.get("MISTAKES", {}).items():
+            right = not mistakes and name not in module.get("UNKNOWN", ())
+            yield Target(f"{path}:{name}", mistakes, right)
+
+
+def tell(target: Target) -> Told:
+    """Verify one target."""
+    start = time.process_time()
+    report = verify(load(target.words), target.name, embed_dim=EMBED_DIM, heads=HEADS)
+    named = tuple(frozenset(m.name for m in group) for group in report.mistakes)
+    return Told(target, report.accepted, named, time.process_time() - start)
+
+
+def figures(told: list[Told]) -> dict[str, int]:
+    """The five figures, and the wrong ones of which nothing was said."""
+    right = [t for t in told if t.target.right]
+    wrong = [t for t in told if not t.target.right]
+    return {
+        "right": len(right),
+        "right passed": sum(t.accepted and not t.named for t in right),
+        "right accused": sum(not t.accepted or bool(t.named) for t in right),
+        "wrong": len(wrong),
+        "wrong caught": sum(not t.accepted for t in wrong),
+        "wrong named right": sum(t.named_right for t in wrong),
+        "wrong named wrong": sum(not t.named_right and bool(t.named) for t in wrong),
+        "wrong not recognised": sum(not t.named_right and not t.named for t in wrong),
+    }
+
+
+def table(told: list[Told], chinese: bool) -> str:
+    """The figures as Markdown."""
+    f = figures(told)
+    rows = [
+        ("right, passed", "正确，通过", f["right passed"], f["right"]),
+        ("right, accused", "正确，被误判", f["right accused"], f["right"]),
+        ("wrong, caught", "错误，被发现", f["wrong caught"], f["wrong"]),
+        ("wrong, named right", "错误，指名正确", f["wrong named right"], f["wrong"]),
+        ("wrong, named wrong", "错误，指名有误", f["wrong named wrong"], f["wrong"]),
+        ("wrong, not recognised", "错误，未能识别", f["wrong not recognised"], f["wrong"]),
+    ]
+    head = "| 结果 | 个数 | 总数 |" if chinese else "| outcome | targets | of |"
+    lines = [head, "|---|---|---|"]
+    lines += [f"| {zh if chinese else en} | {n} | {of} |" for en, zh, n, of in rows]
+    return "\n".join((*lines, "", times(told, chinese)))
+
+
+def times(told: list[Told], chinese: bool) -> str:
+    """The CPU seconds of singles and pairs."""
+    parts = []
+    for count, en, zh in ((1, "one mistake", "单个错误"), (2, "a pair", "两个错误")):
+        of = [t.seconds for t in told if len(t.target.mistakes) == count]
+        middle, most = statistics.median(of), max(of)
+        word = f"{zh}：中位数 {middle:.1f}，最多 {most:.1f}"
+        parts.append(word if chinese else f"{en}: median {middle:.1f}, at most {most:.1f}")
+    size = f"E = {EMBED_DIM}, H = {HEADS}"
+    if chinese:
+        return f"整个验证所用的 CPU 秒数（{size}，torch 已载入）：{'；'.join(parts)}。"
+    return f"CPU seconds of a whole verification, torch loaded, {size}: {'; '.join(parts)}."
+
+
+def write(told: list[Told]) -> None:
+    """The table into the page, between its marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    for language in ("en", "zh"):
+        start, end = START.format(language), END.format(language)
+        before, _, rest = text.partition(start)
+        _, _, after = rest.partition(end)
+        text = f"{before}{start}\n{table(told, language == 'zh')}\n{end}{after}"
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def main() -> None:
+    """Every target, one line each where something is not as it should be; then the table."""
+    told = []
+    for target in corpus():
+        one = tell(target)
+        told.append(one)
+        if one.accepted != target.right or not one.named_right:
+            said = " or ".join(" + ".join(sorted(group)) for group in one.named) or "nothing"
+            wanted = " + ".join(target.mistakes) or "-"
+            print(f"{target.name}: accepted {one.accepted}, said {said}, wanted {wanted}")
+    print(table(told, chinese=False))
+    if "--write" in sys.argv:
+        write(told)
+
+
+if __name__ == "__main__":
+    main()

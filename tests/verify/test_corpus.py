@@ -1,0 +1,67 @@
+"""The corpus of targets: right ones pass, wrong ones are caught and their mistakes named."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.confusion import EMBED_DIM, HEADS, Target, corpus, figures, tell
+from headwise.verify.mistakes import MISTAKES, combine
+
+CORPUS = tuple(corpus())
+KNOWN = {mistake.name: mistake for mistake in MISTAKES}
+
+
+def marked(target: Target) -> object:
+    """Those that other tests try as well are slow: they are for the whole corpus only."""
+    fast = Path(target.words).parent.name == "corpus"
+    return pytest.param(target, id=target.name, marks=[] if fast else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("target", [marked(target) for target in CORPUS])
+def test_a_target_is_judged_and_its_mistakes_are_named(target: Target) -> None:
+    told = tell(target)
+    assert told.accepted == target.right
+    assert told.named_right, [sorted(group) for group in told.named]
+
+
+def test_the_corpus_is_large_enough() -> None:
+    right = [target for target in CORPUS if target.right]
+    assert len(right) >= 20
+    assert len(CORPUS) - len(right) >= 40
+    assert sum(len(target.mistakes) == 2 for target in CORPUS) >= 15
+    assert EMBED_DIM % HEADS == 0
+
+
+def test_every_mistake_in_the_corpus_is_in_the_catalogue() -> None:
+    assert {name for target in CORPUS for name in target.mistakes} <= set(KNOWN)
+
+
+def test_the_figures_tell_the_kinds_apart() -> None:
+    from benchmarks.confusion import Told
+
+    right, wrong = Target("a.py:a", (), True), Target("a.py:b", ("no_scale",), False)
+    named, other = (frozenset({"no_scale"}),), (frozenset({"scale_by_dim"}),)
+    told = [
+        Told(right, True, (), 0.0),
+        Told(right, False, (), 0.0),
+        Told(wrong, False, named, 0.0),
+        Told(wrong, False, other, 0.0),
+        Told(wrong, False, (), 0.0),
+        Told(wrong, True, (), 0.0),
+    ]
+    assert list(figures(told).values()) == [2, 1, 1, 4, 3, 1, 1, 2]
+
+
+def test_mistakes_of_one_step_exclude_each_other() -> None:
+    pair = (KNOWN["no_scale"], KNOWN["scale_by_dim"])
+    assert list(combine(pair)) == []
+    weights = (KNOWN["weight_not_transposed"], KNOWN["biases_dropped"])
+    assert [set(way) for way in combine(weights)] == [{"project"}]
+
+
+def test_the_mistake_that_stands_in_a_step_has_its_way() -> None:
+    softmax, ignored = KNOWN["softmax_over_queries"], KNOWN["mask_ignored"]
+    for pair in ((softmax, ignored), (ignored, softmax)):
+        (way,) = combine(pair)
+        assert way["softmax"] is softmax.replacement["softmax"]
+        assert way["mask"] is ignored.replacement["mask"]
