@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.positions.base import Places, Position, Stage, check_least
-from headwise.positions.relative import differences, unrolled
+from headwise.positions.relative import Relative
 
 
 class ALiBi(Position):
@@ -47,11 +47,9 @@ class ALiBi(Position):
         del scale
         return self._at(query[:, None] - key[None], q)[None]
 
-    def along(
-        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
-    ) -> Tensor:
-        del scale, vectors
-        return unrolled(self._at(differences(query, key), q), len(query))[None]
+    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+        del scale
+        return Relative(numbers=self._at(difference, like))
 
     def _at(self, distance: Tensor, like: Tensor) -> Tensor:
         """The bias at distances, of either sign: (H, ...)."""

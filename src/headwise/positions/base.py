@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
+from headwise.positions.relative import Relative, differences
 from headwise.shapes import Frame
 
 Inputs = Float[Tensor, "*b l e"]
@@ -78,29 +79,30 @@ class Position(nn.Module, ABC):
         del q, query, key, scale
         return None
 
-    def along(
-        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
-    ) -> Tensor | None:
-        """`bias` where the queries stand in a row and the keys too, each a step after the last.
+    def along(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor | None:
+        """`bias` where queries and keys stand in a row, each a step after the last.
 
         Args:
             q: as for `bias`; all samples stand alike.
             query: where they stand, (n,), n at least 1.
             key: where the keys stand, (m,), m at least 1, with the same step.
             scale: the factor on the scores.
-            vectors: what `vectors` gives for these differences, if it is known already.
         """
-        del vectors
-        return self.bias(q, query, key, scale)
+        found = self.relative(differences(query, key), q, scale)
+        return self.bias(q, query, key, scale) if found is None else found.bias(q, scale)
 
-    def vectors(self, difference: Places, like: Tensor) -> Tensor | None:
-        """What a query meets at each difference key - query (T,): (H or 1, T, D), or None.
+    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative | None:
+        """The same where it looks at the query and the difference only: made once for all pairs.
 
-        In float32 at least: what it is made of gets its gradient from many queries.
-        Positions that have such vectors make their bias of them, and what they cost is paid once
-        for all queries.
+        Args:
+            difference: every key - query that occurs, (T,).
+            like: the queries as given to `attend`, for the device and the dtype.
+            scale: the factor on the scores.
+
+        Returns:
+            What gives the `bias` at those differences, or None if it hangs on more than them.
         """
-        del difference, like
+        del difference, like, scale
         return None
 
     def far(self, k: Tensor, v: Tensor) -> Far | None:

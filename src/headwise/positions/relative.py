@@ -5,8 +5,68 @@ among the n + m - 1 differences there are, from the least. So what is known for 
 becomes what is known for each pair by looking at it askew.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Relative:
+    """A bias that looks at the query and the difference key - query only, T differences in a row.
+
+    At a difference t it is scale · query · vectors[t] + numbers[t]. Both are in float32 at least:
+    what they are made of gets its gradient from many queries.
+
+    Attributes:
+        vectors: (H or 1, T, D), or None for none.
+        numbers: (H or 1, T), as many heads as the vectors have; or None for none.
+    """
+
+    vectors: Tensor | None = None
+    numbers: Tensor | None = None
+
+    def at(self, where: slice) -> "Relative":
+        """Some of the differences, as views."""
+        vectors, numbers = self.vectors, self.numbers
+        return Relative(
+            None if vectors is None else vectors[:, where],
+            None if numbers is None else numbers[:, where],
+        )
+
+    def bias(self, q: Tensor, scale: float) -> Tensor:
+        """For queries (N, H, n, D) in a row and keys in a row: (N or 1, H or 1, n, m).
+
+        The differences are all there are of them, n + m - 1, from the least.
+        """
+        return askew(self.products(q, scale), q.shape[2])
+
+    def products(self, q: Tensor, scale: float) -> Tensor:
+        """The bias of each query at each difference, (N or 1, H or 1, n, T)."""
+        if self.vectors is None:
+            numbers = self._numbers()
+            return numbers[None, :, None].expand(1, -1, q.shape[2], -1)
+        vectors, rows = self.vectors, self.rows(q)
+        if self.numbers is None:
+            found = (rows * scale) @ vectors.mT
+        else:
+            found = torch.baddbmm(self.numbers[:, None], rows, vectors.mT, alpha=scale)
+        samples, heads, count, _ = q.shape
+        return found.view(heads, samples, count, -1).transpose(0, 1)
+
+    def rows(self, q: Tensor) -> Tensor:
+        """The queries (N, H, n, D) that meet the same vectors, one after the other: (H or 1, ·, D).
+
+        All vectors meet all queries in one product, whatever the samples.
+        """
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        shared = 1 if self.vectors is None else self.vectors.shape[0]
+        return q.transpose(0, 1).reshape(shared, -1, q.shape[3]).to(dtype)
+
+    def _numbers(self) -> Tensor:
+        if self.numbers is None:
+            raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
+        return self.numbers
 
 
 def differences(query: Tensor, key: Tensor) -> Tensor:
@@ -38,20 +98,3 @@ def askew(products: Tensor, rows: int) -> Tensor:
     count = products.shape[-1]
     flat = products.flatten(-2)[..., rows - 1 : rows * count - 1]
     return torch.unflatten(flat, -1, (rows, count - 1))[..., : count - rows + 1]
-
-
-def unrolled(line: Tensor, rows: int) -> Tensor:
-    """What every query has alike for a difference, (..., n + m - 1), for each pair: (..., n, m).
-
-    Example:
-        >>> unrolled(torch.tensor([-2, -1, 0, 1]), 2)
-        tensor([[-1,  0,  1],
-                [-2, -1,  0]])
-    """
-    return askew(line[..., None, :].expand(*line.shape[:-1], rows, -1), rows)
-
-
-def products(rows: Tensor, vectors: Tensor, scale: float) -> Tensor:
-    """rows (..., n, D) times vectors (..., T, D) times the scale, in float32 at least."""
-    wide = torch.promote_types(rows.dtype, torch.float32)
-    return (rows.to(wide) * scale) @ vectors.to(wide).mT

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.positions.base import Far, Places, Position, Stage, check_least
-from headwise.positions.relative import askew, differences, products
+from headwise.positions.relative import Relative
 
 
 class Shaw(Position):
@@ -45,16 +45,11 @@ class Shaw(Position):
         index = self._clipped(query, key).expand(*q.shape[:2], -1, -1)
         return wide.gather(-1, index)
 
-    def along(
-        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
-    ) -> Tensor:
-        known = self.vectors(differences(query, key), q) if vectors is None else vectors
-        return askew(products(q, known, scale), len(query))
-
-    def vectors(self, difference: Places, like: Tensor) -> Tensor:
+    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+        del scale
         far = self.max_distance
         wide = torch.promote_types(like.dtype, torch.float32)
-        return self.table.to(wide)[difference.clamp(-far, far) + far][None]
+        return Relative(self.table.to(wide)[difference.clamp(-far, far) + far][None])
 
     def far(self, k: Tensor, v: Tensor) -> Far:
         behind, ahead = self.table.to(k.dtype)[[0, -1]]

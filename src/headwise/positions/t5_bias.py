@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.positions.base import Places, Position, Stage, check_least
-from headwise.positions.relative import differences, unrolled
+from headwise.positions.relative import Relative
 
 
 class T5Bias(Position):
@@ -79,13 +79,10 @@ class T5Bias(Position):
         buckets = self.bucket(key[None] - query[:, None])  # (n, m)
         return self.table.to(wide)[buckets].permute(2, 0, 1)[None]
 
-    def along(
-        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
-    ) -> Tensor:
-        del scale, vectors
-        wide = torch.promote_types(q.dtype, torch.float32)
-        line = self.table.to(wide)[self.bucket(differences(query, key))].T  # (H, n + m - 1)
-        return unrolled(line, len(query))[None]
+    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+        del scale
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return Relative(numbers=self.table.to(wide)[self.bucket(difference)].T)
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.num_heads}

@@ -4,9 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.positions.base import Places, Position, Stage, check_least
-from headwise.positions.relative import askew, differences, products
+from headwise.positions.relative import Relative
 from headwise.positions.sinusoidal import sinusoids
 from headwise.shapes import Frame
+
+AT_ONCE = 512
+"""Distances whose sinusoids are held at once."""
 
 
 class TransformerXL(Position):
@@ -56,25 +59,24 @@ class TransformerXL(Position):
             return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
         low = int((key.min() - query.max()).item())
         places = torch.arange(low, int((key.max() - query.min()).item()) + 1, device=q.device)
-        met = products(self._toward(q), self.vectors(places, q), scale)
+        met = self.relative(places, q, scale).products(q, scale)
         index = key[None] - query[:, None] - low
         return met.gather(-1, index.expand(*q.shape[:2], n, m))
 
-    def along(
-        self, q: Tensor, query: Places, key: Places, scale: float, vectors: Tensor | None = None
-    ) -> Tensor:
-        known = self.vectors(differences(query, key), q) if vectors is None else vectors
-        return askew(products(self._toward(q), known, scale), len(query))
-
-    def vectors(self, difference: Places, like: Tensor) -> Tensor:
-        """r_d of the distance d = query - key, (H, T, D)."""
+    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+        """The vectors r_d of the distance d = query - key, and the numbers v·r_d · scale."""
         wide = torch.promote_types(like.dtype, torch.float32)
-        waves = sinusoids(-difference, self.embed_dim, 10000.0).to(wide)
-        return waves @ self.projection.to(wide).transpose(-2, -1)
+        vectors = self._vectors(difference, wide)
+        return Relative(vectors, (vectors @ self.v.to(wide)[..., None])[..., 0] * scale)
 
-    def _toward(self, q: Tensor) -> Tensor:
-        """What meets the distances: q + v."""
-        return q + self.v.to(q.dtype)[:, None]
+    def _vectors(self, difference: Places, dtype: torch.dtype) -> Tensor:
+        """r_d, (H, T, D), some at a time: the sinusoids, in float64, are larger than they are."""
+        matrix = self.projection.to(dtype).mT
+        parts = [
+            sinusoids(-some, self.embed_dim, 10000.0).to(dtype) @ matrix
+            for some in torch.split(difference, AT_ONCE)
+        ]
+        return torch.cat(parts, 1)
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.u.shape[0], "D": self.u.shape[1]}

@@ -34,7 +34,8 @@ def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
     q, k = call.position.content(call.q, call.k, call.frame)
     q, k, v, asked = (kernel.packed(t) for t in widened(call, q, k, call.v, call.q))
-    vectors, far = _vectors(call, asked), _far(call, k, v)
+    vectors, numbers = _relative(call, asked)
+    far = _far(call, k, v)
     more = () if far is None else (*far.keys, *far.values)
     width, held = v.shape[3], [q, k, v, *more]
     if kernel.fused(q) and Stage.VALUES not in call.position.stages:
@@ -50,10 +51,11 @@ def run(call: Call) -> Result:
             call.scale,
             call.frame,
             vectors is not None,
+            numbers is not None,
             None if far is None else far.reach,
             call.sinks is not None,
         )
-        known = () if vectors is None else (vectors,)
+        known = [each for each in (vectors, numbers) if each is not None]
         sinks = () if call.sinks is None else (call.sinks,)
         tensors = (q, k, v, asked, *known, *further, *sinks)
         output, logsumexp = tiled(setting, *tensors, *_learned(call))
@@ -61,12 +63,13 @@ def run(call: Call) -> Result:
     return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
 
 
-def _vectors(call: Call, asked: Tensor) -> Tensor | None:
-    """The position's vectors for every difference of a key and a query."""
+def _relative(call: Call, asked: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """The position's vectors and numbers for every difference of a key and a query."""
     if Stage.SCORES not in call.position.stages:
-        return None
+        return None, None
     with torch.autocast(asked.device.type, enabled=False):
-        return call.position.vectors(differences(*call.places()), asked)
+        found = call.position.relative(differences(*call.places()), asked, call.scale)
+    return (None, None) if found is None else (found.vectors, found.numbers)
 
 
 def _far(call: Call, k: Tensor, v: Tensor) -> Far | None:

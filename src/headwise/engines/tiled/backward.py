@@ -8,72 +8,28 @@ Source: Dao et al. 2022 (FlashAttention), appendix B.2.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.tiled import blocks
-from headwise.engines.tiled.far import BEHIND, NEAR, planned, rows_of
+from headwise.engines.tiled.far import NEAR, planned, rows_of
 from headwise.engines.tiled.forward import by_weights, covers, most, pieces
 from headwise.engines.tiled.kernel import Given
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.scores import added, differences, met, values
+from headwise.engines.tiled.products import add_by_products
+from headwise.engines.tiled.scores import added, differences, relative, values
+from headwise.engines.tiled.sums import Sums
 from headwise.engines.tiled.work import Work
 from headwise.positions import Stage
+from headwise.positions.relative import Relative
 
 SIDE = 128
 """Rows of a block of queries."""
 
 ROWS = 1 << 19
 """Numbers of the gradient of q that one kernel call gives; k's and v's are some times as many."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """The gradients, being added up in the softmax dtype.
-
-    Attributes:
-        q, k, v, asked: of the tensors of the attention.
-        vectors: of the position's vectors, or None.
-        far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
-        learned: of what else the bias, or what is added to the values, depends on.
-    """
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    asked: Tensor
-    vectors: Tensor | None
-    far: tuple[Tensor, ...]
-    learned: tuple[Tensor, ...]
-
-    @classmethod
-    def of(cls, work: Work, learned: Sequence[Tensor], *, written: bool) -> "Sums":
-        """All 0; but for q's where each is ``written`` before it is added to."""
-        wide = softmax_dtype(work.q.dtype)
-
-        def zeros(tensor: Tensor) -> Tensor:
-            return torch.zeros_like(tensor, dtype=wide)
-
-        far = () if work.far is None else (*work.far.keys, *work.far.values)
-        return cls(
-            torch.empty_like(work.q, dtype=wide) if written else zeros(work.q),
-            zeros(work.k),
-            zeros(work.v),
-            zeros(work.asked),
-            None if work.vectors is None else zeros(work.vectors),
-            tuple(map(zeros, far)),
-            tuple(map(zeros, learned)),
-        )
-
-    def rows(self, part: Part) -> tuple[Tensor, Tensor]:
-        """Those of the keys and the values that a part reads."""
-        if not self.far or part.place == NEAR:
-            return self.k, self.v
-        number = 0 if part.place == BEHIND else 1
-        return self.far[number], self.far[2 + number]
 
 
 def backward(
@@ -103,7 +59,11 @@ def backward(
         held = torch.zeros_like(seen.logsumexp) if lonely else _delta(work, seen, plan)
         held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
         for chunk in _small(work, slow):
-            _add_exactly(sums, work, chunk, _own(seen, chunk), learned, held, still=lonely)
+            own = _own(seen, chunk)
+            if _by_products(work, chunk, learned):
+                add_by_products(sums, work, chunk, own, held, still=lonely)
+            else:
+                _add_exactly(sums, work, chunk, own, learned, held, still=lonely)
     for part in (each for each in plan if each not in slow):
         for chunk, extra in pieces(work, part, most(work, part, ROWS)):
             rows = _rows(work, chunk)[:3]
@@ -147,13 +107,14 @@ def _add_exactly(
     """
     wide, where = softmax_dtype(work.q.dtype), differences(work, chunk)
     inputs = [rows.detach().requires_grad_() for rows in _rows(work, chunk)]
-    vectors = met(work, chunk)
-    leaf = None if vectors is None else vectors.detach().requires_grad_()
+    given = _leaves(relative(work, chunk))
     with torch.enable_grad():
-        output, shares = _exact(work, chunk, own, inputs, leaf, still=still)
+        output, shares = _exact(work, chunk, own, inputs, given, still=still)
         total = (own.grad * output).sum()
         total = total - (chunk.queries.take(held) * shares.sum(-1, keepdim=True)).sum()
-    wanted = [*inputs, *learned, *(() if leaf is None else (leaf,))]
+    leaves = [] if given is None else [given.vectors, given.numbers]
+    held_apart = [leaf for leaf in leaves if leaf is not None]
+    wanted = [*inputs, *learned, *held_apart]
     found = torch.autograd.grad(total, wanted, allow_unused=True)
     into = (sums.q, *sums.rows(chunk), sums.asked)
     places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
@@ -163,13 +124,28 @@ def _add_exactly(
     for one, gradient in zip(sums.learned, found[4:], strict=False):
         if gradient is not None:
             one += gradient
-    if leaf is not None and sums.vectors is not None and found[-1] is not None:
-        sums.vectors[:, where] += found[-1]
+    known = [one for one in (sums.vectors, sums.numbers) if one is not None]
+    for one, gradient in zip(known, found[4 + len(learned) :], strict=False):
+        if gradient is not None and where is not None:
+            one[:, where] += gradient
+
+
+def _leaves(given: Relative | None) -> Relative | None:
+    """The same for whose vectors and numbers a gradient may be asked."""
+    if given is None:
+        return None
+    leaves = (
+        None if each is None else each.detach().requires_grad_()
+        for each in (given.vectors, given.numbers)
+    )
+    return Relative(*leaves)
 
 
 def _moves(work: Work, learned: Sequence[Tensor]) -> bool:
     """Whether the bias depends on the queries or on anything learned."""
-    if any(t.requires_grad for t in (*learned, *(() if work.vectors is None else (work.vectors,)))):
+    given = Relative() if work.relative is None else work.relative
+    held = (*learned, given.vectors, given.numbers)
+    if any(each is not None and each.requires_grad for each in held):
         return True
     if Stage.SCORES not in work.position.stages or not work.asked.requires_grad:
         return False
@@ -178,6 +154,12 @@ def _moves(work: Work, learned: Sequence[Tensor]) -> bool:
         _, _, queries, keys = work.frame.indices()
         bias = work.position.bias(one, queries.flatten()[:1], keys.flatten()[:1], work.scale)
     return bias is not None and bias.requires_grad
+
+
+def _by_products(work: Work, part: Part, learned: Sequence[Tensor]) -> bool:
+    """Whether a few products give all the gradients of a part."""
+    fixed = not work.mask.biased or not learned
+    return fixed and not by_weights(work, part) and relative(work, part) is not None
 
 
 def _small(work: Work, plan: Sequence[Part]) -> Iterator[Part]:
@@ -199,7 +181,7 @@ def _delta(work: Work, given: Given, plan: Sequence[Part]) -> Tensor:
     held = torch.zeros_like(given.logsumexp)
     for chunk in _small(work, plan):
         own = _own(given, chunk)
-        output, _ = _exact(work, chunk, own, _rows(work, chunk), met(work, chunk))
+        output, _ = _exact(work, chunk, own, _rows(work, chunk), relative(work, chunk))
         chunk.queries.add(held, (own.grad * output).sum(-1, keepdim=True))
     return held
 
@@ -209,7 +191,7 @@ def _exact(
     part: Part,
     own: Given,
     rows: Sequence[Tensor],
-    vectors: Tensor | None,
+    given: Relative | None,
     *,
     still: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -220,11 +202,11 @@ def _exact(
         part: some blocks of it.
         own: their results.
         rows: their q, k, v and the queries as asked.
-        vectors: their slice of the position's vectors.
+        given: what gives their bias, if it hangs on differences only.
         still: whether the output takes the weights as constants.
     """
     q, k, v, asked = rows
-    extra = added(work, part, asked, vectors)
+    extra = added(work, part, asked, given)
     shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
     used = shares.detach() if still else shares
     output = blocks.mixed(used, v)

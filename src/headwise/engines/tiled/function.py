@@ -9,15 +9,17 @@ from torch import Tensor
 
 from headwise.engines import sinks as sinking
 from headwise.engines.derivatives import again
-from headwise.engines.tiled.backward import Sums, backward
+from headwise.engines.tiled.backward import backward
 from headwise.engines.tiled.dense import dense
 from headwise.engines.tiled.forward import forward
 from headwise.engines.tiled.kernel import Given
+from headwise.engines.tiled.sums import Sums
 from headwise.engines.tiled.visible import without_hidden
 from headwise.engines.tiled.work import Work
 from headwise.masks import Mask
 from headwise.positions import Position
 from headwise.positions.base import Far
+from headwise.positions.relative import Relative
 from headwise.shapes import Frame
 
 Gradients = tuple[Tensor | None, ...]
@@ -29,7 +31,7 @@ class Setting:
 
     Attributes:
         mask, position, scale, frame: as in `Work`.
-        vectors: whether the position's vectors are among the tensors.
+        vectors, numbers: whether those of the position's `Relative` are among the tensors.
         reach: from which distance far keys and values among the tensors stand for k and v, or None.
         sinks: whether sinks are among the tensors.
     """
@@ -39,29 +41,34 @@ class Setting:
     scale: float
     frame: Frame
     vectors: bool = False
+    numbers: bool = False
     reach: int | None = None
     sinks: bool = False
 
     @property
     def count(self) -> int:
         """How many of the tensors a `Work` holds."""
-        return 4 + self.vectors + (0 if self.reach is None else 4) + self.sinks
+        return 4 + self.vectors + self.numbers + (0 if self.reach is None else 4) + self.sinks
 
     def work(self, tensors: Sequence[Tensor]) -> Work:
-        """The attention of q, k, v, asked; then vectors, far keys and values, sinks, if there."""
+        """The attention of q, k, v, asked; then what else there is, in that order."""
         q, k, v, asked, *more = tensors[: self.count]
         vectors = more.pop(0) if self.vectors else None
+        numbers = more.pop(0) if self.numbers else None
+        known = self.vectors or self.numbers
         sinks = more.pop() if self.sinks else None
         far = None
         if self.reach is not None:
             far = Far(self.reach, (more[0], more[1]), (more[2], more[3]))
         fixed = self.mask, self.position, self.scale, self.frame
-        return Work(q, k, v, asked, *fixed, vectors, far, sinks)
+        return Work(
+            q, k, v, asked, *fixed, Relative(vectors, numbers) if known else None, far, sinks
+        )
 
     def gradients(self, sums: Sums) -> list[Tensor]:
         """The gradients of those tensors, but for sinks, in their order."""
-        vectors = [] if sums.vectors is None else [sums.vectors]
-        return [sums.q, sums.k, sums.v, sums.asked, *vectors, *sums.far]
+        known = [each for each in (sums.vectors, sums.numbers) if each is not None]
+        return [sums.q, sums.k, sums.v, sums.asked, *known, *sums.far]
 
 
 class Tiled(torch.autograd.Function):

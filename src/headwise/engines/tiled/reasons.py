@@ -16,8 +16,11 @@ SHORT, LONG = 512, 2048
 LEVELS = 5
 """How often an estimate halves the queries and the keys."""
 
-SHARE = 0.5
-"""The share of all pairs that a mask may leave for its pattern to pay."""
+SHARE, SCATTERED = 0.5, 0.25
+"""The share of all pairs that a mask may leave for its pattern to pay: in large tiles, in small."""
+
+SAMPLES, ROWS = 16, 64
+"""Blocks of queries that stand for all of them, and queries of each."""
 
 
 def why_not(call: Call) -> list[Text]:
@@ -78,7 +81,9 @@ def pays(call: Call) -> bool:
         return frame.keys >= LONG and frame.queries > 1 and _stored(call)
     if torch.compiler.is_compiling() and encode(call.mask)[1]:
         return False  # what a tensor holds is not known while compiling
-    return (frame.keys >= LONG and _stored(call)) or share(call) <= SHARE
+    if (frame.keys >= LONG and _stored(call)) or share(call) <= SHARE:
+        return True
+    return sampled(call) <= SCATTERED
 
 
 def _stored(call: Call) -> bool:
@@ -92,6 +97,28 @@ def share(call: Call) -> float:
     frame = call.frame
     queries = range(frame.offset, frame.offset + frame.queries)
     return _kept(call.mask, queries, range(frame.keys), LEVELS) / (frame.queries * frame.keys)
+
+
+def sampled(call: Call) -> float:
+    """The share of the pairs in small tiles that are not empty, by some blocks of queries only."""
+    frame, kept, seen = call.frame, 0, 0
+    blocks = range(0, frame.queries, ROWS)
+    for first in blocks[:: max(1, -(-len(blocks) // SAMPLES))]:
+        stop = min(first + ROWS, frame.queries)
+        queries = range(first + frame.offset, stop + frame.offset)
+        kept += len(queries) * _columns(call.mask, queries, range(frame.keys))
+        seen += len(queries) * frame.keys
+    return kept / seen
+
+
+def _columns(mask: Mask, q: range, k: range) -> int:
+    """How many keys stand in tiles of some queries that are not empty."""
+    kind = mask.tile(q, k)
+    if kind is Tile.EMPTY:
+        return 0
+    if kind is Tile.FULL or len(k) <= ROWS:
+        return len(k)
+    return sum(_columns(mask, q, half) for half in _halves(k))
 
 
 def _kept(mask: Mask, q: range, k: range, levels: int) -> int:

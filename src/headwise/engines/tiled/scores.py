@@ -10,10 +10,8 @@ from headwise.engines.tiled.far import NEAR
 from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.rows import Picked, Strided
 from headwise.engines.tiled.work import Work
-from headwise.positions import ALiBi, Shaw, Stage, T5Bias, TransformerXL
-
-RELATIVE = (ALiBi, Shaw, T5Bias, TransformerXL)
-"""Positions whose bias looks at the distance only: blocks alike in distances can share a call."""
+from headwise.positions import Stage
+from headwise.positions.relative import Relative
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,17 +38,17 @@ def moves(work: Work, part: Part) -> bool:
     return part.place == NEAR and Stage.SCORES in work.position.stages
 
 
-def added(work: Work, part: Part, asked: Tensor, vectors: Tensor | None = None) -> Added:
+def added(work: Work, part: Part, asked: Tensor, given: Relative | None = None) -> Added:
     """What the scores of a part get, differentiable in what the bias is made of.
 
     Args:
         work: the attention.
         part: some blocks of it.
         asked: the part's queries as they were given, (B, H, n, r, D).
-        vectors: its slice of the position's vectors, if not those of the attention.
+        given: what gives its bias, if not that of the attention.
     """
-    slice_ = met(work, part) if vectors is None else vectors
-    may, extra = allowed(work, part), bias(work, part, asked, slice_)
+    given = relative(work, part) if given is None else given
+    may, extra = allowed(work, part), bias(work, part, asked, given)
     if may is None:
         return Added(extra, None)
     wide = softmax_dtype(work.q.dtype)
@@ -77,16 +75,16 @@ def allowed(work: Work, part: Part) -> Tensor | None:
     return may.expand(-1, -1, -1, rows, keys)
 
 
-def met(work: Work, part: Part) -> Tensor | None:
-    """The vectors of the differences of a part, (H or 1, T, D), a view; None if it has no use."""
+def relative(work: Work, part: Part) -> Relative | None:
+    """What gives the bias at the differences of a part, as views; None where it does not serve."""
     where = differences(work, part)
-    return None if where is None or work.vectors is None else work.vectors[:, where]
+    return None if where is None or work.relative is None else work.relative.at(where)
 
 
 def differences(work: Work, part: Part) -> slice | None:
     """Where the differences of a part stand among all; None where blocks differ in them."""
     queries, keys = part.queries, part.keys
-    if not (moves(work, part) and isinstance(work.position, RELATIVE) and part.even):
+    if work.relative is None or not (moves(work, part) and part.even):
         return None
     if not isinstance(queries, Strided) or not isinstance(keys, Strided):
         return None
@@ -97,10 +95,10 @@ def differences(work: Work, part: Part) -> slice | None:
     return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
 
 
-def bias(work: Work, part: Part, asked: Tensor, vectors: Tensor | None) -> Tensor | None:
+def bias(work: Work, part: Part, asked: Tensor, given: Relative | None) -> Tensor | None:
     """What is added to the scaled scores of a part, before it is masked; or None."""
     fixed = work.mask.bias(*_indices(work, part)) if work.mask.biased else None
-    moving = _moving(work, part, asked, vectors) if moves(work, part) else None
+    moving = _moving(work, part, asked, given) if moves(work, part) else None
     wide = softmax_dtype(work.q.dtype)
     fixed = None if fixed is None else _whole(fixed, part).to(wide)
     if fixed is None or moving is None:
@@ -108,14 +106,14 @@ def bias(work: Work, part: Part, asked: Tensor, vectors: Tensor | None) -> Tenso
     return fixed + moving
 
 
-def _moving(work: Work, part: Part, asked: Tensor, vectors: Tensor | None) -> Tensor | None:
+def _moving(work: Work, part: Part, asked: Tensor, given: Relative | None) -> Tensor | None:
     """The position's bias, (B or 1, H or 1, n or 1, r, m)."""
-    queries, keys = places(work, part)
     wide = softmax_dtype(asked.dtype)
-    if part.even and isinstance(work.position, RELATIVE):
-        here = (folded(asked), queries[0], keys[0], work.scale)
-        regular = differences(work, part) is not None
-        one = work.position.along(*here, vectors) if regular else work.position.bias(*here)
+    if given is not None:
+        return unfolded(given.bias(folded(asked), work.scale).to(wide), asked.shape[0])
+    queries, keys = places(work, part)
+    if part.even and work.relative is not None:  # blocks alike in differences share a call
+        one = work.position.bias(folded(asked), queries[0], keys[0], work.scale)
         return None if one is None else unfolded(one.to(wide), asked.shape[0])
     blocks = [
         work.position.bias(asked[:, :, n], queries[n], keys[n], work.scale)

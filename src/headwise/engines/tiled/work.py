@@ -7,6 +7,7 @@ from torch import Tensor
 from headwise.masks import Mask
 from headwise.positions import Position
 from headwise.positions.base import Far
+from headwise.positions.relative import Relative
 from headwise.shapes import Frame
 
 
@@ -21,7 +22,7 @@ class Work:
         position: for its bias, and for what it adds to the values.
         scale: the factor on the scores.
         frame: the outer shape.
-        vectors: what the position's `vectors` gives for every difference of a key and a query,
+        relative: what the position's `relative` gives for every difference of a key and a query,
             from the least; None if it has none.
         far: what stands for k and v where a pair is far apart; None if nothing does.
         sinks: one more logit a head in every softmax, (H,); or None.
@@ -35,11 +36,11 @@ class Work:
     position: Position
     scale: float
     frame: Frame
-    vectors: Tensor | None = None
+    relative: Relative | None = None
     far: Far | None = None
     sinks: Tensor | None = None
 
     @property
     def least(self) -> int:
-        """The least difference of a key and a query: that of the first of the vectors."""
+        """The least difference of a key and a query: the first of `relative`."""
         return 1 - self.frame.offset - self.frame.queries
