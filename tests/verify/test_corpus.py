@@ -65,3 +65,19 @@ def test_the_mistake_that_stands_in_a_step_has_its_way() -> None:
         (way,) = combine(pair)
         assert way["softmax"] is softmax.replacement["softmax"]
         assert way["mask"] is ignored.replacement["mask"]
+
+
+def test_a_pair_is_said_to_be_one_and_what_is_unknown_was_tried_in_pairs() -> None:
+    from headwise.document import Paragraph
+    from headwise.verify import verify
+    from headwise.verify.drawn import document
+    from headwise.verify.loading import load
+    from headwise.verify.report import data
+
+    said = {}
+    for name in ("rows_and_scale", "minus_instead"):
+        (target,) = (t for t in CORPUS if t.name.endswith(f":{name}"))
+        blocks = document(data(verify(load(target.words)))).blocks
+        said[name] = " ".join(b.text.en for b in blocks if isinstance(b, Paragraph))
+    assert "These mistakes together give exactly this output" in said["rows_and_scale"]
+    assert "known mistakes, alone or in pairs, gives this output" in said["minus_instead"]

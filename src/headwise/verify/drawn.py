@@ -24,8 +24,12 @@ STEP_NAMES = {
 """What a person calls each step."""
 
 _AMBIGUOUS = Text(
-    "Each of these alone gives exactly this output; nothing that was tried tells them apart.",
-    "其中任何一个单独都能给出完全相同的输出；所做的试验无法区分它们。",
+    "Each of these gives exactly this output; nothing that was tried tells them apart.",
+    "其中每一项都能给出完全相同的输出；所做的试验无法区分它们。",
+)
+_TOGETHER = Text(
+    "These mistakes together give exactly this output; no single known one does:",
+    "以下错误同时出现时恰好给出这样的输出；没有任何一种已知错误单独能做到：",
 )
 
 
@@ -36,6 +40,8 @@ def document(report: Data) -> Document:
         return Document(title, (Notice(good=False, text=verdict(report)),))
     blocks: list[Block] = [Notice(report["accepted"], verdict(report))]
     for group in report["mistakes"]:
+        if len(group) > 1:
+            blocks.append(Paragraph(_TOGETHER))
         for mistake in group:
             blocks += _explained(mistake)
     if len(report["mistakes"]) > 1:
@@ -109,8 +115,9 @@ def _failed(report: Data) -> list[Data]:
 def _unknown(report: Data) -> Text:
     known = report["known_mistakes"]
     return Text(
-        f"None of the {known} known mistakes alone gives this output: not recognised.",
-        f"已知的 {known} 种错误中，没有一种单独能给出这样的输出：未能识别。",
+        f"None of the {known} known mistakes, alone or in pairs, gives this output: "
+        "not recognised.",
+        f"已知的 {known} 种错误，无论单独还是两两同时出现，都不能给出这样的输出：未能识别。",
     )
 
 
