@@ -55,9 +55,7 @@ def terms(length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """u, v and r of Transformer-XL, r from the key furthest behind."""
     position = TRANSFORMER_XL.to(dtype)
     differences = torch.arange(1 - length, length)
-    vectors = position.relative(differences, position.u, 1.0).vectors
-    assert vectors is not None
-    return position.u, position.v, vectors
+    return position.u, position.v, position.relative(differences, position.u, 1.0).vectors
 
 
 def tokens(length: int) -> Tensor:
