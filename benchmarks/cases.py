@@ -37,7 +37,10 @@ def ours(mask: hw.Mask | None = None, position: hw.Position | None = None) -> Co
 
     def make(work: Work) -> Run:
         where = None if position is None else position.to(work.q.dtype)
-        return lambda: work.done(hw.attend(work.q, work.k, work.v, mask=mask, position=where))
+        learned = () if where is None else tuple(where.parameters())
+        return lambda: work.done(
+            hw.attend(work.q, work.k, work.v, mask=mask, position=where), learned
+        )
 
     return make
 
@@ -187,7 +190,7 @@ CASES = (
         Asked(9, {DENSE_BIAS: 2.1, SDPA: 1 / 1.5}),
         4096,
         dense_flops,
-        {OURS: ours(None, SHAW), DENSE_BIAS: peers.shaw_gathered(table), SDPA: peers.sdpa()},
+        {OURS: ours(None, SHAW), DENSE_BIAS: peers.shaw_gathered(table, SHAW), SDPA: peers.sdpa()},
         fixed(hw.full(), SHAW),
         (DENSE_BIAS,),
     ),
@@ -198,7 +201,7 @@ CASES = (
         dense_flops,
         {
             OURS: ours(None, TRANSFORMER_XL),
-            DENSE_BIAS: peers.transformer_xl_shifted(terms),
+            DENSE_BIAS: peers.transformer_xl_shifted(terms, TRANSFORMER_XL),
             SDPA: peers.sdpa(),
         },
         fixed(hw.full(), TRANSFORMER_XL),

@@ -99,8 +99,13 @@ CASES = (
         outputs=5.5,
         backward=True,
     ),
-    *both("Shaw, 64 distances", SHAW, peers.shaw_gathered(table), 1 / 8),
-    *both("Transformer-XL", TRANSFORMER_XL, peers.transformer_xl_shifted(terms), 1 / 40),
+    *both("Shaw, 64 distances", SHAW, peers.shaw_gathered(table, SHAW), 1 / 8),
+    *both(
+        "Transformer-XL",
+        TRANSFORMER_XL,
+        peers.transformer_xl_shifted(terms, TRANSFORMER_XL),
+        1 / 40,
+    ),
     Case(
         "module with entropy and column sums, forward",
         10,
@@ -137,7 +142,11 @@ def measured(case: Case, contender: str) -> int | None:
         text=True,
         check=False,
     )
-    return int(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"bench:   {contender} failed: {last[:300]}")
+        return None
+    return int(done.stdout.splitlines()[-1])
 
 
 def output_bytes(length: int) -> int:

@@ -194,19 +194,20 @@ def reformer(rounds: int, chunk: int) -> Contender:
     return make
 
 
-def shaw_gathered(table: Callable[[torch.dtype], Tensor]) -> Contender:
+def shaw_gathered(table: Callable[[torch.dtype], Tensor], owner: nn.Module) -> Contender:
     """Every bias gathered from q · table into one float mask (1, H, L, L)."""
 
     def make(work: Work) -> Run:
-        length, rows = work.q.shape[2], table(work.q.dtype)
-        far = len(rows) // 2
+        length = work.q.shape[2]
+        far = len(table(work.q.dtype)) // 2
         place = torch.arange(length)
         index = (place[None] - place[:, None]).clamp(-far, far) + far
 
         def run() -> list[Tensor]:
-            products = work.q @ rows.T / math.sqrt(DIM)
+            products = work.q @ table(work.q.dtype).T / math.sqrt(DIM)
             bias = products.gather(-1, index.expand(1, HEADS, -1, -1))
-            return work.done(F.scaled_dot_product_attention(work.q, work.k, work.v, attn_mask=bias))
+            output = F.scaled_dot_product_attention(work.q, work.k, work.v, attn_mask=bias)
+            return work.done(output, owner.parameters())
 
         return run
 
@@ -214,12 +215,13 @@ def shaw_gathered(table: Callable[[torch.dtype], Tensor]) -> Contender:
 
 
 def transformer_xl_shifted(
-    terms: Callable[[int, torch.dtype], tuple[Tensor, Tensor, Tensor]],
+    terms: Callable[[int, torch.dtype], tuple[Tensor, Tensor, Tensor]], owner: nn.Module
 ) -> Contender:
     """(q + v) · r for every distance, padded and reshaped into one float mask (1, H, L, L).
 
     Args:
         terms: u (H, D), v (H, D) and r (H, 2 L - 1, D), from the key furthest behind.
+        owner: whose parameters want a gradient.
     """
 
     def make(work: Work) -> Run:
@@ -231,7 +233,8 @@ def transformer_xl_shifted(
             padded = F.pad(products, (1, 0)).view(1, HEADS, 2 * length, length)
             bias = padded[:, :, 1:].reshape(1, HEADS, length, -1)[..., :length]
             q = work.q + u[:, None]
-            return work.done(F.scaled_dot_product_attention(q, work.k, work.v, attn_mask=bias))
+            output = F.scaled_dot_product_attention(q, work.k, work.v, attn_mask=bias)
+            return work.done(output, owner.parameters())
 
         return run
 

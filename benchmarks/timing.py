@@ -22,9 +22,6 @@ from headwise.verify.budget import judge
 
 TURNS = 7
 
-PEERS_MAY = 100.0
-"""How many times less exact than the rule a peer may be: it is another's arithmetic."""
-
 
 @dataclass(frozen=True)
 class Timed:
@@ -64,10 +61,16 @@ def gate(case: Case) -> None:
     plain, exact = (_reference(case, *parts, dtype) for dtype in (torch.float32, torch.float64))
     for name in (OURS, *case.same):
         work = Work.drawn(case.gate, torch.float32, backward=case.backward)
-        found = case.contenders[name](work)()
+        try:
+            found = case.contenders[name](work)()
+        except Exception as error:
+            if name == OURS:
+                raise
+            print(f"{name} failed at the gate: {error}", file=sys.stderr)
+            continue
         for got, near, right in zip(found, plain, exact, strict=True):
             verdict = judge(got, near, right)
-            if not (verdict.accepted or (name != OURS and verdict.times <= PEERS_MAY)):
+            if not verdict.accepted:
                 raise SystemExit(f"{case.name}: {name} is wrong; nothing was measured")
 
 

@@ -1,6 +1,6 @@
 """What is measured: the same numbers for every contender, and who contends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -39,11 +39,11 @@ class Work:
             return cls(q, k, v, None)
         return cls(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad)
 
-    def done(self, output: Tensor) -> list[Tensor]:
-        """The output (1, H, L, D); and the gradients of q, k and v, if they are wanted."""
+    def done(self, output: Tensor, learned: Iterable[Tensor] = ()) -> list[Tensor]:
+        """The output (1, H, L, D); and the gradients of q, k, v and what is learned, if wanted."""
         if self.grad is None:
             return [output]
-        leaves = (self.q, self.k, self.v)
+        leaves = (self.q, self.k, self.v, *learned)
         return [output.detach(), *torch.autograd.grad(output, leaves, self.grad)]
 
 
