@@ -79,8 +79,8 @@ def test_the_gate_stops_a_peer_that_computes_something_else() -> None:
         (peers.sdpa(is_causal=True), hw.causal(), None, True),
         (peers.unfolded(17, 5), hw.window(17, 5), None, True),
         (peers.unfolded(257, 263), hw.window(257, 263), None, False),
-        (peers.shaw_gathered(cases.table), hw.full(), cases.SHAW, True),
-        (peers.transformer_xl_shifted(cases.terms), hw.full(), cases.TRANSFORMER_XL, True),
+        (peers.shaw_gathered(cases.table, cases.SHAW), hw.full(), cases.SHAW, True),
+        (peers.transformer_xl_shifted(cases.terms, cases.TRANSFORMER_XL), hw.full(), cases.TRANSFORMER_XL, True),
     ],
 )
 def test_peers_written_here_compute_what_they_should(
