@@ -33,6 +33,8 @@ class Conventions:
         forms: the forms in which its mask arguments take masks, the best one first.
         neutral: whether a mask that hides nothing has to be given where there is none.
         certain: whether the way it reads its mask was seen, and not guessed.
+        variant: which of the target's readings was chosen.
+        size: E and H that it was made for.
     """
 
     runner: Runner
@@ -40,6 +42,8 @@ class Conventions:
     forms: tuple[Form, ...]
     neutral: bool
     certain: bool
+    variant: int = 0
+    size: tuple[int, int] = (15, 3)
 
     def masks(self, job: Job) -> Masks | None:
         """The mask arguments for a job, or None where it cannot be asked."""
@@ -149,8 +153,8 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
     job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
     job = job.fitted(runner.lacks, runner.groups)
     neutral, forms = _callable(runner, job)
-    guess = Conventions(runner, full(), forms, neutral, certain=False)
-    tried = [replace(guess, runner=variant) for variant in runner.variants]
+    guess = Conventions(runner, full(), forms, neutral, certain=False, size=(embed_dim, heads))
+    tried = [replace(guess, runner=each, variant=i) for i, each in enumerate(runner.variants)]
     chosen = next((c for c in tried if _equals(c, job, full())), None)
     chosen = chosen or next((c for c in tried if _equals(c, job, causal())), guess)
     chosen = replace(chosen, base=_base(chosen, job))

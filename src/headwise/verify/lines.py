@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,26 +96,26 @@ def most_likely(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Line
 
 
 def _of(mistake: "Mistake", statements: Sequence[_Statement]) -> _Statement | None:
+    softmax = {each.function: each.number for each in statements if "softmax" in each.text}
     for step in (mistake.step, *INSTEAD.get(mistake.step, ())):
-        candidates = [
-            each for each in _on_its_side(step, statements) if re.search(PATTERNS[step], each.text)
-        ]
+        looks = [each for each in statements if re.search(PATTERNS[step], each.text)]
+        beyond = [each for each in looks if _side(step, each, softmax) > 0]
+        candidates = beyond or [each for each in looks if _side(step, each, softmax) == 0]
         if candidates:
             return max(candidates, key=lambda each: _alike(each.text, mistake.wrong))
     return None
 
 
-def _on_its_side(step: str, statements: Sequence[_Statement]) -> Sequence[_Statement]:
-    """The lines before or after the softmax of their function, for a step of one side of it."""
-    softmax = {each.function: each.number for each in statements if "softmax" in each.text}
+def _side(step: str, each: _Statement, softmax: Mapping[str, int]) -> int:
+    """1 on the step's side of the softmax of its function, -1 on the other, 0 on its line.
 
-    def fits(each: _Statement) -> bool:
-        at = softmax.get(each.function, each.number)
-        if step in BEFORE_SOFTMAX:
-            return each.number <= at
-        return each.number >= at or step not in AFTER_SOFTMAX
-
-    return [each for each in statements if fits(each)]
+    Where a function has no softmax, or the step may stand on either side, every line is as good.
+    """
+    at = softmax.get(each.function)
+    if at is None or step not in (*BEFORE_SOFTMAX, *AFTER_SOFTMAX):
+        return 1
+    way = 1 if step in AFTER_SOFTMAX else -1
+    return way * ((each.number > at) - (each.number < at))
 
 
 def _alike(text: str, wrong: str) -> float:
@@ -147,21 +147,20 @@ def _statements(target: object, file: Path) -> list[_Statement]:
     lines = text.splitlines()
     found = {
         number: _Statement(number, lines[number - 1].strip(), function.name)
-        for node in _reached(tree, _definition(target).__name__)
-        for function in _running(node)
+        for function in _running(_reached(tree, _definition(target).__name__))
         for number in _computing(function)
     }
     return [found[number] for number in sorted(found)]
 
 
-def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
+def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef]:
     """A definition of a file, and the others of that file that it names, and so on."""
     kinds = (ast.ClassDef, ast.FunctionDef)
     defined = {node.name: node for node in ast.walk(tree) if isinstance(node, kinds)}
     top = {node.name for node in tree.body if isinstance(node, kinds)}
     names, waiting = list[str](), [name]
     while waiting:
-        name = waiting.pop()
+        name = waiting.pop(0)
         if name in defined and name not in names:
             names.append(name)
             used = (node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
@@ -169,10 +168,25 @@ def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
     return [defined[name] for name in names]
 
 
-def _running(node: ast.stmt) -> list[ast.FunctionDef]:
-    """The functions of a definition; constructors only where there is nothing else."""
-    functions = [each for each in ast.walk(node) if isinstance(each, ast.FunctionDef)]
-    return [each for each in functions if each.name != "__init__"] or functions
+def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.FunctionDef]:
+    """The functions of these definitions without constructors and what a subclass replaces."""
+    bases = {
+        base.id: node.name
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+        for base in node.bases
+        if isinstance(base, ast.Name)
+    }
+    found: dict[tuple[str, str], ast.FunctionDef] = {}
+    for node in nodes:
+        for each in ast.walk(node):
+            if isinstance(each, ast.FunctionDef) and each.name != "__init__":
+                own, child = (node.name, each.name), bases.get(node.name)
+                while child is not None and (child, each.name) not in found:
+                    child = bases.get(child)
+                if child is None:
+                    found.setdefault(own, each)
+    return list(found.values())
 
 
 def _computing(function: ast.FunctionDef) -> Iterator[int]:

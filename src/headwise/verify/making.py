@@ -58,6 +58,15 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
     return _made(cls, arguments)
 
 
+def made(target: object, embed_dim: int, heads: int) -> nn.Module:
+    """A module for a size: of a class an instance, and a module as it is."""
+    if isinstance(target, nn.Module):
+        return target
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        return make(target, embed_dim, heads)
+    raise not_recognised(f"{target!r} is no torch.nn.Module", f"{target!r} 不是 torch.nn.Module")
+
+
 def takes_dropout(cls: type[nn.Module]) -> bool:
     """Whether its constructor has an argument for dropout on the weights, or a config."""
     names = inspect.signature(cls).parameters

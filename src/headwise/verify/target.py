@@ -58,6 +58,11 @@ class Runner(Protocol):
         """Whether dropout can be asked for."""
         ...
 
+    @property
+    def tell(self) -> Tell:
+        """Told of every call before it is made."""
+        ...
+
     def run(self, job: Job, masks: Masks) -> Outcome:
         """One call with the job's weights."""
         ...

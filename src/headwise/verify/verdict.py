@@ -20,6 +20,7 @@ from headwise.verify.lines import Line, most_likely
 from headwise.verify.mistakes import MISTAKES, Mistake
 from headwise.verify.oracle import oracle
 from headwise.verify.running import Exhausted, Tell, silent
+from headwise.verify.smallest import smallest
 from headwise.verify.subject import Outcome, Subject, compute
 from headwise.verify.target import FunctionRunner, Runner, runner
 from headwise.verify.trace import appearing, first_difference, first_inside, record
@@ -102,7 +103,8 @@ def verify(
         reading = runner(target, name, embed_dim, heads, watch)
         report = _verified(reading, (name, embed_dim, heads), seed, progress)
         named = [mistake for group in report.mistakes for mistake in group]
-        return replace(report, lines=most_likely(target, named))
+        shown = smallest(target, name, report.conventions, report.findings)
+        return replace(report, lines=most_likely(target, named), smallest=shown)
     except HeadwiseError:
         raise
     except Exhausted as error:

@@ -1,0 +1,104 @@
+"""The report: what it says, in what order, and the smallest input that shows a failure."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headwise.document import Code, Paragraph
+from headwise.errors import BadFile
+from headwise.verify import verify
+from headwise.verify.adapter import NotRecognised
+from headwise.verify.budget import judge
+from headwise.verify.drawn import document, verdict
+from headwise.verify.loading import load
+from headwise.verify.making import made
+from headwise.verify.report import data, unusable
+from headwise.verify.schema import faults
+
+TARGETS = Path(__file__).parent / "targets"
+
+
+def reported(name: str, **given):
+    target = f"{TARGETS / 'wrong.py'}:{name}"
+    return verify(load(target), target, **given)
+
+
+def ran(code: str) -> dict:
+    names: dict = {}
+    exec(compile(code, "snippet", "exec"), names)  # noqa: S102 (it is ours)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [
+        ("no_scale", (1, 2, 2)),
+        ("causal_without_self", (1, 1, 1)),
+        ("heads_interleaved", (1, 1, 4)),
+        ("no_scale_function", (1, 1, 2, 2)),
+    ],
+)
+def test_the_smallest_input_is_small_and_still_fails(capsys, name: str, largest) -> None:
+    report = reported(name)
+    assert report.smallest
+    shapes = []
+    for code in set(report.smallest.values()):
+        names = ran(code)
+        result, exact = names["result"], names["exact"]
+        result = result[0] if isinstance(result, tuple) else result
+        assert not judge(result.float(), exact.float(), exact.double()).accepted
+        shapes.append(tuple(exact.shape))
+    assert largest in shapes
+    assert "tensor" in capsys.readouterr().out
+
+
+def test_an_instance_keeps_its_size_in_the_snippet() -> None:
+    module = load(f"{TARGETS / 'wrong.py'}:no_scale")(6, 2)
+    report = verify(module, "mine", embed_dim=6, heads=2)
+    code = report.smallest["module_forward"]
+    assert "made(mine, embed_dim=6, heads=2).eval()" in code
+    assert "load(" not in code
+
+
+def test_a_right_target_has_nothing_to_show() -> None:
+    report = verify(torch.nn.MultiheadAttention)
+    assert (report.smallest, report.lines) == ({}, {})
+
+
+def test_the_line_stands_beside_the_mistake() -> None:
+    found = data(reported("no_scale_function"))
+    line = found["mistakes"][0][0]["line"]
+    text = (TARGETS / "wrong.py").read_text().splitlines()[line["line"] - 1]
+    assert text.strip() == line["text"]
+    assert "softmax" in text
+    said = [block.text for block in document(found).blocks if isinstance(block, Paragraph)]
+    assert any(text.en.startswith("Most likely on this line, ") for text in said)
+    assert any(text.zh.startswith("最可能在这一行") for text in said)
+    codes = [block.source for block in document(found).blocks if isinstance(block, Code)]
+    assert line["text"] in codes
+
+
+def test_errors_are_told_in_units_of_rounding() -> None:
+    found = data(reported("no_scale_function"))
+    checks = {check["check"]: check for check in found["checks"]}
+    failed, passed = checks["module_forward"], checks["output_projection"]
+    assert failed["roundings"] > failed["times"] > 1
+    assert passed["roundings"] < failed["roundings"]
+    assert 0 < passed["times"] <= 1
+
+
+def test_what_is_unusable_says_why_in_both_languages() -> None:
+    found = unusable("x.py:f", BadFile("target: no", "目标：无"))
+    assert faults(found) == []
+    assert (verdict(found).en, verdict(found).zh) == (
+        "not verified: target: no",
+        "未能验证：目标：无",
+    )
+    (notice,) = document(found).blocks
+    assert notice.good is False
+
+
+def test_made_takes_modules_only() -> None:
+    with pytest.raises(NotRecognised, match=r"3 is no torch\.nn\.Module"):
+        made(3, 15, 3)
