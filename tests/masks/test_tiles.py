@@ -51,6 +51,9 @@ def test_no_tile_is_empty_with_a_pair_in_it_nor_full_without_one(mask):
         hw.dilated(2, 1, step=2),
         hw.window(1, 1) | hw.global_tokens([0, 5]),
         hw.fixed(3, 1),
+        hw.fixed(1, 1),
+        hw.fixed(5, 0),
+        hw.fixed(7, 7),
         hw.padding([3, 0]),
     ],
     ids=identity,
@@ -131,3 +134,16 @@ def test_what_is_asked_grows_with_the_edges_not_with_the_square(mask, by_distanc
         assert torch.equal(grid.kinds, Tiles.of(mask, frame(length, length), SIDE).kinds)
         asked.append(counted.asked)
     assert asked[1] < 3 * asked[0] < (512 // SIDE) ** 2
+
+
+def test_a_fixed_pattern_is_asked_a_few_times_for_each_column(monkeypatch):
+    asked, kind = [], hw.fixed(128, 8)
+    answer = type(kind).tile
+
+    def counted(mask, q, k):
+        asked.append(q)
+        return answer(mask, q, k)
+
+    monkeypatch.setattr(type(kind), "tile", counted)
+    Tiles.of(kind, Frame(1, 1, 65537, 65537, 0, CPU))
+    assert len(asked) <= 3 * 513

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks.base import And, Mask, Not, Or, Tile
+from headwise.masks.fixed import Fixed
 from headwise.masks.padding import Padding
 from headwise.shapes import Frame, Index, Truth
 
@@ -15,6 +16,9 @@ SIDE = 128
 
 AT_ONCE = 2**22
 """Pairs that are evaluated at once."""
+
+NARROW = 16
+"""Tiles of a block up to which a fixed pattern is asked column by column."""
 
 _CODES = (Tile.EMPTY, Tile.MIXED, Tile.FULL)
 
@@ -40,8 +44,9 @@ class Tiles:
         """Ask a resolved mask for all its tiles.
 
         The parts of ``&``, ``|`` and ``~`` are asked apart. A mask that depends on the distance
-        only is asked once for each diagonal, padding once for each column, any other for a large
-        rectangle first and for its halves where that is mixed.
+        only is asked once for each diagonal, padding once for each column, a fixed pattern near the
+        diagonal and once for each column, any other for a large rectangle first and for its halves
+        where that is mixed.
 
         Example:
             >>> from headwise.masks import causal
@@ -155,6 +160,8 @@ class _Grid:
             case Padding():
                 codes = [self.code(mask, 0, 1, j, j + 1) for j in range(wanted.shape[1])]
                 return torch.tensor(codes, dtype=torch.int8).expand_as(wanted)
+            case Fixed() if mask.block <= NARROW * self.side:
+                return self.by_column(mask)
         return self.by_diagonal(mask) if mask.by_distance else self.top_down(mask, wanted)
 
     def by_diagonal(self, mask: Mask) -> Tensor:
@@ -172,6 +179,21 @@ class _Grid:
             kinds[:whole_rows, :whole_columns] = alike
         for i in range(rows):
             for j in range(whole_columns if i < whole_rows else 0, columns):
+                kinds[i, j] = self.code(mask, i, i + 1, j, j + 1)
+        return kinds
+
+    def by_column(self, mask: Fixed) -> Tensor:
+        """Rows that stand in later blocks than all keys of a column are alike."""
+        frame, side, block = self.frame, self.side, mask.block
+        rows, columns = -(-frame.queries // side), -(-frame.keys // side)
+        kinds = torch.zeros(rows, columns, dtype=torch.int8)
+        for j in range(columns):
+            last = min((j + 1) * side, frame.keys) - 1
+            later = (last // block + 1) * block  # the first position after the block of the last
+            alike = min(rows, max(0, -((frame.offset - later) // side)))
+            if alike < rows:
+                kinds[alike:, j] = self.code(mask, alike, alike + 1, j, j + 1)
+            for i in range(max(0, (j * side - frame.offset) // side), alike):
                 kinds[i, j] = self.code(mask, i, i + 1, j, j + 1)
         return kinds
 
