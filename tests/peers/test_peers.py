@@ -60,6 +60,27 @@ def test_longformer(engine):
     accept_all(known, ours)
 
 
+def test_longformer_is_the_module_with_global_projections():
+    """Its six projections under their names here; the output projection is its caller's."""
+    known = stored("longformer")
+    module = hw.MultiheadAttention(15, 3, batch_first=True, global_projections=True)
+    mask = (hw.window(7, 7) | hw.global_tokens(known["chosen"])) & hw.padding(known["real"])
+    nowhere = {"out_proj.weight": torch.eye(15), "out_proj.bias": torch.zeros(15)}
+    module.mask = mask
+
+    def ours(x, of):
+        named = dict(nowhere)
+        for letter, word in (("q", "query"), ("k", "key"), ("v", "value")):
+            for part in ("weight", "bias"):
+                named[f"{letter}_proj.{part}"] = of[f"{word}.{part}"]
+                named[f"global_proj.{letter}_proj.{part}"] = of[f"{word}_global.{part}"]
+        given = {"need_weights": False}
+        output = torch.func.functional_call(module, named, (x, x, x), given)[0]
+        return output * known["real"][..., None]
+
+    accept_all(known, ours)
+
+
 def test_longformers_projections_of_global_tokens_are_seen():
     """A check of the check: one projection for all is not accepted."""
     known = stored("longformer")
