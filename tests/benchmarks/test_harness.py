@@ -80,7 +80,12 @@ def test_the_gate_stops_a_peer_that_computes_something_else() -> None:
         (peers.unfolded(17, 5), hw.window(17, 5), None, True),
         (peers.unfolded(257, 263), hw.window(257, 263), None, False),
         (peers.shaw_gathered(cases.table, cases.SHAW), hw.full(), cases.SHAW, True),
-        (peers.transformer_xl_shifted(cases.terms, cases.TRANSFORMER_XL), hw.full(), cases.TRANSFORMER_XL, True),
+        (
+            peers.transformer_xl_shifted(cases.terms, cases.TRANSFORMER_XL),
+            hw.full(),
+            cases.TRANSFORMER_XL,
+            True,
+        ),
     ],
 )
 def test_peers_written_here_compute_what_they_should(
@@ -89,7 +94,9 @@ def test_peers_written_here_compute_what_they_should(
     def expected(dtype: torch.dtype) -> list[torch.Tensor]:
         work = Work.drawn(LENGTH, dtype, backward=backward)
         where = None if position is None else position.to(dtype)
-        return work.done(reference(Call.of(*qkv(work), mask=mask, position=where), dtype).output)
+        call = Call.of(*qkv(work), mask=mask, position=where)
+        learned = () if where is None else tuple(where.parameters())
+        return work.done(reference(call, dtype).output, learned)
 
     plain, exact = expected(torch.float32), expected(torch.float64)
     if position is not None:
