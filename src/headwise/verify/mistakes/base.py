@@ -79,9 +79,10 @@ def _at(step: str, made: Sequence[tuple[Mistake, Replacement]]) -> Callable[...,
     """The function of one step with all its mistakes, or None where they exclude each other."""
     there = [(mistake, way[step]) for mistake, way in made if step in way]
     functions = [function for _, function in there]
-    if all(isinstance(function, Reweighted) for function in functions):
-        return reduce(Reweighted.then, functions)
+    changed = [function for function in functions if isinstance(function, Reweighted)]
+    if len(changed) == len(functions):
+        return reduce(Reweighted.then, changed)
     if len(functions) == 1:
         return functions[0]
     own = [function for mistake, function in there if mistake.step == step]
-    return None if len(own) > 1 else [*own, *functions][0]
+    return None if len(own) > 1 else next(iter((*own, *functions)))
