@@ -102,10 +102,12 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, whole: Result
         tiles: those of its mask.
         whole: room for the result, all zeros.
     """
-    for stripe in _stripes(call, tiles):
+    stripes = list(_stripes(call, tiles))
+    room = max(_heads(call, stripe) * stripe.pairs for stripe in stripes)
+    buffers = [q.new_empty(room, dtype=softmax_dtype(q.dtype)) for _ in "se"]
+    for stripe in stripes:
         apart = _apart(call, stripe) if "distance" in call.need else None
         size, once = _heads(call, stripe), _seen_by_all(call, stripe)
-        buffers = [q.new_empty(size * stripe.pairs, dtype=softmax_dtype(q.dtype)) for _ in "se"]
         for sample in range(call.frame.batch):
             seen = once or _seen(call, stripe, sample)
             bias = _bias(call, stripe, sample)
