@@ -78,8 +78,9 @@ def differences(query: Tensor, key: Tensor) -> Tensor:
         >>> differences(torch.tensor([5, 6]), torch.tensor([4, 5, 6]))
         tensor([-2, -1,  0,  1])
     """
-    count = len(query) + len(key) - 1
-    step = query[1] - query[0] if len(query) > 1 else key[1] - key[0] if len(key) > 1 else 1
+    rows, columns = query.shape[0], key.shape[0]  # len() would be a constant of an export
+    count = rows + columns - 1
+    step = query[1] - query[0] if rows > 1 else key[1] - key[0] if columns > 1 else 1
     return key[0] - query[-1] + torch.arange(count, device=query.device) * step
 
 
