@@ -1,14 +1,17 @@
 """Relative positions of Transformer-XL."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from headwise.positions.base import Places, Position, Stage, check_least
 from headwise.positions.relative import Relative
 from headwise.positions.sinusoidal import sinusoids
 from headwise.shapes import Frame
 
-AT_ONCE = 512
+AT_ONCE = 128
 """Distances whose sinusoids are held at once."""
 
 
@@ -70,16 +73,33 @@ class TransformerXL(Position):
         return Relative(vectors, (vectors @ self.v.to(wide)[..., None])[..., 0] * scale)
 
     def _vectors(self, difference: Places, dtype: torch.dtype) -> Tensor:
-        """r_d, (H, T, D), some at a time: the sinusoids, in float64, are larger than they are."""
-        matrix = self.projection.to(dtype).mT
-        parts = [
-            sinusoids(-some, self.embed_dim, 10000.0).to(dtype) @ matrix
-            for some in torch.split(difference, AT_ONCE)
-        ]
-        return torch.cat(parts, 1)
+        """r_d, (H, T, D)."""
+        matrix = self.projection.to(dtype).flatten(0, 1)
+
+        def waves(some: Tensor) -> Tensor:
+            return sinusoids(-some, self.embed_dim, 10000.0).to(dtype)
+
+        def projected(some: Tensor) -> Tensor:
+            return functional.linear(waves(some), matrix)
+
+        if torch.is_grad_enabled() and matrix.requires_grad:  # which needs all sinusoids later
+            rows = functional.linear(_filled(difference, self.embed_dim, dtype, waves), matrix)
+        else:
+            rows = _filled(difference, len(matrix), dtype, projected)
+        return torch.unflatten(rows, 1, self.u.shape).transpose(0, 1)
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.u.shape[0], "D": self.u.shape[1]}
 
     def extra_repr(self) -> str:
         return f"{self.u.shape[0]}, {self.u.shape[1]}, embed_dim={self.embed_dim}"
+
+
+def _filled(
+    places: Tensor, width: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The rows of all places (T, width), made some at a time: sinusoids are large in float64."""
+    rows = torch.empty(len(places), width, dtype=dtype, device=places.device)
+    for first in range(0, len(places), AT_ONCE):
+        rows[first : first + AT_ONCE] = make(places[first : first + AT_ONCE])
+    return rows

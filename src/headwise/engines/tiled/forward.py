@@ -22,6 +22,9 @@ SIDE = 64
 SCORES = 1 << 22
 """Scores that may be written out at once, over all samples and heads."""
 
+MOVING = 1 << 21
+"""The same where a position's bias is made for each of them."""
+
 ROWS = 1 << 21
 """Numbers of the output that one kernel call gives."""
 
@@ -46,6 +49,7 @@ def _run(work: Work) -> tuple[Tensor, Tensor]:
     for part in plan:
         for chunk, extra in pieces(work, part, most(work, part)):
             _merge(output, logsumexp, chunk, _results(work, chunk, extra))
+            del extra  # before the next is made
     sums = logsumexp[..., 0]
     if work.sinks is not None:
         output, sums = sunk(output, sums, work.sinks)
@@ -80,7 +84,7 @@ def most(work: Work, part: Part, numbers: int = ROWS) -> int:
     known = kernel.fused(work.q) and not work.mask.biased
     written = not known or moves(work, part) or by_weights(work, part)
     if written:
-        return max(1, min(SCORES // heads, rows))
+        return max(1, min((MOVING if moves(work, part) else SCORES) // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
 
 
