@@ -22,6 +22,7 @@ def verify(name: str, limits: Limits = LIMITS, **given):
     return isolated(Request(f"{HOSTILE}:{name}"), limits, **given)
 
 
+MADE = line_of("class Sleeps(nn.MultiheadAttention):")
 FIRST = "in call 1, q (2, 3, 7, 5), k (2, 3, 7, 5), v (2, 3, 7, 5)"
 
 
@@ -30,12 +31,25 @@ FIRST = "in call 1, q (2, 3, 7, 5), k (2, 3, 7, 5), v (2, 3, 7, 5)"
     [
         ("forever", "was stopped after 1.5 s (--time-limit)", "在 1.5 秒后被终止", FIRST),
         ("leaves", "ended the process itself, with status 7", "自行结束了进程，状态 7", FIRST),
-        ("exits", "raises SystemExit: 3", "抛出 SystemExit: 3", FIRST),
+        pytest.param(
+            "exits", "raises SystemExit: 3", "抛出 SystemExit: 3", FIRST, marks=pytest.mark.slow
+        ),
         ("floods", "prints without end and was stopped after 100000 bytes", "不停地打印", FIRST),
         ("crashes", "crashed with SIGSEGV", "因 SIGSEGV 崩溃", FIRST),
         ("late", "was stopped after", "在 1.5 秒后被终止", "in call 6, q (2, 3, 7, 5)"),
-        ("Sleeps", "was stopped after", "在 1.5 秒后被终止", "while it was made"),
-        ("forges", "ended the process itself, with status 0", "自行结束了进程", FIRST),
+        (
+            "Sleeps",
+            "was stopped after",
+            "在 1.5 秒后被终止",
+            f"while it was made at line {MADE + 2};",
+        ),
+        pytest.param(
+            "forges",
+            "ended the process itself, with status 0",
+            "自行结束了进程",
+            FIRST,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_does_not_return_is_stopped_and_told_where(name, en, zh, where) -> None:
@@ -53,13 +67,6 @@ def test_memory_has_a_limit() -> None:
     assert "内存不足" in caught.value.text.zh
 
 
-def test_the_line_is_named_where_it_hangs() -> None:
-    with pytest.raises(Stopped) as caught:
-        verify("Sleeps")
-    after = line_of("class Sleeps(nn.MultiheadAttention):")
-    assert f"at line {after + 2};" in caught.value.text.en
-
-
 def test_an_endless_import_is_stopped(tmp_path: Path) -> None:
     file = tmp_path / "endless.py"
     file.write_text("import time\ntime.sleep(1000)\n")
@@ -67,6 +74,7 @@ def test_an_endless_import_is_stopped(tmp_path: Path) -> None:
         isolated(Request(f"{file}:f"), LIMITS)
 
 
+@pytest.mark.slow
 def test_a_constructor_that_raises_shows_the_adapter() -> None:
     with pytest.raises(NotRecognised, match="raises RuntimeError: no room"):
         verify("Refuses")
@@ -78,6 +86,7 @@ def test_what_does_not_load_is_a_bad_file_and_no_adapter(tmp_path: Path) -> None
     assert not isinstance(caught.value, NotRecognised | Stopped)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_nothing_of_it_is_left_running_and_it_does_not_wait() -> None:
     assert verify("forks", Limits(seconds=60))["accepted"] is False

@@ -1,5 +1,6 @@
 """The report: what it says, in what order, and the smallest input that shows a failure."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from headwise.verify.drawn import document, verdict
 from headwise.verify.loading import load
 from headwise.verify.making import made
 from headwise.verify.report import data, unusable
-from headwise.verify.schema import faults
+from headwise.verify.running import Exhausted, guarded, out_of_memory, silent
+from headwise.verify.schema import faults, schema
 
 TARGETS = Path(__file__).parent / "targets"
 
@@ -102,3 +104,43 @@ def test_what_is_unusable_says_why_in_both_languages() -> None:
 def test_made_takes_modules_only() -> None:
     with pytest.raises(NotRecognised, match=r"3 is no torch\.nn\.Module"):
         made(3, 15, 3)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "verify_report.md"
+
+
+def test_the_page_runs_and_has_every_key() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 3
+    for block in blocks:
+        ran(block)
+    layout = schema()
+    keys = {*layout["properties"], *layout["$defs"]["check"]["properties"]}
+    keys |= set(layout["$defs"]["mistake"]["properties"])
+    assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
+
+
+def hungry(q, k, v):
+    raise MemoryError("no more")
+
+
+def broken_allocator(q, k, v):
+    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried")
+
+
+@pytest.mark.parametrize("target", [hungry, broken_allocator])
+def test_a_lack_of_memory_is_never_taken_for_a_wrong_number(target) -> None:
+    with pytest.raises(BadFile, match=r"ran out of memory: .*; expected a few MiB") as caught:
+        verify(target, "mine")
+    assert not isinstance(caught.value, NotRecognised)
+    with pytest.raises(Exhausted, match=r"no more|allocate"):
+        guarded(lambda: target(1, 2, 3), {}, silent)
+
+
+def test_other_errors_are_themselves() -> None:
+    with pytest.raises(RuntimeError, match="bang"):
+        guarded(lambda: (_ for _ in ()).throw(RuntimeError("bang")), {}, silent)
+    circle = ValueError("round")
+    circle.__cause__ = circle
+    assert not out_of_memory(circle)

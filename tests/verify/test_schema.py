@@ -103,3 +103,12 @@ def test_another_validator_says_the_same(reports, choice) -> None:
     )
     theirs = jsonschema.Draft202012Validator(schema()).is_valid(report)
     assert (faults(report) == []) is theirs
+
+
+@pytest.mark.slow
+def test_every_report_on_the_corpus_keeps_to_the_schema() -> None:
+    from benchmarks.confusion import EMBED_DIM, HEADS, corpus
+
+    for target in corpus():
+        report = verify(load(target.words), target.words, embed_dim=EMBED_DIM, heads=HEADS)
+        assert faults(data(report)) == [], target.name
