@@ -98,7 +98,12 @@ class TransformerXL(Position):
 def _filled(
     places: Tensor, width: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The rows of all places (T, width), made some at a time: sinusoids are large in float64."""
+    """The rows of all places (T, width), made some at a time: sinusoids are large in float64.
+
+    What is compiled serves any number of places, and makes them at once.
+    """
+    if torch.compiler.is_compiling():
+        return make(places)
     rows = torch.empty(len(places), width, dtype=dtype, device=places.device)
     for first in range(0, len(places), AT_ONCE):
         rows[first : first + AT_ONCE] = make(places[first : first + AT_ONCE])
