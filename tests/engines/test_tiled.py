@@ -278,7 +278,8 @@ def test_nothing_of_size_l_squared_is_held(monkeypatch):
 
     monkeypatch.setattr(kernel, "forward", watched)
     q, k, v = (torch.randn(1, 2, 4099, 4) for _ in range(3))
-    monkeypatch.setattr(forward, "SCORES", 1 << 18)
+    for limit in ("SCORES", "MOVING"):
+        monkeypatch.setattr(forward, limit, 1 << 18)
     for mask in (hw.window(100, 100) & hw.padding([3001]), hw.causal()):
         tiled.run(Call.of(q, k, v, mask=mask, position=hw.ALiBi(2)))
     assert 0 < largest <= 1 << 18
