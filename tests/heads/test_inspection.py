@@ -322,3 +322,10 @@ def test_values_that_cannot_be_shown_are_null(loaded: Loaded) -> None:
     found = json.loads(as_json(inspect(given, "cat")))
     assert found["heads"][0]["values"]["entropy"] is None
     assert math.isfinite(found["heads"][0]["values"]["self"])
+
+
+def test_every_share_that_a_head_can_stand_out_by_has_a_name() -> None:
+    from headwise.heads import report
+    from headwise.heads.metrics import METRICS
+
+    assert {metric.name for metric in METRICS if metric.share} == set(report._PLACES)
