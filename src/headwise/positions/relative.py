@@ -5,68 +5,63 @@ among the n + m - 1 differences there are, from the least. So what is known for 
 becomes what is known for each pair by looking at it askew.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Relative:
+class Relative(NamedTuple):
     """A bias that looks at the query and the difference key - query only, T differences in a row.
 
-    At a difference t it is scale · query · vectors[t] + numbers[t]. Both are in float32 at least:
-    what they are made of gets its gradient from many queries.
+    At a difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All are in float32 at
+    least: what they are made of gets its gradient from many queries.
 
     Attributes:
-        vectors: (H or 1, T, D), or None for none.
-        numbers: (H or 1, T), as many heads as the vectors have; or None for none.
+        vectors: (H or 1, T, D), or None for none; fastest where the last but one stride is 1.
+        shift: (H, D), or None for none.
+        numbers: (H, T), in place of vectors; or None for none.
     """
 
     vectors: Tensor | None = None
+    shift: Tensor | None = None
     numbers: Tensor | None = None
 
     def at(self, where: slice) -> "Relative":
         """Some of the differences, as views."""
-        vectors, numbers = self.vectors, self.numbers
+        vectors, shift, numbers = self
         return Relative(
             None if vectors is None else vectors[:, where],
+            shift,
             None if numbers is None else numbers[:, where],
         )
 
     def bias(self, q: Tensor, scale: float) -> Tensor:
-        """For queries (N, H, n, D) in a row and keys in a row: (N or 1, H or 1, n, m).
+        """For queries (N, H, n, D) in a row and keys in a row: (N or 1, H, n, m).
 
         The differences are all there are of them, n + m - 1, from the least.
         """
         return askew(self.products(q, scale), q.shape[2])
 
     def products(self, q: Tensor, scale: float) -> Tensor:
-        """The bias of each query at each difference, (N or 1, H or 1, n, T)."""
-        if self.vectors is None:
-            numbers = self._numbers()
-            return numbers[None, :, None].expand(1, -1, q.shape[2], -1)
-        vectors, rows = self.vectors, self.rows(q)
+        """The bias of each query at each difference, (N or 1, H, n, T)."""
+        if self.vectors is not None:
+            found = (self.rows(q) * scale) @ self.vectors.mT
+            samples, heads, count, _ = q.shape
+            return found.view(heads, samples, count, -1).transpose(0, 1)
         if self.numbers is None:
-            found = (rows * scale) @ vectors.mT
-        else:
-            found = torch.baddbmm(self.numbers[:, None], rows, vectors.mT, alpha=scale)
-        samples, heads, count, _ = q.shape
-        return found.view(heads, samples, count, -1).transpose(0, 1)
+            raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
+        return self.numbers[None, :, None].expand(1, -1, q.shape[2], -1)
 
     def rows(self, q: Tensor) -> Tensor:
-        """The queries (N, H, n, D) that meet the same vectors, one after the other: (H or 1, ·, D).
+        """The shifted queries (N, H, n, D) that meet the same vectors in a row: (H or 1, ·, D).
 
         All vectors meet all queries in one product, whatever the samples.
         """
         dtype = torch.promote_types(q.dtype, torch.float32)
         shared = 1 if self.vectors is None else self.vectors.shape[0]
-        return q.transpose(0, 1).reshape(shared, -1, q.shape[3]).to(dtype)
-
-    def _numbers(self) -> Tensor:
-        if self.numbers is None:
-            raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
-        return self.numbers
+        moved = q.to(dtype) if self.shift is None else q + self.shift[:, None]
+        return moved.transpose(0, 1).reshape(shared, -1, q.shape[3])
 
 
 def differences(query: Tensor, key: Tensor) -> Tensor:

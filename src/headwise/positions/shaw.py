@@ -49,7 +49,7 @@ class Shaw(Position):
         del scale
         far = self.max_distance
         wide = torch.promote_types(like.dtype, torch.float32)
-        return Relative(self.table.to(wide)[difference.clamp(-far, far) + far][None])
+        return Relative(self.table.to(wide).T[:, difference.clamp(-far, far) + far].T[None])
 
     def far(self, k: Tensor, v: Tensor) -> Far:
         behind, ahead = self.table.to(k.dtype)[[0, -1]]

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from headwise.positions.base import Places, Position, Stage, check_least
 from headwise.positions.relative import Relative
@@ -67,26 +66,23 @@ class TransformerXL(Position):
         return met.gather(-1, index.expand(*q.shape[:2], n, m))
 
     def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
-        """The vectors r_d of the distance d = query - key, and the numbers v·r_d · scale."""
+        """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""
+        del scale
         wide = torch.promote_types(like.dtype, torch.float32)
-        vectors = self._vectors(difference, wide)
-        return Relative(vectors, (vectors @ self.v.to(wide)[..., None])[..., 0] * scale)
+        return Relative(self._vectors(difference, wide), self.v.to(wide))
 
     def _vectors(self, difference: Places, dtype: torch.dtype) -> Tensor:
-        """r_d, (H, T, D)."""
+        """r_d, (H, T, D), a column of memory each."""
         matrix = self.projection.to(dtype).flatten(0, 1)
 
         def waves(some: Tensor) -> Tensor:
-            return sinusoids(-some, self.embed_dim, 10000.0).to(dtype)
-
-        def projected(some: Tensor) -> Tensor:
-            return functional.linear(waves(some), matrix)
+            return sinusoids(-some, self.embed_dim, 10000.0).to(dtype).mT
 
         if torch.is_grad_enabled() and matrix.requires_grad:  # which needs all sinusoids later
-            rows = functional.linear(_filled(difference, self.embed_dim, dtype, waves), matrix)
+            columns = matrix @ _filled(difference, self.embed_dim, dtype, waves)
         else:
-            rows = _filled(difference, len(matrix), dtype, projected)
-        return torch.unflatten(rows, 1, self.u.shape).transpose(0, 1)
+            columns = _filled(difference, len(matrix), dtype, lambda some: matrix @ waves(some))
+        return torch.unflatten(columns, 0, self.v.shape).mT
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.u.shape[0], "D": self.u.shape[1]}
@@ -96,15 +92,10 @@ class TransformerXL(Position):
 
 
 def _filled(
-    places: Tensor, width: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
+    places: Tensor, height: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The rows of all places (T, width), made some at a time: sinusoids are large in float64.
-
-    What is compiled serves any number of places, and makes them at once.
-    """
-    if torch.compiler.is_compiling():
-        return make(places)
-    rows = torch.empty(len(places), width, dtype=dtype, device=places.device)
+    """The columns of all places (height, T), some at a time: sinusoids are large in float64."""
+    columns = torch.empty(height, len(places), dtype=dtype, device=places.device)
     for first in range(0, len(places), AT_ONCE):
-        rows[first : first + AT_ONCE] = make(places[first : first + AT_ONCE])
-    return rows
+        columns[:, first : first + AT_ONCE] = make(places[first : first + AT_ONCE])
+    return columns

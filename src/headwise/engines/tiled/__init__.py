@@ -25,7 +25,7 @@ from headwise.engines.tiled.operator import operator
 from headwise.engines.tiled.reasons import pays, why_not
 from headwise.positions import Stage
 from headwise.positions.base import Far
-from headwise.positions.relative import differences
+from headwise.positions.relative import Relative, differences
 
 NAME = "tiled"
 
@@ -34,7 +34,7 @@ def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
     q, k = call.position.content(call.q, call.k, call.frame)
     q, k, v, asked = (kernel.packed(t) for t in widened(call, q, k, call.v, call.q))
-    vectors, numbers = _relative(call, asked)
+    relative = _relative(call, asked)
     far = _far(call, k, v)
     more = () if far is None else (*far.keys, *far.values)
     width, held = v.shape[3], [q, k, v, *more]
@@ -50,12 +50,11 @@ def run(call: Call) -> Result:
             call.position,
             call.scale,
             call.frame,
-            vectors is not None,
-            numbers is not None,
+            tuple(each is not None for each in relative),
             None if far is None else far.reach,
             call.sinks is not None,
         )
-        known = [each for each in (vectors, numbers) if each is not None]
+        known = [each for each in relative if each is not None]
         sinks = () if call.sinks is None else (call.sinks,)
         tensors = (q, k, v, asked, *known, *further, *sinks)
         output, logsumexp = tiled(setting, *tensors, *_learned(call))
@@ -63,13 +62,13 @@ def run(call: Call) -> Result:
     return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
 
 
-def _relative(call: Call, asked: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """The position's vectors and numbers for every difference of a key and a query."""
+def _relative(call: Call, asked: Tensor) -> Relative:
+    """What the position adds at every difference of a key and a query, if that is all it adds."""
     if Stage.SCORES not in call.position.stages:
-        return None, None
+        return Relative()
     with torch.autocast(asked.device.type, enabled=False):
         found = call.position.relative(differences(*call.places()), asked, call.scale)
-    return (None, None) if found is None else (found.vectors, found.numbers)
+    return found or Relative()
 
 
 def _far(call: Call, k: Tensor, v: Tensor) -> Far | None:

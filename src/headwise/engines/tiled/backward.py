@@ -112,39 +112,30 @@ def _add_exactly(
         output, shares = _exact(work, chunk, own, inputs, given, still=still)
         total = (own.grad * output).sum()
         total = total - (chunk.queries.take(held) * shares.sum(-1, keepdim=True)).sum()
-    leaves = [] if given is None else [given.vectors, given.numbers]
-    held_apart = [leaf for leaf in leaves if leaf is not None]
-    wanted = [*inputs, *learned, *held_apart]
+    wanted = [*inputs, *learned, *(leaf for leaf in given or () if leaf is not None)]
     found = torch.autograd.grad(total, wanted, allow_unused=True)
     into = (sums.q, *sums.rows(chunk), sums.asked)
     places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
     for one, rows, gradient in zip(into, places, found[:4], strict=True):
         if gradient is not None:
             rows.add(one, gradient.to(wide))
-    for one, gradient in zip(sums.learned, found[4:], strict=False):
+    known = () if where is None else sums.relative.at(where)
+    others = (*sums.learned, *(one for one in known if one is not None))
+    for one, gradient in zip(others, found[4:], strict=True):
         if gradient is not None:
             one += gradient
-    known = [one for one in (sums.vectors, sums.numbers) if one is not None]
-    for one, gradient in zip(known, found[4 + len(learned) :], strict=False):
-        if gradient is not None and where is not None:
-            one[:, where] += gradient
 
 
 def _leaves(given: Relative | None) -> Relative | None:
-    """The same for whose vectors and numbers a gradient may be asked."""
+    """The same, for whose tensors a gradient may be asked."""
     if given is None:
         return None
-    leaves = (
-        None if each is None else each.detach().requires_grad_()
-        for each in (given.vectors, given.numbers)
-    )
-    return Relative(*leaves)
+    return Relative(*(None if each is None else each.detach().requires_grad_() for each in given))
 
 
 def _moves(work: Work, learned: Sequence[Tensor]) -> bool:
     """Whether the bias depends on the queries or on anything learned."""
-    given = Relative() if work.relative is None else work.relative
-    held = (*learned, given.vectors, given.numbers)
+    held = (*learned, *(work.relative or ()))
     if any(each is not None and each.requires_grad for each in held):
         return True
     if Stage.SCORES not in work.position.stages or not work.asked.requires_grad:

@@ -31,7 +31,7 @@ class Setting:
 
     Attributes:
         mask, position, scale, frame: as in `Work`.
-        vectors, numbers: whether those of the position's `Relative` are among the tensors.
+        relative: which of the position's `Relative` are among the tensors.
         reach: from which distance far keys and values among the tensors stand for k and v, or None.
         sinks: whether sinks are among the tensors.
     """
@@ -40,34 +40,30 @@ class Setting:
     position: Position
     scale: float
     frame: Frame
-    vectors: bool = False
-    numbers: bool = False
+    relative: tuple[bool, ...] = (False, False, False)
     reach: int | None = None
     sinks: bool = False
 
     @property
     def count(self) -> int:
         """How many of the tensors a `Work` holds."""
-        return 4 + self.vectors + self.numbers + (0 if self.reach is None else 4) + self.sinks
+        return 4 + sum(self.relative) + (0 if self.reach is None else 4) + self.sinks
 
     def work(self, tensors: Sequence[Tensor]) -> Work:
         """The attention of q, k, v, asked; then what else there is, in that order."""
         q, k, v, asked, *more = tensors[: self.count]
-        vectors = more.pop(0) if self.vectors else None
-        numbers = more.pop(0) if self.numbers else None
-        known = self.vectors or self.numbers
+        relative = Relative(*(more.pop(0) if there else None for there in self.relative))
         sinks = more.pop() if self.sinks else None
         far = None
         if self.reach is not None:
             far = Far(self.reach, (more[0], more[1]), (more[2], more[3]))
         fixed = self.mask, self.position, self.scale, self.frame
-        return Work(
-            q, k, v, asked, *fixed, Relative(vectors, numbers) if known else None, far, sinks
-        )
+        known = relative if any(self.relative) else None
+        return Work(q, k, v, asked, *fixed, known, far, sinks)
 
     def gradients(self, sums: Sums) -> list[Tensor]:
         """The gradients of those tensors, but for sinks, in their order."""
-        known = [each for each in (sums.vectors, sums.numbers) if each is not None]
+        known = [each for each in sums.relative if each is not None]
         return [sums.q, sums.k, sums.v, sums.asked, *known, *sums.far]
 
 

@@ -2,8 +2,8 @@
 
 For weights P = exp(scores - logsumexp), dV = Pᵀ dO and dS = P (dO Vᵀ - Δ + dlogsumexp). The bias of
 a pair stands askew in the products of queries and vectors, so its gradient is dS put there: with dE
-(n, T), 0 elsewhere, the queries get dE R · scale, the vectors dEᵀ q · scale, the numbers the sums
-of its columns. Nothing is larger than the scores of the part.
+(n, T), 0 elsewhere, the queries get dE R · scale, their shift the sum of that, the vectors
+dEᵀ q · scale, the numbers the sums of its columns. Nothing is larger than the scores of the part.
 """
 
 from torch import Tensor
@@ -76,14 +76,16 @@ def _add_bias(sums: Sums, work: Work, part: Part, asked: Tensor, scores: Tensor)
     given, where = relative(work, part), differences(work, part)
     if given is None or where is None:
         raise ValueError("tiled: a part whose blocks differ in their differences")
-    products = _spread(scores)
-    if sums.vectors is not None and given.vectors is not None:
+    products, (vectors, shift, numbers) = _spread(scores), sums.relative
+    if vectors is not None and given.vectors is not None:
         shared = products.reshape(given.vectors.shape[0], -1, products.shape[3])
         rows = (shared @ given.vectors * work.scale).view(*products.shape[:3], -1)
         part.queries.add(sums.asked, unfolded(rows.transpose(0, 1), work.frame.batch))
-        sums.vectors[:, where] += shared.mT @ (given.rows(asked) * work.scale)
-    if sums.numbers is not None:
-        sums.numbers[:, where] += products.reshape(len(sums.numbers), -1, products.shape[3]).sum(1)
+        vectors[:, where] += ((given.rows(asked) * work.scale).mT @ shared).mT
+        if shift is not None:
+            shift += rows.sum((1, 2))
+    if numbers is not None:
+        numbers[:, where] += products.sum((1, 2))
 
 
 def _spread(scores: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ class Sums:
 
     Attributes:
         q, k, v, asked: of the tensors of the attention.
-        vectors, numbers: of the position's `Relative`, or None.
+        relative: of the position's `Relative`.
         far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
         learned: of what else the bias, or what is added to the values, depends on.
     """
@@ -28,8 +28,7 @@ class Sums:
     k: Tensor
     v: Tensor
     asked: Tensor
-    vectors: Tensor | None
-    numbers: Tensor | None
+    relative: Relative
     far: tuple[Tensor, ...]
     learned: tuple[Tensor, ...]
 
@@ -48,8 +47,7 @@ class Sums:
             zeros(work.k),
             zeros(work.v),
             zeros(work.asked),
-            None if given.vectors is None else zeros(given.vectors),
-            None if given.numbers is None else zeros(given.numbers),
+            Relative(*(None if each is None else zeros(each) for each in given)),
             tuple(map(zeros, far)),
             tuple(map(zeros, learned)),
         )
