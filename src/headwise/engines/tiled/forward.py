@@ -116,6 +116,6 @@ def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Ten
     old, old_sum = part.queries.take(output), part.queries.take(logsumexp)
     total = torch.logaddexp(old_sum, its_sum)
     floor = torch.where(total == -torch.inf, 0.0, total)
-    joined = old * (old_sum - floor).exp() + more * (its_sum - floor).exp()
-    part.queries.put(output, joined)
+    share = (its_sum - floor).exp()
+    part.queries.put(output, torch.lerp(old, more.to(old.dtype), share))
     part.queries.put(logsumexp, total)
