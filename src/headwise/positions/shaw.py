@@ -49,7 +49,8 @@ class Shaw(Position):
         del scale
         far = self.max_distance
         wide = torch.promote_types(like.dtype, torch.float32)
-        return Relative(self.table.to(wide).T[:, difference.clamp(-far, far) + far].T[None])
+        table = self.table.double().T  # so that what many differences share sums its gradient well
+        return Relative(table[:, difference.clamp(-far, far) + far].T[None].to(wide))
 
     def far(self, k: Tensor, v: Tensor) -> Far:
         behind, ahead = self.table.to(k.dtype)[[0, -1]]

@@ -82,7 +82,8 @@ class T5Bias(Position):
     def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
         del scale
         wide = torch.promote_types(like.dtype, torch.float32)
-        return Relative(numbers=self.table.to(wide)[self.bucket(difference)].T)
+        table = self.table.double().T  # so that what many differences share sums its gradient well
+        return Relative(numbers=table[:, self.bucket(difference)].to(wide))
 
     def made_for(self) -> dict[str, int]:
         return {"H": self.num_heads}

@@ -18,7 +18,7 @@ from headwise.engines.tiled.far import NEAR, planned, rows_of
 from headwise.engines.tiled.forward import by_weights, covers, most, pieces
 from headwise.engines.tiled.kernel import Given
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.products import add_by_products
+from headwise.engines.tiled.products import add_by_products, over
 from headwise.engines.tiled.scores import added, differences, relative, values
 from headwise.engines.tiled.sums import Sums
 from headwise.engines.tiled.work import Work
@@ -56,14 +56,16 @@ def backward(
     written = not slow and covers(plan, work.frame)
     sums = Sums.of(work, learned, written=written)
     if slow:
-        held = torch.zeros_like(seen.logsumexp) if lonely else _delta(work, seen, plan)
+        whole = work.sinks is None and not lonely and not any(part.layer for part in plan)
+        known = lonely or whole
+        held = torch.zeros_like(seen.logsumexp) if known else _delta(work, seen, plan)
         held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
         for chunk in _small(work, slow):
             own = _own(seen, chunk)
             if _by_products(work, chunk, learned):
-                add_by_products(sums, work, chunk, own, held, still=lonely)
+                add_by_products(sums, work, chunk, own, held, still=lonely, whole=whole)
             else:
-                _add_exactly(sums, work, chunk, own, learned, held, still=lonely)
+                _add_exactly(sums, work, chunk, own, learned, held, still=lonely, whole=whole)
     for part in (each for each in plan if each not in slow):
         for chunk, extra in pieces(work, part, most(work, part, ROWS)):
             rows = _rows(work, chunk)[:3]
@@ -89,6 +91,7 @@ def _add_exactly(
     held: Tensor,
     *,
     still: bool,
+    whole: bool,
 ) -> None:
     """Add what some blocks contribute, their weights being written out.
 
@@ -104,14 +107,17 @@ def _add_exactly(
         learned: as for `backward`.
         held: Δ - dlogsumexp, (B, H, Lq, 1).
         still: whether the output takes the weights as constants.
+        whole: whether the blocks have all keys that their queries see, and give Δ themselves.
     """
     wide, where = softmax_dtype(work.q.dtype), differences(work, chunk)
     inputs = [rows.detach().requires_grad_() for rows in _rows(work, chunk)]
     given = _leaves(relative(work, chunk))
     with torch.enable_grad():
         output, shares = _exact(work, chunk, own, inputs, given, still=still)
-        total = (own.grad * output).sum()
-        total = total - (chunk.queries.take(held) * shares.sum(-1, keepdim=True)).sum()
+        each, sums_ = (own.grad * output).sum(-1, keepdim=True), shares.sum(-1, keepdim=True)
+        taken = chunk.queries.take(held)
+        taken = taken + over(each, sums_).detach() if whole else taken
+        total = each.sum() - (taken * sums_).sum()
     wanted = [*inputs, *learned, *(leaf for leaf in given or () if leaf is not None)]
     found = torch.autograd.grad(total, wanted, allow_unused=True)
     into = (sums.q, *sums.rows(chunk), sums.asked)

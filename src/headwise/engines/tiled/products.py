@@ -6,6 +6,7 @@ a pair stands askew in the products of queries and vectors, so its gradient is d
 dEᵀ q · scale, the numbers the sums of its columns. Nothing is larger than the scores of the part.
 """
 
+import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
@@ -19,7 +20,7 @@ from headwise.positions.relative import askew
 
 
 def add_by_products(
-    sums: Sums, work: Work, part: Part, own: Given, held: Tensor, *, still: bool
+    sums: Sums, work: Work, part: Part, own: Given, held: Tensor, *, still: bool, whole: bool
 ) -> None:
     """Add what some blocks contribute.
 
@@ -30,12 +31,14 @@ def add_by_products(
         own: their results.
         held: Δ - dlogsumexp, (B, H, Lq, 1).
         still: whether the output takes the weights as constants.
+        whole: whether the blocks have all keys that their queries see: Δ is then taken of the very
+            numbers it is subtracted from, so that a row of dS sums to 0 as it should.
     """
     q, asked = (folded(part.queries.take(rows)) for rows in (work.q, work.asked))
     k, v = (folded(part.keys.take(rows)) for rows in rows_of(work, part))
     grad = folded(own.grad).to(softmax_dtype(work.q.dtype))
     shares = _weights(work, part, own, q, k)  # (N, H, r, m)
-    scores = _moved(shares, grad, v, folded(part.queries.take(held)), still=still)
+    scores = _moved(shares, grad, v, folded(part.queries.take(held)), still, whole)
     samples, (from_keys, from_values) = work.frame.batch, sums.rows(part)
     part.keys.add(from_values, unfolded(_each_key(shares, grad, v.shape[1]), samples))
     del shares
@@ -57,11 +60,21 @@ def _weights(work: Work, part: Part, own: Given, q: Tensor, k: Tensor) -> Tensor
     return scores.sub_(folded(own.logsumexp[..., None])).exp_()
 
 
-def _moved(shares: Tensor, grad: Tensor, v: Tensor, held: Tensor, *, still: bool) -> Tensor:
+def _moved(
+    shares: Tensor, grad: Tensor, v: Tensor, held: Tensor, still: bool, whole: bool
+) -> Tensor:
     """dS, (N, H, r, m)."""
     if still:
         return -shares * held
-    return grouped(grad, v.to(grad.dtype).mT).sub_(held).mul_(shares)
+    values = grouped(grad, v.to(grad.dtype).mT)
+    if whole:
+        held = held + over((values * shares).sum(-1, keepdim=True), shares.sum(-1, keepdim=True))
+    return values.sub_(held).mul_(shares)
+
+
+def over(total: Tensor, shares: Tensor) -> Tensor:
+    """The mean that weights of a row have given as a total; 0 where no key is seen."""
+    return total / torch.where(shares == 0, 1.0, shares)
 
 
 def _each_key(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> Tensor:
