@@ -94,7 +94,12 @@ class TransformerXL(Position):
 def _filled(
     places: Tensor, height: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """The columns of all places (height, T), some at a time: sinusoids are large in float64."""
+    """The columns of all places (height, T), some at a time: sinusoids are large in float64.
+
+    What is compiled serves any number of places, and makes them at once.
+    """
+    if torch.compiler.is_compiling():
+        return make(places)
     columns = torch.empty(height, len(places), dtype=dtype, device=places.device)
     for first in range(0, len(places), AT_ONCE):
         columns[:, first : first + AT_ONCE] = make(places[first : first + AT_ONCE])
