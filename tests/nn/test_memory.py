@@ -48,6 +48,19 @@ def test_segments_give_what_the_whole_gives(position: hw.Position, sizes: list[i
         accept(by_segments(plain, memory, x, sizes), plain(x, x, x)[0], wanted)
 
 
+def test_a_stack_of_layers_each_with_its_memory_gives_what_the_whole_gives() -> None:
+    mask, position = hw.causal() & hw.window(REACH, 0), hw.TransformerXL(H, E // H)
+    lower, upper = (layer(position, mask) for _ in range(2))
+    below, above = (hw.SegmentMemory(REACH, batch_first=True) for _ in range(2))
+    x, found = torch.randn(B, L, E).double(), []
+    for segment in x.split(7, 1):
+        size = segment.shape[1]
+        found.append(by_segments(upper, above, by_segments(lower, below, segment, [size]), [size]))
+    inner = lower(x, x, x)[0]
+    wanted = upper(inner, inner, inner)[0]
+    accept(torch.cat(found, 1), wanted, wanted)
+
+
 def test_a_memory_shorter_than_the_window_is_not_the_whole() -> None:
     attention = layer(hw.TransformerXL(H, E // H), hw.causal() & hw.window(REACH, 0))
     x = torch.randn(B, L, E, dtype=torch.float64)
