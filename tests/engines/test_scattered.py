@@ -5,6 +5,7 @@ import torch
 
 import headwise as hw
 from headwise.call import Call
+from headwise.engines import best
 from headwise.engines.tiled.reasons import SCATTERED, sampled
 from headwise.reference import reference
 from headwise.verify.budget import accept
@@ -48,3 +49,11 @@ def test_case_50_more_keys_than_16_bits_count(engine):
     call = Call.of(q, k, v, mask=mask)
     found = hw.attend(q, k, v, mask=mask, engine=engine)
     accept(found, reference(call, torch.float32).output, reference(call).output)
+
+
+def test_global_tokens_that_lie_in_every_tile_are_lines() -> None:
+    """64 of them anywhere among 8192 tokens leave no tile empty, and hold few of the pairs."""
+    chosen = torch.randperm(8192, generator=torch.Generator().manual_seed(2))[:64].sort().values
+    q = torch.empty(1, 1, 8192, 4)
+    call = Call.of(q, q, q, mask=hw.window(64, 64) | hw.global_tokens(chosen.tolist()))
+    assert best(call).NAME == "tiled"

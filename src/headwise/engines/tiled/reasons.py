@@ -6,8 +6,11 @@ from headwise.call import Call
 from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.encoding import encode, known
+from headwise.engines.tiled.forward import SIDE
+from headwise.engines.tiled.layers import conjuncts, disjuncts, parts
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
+from headwise.masks.global_tokens import GlobalTokens
 from headwise.positions import Stage
 
 SHORT, LONG = 512, 2048
@@ -83,7 +86,16 @@ def pays(call: Call) -> bool:
         return False  # what a tensor holds is not known while compiling
     if (frame.keys >= LONG and _stored(call)) or share(call) <= SHARE:
         return True
-    return sampled(call) <= SCATTERED
+    return _lined(call) or sampled(call) <= SCATTERED
+
+
+def _lined(call: Call) -> bool:
+    """Whether global tokens, which lie in every tile, leave few pairs once they are lines."""
+    every = (part for each in disjuncts(call.mask) for part in conjuncts(each))
+    if not any(isinstance(part, GlobalTokens) for part in every):
+        return False
+    held = sum(part.pairs for part in parts(call.mask, call.frame, SIDE))
+    return held <= SHARE * call.frame.queries * call.frame.keys
 
 
 def _stored(call: Call) -> bool:
