@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from benchmarks import cases, growth, memory, page
-from benchmarks.work import OURS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -110,7 +109,7 @@ def main() -> None:
             text = json.dumps(found, indent=2, ensure_ascii=False)
             RESULTS.write_text(text + "\n", encoding="utf-8")
             PAGE.write_text(page.written(machine(), list(rows.values())), encoding="utf-8")
-    print(f"bench: wrote {PAGE.relative_to(HERE.parent)} and benchmarks/results.json ({OURS})")
+    print(f"bench: wrote {PAGE.relative_to(HERE.parent)} and benchmarks/results.json")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 
-SMOOTHING = 0.001
-"""The share of the uniform distribution that the authors' code mixes in."""
-
 
 def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
     """The Jensen-Shannon divergence of distributions over the last axis, in nats, 0 to log 2.

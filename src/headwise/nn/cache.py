@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.errors import BadType, BadValue
+from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.masks.checks import whole
+from headwise.nn.samples import check_index
 
 _ROOM = ("give the longest sequence you will meet", "请给出会遇到的最长序列")
 
@@ -84,7 +86,7 @@ class KVCache(ABC):
         if self._held is None:
             return
         held, batch = self._held, self._held.k.shape[0]
-        _check_index(index, batch)
+        check_index(index, batch, Text("the cache", "缓存"))
         real = None if held.real is None else held.real.index_select(0, index)
         self._reordered(held, index, real)
 
@@ -284,19 +286,3 @@ def _check(k: Tensor, v: Tensor, real: Tensor | None, held: Held | None) -> None
                 f"{name}：缓存中是 {old.dtype} {tuple(old.shape)}（{old.device}），收到 "
                 f"{new.dtype} {tuple(new.shape)}（{new.device}）；换序列前请调用 reset()",
             )
-
-
-def _check_index(index: Tensor, batch: int) -> None:
-    integers = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
-    if not integers or index.dim() != 1:
-        raise BadType(
-            "index: expected integers (B,), the sample that each goes on from, got "
-            f"{tuple(index.shape) if isinstance(index, Tensor) else index!r}",
-            "index：应为整数张量 (B,)，表示各样本从哪个样本继续，收到 "
-            f"{tuple(index.shape) if isinstance(index, Tensor) else index!r}",
-        )
-    if bool(((index < 0) | (index >= batch)).any()):
-        raise BadValue(
-            f"index: the cache holds {batch} samples, numbered from 0, got {index.tolist()}",
-            f"index：缓存中有 {batch} 个样本，从 0 编号，收到 {index.tolist()}",
-        )

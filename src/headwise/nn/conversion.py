@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from headwise.attention import AUTO
-from headwise.engines import ENGINES
 from headwise.errors import BadType, one_of
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.nn import huggingface
 from headwise.nn.attention import MultiheadAttention
+from headwise.nn.built import checked_engine, checked_mask
 from headwise.nn.huggingface.attention import Settings
 from headwise.nn.packing import NAMES
 
@@ -96,7 +96,7 @@ def convert(
         )
     if to not in LIBRARIES:
         raise one_of("to", to, LIBRARIES)
-    _check(mask, engine)
+    mask, engine = checked_mask(mask), checked_engine(engine)
     wanted = nn.MultiheadAttention if to == "headwise" else MultiheadAttention
     shared = _shared(model)
     made: dict[nn.Module, nn.Module] = {}
@@ -121,19 +121,6 @@ def convert(
         changed += [_joined(name, each) for each in done.changed]
         left += [(_joined(name, each), why) for each, why in done.left]
     return Conversion(model, tuple(changed), tuple(left))
-
-
-def _check(mask: Mask | None, engine: str) -> None:
-    if mask is not None and not isinstance(mask, Mask):
-        raise BadType(
-            f"mask: expected a headwise mask or None, got {type(mask).__name__}; for example "
-            "hw.window(3, 0), or hw.from_tensor(tensor), where True means may attend",
-            f"mask：应为 headwise 掩码或 None，收到 {type(mask).__name__}；例如 hw.window(3, 0)，"
-            "或 hw.from_tensor(tensor)，其中 True 表示可以关注",
-        )
-    engines = (AUTO, *(known.NAME for known in ENGINES))
-    if engine not in engines:
-        raise one_of("engine", engine, engines)
 
 
 def _joined(owner: str, name: str) -> str:
@@ -245,23 +232,10 @@ def _of(module: MultiheadAttention, kind: str) -> list[nn.Parameter | None]:
 
 
 def _ours(module: nn.MultiheadAttention, mask: Mask | None, engine: str) -> MultiheadAttention:
-    weight = module.out_proj.weight
     made = MultiheadAttention(
-        module.embed_dim,
-        module.num_heads,
-        module.dropout,
-        module.in_proj_bias is not None,
-        module.bias_k is not None,
-        module.add_zero_attn,
-        module.kdim,
-        module.vdim,
-        module.batch_first,
-        "meta",
-        weight.dtype,
-        mask=mask,
-        engine=engine,
+        *_arguments(module, module.in_proj_bias is not None), mask=mask, engine=engine
     )
-    _fill(made, module, weight.device)
+    _fill(made, module)
     packed = module.in_proj_weight
     for name in NAMES:
         projection = getattr(made, name)
@@ -273,21 +247,8 @@ def _ours(module: nn.MultiheadAttention, mask: Mask | None, engine: str) -> Mult
 
 
 def _theirs(module: MultiheadAttention) -> nn.MultiheadAttention:
-    weight = module.out_proj.weight
-    made = nn.MultiheadAttention(
-        module.embed_dim,
-        module.num_heads,
-        module.dropout,
-        module.q_proj.bias is not None,
-        module.bias_k is not None,
-        module.add_zero_attn,
-        module.kdim,
-        module.vdim,
-        module.batch_first,
-        "meta",
-        weight.dtype,
-    )
-    _fill(made, module, weight.device)
+    made = nn.MultiheadAttention(*_arguments(module, module.q_proj.bias is not None))
+    _fill(made, module)
     if module.packs:
         made.in_proj_weight.requires_grad_(module.q_proj.weight.requires_grad)
     else:
@@ -299,9 +260,29 @@ def _theirs(module: MultiheadAttention) -> nn.MultiheadAttention:
     return made
 
 
-def _fill(made: nn.Module, source: nn.Module, device: torch.device) -> None:
+Arguments = tuple[int, int, float, bool, bool, bool, int | None, int | None, bool, str, torch.dtype]
+
+
+def _arguments(module: nn.MultiheadAttention | MultiheadAttention, bias: bool) -> Arguments:
+    """What both constructors are called with, their positional arguments; without memory yet."""
+    return (
+        module.embed_dim,
+        module.num_heads,
+        module.dropout,
+        bias,
+        module.bias_k is not None,
+        module.add_zero_attn,
+        module.kdim,
+        module.vdim,
+        module.batch_first,
+        "meta",
+        module.out_proj.weight.dtype,
+    )
+
+
+def _fill(made: nn.Module, source: nn.MultiheadAttention | MultiheadAttention) -> None:
     """Weights and mode, and what both have by one name is trained or not; nothing is drawn."""
-    made.to_empty(device=device)
+    made.to_empty(device=source.out_proj.weight.device)
     made.load_state_dict(source.state_dict())
     made.train(source.training)
     named = dict(source.named_parameters())

@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadType, BadValue
+from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.masks.checks import whole
+from headwise.nn.samples import check_index
 
 
 class SegmentMemory(nn.Module):
@@ -85,7 +87,7 @@ class SegmentMemory(nn.Module):
             return
         axis = 1 - self._axis(self.held)
         batch = self.held.shape[axis] if self.held.dim() == 3 else 0
-        _check_index(index, batch)
+        check_index(index, batch, Text("the memory", "记忆"))
         self.held = self.held.index_select(axis, index)
 
     def extra_repr(self) -> str:
@@ -116,23 +118,4 @@ def _check_like(x: Tensor, held: Tensor, axis: int) -> None:
             "another text",
             f"x：记忆中是 {held.dtype} {tuple(held.shape)}（{held.device}），收到 {x.dtype} "
             f"{tuple(x.shape)}（{x.device}），只有长度可以不同；换文本前请调用 reset()",
-        )
-
-
-def _check_index(index: Tensor, batch: int) -> None:
-    integers = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
-    if not integers or index.dim() != 1:
-        got = tuple(index.shape) if isinstance(index, Tensor) else repr(index)
-        raise BadType(
-            f"index: expected integers (B,), the sample that each goes on from, got {got}; for "
-            "example torch.tensor([0, 0, 1])",
-            f"index：应为整数张量 (B,)，表示各样本从哪个样本继续，收到 {got}；"
-            "例如 torch.tensor([0, 0, 1])",
-        )
-    if bool(((index < 0) | (index >= batch)).any()):
-        raise BadValue(
-            f"index: the memory holds {batch} samples, numbered from 0, got {index.tolist()}; "
-            "reorder before reset(), with numbers of the batch that was held",
-            f"index：记忆中有 {batch} 个样本，从 0 编号，收到 {index.tolist()}；"
-            "请在 reset() 之前重排，并使用所持批次的编号",
         )

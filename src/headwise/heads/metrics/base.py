@@ -53,23 +53,30 @@ class Rows:
         counted = allowed & inside[:, None] & self.queries()
         return weight * counted, counted
 
-    def own_tokens(self) -> Int[Tensor, "b r"] | None:
-        """The numbers of the queries' tokens, where queries and keys are one text."""
-        if self.tokens is None or self.position is None:
-            return None
-        return self.tokens[:, self.position]
+    @property
+    def nothing(self) -> "Sums":
+        """What a metric gives that none of these queries can show."""
+        return torch.zeros_like(self.weights[..., 0]), torch.zeros_like(self.queries())
 
-    def on(self, keys: Bool[Tensor, "b r lk"]) -> tuple[Tensor, Tensor]:
-        """For each query the weight on some keys (B, H, R), and whether it counts and has one."""
-        seen = keys[:, None] & self.allowed
+    def after_same(self, by: int) -> "Sums":
+        """For each query the weight on the keys ``by`` places after other occurrences of its token.
+
+        The first is (B, H, R), the second whether the query counts and has such a key; nothing
+        where tokens are unknown, or queries and keys are different texts.
+        """
+        if self.tokens is None or self.position is None:
+            return self.nothing
+        keys = torch.arange(self.weights.shape[-1], device=self.weights.device)
+        before = torch.where(keys < by, -1, self.tokens.roll(by, -1))  # (B, Lk)
+        same = before[:, None] == self.tokens[:, self.position][..., None]  # (B, R, Lk)
+        seen = (same & (keys != self.position[:, None] + by))[:, None] & self.allowed
         counted = seen.any(-1) & self.queries()
         return (self.weights * seen).sum(-1) * counted, counted
 
     def shifted(self, by: int) -> tuple[Tensor, Tensor]:
         """`at` for the key ``by`` places after each query; nothing counts without positions."""
         if self.position is None:
-            nothing = torch.zeros_like(self.queries())
-            return torch.zeros_like(self.weights[..., 0]), nothing
+            return self.nothing
         return self.at((self.position + by).expand(self.weights.shape[0], -1))
 
 

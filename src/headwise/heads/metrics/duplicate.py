@@ -1,19 +1,11 @@
 """How much a head looks at other occurrences of the same token."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    own = rows.own_tokens()
-    if own is None or rows.tokens is None or rows.position is None:
-        nothing = torch.zeros_like(rows.weights[..., 0])
-        return nothing, nothing
-    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
-    matches = (rows.tokens[:, None] == own[..., None]) & (keys != rows.position[:, None])
-    return rows.on(matches)
+    return rows.after_same(0)
 
 
 DUPLICATE = Metric(

@@ -1,21 +1,11 @@
 """How much a head looks at what came after an earlier occurrence of the same token."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    own = rows.own_tokens()
-    if own is None or rows.tokens is None or rows.position is None:
-        nothing = torch.zeros_like(rows.weights[..., 0])
-        return nothing, nothing
-    before = torch.nn.functional.pad(rows.tokens[:, :-1], (1, 0), value=-1)  # (B, Lk)
-    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
-    after_itself = keys == rows.position[:, None] + 1  # (R, Lk)
-    matches = (before[:, None] == own[..., None]) & ~after_itself  # (B, R, Lk)
-    return rows.on(matches)
+    return rows.after_same(1)
 
 
 INDUCTION = Metric(

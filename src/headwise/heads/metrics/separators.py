@@ -8,8 +8,7 @@ from headwise.lang import Text
 
 def _sums(rows: Rows) -> Sums:
     if rows.separators is None:
-        nothing = torch.zeros_like(rows.weights[..., 0])
-        return nothing, nothing
+        return rows.nothing
     keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
     special = rows.separators & (keys != rows.first[:, None])  # (B, Lk)
     special = special[:, None, None]
