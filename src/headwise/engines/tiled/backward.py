@@ -123,7 +123,7 @@ def _add_exactly(
     into = (sums.q, *sums.rows(chunk), sums.asked)
     places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
     for one, rows, gradient in zip(into, places, found[:4], strict=True):
-        if gradient is not None:
+        if one is not None and gradient is not None:
             rows.add(one, gradient.to(wide))
     known = () if where is None else sums.relative.at(where)
     others = (*sums.learned, *(one for one in known if one is not None))

@@ -61,7 +61,7 @@ class Setting:
         known = relative if any(self.relative) else None
         return Work(q, k, v, asked, *fixed, known, far, sinks)
 
-    def gradients(self, sums: Sums) -> list[Tensor]:
+    def gradients(self, sums: Sums) -> list[Tensor | None]:
         """The gradients of those tensors, but for sinks, in their order."""
         known = [each for each in sums.relative if each is not None]
         return [sums.q, sums.k, sums.v, sums.asked, *known, *sums.far]
@@ -106,7 +106,7 @@ class Tiled(torch.autograd.Function):
             results = given.grad, given.output, given.logsumexp
             every.append(sinking.gradient(work.sinks, *results, grad_sums))
         own = zip(every, tensors[:rest], strict=True)
-        found = [gradient.to(tensor.dtype) for gradient, tensor in own]
+        found = [None if each is None else each.to(tensor.dtype) for each, tensor in own]
         return (None, *found, *(next(others) if want else None for want in wanted[rest:]))
 
 

@@ -93,7 +93,8 @@ def _add_bias(sums: Sums, work: Work, part: Part, asked: Tensor, scores: Tensor)
     if vectors is not None and given.vectors is not None:
         shared = products.reshape(given.vectors.shape[0], -1, products.shape[3])
         rows = (shared @ given.vectors * work.scale).view(*products.shape[:3], -1)
-        part.queries.add(sums.asked, unfolded(rows.transpose(0, 1), work.frame.batch))
+        if sums.asked is not None:
+            part.queries.add(sums.asked, unfolded(rows.transpose(0, 1), work.frame.batch))
         vectors[:, where] += ((given.rows(asked) * work.scale).mT @ shared).mT
         if shift is not None:
             shift += rows.sum((1, 2))

@@ -10,6 +10,7 @@ from headwise.call import softmax_dtype
 from headwise.engines.tiled.far import BEHIND, NEAR
 from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.work import Work
+from headwise.positions import Stage
 from headwise.positions.relative import Relative
 
 
@@ -18,7 +19,8 @@ class Sums:
     """The gradients, being added up in the softmax dtype.
 
     Attributes:
-        q, k, v, asked: of the tensors of the attention.
+        q, k, v: of the tensors of the attention.
+        asked: of the queries as asked, which nothing but a position's bias looks at; or None.
         relative: of the position's `Relative`.
         far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
         learned: of what else the bias, or what is added to the values, depends on.
@@ -27,7 +29,7 @@ class Sums:
     q: Tensor
     k: Tensor
     v: Tensor
-    asked: Tensor
+    asked: Tensor | None
     relative: Relative
     far: tuple[Tensor, ...]
     learned: tuple[Tensor, ...]
@@ -46,7 +48,7 @@ class Sums:
             torch.empty_like(work.q, dtype=wide) if written else zeros(work.q),
             zeros(work.k),
             zeros(work.v),
-            zeros(work.asked),
+            zeros(work.asked) if Stage.SCORES in work.position.stages else None,
             Relative(*(None if each is None else zeros(each) for each in given)),
             tuple(map(zeros, far)),
             tuple(map(zeros, learned)),
