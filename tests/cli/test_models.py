@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from headwise.cli import BAD_INPUT, main
-from headwise.heads import fetch as fetch_file
 from headwise.heads.models import MODELS, PackagedModel, place_of
+from headwise.heads.models import fetch as fetch_file
 
 
 @pytest.fixture(autouse=True)

@@ -123,6 +123,6 @@ def test_inspect_refuses_what_it_can_before_a_model_is_loaded(capsys, monkeypatc
     def load(*_: object) -> None:
         raise AssertionError("loaded")
 
-    monkeypatch.setattr("headwise.heads.load.load", load)
+    monkeypatch.setattr("headwise.heads.models.load.load", load)
     assert main(["inspect", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")

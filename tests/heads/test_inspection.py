@@ -10,8 +10,8 @@ from headwise.document import HeatMap, Paragraph, Table, html, markdown, termina
 from headwise.errors import BadFile, BadValue
 from headwise.heads.export import SCHEMA, as_json
 from headwise.heads.inspection import Inspection, inspect
-from headwise.heads.load import Loaded, load
 from headwise.heads.metrics import METRICS, Rows
+from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.heads.report import MOST_TOKENS, report
 from headwise.heads.standing_out import standing_out

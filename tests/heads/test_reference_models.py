@@ -8,9 +8,9 @@ import torch
 
 from headwise.heads.export import as_json
 from headwise.heads.inspection import Inspection, inspect
-from headwise.heads.load import Loaded, load
 from headwise.heads.metrics import METRICS
 from headwise.heads.models import is_here, model_named
+from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
 from headwise.verify.budget import accept

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.heads.load import load
 from headwise.heads.models import cache_folder, is_here, model_named
+from headwise.heads.models.load import load
 from headwise.verify.budget import accept
 
 pytestmark = pytest.mark.slow

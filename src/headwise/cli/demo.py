@@ -132,7 +132,7 @@ def _verified() -> tuple["Document", "Document"]:
 def _inspected(say: Say) -> tuple["Document", "Document"]:
     from headwise.document import Document, Heading, HeatMap
     from headwise.heads.inspection import inspect
-    from headwise.heads.load import load
+    from headwise.heads.models.load import load
     from headwise.heads.report import report
 
     loaded = load(MODEL, say)

@@ -87,7 +87,7 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
 def _run(asked: Asked, lang: Lang) -> int:
     from headwise.heads.export import as_json
     from headwise.heads.inspection import check_text, inspect
-    from headwise.heads.load import load
+    from headwise.heads.models.load import load
     from headwise.heads.report import report
 
     destination = reporting.Destination(asked.format, asked.output, lang, inputs=(asked.text,))

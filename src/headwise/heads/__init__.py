@@ -3,15 +3,13 @@
 The rooms inside, later ones building on earlier ones:
 
 names        the notation L0H2
-models       models that come inside packages, and how to get one
-load         a model and its tokenizer, from a name, a directory or a hub id
-weights      the attention weights of one block of queries, as the model computes them
+models/      which trained models there are, how to get one, how any is loaded
 metrics/     one published measure of a head, one file
 statistics   sums of metrics that merge
 words        attention between pieces of words as attention between words
 flow         how much of each input token reaches a layer through all below
 similarity   how alike heads are, and groups of heads that agree
-capture      all of that from a running model, whose answers stay the same
+capture/     all of that from a running model, whose answers stay the same
 inspection   a model on one text
 report       an inspection as a document; `export` as JSON
 """

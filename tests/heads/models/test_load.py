@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from headwise.errors import BadFile, MissingExtra
-from headwise.heads import load as load_file
-from headwise.heads.load import load
+from headwise.heads.models import load as load_file
+from headwise.heads.models.load import load
 from headwise.lang import Text
 from tests.heads.tiny import saved
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue
-from headwise.heads import capture as capture_file
-from headwise.heads import recorder as recorder_file
-from headwise.heads.capture import OWN, capture
+from headwise.heads.capture import capture
+from headwise.heads.capture import huggingface as capture_file
+from headwise.heads.capture import recorder as recorder_file
+from headwise.heads.capture.huggingface import OWN
 from headwise.heads.metrics import METRICS
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.verify.budget import accept

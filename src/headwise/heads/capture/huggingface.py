@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue, MissingExtra
+from headwise.heads.capture.recorder import Recorder
+from headwise.heads.capture.weights import Terms
 from headwise.heads.names import Head
-from headwise.heads.recorder import Recorder
-from headwise.heads.weights import Terms
 
 OWN = {"sdpa": "headwise_over_fused", "eager": "headwise_over_plain"}
 """The names we register, by the implementation whose answers they return."""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
+from headwise.heads.capture.weights import Terms
 from headwise.heads.metrics import Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
-from headwise.heads.weights import Terms
 from headwise.nn.huggingface.attention import is_cross
 from headwise.verify.budget import judge
 

