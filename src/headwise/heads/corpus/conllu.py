@@ -1,0 +1,165 @@
+r"""CoNLL-U, the format of Universal Dependencies: every sentence a document with its parse.
+
+The text is the sentence's ``# text =``, or else its words, with a space after each that does not
+say ``SpaceAfter=No``. Words are syntactic ones. A token of several words (``1-2 don't``) is divided
+among them where they are its letters (do, n't); otherwise (French ``du`` for ``de le``) the first
+has all of it, and the others are empty at its end. Empty nodes (``8.1``) are left out.
+
+Source: https://universaldependencies.org/format.html
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from headwise.heads.corpus.document import Document, Parse
+from headwise.heads.corpus.lines import MOST_BYTES, Place, lines
+from headwise.heads.corpus.spans import Spans, check_parse, located
+
+COLUMNS = 10
+TEXT = "# text ="
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
+_RANGE = re.compile(r"([1-9][0-9]{0,5})-([1-9][0-9]{0,5})", re.ASCII)
+_EMPTY = re.compile(r"[0-9]{1,6}\.[1-9][0-9]{0,5}", re.ASCII)
+
+
+@dataclass
+class _Sentence:
+    """What has been read of one.
+
+    Attributes:
+        surface: the tokens as written, and how many words each is.
+        gaps: for each token whether a blank follows.
+    """
+
+    place: Place
+    text: str | None = None
+    forms: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
+    relations: list[str] = field(default_factory=list)
+    surface: list[tuple[str, int]] = field(default_factory=list)
+    gaps: list[bool] = field(default_factory=list)
+    covered: int = 0
+
+
+def read_conllu(file: Path) -> Iterator[Document]:
+    """A document for every sentence, named by its first line.
+
+    Raises:
+        BadFile: if a line cannot be read, has not ten columns, or words, heads or the text do not
+            fit each other.
+    """
+    for filled, block in groupby(lines(file), key=lambda each: bool(each[1].strip())):
+        if filled:
+            yield from _sentence(block)
+
+
+def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[Document]:
+    """The sentence; nothing where the block is nothing but comments."""
+    sentence, size = None, 0
+    for place, line in block:
+        sentence = sentence or _Sentence(place)
+        size += len(line.encode())
+        if size > MOST_BYTES:
+            raise sentence.place.wrong(
+                f"expected at most {MOST_BYTES:,} bytes in a sentence, this one has more; separate "
+                "sentences by blank lines",
+                f"一句最多 {MOST_BYTES:,} 字节，此句更长；请用空行分隔句子",
+            )
+        if line.startswith(TEXT):
+            sentence.text = line.removeprefix(TEXT).strip()
+        elif not line.startswith("#"):
+            _take(sentence, place, line)
+    if sentence is not None and sentence.forms:
+        yield _document(sentence)
+
+
+def _take(sentence: _Sentence, place: Place, line: str) -> None:
+    """One line of a sentence: a word, or a token of several words."""
+    columns = line.split("\t")
+    if len(columns) != COLUMNS:
+        raise place.wrong(
+            f"expected {COLUMNS} columns separated by tabs, got {len(columns)}; give a file in "
+            "CoNLL-U",
+            f"应有 {COLUMNS} 个以制表符分隔的列，收到 {len(columns)} 个；请给出 CoNLL-U 文件",
+        )
+    number, form = columns[:2]
+    gap = "SpaceAfter=No" not in columns[9].split("|")
+    if _EMPTY.fullmatch(number):
+        return
+    whole = _RANGE.fullmatch(number)
+    if whole:
+        first, last = int(whole[1]), int(whole[2])
+        if first != len(sentence.forms) + 1 or last < first or sentence.covered >= first:
+            raise _misnumbered(sentence, place, number)
+        sentence.surface.append((form, last - first + 1))
+        sentence.gaps.append(gap)
+        sentence.covered = last
+        return
+    if not _NUMBER.fullmatch(number) or int(number) != len(sentence.forms) + 1:
+        raise _misnumbered(sentence, place, number)
+    if int(number) > sentence.covered:
+        sentence.surface.append((form, 1))
+        sentence.gaps.append(gap)
+    sentence.forms.append(form)
+    sentence.heads.append(columns[6])
+    sentence.relations.append(columns[7])
+
+
+def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
+    wanted = len(sentence.forms) + 1
+    return place.wrong(
+        f"expected the word {wanted} of the sentence, got {number[:20]!a}; number words from 1",
+        f"应为句中第 {wanted} 个词，收到 {number[:20]!a}；词从 1 起编号",
+    )
+
+
+def _document(sentence: _Sentence) -> Document:
+    place = sentence.place
+    if sentence.covered > len(sentence.forms):
+        raise place.wrong(
+            f"a token reaches to word {sentence.covered}, and the sentence has "
+            f"{len(sentence.forms)}; give all words of each token",
+            f"有词元延伸到第 {sentence.covered} 个词，而句子只有 {len(sentence.forms)} 个词；"
+            "请给出每个词元的所有词",
+        )
+    text = _written(sentence) if sentence.text is None else sentence.text
+    words = _words(sentence, located(place, text, [form for form, _ in sentence.surface]))
+    return Document(str(place), text, words, _parse(sentence))
+
+
+def _written(sentence: _Sentence) -> str:
+    pieces = zip(sentence.surface, sentence.gaps, strict=True)
+    return "".join(form + " " * gap for (form, _), gap in pieces).strip()
+
+
+def _words(sentence: _Sentence, tokens: Spans) -> Spans:
+    """The words' places, from those of the tokens that they are in."""
+    spans: list[tuple[int, int]] = []
+    for (start, stop), (form, count) in zip(tokens, sentence.surface, strict=True):
+        forms = sentence.forms[len(spans) : len(spans) + count]
+        if "".join(forms) == form:
+            for each in forms:
+                spans.append((start, start + len(each)))
+                start += len(each)
+        else:
+            spans += [(start, stop), *[(stop, stop)] * (count - 1)]
+    return tuple(spans)
+
+
+def _parse(sentence: _Sentence) -> Parse | None:
+    """The tree; None where no word says what its head is."""
+    if all(head == "_" for head in sentence.heads):
+        return None
+    for number, head in enumerate(sentence.heads, 1):
+        if head != "0" and not _NUMBER.fullmatch(head):
+            raise sentence.place.wrong(
+                f"word {number} has the head {head[:20]!a}, expected the number of a word, or 0",
+                f"第 {number} 个词的中心词为 {head[:20]!a}，应为词的编号或 0",
+            )
+    parse = Parse(tuple(int(head) - 1 for head in sentence.heads), tuple(sentence.relations))
+    check_parse(sentence.place, len(sentence.forms), parse)
+    return parse
