@@ -1,13 +1,17 @@
 """Sums of metrics for every layer and head. Sums of two texts merge into the sums of both."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from headwise.errors import BadValue
+from headwise.errors import BadFile, BadValue
 from headwise.heads.metrics import METRICS, Metric, Rows, total
 from headwise.heads.names import Head, Layer
+
+MOST_HEADS = 1 << 16
+"""How many heads a layer may have that is read from a file."""
 
 
 @dataclass
@@ -27,11 +31,11 @@ class Sums:
     queries: int
 
     @classmethod
-    def of(cls, rows: Rows) -> "Sums":
+    def of(cls, rows: Rows, metrics: Sequence[Metric] = METRICS) -> "Sums":
         """The sums of one block of queries."""
-        heads = [total(metric, rows) for metric in METRICS]
+        heads = [total(metric, rows) for metric in metrics]
         baseline = rows.uniform
-        uniform = [total(metric, baseline) for metric in METRICS]
+        uniform = [total(metric, baseline) for metric in metrics]
         return cls(
             torch.stack([above for above, _ in heads]).cpu(),
             torch.stack([below for _, below in heads]).cpu(),
@@ -55,19 +59,49 @@ class Sums:
         self.uniform_below += other.uniform_below
         self.queries += other.queries
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything in it by name, each of which adds up on its own."""
+        return {
+            "above": self.above,
+            "below": self.below,
+            "uniform_above": self.uniform_above,
+            "uniform_below": self.uniform_below,
+            "queries": torch.tensor(self.queries),
+        }
+
+
+NAMES = ("above", "below", "uniform_above", "uniform_below", "queries")
+
 
 @dataclass
 class Statistics:
-    """Every metric of every head of a model, over all the text it was shown."""
+    """Every metric of every head of a model, over all the text it was shown.
+
+    Attributes:
+        layers: the sums of each layer.
+        metrics: what is measured, in the order of the sums' rows.
+    """
 
     layers: dict[Layer, Sums] = field(default_factory=dict)
+    metrics: tuple[Metric, ...] = METRICS
 
     def add(self, layer: Layer, rows: Rows) -> None:
         """Take in a block of queries of one layer."""
-        self._take(layer, Sums.of(rows))
+        self._take(layer, Sums.of(rows, self.metrics))
 
     def merge(self, other: "Statistics") -> None:
-        """Take in the statistics of another text through the same model."""
+        """Take in the statistics of another text through the same model.
+
+        Raises:
+            BadValue: if the other has other metrics, or a layer another number of heads.
+        """
+        if self.metrics != other.metrics:
+            raise BadValue(
+                f"statistics: expected the metrics {_named(self.metrics)}, got "
+                f"{_named(other.metrics)}; measure both with the same",
+                f"statistics：应为指标 {_named(self.metrics)}，收到 "
+                f"{_named(other.metrics)}；请用同样的指标测量",
+            )
         for layer, sums in other.layers.items():
             self._take(layer, sums)
 
@@ -83,6 +117,37 @@ class Statistics:
                 sums.queries,
             )
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name, "decoder.L0/above"; the sum of two such is that of both texts.
+
+        `from_tensors` reads them back. Write the names of `metrics` beside them: they are the
+        meaning of the rows.
+        """
+        return {
+            f"{layer}/{name}": tensor
+            for layer, sums in self.layers.items()
+            for name, tensor in sums.tensors().items()
+        }
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], metrics: tuple[Metric, ...] = METRICS
+    ) -> "Statistics":
+        """The statistics that `tensors` wrote; what comes from a file is held to its form.
+
+        Args:
+            tensors: by name; layers in the order of their names' first appearance.
+            metrics: what the rows are.
+
+        Raises:
+            BadFile: if a name, a shape, a dtype or a number is none that `tensors` writes.
+        """
+        parts: dict[Layer, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            layer, _, field_name = name.rpartition("/")
+            parts.setdefault(_layer(layer, name), {})[field_name] = tensor
+        return cls({layer: _sums(layer, each, metrics) for layer, each in parts.items()}, metrics)
+
     def heads(self) -> tuple[Head, ...]:
         """Every head, layer by layer."""
         return tuple(
@@ -93,14 +158,50 @@ class Statistics:
 
     def value(self, metric: Metric, head: Head) -> float:
         """One metric of one head; NaN where no query could show it."""
-        sums, row = self.layers[head.layer], METRICS.index(metric)
+        sums, row = self.layers[head.layer], self.metrics.index(metric)
         return _quotient(sums.above[row, head.number], sums.below[row, head.number])
 
     def uniform(self, metric: Metric, layer: Layer) -> float:
         """The same metric of a head that attends to every allowed key alike."""
-        sums, row = self.layers[layer], METRICS.index(metric)
+        sums, row = self.layers[layer], self.metrics.index(metric)
         return _quotient(sums.uniform_above[row], sums.uniform_below[row])
 
 
 def _quotient(above: Tensor, below: Tensor) -> float:
     return (above / below).item()
+
+
+def _named(metrics: Sequence[Metric]) -> str:
+    return ", ".join(metric.name for metric in metrics)
+
+
+def _layer(written: str, name: str) -> Layer:
+    try:
+        return Head.parse(f"{written}H0").layer
+    except BadValue:
+        raise _unfit(f"{name[:80]!r}") from None
+
+
+def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) -> Sums:
+    """One layer's sums, if the tensors are exactly those and of that form."""
+    if set(parts) != set(NAMES):
+        raise _unfit(f"{layer}: {sorted(parts)[:8]}")
+    above, queries = parts["above"], parts["queries"]
+    heads = above.shape[1] if above.dim() == 2 else 0
+    shapes = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}
+    for name, axes in shapes.items():
+        tensor = parts[name]
+        fits = tensor.shape == (len(metrics), heads)[:axes] and tensor.dtype == torch.float64
+        if not (fits and 0 < heads <= MOST_HEADS and bool(tensor.isfinite().all())):
+            raise _unfit(f"{layer}/{name} {tuple(tensor.shape)} {tensor.dtype}")
+    if queries.shape != () or queries.dtype != torch.int64 or int(queries) < 0:
+        raise _unfit(f"{layer}/queries {tuple(queries.shape)} {queries.dtype}")
+    return Sums(**{name: parts[name].clone() for name in shapes}, queries=int(queries))
+
+
+def _unfit(what: str) -> BadFile:
+    return BadFile(
+        f"statistics: expected the sums that Statistics.tensors() writes, got {what}; measure "
+        "again",
+        f"statistics：应为 Statistics.tensors() 写出的各项之和，收到 {what}；请重新测量",
+    )

@@ -1,0 +1,99 @@
+"""Sums of metrics: they merge, and they are written and read as tensors."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from headwise.errors import BadFile, BadValue
+from headwise.heads.metrics import METRICS, Rows
+from headwise.heads.names import Head, Layer
+from headwise.heads.statistics import Statistics
+
+LOW, CROSS = Layer("", 0), Layer("cross", 3)
+
+
+def block(length: int, seed: int, heads: int = 2) -> Rows:
+    make = torch.Generator().manual_seed(seed)
+    scores = torch.randn(1, heads, length, length, generator=make, dtype=torch.float64)
+    allowed = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
+    return Rows(
+        weights=scores.masked_fill(~allowed, -torch.inf).softmax(-1),
+        allowed=allowed,
+        counts=torch.ones(1, length, dtype=torch.bool),
+        position=torch.arange(length),
+        first=torch.tensor([0]),
+    )
+
+
+def seen(*seeds: int) -> Statistics:
+    found = Statistics()
+    for seed in seeds:
+        for layer in (LOW, CROSS):
+            found.add(layer, block(3 + seed, seed))
+    return found
+
+
+def test_what_is_written_is_read_back() -> None:
+    found = seen(0, 4)
+    again = Statistics.from_tensors(found.tensors())
+    assert list(again.layers) == [LOW, CROSS]
+    for layer, sums in again.layers.items():
+        for name, tensor in sums.tensors().items():
+            assert torch.equal(tensor, found.layers[layer].tensors()[name])
+
+
+def test_tensors_add_up_as_statistics_merge() -> None:
+    one, other, both = seen(1), seen(2), seen(1)
+    both.merge(other)
+    added = {name: tensor + other.tensors()[name] for name, tensor in one.tensors().items()}
+    for name, tensor in both.tensors().items():
+        assert torch.equal(added[name], tensor)
+    assert both.layers[LOW].queries == 4 + 5
+    assert one.layers[LOW].queries == 4, "merging leaves what is merged as it was"
+
+
+def test_other_metrics_do_not_merge() -> None:
+    with pytest.raises(BadValue, match=r"statistics: expected the metrics .*, got entropy; meas"):
+        seen(1).merge(Statistics(metrics=METRICS[:1]))
+
+
+def test_another_number_of_heads_does_not_merge() -> None:
+    found = seen(1)
+    with pytest.raises(BadValue, match="statistics: a layer had 2 heads and now has 3"):
+        found.add(LOW, block(4, 0, heads=3))
+
+
+def test_chosen_metrics_are_measured_alone() -> None:
+    entropy = METRICS[0]
+    few = Statistics(metrics=(entropy,))
+    few.add(LOW, block(5, 1))
+    head = Head(LOW, 1)
+    whole = Statistics()
+    whole.add(LOW, block(5, 1))
+    assert few.value(entropy, head) == whole.value(entropy, head)
+    assert few.uniform(entropy, LOW) == whole.uniform(entropy, LOW)
+    assert few.layers[LOW].above.shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("L0/above", torch.zeros(3, 2, dtype=torch.float64)),
+        ("L0/above", torch.zeros(len(METRICS), 2)),
+        ("L0/above", torch.zeros(len(METRICS), dtype=torch.float64)),
+        ("L0/below", torch.full((len(METRICS), 2), torch.nan, dtype=torch.float64)),
+        ("L0/below", torch.zeros(len(METRICS), 3, dtype=torch.float64)),
+        ("L0/uniform_above", torch.zeros(1, dtype=torch.float64)),
+        ("L0/queries", torch.tensor(-1)),
+        ("L0/queries", torch.tensor([3])),
+        ("L0/queries", torch.tensor(3.0)),
+        ("L0/other", torch.zeros(1)),
+        ("layer0/above", torch.zeros(1)),
+        ("above", torch.zeros(1)),
+        ("L1/above", torch.zeros(len(METRICS), 2, dtype=torch.float64)),
+    ],
+)
+def test_tensors_of_another_form_are_refused(name: str, tensor: Tensor) -> None:
+    written = {**seen(1).tensors(), name: tensor}
+    with pytest.raises(BadFile, match=r"statistics: expected the sums that Statistics.tensors"):
+        Statistics.from_tensors(written)
