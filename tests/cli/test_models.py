@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def put(model: PackagedModel) -> None:
     """The model's files, empty, as if it had been got."""
     place_of(model).mkdir()
-    for name, _ in model.files:
+    for name in model.kept:
         (place_of(model) / name).touch()
 
 
@@ -60,7 +60,9 @@ def test_an_unknown_model_is_one_line(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["models", "get", "gpt5", "--lang", "en"]) == BAD_INPUT
     out, err = capsys.readouterr()
     assert not out
-    assert err == "error: name: unknown 'gpt5'; expected one of 'minilm', 'rxnmapper'\n"
+    assert err == "error: name: unknown 'gpt5'; expected one of " + (
+        ", ".join(repr(model.name) for model in MODELS) + "\n"
+    )
 
 
 @pytest.mark.parametrize("words", [["models"], ["models", "get"], ["models", "burn"]])

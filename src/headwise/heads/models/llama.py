@@ -1,0 +1,141 @@
+"""A Llama in one GGUF file as a directory in Hugging Face's format."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.errors import BadFile, MissingExtra
+from headwise.heads.models.gguf import Gguf, read
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+WHOLE = {"token_embd": "embed_tokens", "output_norm": "norm"}
+"""Names of weights in GGUF and in transformers, within a layer and outside the layers."""
+
+CONTROL = 3
+"""The kind of a token that is no text."""
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+"""What `convert` leaves in the folder."""
+
+
+def convert(folder: Path) -> None:
+    """Put ``config.json``, weights in float32 and the tokenizer in place of the GGUF file.
+
+    Raises:
+        BadFile: if the file cannot be read, or is not a Llama with tied embeddings.
+        MissingExtra: if safetensors or tokenizers is not installed.
+    """
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise MissingExtra.of("safetensors", "inspect") from error
+    [path] = folder.glob("*.gguf")
+    file = read(path)
+    kind = str(file.values.get("general.architecture"))[:40]
+    if kind != "llama" or "output.weight" in file.tensors:
+        raise BadFile(
+            f"model: {path.name}: expected a Llama whose embeddings are its output weights too, "
+            f"got {kind!r}; give the model in Hugging Face's format",
+            f"model：{path.name} 应为输出权重与词嵌入共享的 Llama，收到 {kind!r}；"
+            "请给出 Hugging Face 格式的模型",
+        )
+    config = _config(file.values)
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    _tokenizer(file.values, folder)
+    save_file(_weights(file, config), folder / "model.safetensors", metadata={"format": "pt"})
+    path.unlink()
+
+
+def _config(values: dict[str, Any]) -> dict[str, Any]:
+    def said(key: str) -> Any:
+        return values[f"llama.{key}"]
+
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": said("vocab_size"),
+        "hidden_size": said("embedding_length"),
+        "intermediate_size": said("feed_forward_length"),
+        "num_hidden_layers": said("block_count"),
+        "num_attention_heads": said("attention.head_count"),
+        "num_key_value_heads": said("attention.head_count_kv"),
+        "head_dim": said("rope.dimension_count"),
+        "max_position_embeddings": said("context_length"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": said("rope.freq_base")},
+        "rms_norm_eps": round(said("attention.layer_norm_rms_epsilon"), 9),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "bos_token_id": values["tokenizer.ggml.bos_token_id"],
+        "eos_token_id": values["tokenizer.ggml.eos_token_id"],
+        "pad_token_id": values["tokenizer.ggml.padding_token_id"],
+        "dtype": "float32",
+    }
+
+
+def _weights(file: Gguf, config: dict[str, Any]) -> "dict[str, Tensor]":
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    weights = {f"model.{new}.weight": file.tensors[f"{old}.weight"]() for old, new in WHOLE.items()}
+    for layer in range(config["num_hidden_layers"]):
+        for old, new in LAYER.items():
+            weight = file.tensors[f"blk.{layer}.{old}.weight"]()
+            if old in heads:
+                weight = _halves(weight, heads[old])
+            weights[f"model.layers.{layer}.{new}.weight"] = weight
+    return weights
+
+
+def _halves(weight: "Tensor", heads: int) -> "Tensor":
+    """Rows of each head in the order in which transformers rotates: first halves, then second.
+
+    GGUF keeps the two numbers that are rotated together side by side.
+    """
+    pairs = weight.view(heads, -1, 2, weight.shape[1])
+    return pairs.transpose(1, 2).reshape(weight.shape).contiguous()
+
+
+def _tokenizer(values: dict[str, Any], folder: Path) -> None:
+    """SmolLM2's tokenizer: each digit apart, then GPT-2's pieces of bytes."""
+    try:
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    except ImportError as error:
+        raise MissingExtra.of("tokenizers", "inspect") from error
+    tokens = values["tokenizer.ggml.tokens"]
+    kinds = values["tokenizer.ggml.token_type"]
+    merges = [tuple(merge.split(" ", 1)) for merge in values["tokenizer.ggml.merges"]]
+    made = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    made.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
+    made.add_special_tokens(
+        [AddedToken(token, normalized=False, special=True) for token in control]
+    )
+    made.save(str(folder / "tokenizer.json"))
+    names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": values["llama.context_length"],
+        "chat_template": values.get("tokenizer.chat_template"),
+        "clean_up_tokenization_spaces": False,
+    } | {
+        f"{ours}_token": tokens[values[f"tokenizer.ggml.{its}_token_id"]]
+        for ours, its in names.items()
+    }
+    text = json.dumps(settings, ensure_ascii=False, indent=2)
+    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
