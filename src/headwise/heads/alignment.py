@@ -1,0 +1,145 @@
+"""Whether heads look where somebody says that each query belongs: gold pairs of query and key.
+
+For cross-attention the pairs are words that translate each other, the sound that a word was
+spoken in, the atom that an atom was before the reaction.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadValue
+from headwise.heads.names import Head
+from headwise.heads.tally import Tally
+
+Pairs = Collection[tuple[int, int]]
+"""(query, key), each counted from 0."""
+
+NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted", "sure")
+"""What is summed for each head; the order of the last axis of a tally's tensors."""
+
+
+@dataclass
+class Alignment:
+    """How well heads agree with gold pairs, over all the texts they were held against.
+
+    Attributes:
+        sums: for each head by its name the seven sums of `NAMES`.
+    """
+
+    sums: Tally = field(default_factory=Tally)
+
+    def add(
+        self,
+        weights: Mapping[Head, Tensor],
+        sure: Pairs,
+        *,
+        possible: Pairs = (),
+        queries: Tensor | None = None,
+        keys: Tensor | None = None,
+    ) -> None:
+        """Take in one text.
+
+        Args:
+            weights: of each head (Lq, Lk), 0 where not allowed.
+            sure: the gold pairs.
+            possible: pairs that are no error either; the sure ones are possible anyway.
+            queries: (Lq,), True for the queries that a head aligns; None for those with a pair.
+            keys: (Lk,), True for the keys a query may belong to, such as the atoms among the
+                signs of a formula: the heaviest of them is what the head says.
+
+        Raises:
+            BadValue: if there is no pair, a pair lies outside of the weights, or a mask has
+                another length.
+        """
+        for head, table in weights.items():
+            gold, loose = _marked(sure, table), _marked((*sure, *possible), table)
+            asked = gold.any(-1) if queries is None else _fits(queries, table, 0, "queries")
+            offered = None if keys is None else _fits(keys, table, 1, "keys")
+            self.sums.add(str(head), _counted(table, gold, loose, asked, offered))
+
+    def merge(self, other: "Alignment") -> None:
+        """Take in what was counted elsewhere."""
+        self.sums.merge(other.sums)
+
+    def heads(self) -> tuple[Head, ...]:
+        """Every head that was held against gold pairs."""
+        return tuple(Head.parse(name) for name in self.sums)
+
+    def accuracy(self, head: Head) -> float:
+        """The share of queries with a gold pair whose heaviest key is in one; NaN without any.
+
+        Source: the attention accuracy of Ferrando & Costa-jussà 2021, section 4.
+        """
+        return self._quotient(head, "right", "queries")
+
+    def mean_weight(self, head: Head) -> float:
+        """The mean weight that queries with a gold pair give to their gold keys.
+
+        Source: the attention on the aligned words of Ghader & Monz 2017, section 4.
+        """
+        return self._quotient(head, "weight", "queries")
+
+    def error_rate(self, head: Head) -> float:
+        """AER = 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|), A one key for each query, its heaviest.
+
+        Source: Och & Ney 2003, equation 20; S the sure pairs, P the possible ones, S within P.
+        """
+        row = dict(zip(NAMES, self.sums[str(head)].tolist(), strict=True))
+        below = row["predicted"] + row["sure"]
+        hits = row["sure_hits"] + row["possible_hits"]
+        return 1 - hits / below if below else float("nan")
+
+    def _quotient(self, head: Head, above: str, below: str) -> float:
+        row = self.sums[str(head)]
+        return (row[NAMES.index(above)] / row[NAMES.index(below)]).item()
+
+
+def _marked(pairs: Pairs, table: Tensor) -> Tensor:
+    """(Lq, Lk), True at the pairs."""
+    marked = torch.zeros(table.shape, dtype=torch.bool, device=table.device)
+    inside = all(0 <= i < table.shape[0] and 0 <= j < table.shape[1] for i, j in pairs)
+    if not pairs or not inside:
+        raise BadValue(
+            f"pairs: expected pairs (query, key) below {tuple(table.shape)}, got "
+            f"{sorted(pairs)[:3]} of {len(pairs)}; count both from 0",
+            f"pairs：应为小于 {tuple(table.shape)} 的（查询，键）对，收到 "
+            f"{sorted(pairs)[:3]}，共 {len(pairs)} 对；都从 0 数起",
+        )
+    index = torch.tensor(sorted(pairs), device=table.device)
+    marked[index[:, 0], index[:, 1]] = True
+    return marked
+
+
+def _fits(mask: Tensor, table: Tensor, axis: int, name: str) -> Tensor:
+    if mask.shape != table.shape[axis : axis + 1]:
+        raise BadValue(
+            f"{name}: expected one boolean for each of {table.shape[axis]}, got "
+            f"{tuple(mask.shape)}; give a mask of that length",
+            f"{name}：{table.shape[axis]} 个应各有一个布尔值，收到 {tuple(mask.shape)}；"
+            "请给出该长度的掩码",
+        )
+    return mask.bool()
+
+
+def _counted(
+    table: Tensor, gold: Tensor, loose: Tensor, asked: Tensor, offered: Tensor | None
+) -> Tensor:
+    """The seven sums of one head on one text."""
+    shown = table if offered is None else table.masked_fill(~offered, -1.0)
+    said = shown.argmax(-1, keepdim=True)  # (Lq, 1)
+    judged = gold.any(-1) & asked
+    hits = gold.gather(-1, said)[:, 0] & asked
+    loosely = loose.gather(-1, said)[:, 0] & asked
+    found = (
+        (hits & judged).sum(),
+        (table * gold).sum(-1)[judged].double().sum(),
+        judged.sum(),
+        hits.sum(),
+        loosely.sum(),
+        asked.sum(),
+        gold.sum(),
+    )
+    return torch.stack([each.double() for each in found])
