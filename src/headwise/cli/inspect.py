@@ -86,7 +86,8 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
 
 def _run(asked: Asked, lang: Lang) -> int:
     from headwise.heads.export import as_json
-    from headwise.heads.inspection import check_text, inspect
+    from headwise.heads.inputs import check_text
+    from headwise.heads.inspection import inspect
     from headwise.heads.models.load import load
     from headwise.heads.report import report
 

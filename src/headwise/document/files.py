@@ -10,8 +10,8 @@ from headwise.document.plain import clean
 from headwise.errors import BadFile
 
 
-def write(path: Path, text: str) -> None:
-    """Write text to a file as UTF-8; until all of it is on disk the old file stays as it was.
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8; until all of it is on disk the old file stays as it was.
 
     A link stays a link: the file it leads to is written. A file that was there keeps its mode.
 
@@ -21,7 +21,10 @@ def write(path: Path, text: str) -> None:
     check_place(path)
     name = clean(str(path))
     try:
-        _replace(Path(os.path.realpath(path)), text)
+        _replace(
+            Path(os.path.realpath(path)),
+            content if isinstance(content, bytes) else content.encode("utf-8"),
+        )
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
@@ -94,12 +97,14 @@ def _same(path: Path, other: Path) -> bool:
         return False
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: bytes) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:

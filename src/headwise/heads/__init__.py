@@ -10,6 +10,8 @@ words        attention between pieces of words as attention between words
 flow         how much of each input token reaches a layer through all below
 similarity   how alike heads are, and groups of heads that agree
 capture/     all of that from a running model, whose answers stay the same
+inputs       what a model is given for a text
 inspection   a model on one text
+corpus/      a model on many texts, which can be resumed and shared out
 report       an inspection as a document; `export` as JSON
 """

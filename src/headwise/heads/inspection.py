@@ -2,14 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
-from headwise.errors import BadFile, BadValue
+from headwise.errors import BadValue
 from headwise.heads.capture import capture
+from headwise.heads.inputs import encode, run, separators, tokens
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
@@ -78,21 +77,21 @@ def inspect(
             have more weights together than a report can draw.
         BadFile: if the model does not run on text.
     """
-    inputs, whole = _encode(loaded, text, truncate)
-    separators = _separators(loaded.tokenizer)
-    with capture(loaded.model, separators=separators) as first:
-        _run(loaded, inputs)
+    inputs, whole = encode(loaded, text, truncate=truncate)
+    special = separators(loaded.tokenizer)
+    with capture(loaded.model, separators=special) as first:
+        run(loaded, inputs)
     wanted = _wanted(heads, first.statistics)
     length = inputs["input_ids"].shape[1]
     _drawable(wanted, length)
-    with capture(loaded.model, heads=wanted, separators=separators) as second:
-        _run(loaded, inputs)
+    with capture(loaded.model, heads=wanted, separators=special) as second:
+        run(loaded, inputs)
     read = inputs["input_ids"]
     return Inspection(
         loaded=loaded,
         text=text,
-        tokens=_tokens(loaded.tokenizer, read[0].tolist()),
-        targets=_tokens(loaded.tokenizer, inputs.get("decoder_input_ids", read)[0].tolist()),
+        tokens=tokens(loaded.tokenizer, read[0].tolist()),
+        targets=tokens(loaded.tokenizer, inputs.get("decoder_input_ids", read)[0].tolist()),
         whole=whole,
         statistics=first.statistics,
         maps={
@@ -100,74 +99,6 @@ def inspect(
             for head in wanted
         },
     )
-
-
-def check_text(text: str) -> None:
-    """Refuse a text with nothing in it, which takes no model to see.
-
-    Raises:
-        BadValue: if it is empty or blank.
-    """
-    if not text.strip():
-        raise BadValue(
-            "sentence: expected some text, got an empty one; write it in quotes after the model, "
-            "or give a file with --text",
-            "sentence：应有文本，收到空文本；请在模型名后用引号写出句子，或用 --text 指定文件",
-        )
-
-
-def _encode(loaded: Loaded, text: str, truncate: bool) -> tuple[dict[str, Tensor], int]:
-    """The model's inputs, and how many tokens the whole text has."""
-    check_text(text)
-    ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
-    most = loaded.longest
-    if not ids:
-        raise BadValue(
-            f"sentence: the tokenizer of {clean(loaded.name)} makes no token of it; write in the "
-            "model's language",
-            f"sentence：{clean(loaded.name)} 的分词器没有得到任何词元；请使用该模型的语言",
-        )
-    if len(ids) > most and not truncate:
-        raise BadValue(
-            f"sentence: {len(ids)} tokens, and {clean(loaded.name)} takes at most {most}; shorten "
-            "it, or cut it with --truncate",
-            f"sentence：共 {len(ids)} 个词元，而 {clean(loaded.name)} 最多接受 {most} 个；"
-            "请缩短，或用 --truncate 截断",
-        )
-    encoded = loaded.tokenizer(
-        text, padding=False, truncation=truncate, max_length=most, return_tensors="pt"
-    )
-    inputs = {key: encoded[key] for key in encoded if isinstance(encoded[key], Tensor)}
-    return _with_decoder(loaded.config, inputs), len(ids)
-
-
-def _with_decoder(config: Any, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A decoder that has its own input is given the same text, shifted by its start token."""
-    if not getattr(config, "is_encoder_decoder", False):
-        return inputs
-    ids, start = inputs["input_ids"], getattr(config, "decoder_start_token_id", None)
-    begin = torch.full_like(ids[:, :1], config.pad_token_id or 0 if start is None else start)
-    return {**inputs, "decoder_input_ids": torch.cat((begin, ids[:, :-1]), dim=1)}
-
-
-def _run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
-    try:
-        with torch.no_grad():
-            loaded.model(**inputs)
-    except (TypeError, IndexError, KeyError, RuntimeError, AttributeError) as error:
-        reason = clean(f"{type(error).__name__}: {error}")[:300]
-        raise BadFile(
-            f"model: {clean(loaded.name)} does not run on this text ({reason}); give a model that "
-            "reads text, with its own tokenizer",
-            f"model：{clean(loaded.name)} 无法处理这段文本（{reason}）；"
-            "请给出处理文本的模型及其自带的分词器",
-        ) from error
-
-
-def _separators(tokenizer: Any) -> frozenset[int]:
-    """The ids of special tokens that stand between or around texts; [UNK] and [MASK] are words."""
-    words = {tokenizer.unk_token_id, getattr(tokenizer, "mask_token_id", None)}
-    return frozenset(tokenizer.all_special_ids) - words
 
 
 def _wanted(heads: Collection[Head] | str | None, statistics: Statistics) -> tuple[Head, ...]:
@@ -209,17 +140,3 @@ def _drawable(heads: tuple[Head, ...], length: int) -> None:
             f"heads：{length} 个词元上的 {len(heads)} 个头共有 {cells} 个权重，最多可画 "
             f"{MOST_CELLS} 个；请至多选择 {most} 个头，或缩短文本",
         )
-
-
-def _tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
-    """Each token as a person reads it: pieces of bytes decoded where that gives text."""
-    names = tokenizer.convert_ids_to_tokens(ids)
-    special = set(tokenizer.all_special_ids)
-    shown = []
-    for number, name in zip(ids, names, strict=True):
-        text = name
-        if number not in special and not name.startswith("##"):
-            decoded = tokenizer.decode([number])
-            text = name if "\ufffd" in decoded or not decoded.strip() else decoded
-        shown.append(text)
-    return tuple(shown)

@@ -1,0 +1,134 @@
+"""What a model is given for a text, and running it on that."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile, BadValue
+from headwise.heads.models.load import Loaded
+
+
+def check_text(text: str) -> None:
+    """Refuse a text with nothing in it, which takes no model to see.
+
+    Raises:
+        BadValue: if it is empty or blank.
+    """
+    if not text.strip():
+        raise BadValue(
+            "sentence: expected some text, got an empty one; write it in quotes after the model, "
+            "or give a file with --text",
+            "sentence：应有文本，收到空文本；请在模型名后用引号写出句子，或用 --text 指定文件",
+        )
+
+
+def encode(
+    loaded: Loaded, text: str, *, truncate: bool = False, target: str | None = None
+) -> tuple[dict[str, Tensor], int]:
+    """The model's inputs for a text, and how many tokens the whole text has.
+
+    Args:
+        loaded: the model and its tokenizer.
+        text: what it reads.
+        truncate: cut what is longer than the model takes, instead of refusing it.
+        target: what an encoder-decoder's decoder reads, one token behind; None means the text.
+
+    Raises:
+        BadValue: if the text is empty, has no token, or is too long.
+    """
+    check_text(text)
+    inputs, whole = _encode(loaded, text, truncate)
+    if not getattr(loaded.config, "is_encoder_decoder", False):
+        return inputs, whole
+    read = inputs if target is None else _encode(loaded, target, truncate)[0]
+    return {**inputs, "decoder_input_ids": _behind(loaded.config, read["input_ids"])}, whole
+
+
+def length(loaded: Loaded, text: str) -> int:
+    """How many tokens a text has, as `encode` counts them.
+
+    Raises:
+        BadValue: if it has none.
+    """
+    ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
+    if not ids:
+        raise BadValue(
+            f"sentence: the tokenizer of {clean(loaded.name)} makes no token of it; write in the "
+            "model's language",
+            f"sentence：{clean(loaded.name)} 的分词器没有得到任何词元；请使用该模型的语言",
+        )
+    return len(ids)
+
+
+def check_length(loaded: Loaded, count: int) -> None:
+    """Refuse more tokens than the model takes.
+
+    Raises:
+        BadValue: if they are.
+    """
+    if count > loaded.longest:
+        name, most = clean(loaded.name), loaded.longest
+        raise BadValue(
+            f"sentence: {count} tokens, and {name} takes at most {most}; shorten it, or cut it "
+            "with --truncate",
+            f"sentence：共 {count} 个词元，而 {name} 最多接受 {most} 个；请缩短，"
+            "或用 --truncate 截断",
+        )
+
+
+def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
+    """Run the model; what it answers is of no interest here.
+
+    Raises:
+        BadFile: if it does not run on them.
+    """
+    try:
+        with torch.no_grad():
+            loaded.model(**inputs)
+    except (TypeError, IndexError, KeyError, RuntimeError, AttributeError) as error:
+        reason = clean(f"{type(error).__name__}: {error}")[:300]
+        raise BadFile(
+            f"model: {clean(loaded.name)} does not run on this text ({reason}); give a model that "
+            "reads text, with its own tokenizer",
+            f"model：{clean(loaded.name)} 无法处理这段文本（{reason}）；"
+            "请给出处理文本的模型及其自带的分词器",
+        ) from error
+
+
+def separators(tokenizer: Any) -> frozenset[int]:
+    """The ids of special tokens that stand between or around texts; [UNK] and [MASK] are words."""
+    words = {tokenizer.unk_token_id, getattr(tokenizer, "mask_token_id", None)}
+    return frozenset(tokenizer.all_special_ids) - words
+
+
+def tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
+    """Each token as a person reads it: pieces of bytes decoded where that gives text."""
+    names = tokenizer.convert_ids_to_tokens(ids)
+    special = set(tokenizer.all_special_ids)
+    shown = []
+    for number, name in zip(ids, names, strict=True):
+        text = name
+        if number not in special and not name.startswith("##"):
+            decoded = tokenizer.decode([number])
+            text = name if "\ufffd" in decoded or not decoded.strip() else decoded
+        shown.append(text)
+    return tuple(shown)
+
+
+def _encode(loaded: Loaded, text: str, truncate: bool) -> tuple[dict[str, Tensor], int]:
+    whole = length(loaded, text)
+    if not truncate:
+        check_length(loaded, whole)
+    encoded = loaded.tokenizer(
+        text, padding=False, truncation=truncate, max_length=loaded.longest, return_tensors="pt"
+    )
+    return {key: encoded[key] for key in encoded if isinstance(encoded[key], Tensor)}, whole
+
+
+def _behind(config: Any, ids: Tensor) -> Tensor:
+    """The tokens shifted by the decoder's start token."""
+    start = getattr(config, "decoder_start_token_id", None)
+    begin = torch.full_like(ids[:, :1], config.pad_token_id or 0 if start is None else start)
+    return torch.cat((begin, ids[:, :-1]), dim=1)
