@@ -40,7 +40,7 @@ def _whole(seen: Inspection) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "headwise": headwise.__version__,
-        "model": facts_of(seen),
+        "model": facts_of(seen.loaded, seen.statistics),
         "text": seen.text,
         "tokens": seen.tokens,
         "targets": seen.targets,

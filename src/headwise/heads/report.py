@@ -32,7 +32,7 @@ def report(seen: Inspection) -> Document:
 
 
 def _model(seen: Inspection) -> tuple[Block, ...]:
-    facts = facts_of(seen)
+    facts = facts_of(seen.loaded, seen.statistics)
     names = {
         "class": Text("class", "类"),
         "type": Text("architecture", "结构"),

@@ -41,6 +41,19 @@ class Corpus:
     def __iter__(self) -> Iterator[Document]:
         return reader(self.file, paragraphs=self.paragraphs)(self.file)
 
+    def check_unchanged(self) -> None:
+        """Whether the file is still what was looked through.
+
+        Raises:
+            BadFile: if it is not.
+        """
+        if _hash(self.file) != self.sha256:
+            raise BadFile(
+                f"corpus: {clean(str(self.file))} was changed while it was read; run again, and "
+                "leave it as it is until the end",
+                f"corpus：{clean(str(self.file))} 在读取期间被修改；请重新运行，结束前不要改动它",
+            )
+
 
 def reader(file: Path, *, paragraphs: bool = False) -> Reader:
     """What reads a file of that name.
@@ -83,5 +96,9 @@ def look_through(
             f"corpus: {clean(str(file))} has no document; give a file with some text",
             f"corpus：{clean(str(file))} 中没有文档；请给出含有文本的文件",
         )
+    return Corpus(file, paragraphs, count, _hash(file))
+
+
+def _hash(file: Path) -> str:
     with file.open("rb") as stream:
-        return Corpus(file, paragraphs, count, hashlib.file_digest(stream, "sha256").hexdigest())
+        return hashlib.file_digest(stream, "sha256").hexdigest()

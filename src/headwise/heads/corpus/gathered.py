@@ -1,0 +1,123 @@
+"""What a corpus run has added up so far, in two halves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadFile
+from headwise.heads.alignment import Alignment
+from headwise.heads.statistics import Statistics
+from headwise.heads.tally import Tally
+
+COUNTS = ("documents", "tokens", "cut")
+"""How many documents and tokens were measured, and how many documents were cut."""
+
+
+@dataclass
+class Half:
+    """Sums over every second document.
+
+    Attributes:
+        counts: the numbers named in `COUNTS`.
+        statistics: every metric of every head.
+        alignment: heads against gold pairs, over the documents that have some.
+    """
+
+    counts: Tally = field(default_factory=Tally)
+    statistics: Statistics = field(default_factory=Statistics)
+    alignment: Alignment = field(default_factory=Alignment)
+
+    def count(self, *, tokens: int, cut: bool) -> None:
+        """Count one document."""
+        for name, number in zip(COUNTS, (1, tokens, int(cut)), strict=True):
+            self.counts.add(name, torch.tensor(number))
+
+    def merge(self, other: "Half") -> None:
+        """Take in the sums of other documents."""
+        self.counts.merge(other.counts)
+        self.statistics.merge(other.statistics)
+        self.alignment.merge(other.alignment)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name, each of which adds up on its own."""
+        parts = (
+            ("counts", self.counts.tensors()),
+            ("statistics", self.statistics.tensors()),
+            ("alignment", self.alignment.sums.tensors()),
+        )
+        return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":
+        """The half that `tensors` wrote.
+
+        Raises:
+            BadFile: if it is none.
+        """
+        parts = _split(tensors, ("counts", "statistics", "alignment"))
+        counts = Tally.from_tensors(parts["counts"])
+        if any(name not in COUNTS or counts[name].dim() for name in counts):
+            raise _unknown(next(iter(parts["counts"])))
+        alignment = Tally.from_tensors(parts["alignment"])
+        return cls(counts, Statistics.from_tensors(parts["statistics"]), Alignment(alignment))
+
+    def number(self, name: str) -> int:
+        """One of the counts."""
+        return int(self.counts[name]) if name in self.counts else 0
+
+
+@dataclass
+class Gathered:
+    """Everything that was added up: the documents with even numbers, and those with odd ones.
+
+    What one half suggests can be tested on the other.
+    """
+
+    first: Half = field(default_factory=Half)
+    second: Half = field(default_factory=Half)
+
+    def half(self, number: int) -> Half:
+        """The half that the document of that number, counted from 0, belongs to."""
+        return self.second if number % 2 else self.first
+
+    def whole(self) -> Half:
+        """Both halves together."""
+        both = Half()
+        both.merge(self.first)
+        both.merge(self.second)
+        return both
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name, each of which adds up on its own."""
+        parts = (("first", self.first.tensors()), ("second", self.second.tensors()))
+        return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Gathered":
+        """What `tensors` wrote.
+
+        Raises:
+            BadFile: if it is something else.
+        """
+        parts = _split(tensors, ("first", "second"))
+        return cls(Half.from_tensors(parts["first"]), Half.from_tensors(parts["second"]))
+
+
+def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of each part, under their names in it."""
+    parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition("/")
+        if part not in parts:
+            raise _unknown(name)
+        parts[part][rest] = tensor
+    return parts
+
+
+def _unknown(name: str) -> BadFile:
+    return BadFile(
+        f"run: expected sums that a corpus run adds up, got {name[:80]!a}; run it again",
+        f"run：应为语料统计得到的和，收到 {name[:80]!a}；请重新运行",
+    )

@@ -1,0 +1,84 @@
+"""What makes two runs the same run: only then may one go on where the other stopped."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import headwise
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.corpus.reading import Corpus
+from headwise.heads.metrics import METRICS
+from headwise.heads.models.load import Loaded
+from headwise.lang import LANGS, Text
+
+PARTS = {
+    "headwise": Text("the version of headwise", "headwise 版本"),
+    "torch": Text("the version of torch", "torch 版本"),
+    "model": Text("the model", "模型"),
+    "tokenizer": Text("the tokenizer", "分词器"),
+    "corpus": Text("the corpus", "语料"),
+    "paragraphs": Text("--paragraphs", "--paragraphs"),
+    "truncate": Text("--truncate", "--truncate"),
+    "metrics": Text("the metrics", "指标"),
+    "processes": Text("the number of processes", "进程数"),
+}
+"""What has to be the same, and what a person calls it."""
+
+
+def identity(loaded: Loaded, corpus: Corpus, *, truncate: bool, processes: int) -> dict[str, Any]:
+    """Everything that a run's numbers depend on."""
+    return {
+        "headwise": headwise.__version__,
+        "torch": str(torch.__version__),
+        "model": _of_model(loaded),
+        "tokenizer": _of_tokenizer(loaded.tokenizer),
+        "corpus": corpus.sha256,
+        "paragraphs": corpus.paragraphs,
+        "truncate": truncate,
+        "metrics": [metric.name for metric in METRICS],
+        "processes": processes,
+    }
+
+
+def check_same(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Refuse to go on with another run.
+
+    Args:
+        folder: where the other was found.
+        wanted: the identity of the run asked for.
+        found: that of the one in the folder.
+
+    Raises:
+        BadFile: if they differ.
+    """
+    other = [name for key, name in PARTS.items() if wanted.get(key) != found.get(key)]
+    if other:
+        name = clean(str(folder))
+        en, zh = (", ".join(each.to(lang) for each in other) for lang in LANGS)
+        raise BadFile(
+            f"save: {name} holds another run, which differs in {en}; choose another folder, or "
+            "give the same again",
+            f"save：{name} 中是另一次运行，不同之处：{zh}；请换一个文件夹，或给出同样的参数",
+        )
+
+
+def _of_model(loaded: Loaded) -> str:
+    """A hash of every weight and of the configuration without its paths."""
+    found = hashlib.sha256()
+    config = {k: v for k, v in loaded.config.to_dict().items() if not k.startswith("_")}
+    found.update(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, weight in loaded.model.state_dict().items():
+        found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        found.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _of_tokenizer(tokenizer: Any) -> str:
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    text = json.dumps(tokenizer.get_vocab(), sort_keys=True) if fast is None else fast.to_str()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

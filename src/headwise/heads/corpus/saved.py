@@ -1,0 +1,154 @@
+"""A finished run in a folder: it opens again without the model and without the corpus.
+
+    run.json           what was run, for people and programs
+    run.safetensors    the sums
+
+The JSON is written last and names the hash of the other, so that the two always belong together.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import headwise
+from headwise.document.files import write
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.corpus.gathered import Gathered
+from headwise.heads.corpus.store import read_tensors, write_tensors
+from headwise.heads.metrics import METRICS
+
+SCHEMA = "headwise.run/1"
+JSON, TENSORS = "run.json", "run.safetensors"
+
+MOST_BYTES = 1 << 20
+"""The largest run.json that is read."""
+
+PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
+    (
+        "model",
+        (
+            ("name", str), ("source", str), ("class", str), ("type", str),
+            ("parameters", int), ("layers", int), ("heads", int),
+        ),
+    ),
+    (
+        "corpus",
+        (
+            ("file", str), ("sha256", str), ("documents", int), ("paragraphs", bool),
+            ("truncate", bool),
+        ),
+    ),
+    ("tensors", (("file", str), ("sha256", str))),
+    ("identity", ()),
+)  # fmt: skip
+"""What run.json has to hold, and of what type."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a corpus run found.
+
+    Attributes:
+        model: name, source, class, type, parameters, layers, heads.
+        corpus: file, sha256, documents, paragraphs, truncate.
+        gathered: the sums.
+        identity: what the numbers depend on; see `identity`.
+    """
+
+    model: Mapping[str, str | int]
+    corpus: Mapping[str, str | int | bool]
+    gathered: Gathered
+    identity: Mapping[str, Any]
+
+
+def save(run: Run, folder: Path) -> None:
+    """Write a run into a folder that is there.
+
+    Raises:
+        BadFile: if it cannot be written.
+    """
+    write_tensors(folder / TENSORS, run.gathered.tensors(), {"schema": SCHEMA})
+    said = {
+        "schema": SCHEMA,
+        "headwise": headwise.__version__,
+        "model": dict(run.model),
+        "corpus": dict(run.corpus),
+        "metrics": [metric.name for metric in METRICS],
+        "identity": dict(run.identity),
+        "tensors": {"file": TENSORS, "sha256": _hash(folder / TENSORS)},
+    }
+    write(folder / JSON, json.dumps(said, indent=1) + "\n")
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder holds a finished run."""
+    return (folder / JSON).is_file()
+
+
+def open_run(folder: Path) -> Run:
+    """The run that a folder holds. It comes from outside, and nothing in it is taken on trust.
+
+    Raises:
+        BadFile: if there is none, a file is damaged or too large, the two files do not belong
+            together, or it was measured by another version's metrics.
+    """
+    said = _read(folder / JSON)
+    _check(folder, said)
+    tensors, header = read_tensors(folder / TENSORS)
+    if header.get("schema") != SCHEMA or said["tensors"]["sha256"] != _hash(folder / TENSORS):
+        raise _wrong(
+            folder,
+            f"{TENSORS} is not the one that {JSON} was written with; copy both files",
+            f"{TENSORS} 与 {JSON} 不是同时写出的；请同时复制两个文件",
+        )
+    return Run(said["model"], said["corpus"], Gathered.from_tensors(tensors), said["identity"])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
+            raise _wrong(file.parent, f"{JSON} is too large", f"{JSON} 过大")
+        said = json.loads(file.read_bytes())
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise _wrong(file.parent, f"{JSON}: {reason}", f"{JSON}：{reason}") from error
+    except (ValueError, RecursionError) as error:
+        raise _wrong(file.parent, f"{JSON} is damaged", f"{JSON} 已损坏") from error
+    if not isinstance(said, dict) or said.get("schema") != SCHEMA:
+        raise _wrong(
+            file.parent, f"{JSON} is not of layout {SCHEMA}", f"{JSON} 的布局不是 {SCHEMA}"
+        )
+    return said
+
+
+def _check(folder: Path, said: dict[str, Any]) -> None:
+    """Hold every entry against the type it has to have."""
+    for part, entries in PARTS:
+        found = said.get(part)
+        fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
+        if not fits:
+            raise _wrong(folder, f"{part} of {JSON} lacks an entry", f"{JSON} 的 {part} 缺少条目")
+    names = [metric.name for metric in METRICS]
+    if said.get("metrics") != names:
+        raise _wrong(
+            folder,
+            "it was measured with other metrics than this version of headwise has; run it again",
+            "其指标与此版本的 headwise 不同；请重新运行",
+        )
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _wrong(folder: Path, en: str, zh: str) -> BadFile:
+    name = clean(str(folder))
+    return BadFile(
+        f"open: expected a folder that --save has written, got {name}: {en}",
+        f"open：应为 --save 写出的文件夹，收到 {name}：{zh}",
+    )

@@ -1,0 +1,121 @@
+"""From a model and a file to a finished run: looked through, measured, merged, saved."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.corpus.identity import check_same
+from headwise.heads.corpus.measuring import Measurer
+from headwise.heads.corpus.reading import look_through
+from headwise.heads.corpus.running import EVERY, Job, Progress, run
+from headwise.heads.corpus.saved import Run, is_saved, open_run, save
+from headwise.heads.corpus.sharing import ALONE, Share
+from headwise.heads.facts import facts_of
+from headwise.heads.models.load import Loaded
+from headwise.lang import Text
+
+Tell = Callable[[Text], None]
+"""Told what is being done."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a corpus is to be measured.
+
+    Attributes:
+        folder: where sums are kept while it runs, and the run when it is done; None for nowhere.
+        paragraphs: read a plain text by paragraphs in place of lines.
+        truncate: cut documents that are longer than the model takes.
+        every: seconds between two writings of what has been added up.
+        share: which documents are this process's.
+    """
+
+    folder: Path | None = None
+    paragraphs: bool = False
+    truncate: bool = False
+    every: float = EVERY
+    share: Share = ALONE
+
+
+def measure_corpus(
+    loaded: Loaded,
+    file: Path,
+    options: Options,
+    *,
+    tell: Tell | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """What every head of a model does on a corpus.
+
+    A folder is gone on with: where an earlier run with the same model, corpus and options was
+    interrupted, this one continues; where it was finished, it is opened.
+
+    Raises:
+        BadFile: if a document cannot be read, the folder cannot be made or holds another run, or
+            a file in it is damaged.
+    """
+    say = tell or _silent
+    say(Text("looking through the corpus", "正在检查语料"))
+    measurer = Measurer(loaded, options.truncate)
+    corpus = look_through(file, paragraphs=options.paragraphs, check=measurer.check)
+    _make(options.folder)
+    job = Job(measurer, corpus, options.folder, options.share, options.every)
+    same = job.identity()
+    if options.folder is not None and is_saved(options.folder):
+        found = open_run(options.folder)
+        check_same(options.folder, same, found.identity)
+        _forget(job)
+        say(Text("this run is finished; it is opened", "此次运行已完成，直接打开"))
+        return found
+    gathered = options.share.merged(run(job, progress))
+    done = Run(
+        model=facts_of(loaded, gathered.whole().statistics),
+        corpus={
+            "file": file.name,
+            "sha256": corpus.sha256,
+            "documents": corpus.documents,
+            "paragraphs": corpus.paragraphs,
+            "truncate": options.truncate,
+        },
+        gathered=gathered,
+        identity=same,
+    )
+    _finish(done, job)
+    return done
+
+
+def _finish(done: Run, job: Job) -> None:
+    """The first process writes the run; the parts are taken away once it is on disk."""
+    if job.folder is None or job.part is None:
+        return
+    if job.share.rank == 0:
+        save(done, job.folder)
+    job.share.wait()
+    _forget(job)
+
+
+def _forget(job: Job) -> None:
+    """Take away what this process kept on its way."""
+    if job.part is not None:
+        with suppress(OSError):
+            job.part.unlink()
+
+
+def _make(folder: Path | None) -> None:
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        name, reason = clean(str(folder)), error.strerror or type(error).__name__
+        raise BadFile(
+            f"save: cannot make the folder {name}: {reason}; choose another place",
+            f"save：无法建立文件夹 {name}：{reason}；请换一个位置",
+        ) from error
+
+
+def _silent(text: Text) -> None:
+    del text
