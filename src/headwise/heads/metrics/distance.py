@@ -1,18 +1,13 @@
 """How far a head looks."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    mass = rows.weights.sum(-1)
     if rows.position is None:
-        return torch.zeros_like(mass), torch.zeros_like(mass)
-    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
-    apart = (rows.position[:, None] - keys).abs().to(rows.weights.dtype)  # (R, Lk)
-    return (rows.weights * apart).sum(-1), mass
+        return rows.nothing
+    return rows.distances[0], rows.mass
 
 
 DISTANCE = Metric(

@@ -1,13 +1,13 @@
 """How many keys a head attends to, as if it shared its attention equally among them."""
 
 from headwise.heads.metrics.base import Metric, Rows, Sums
-from headwise.heads.metrics.entropy import chooses, row_entropy
+from headwise.heads.metrics.entropy import chooses
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
     counted = chooses(rows)
-    return row_entropy(rows).exp() * counted, counted
+    return rows.entropy.exp() * counted, counted
 
 
 EFFECTIVE_KEYS = Metric(

@@ -1,34 +1,19 @@
 """How widely a head spreads its attention."""
 
-import torch
 from torch import Tensor
 
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
-def row_entropy(rows: Rows) -> Tensor:
-    """-Σ_j A log A of each row in nats, (B, H, R), where 0 log 0 is 0.
-
-    Example:
-        >>> weights = torch.tensor([[[[0.5, 0.5, 0.0]]]])
-        >>> here = torch.ones(1, 1, dtype=torch.bool)
-        >>> rows = Rows(weights, weights > 0, here, None, torch.tensor([0]))
-        >>> row_entropy(rows).item() == torch.tensor(2.0).log().item()
-        True
-    """
-    terms: Tensor = torch.special.xlogy(rows.weights, rows.weights)
-    return -terms.sum(-1)
-
-
 def chooses(rows: Rows) -> Tensor:
     """Queries that may attend to at least two keys: the only ones whose entropy says anything."""
-    return rows.queries() & (rows.allowed.sum(-1) > 1)
+    return rows.queries() & (rows.choices > 1)
 
 
 def _sums(rows: Rows) -> Sums:
     counted = chooses(rows)
-    return row_entropy(rows) * counted, counted
+    return rows.entropy * counted, counted
 
 
 ENTROPY = Metric(

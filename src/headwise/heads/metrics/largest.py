@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    return rows.weights.amax(-1), rows.queries()
+    return rows.most[0], rows.queries()
 
 
 LARGEST = Metric(

@@ -1,19 +1,11 @@
 """How much a head looks at special tokens that are not the first."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.separators is None:
-        return rows.nothing
-    keys = torch.arange(rows.weights.shape[-1], device=rows.weights.device)
-    special = rows.separators & (keys != rows.first[:, None])  # (B, Lk)
-    special = special[:, None, None]
-    possible = (rows.allowed & special).any(-1) & rows.queries()
-    return (rows.weights * special).sum(-1) * possible, possible
+    return rows.on("separators")
 
 
 SEPARATORS = Metric(

@@ -1,0 +1,263 @@
+"""Attention weights of a block of queries, with what several metrics need of them computed once.
+
+At thousands of keys a pass over all weights is what a metric costs, so they share their passes: one
+product with a few columns gives every sum over a set of keys and every moment of distance, one
+maximum the confidence and where it lies, one logarithm every entropy.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+NEAR = 16
+"""How many tokens to each side of a query are looked up one by one."""
+
+Sums = tuple[Tensor, Tensor]
+"""What is summed over queries, and what it is divided by: each broadcasts to (B, H, R)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Attention weights of a block of queries: what a metric is given. R is the block's length.
+
+    Attributes:
+        weights: (B, H, R, Lk), 0 where not allowed; rows sum to 1, or less beside a learned sink.
+        allowed: (B, H or 1, R, Lk), True where a query may attend.
+        counts: (B, R), True for the queries that count: real ones, no padding.
+        position: (R,), where each query stands among the keys; None where queries and keys are
+            different texts (cross-attention) and distance has no meaning.
+        first: (B,), the first real key.
+        separators: (B, Lk), True on special tokens such as [SEP]; None where unknown.
+        tokens: (B, Lk), the numbers of the keys' tokens; None where unknown.
+        punctuation: (B, Lk), True on punctuation; None where unknown.
+    """
+
+    weights: Float[Tensor, "b h r lk"]
+    allowed: Bool[Tensor, "b #h r lk"]
+    counts: Bool[Tensor, "b r"]
+    position: Int[Tensor, " r"] | None
+    first: Int[Tensor, " b"]
+    separators: Bool[Tensor, "b lk"] | None = None
+    tokens: Int[Tensor, "b lk"] | None = None
+    punctuation: Bool[Tensor, "b lk"] | None = None
+
+    @property
+    def uniform(self) -> "Rows":
+        """The same rows of a head that attends to every allowed key alike: the baseline, H = 1."""
+        allowed = self.allowed
+        if allowed.shape[1] > 1:
+            allowed = allowed.any(1, keepdim=True)  # (B, 1, R, Lk)
+        share = allowed.to(self.weights.dtype)
+        share /= share.sum(-1, keepdim=True).clamp(min=1)
+        return replace(self, weights=share, allowed=allowed)
+
+    @cached_property
+    def choices(self) -> Int[Tensor, "b #h r"]:
+        """How many keys each query may attend to."""
+        return self.allowed.sum(-1)
+
+    def queries(self) -> Bool[Tensor, "b #h r"]:
+        """The queries that count and see a key: (B, H or 1, R)."""
+        return self.counts[:, None] & (self.choices > 0)
+
+    @property
+    def nothing(self) -> Sums:
+        """What a metric gives that none of these queries can show."""
+        return torch.zeros_like(self.weights[..., 0]), torch.zeros_like(self.queries())
+
+    @cached_property
+    def places(self) -> Int[Tensor, " lk"]:
+        """The keys' numbers."""
+        return torch.arange(self.weights.shape[-1], device=self.weights.device)
+
+    @cached_property
+    def mass(self) -> Float[Tensor, "b h r"]:
+        """What each query gives to all keys: 1, or less beside a learned sink."""
+        return self.weights.sum(-1)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "b h r"]:
+        """-Σ_j A log A of each row in nats, where 0 log 0 is 0.
+
+        Example:
+            >>> weights = torch.tensor([[[[0.5, 0.5, 0.0]]]])
+            >>> here = torch.ones(1, 1, dtype=torch.bool)
+            >>> rows = Rows(weights, weights > 0, here, None, torch.tensor([0]))
+            >>> rows.entropy.item() == torch.tensor(2.0).log().item()
+            True
+        """
+        least = torch.finfo(self.weights.dtype).tiny  # the logarithm of 0 times 0 is NaN
+        logs = self.weights.clamp(min=least).log_()
+        found: Tensor = torch.einsum("bhrk,bhrk->bhr", self.weights, logs)
+        return -found
+
+    @cached_property
+    def most(self) -> tuple[Float[Tensor, "b h r"], Int[Tensor, "b h r"]]:
+        """The largest weight of each row, and the key it lies on."""
+        values, keys = self.weights.max(-1)
+        return values, keys
+
+    @cached_property
+    def near(self) -> tuple[Float[Tensor, "b h r n"], Bool[Tensor, "b #h r n"]]:
+        """Weights at -NEAR to +NEAR tokens from each query, and whether each is allowed.
+
+        With no positions there are none: the last axis has length 0.
+        """
+        if self.position is None:
+            return self.weights[..., :0], self.allowed[..., :0]
+        reach = torch.arange(-NEAR, NEAR + 1, device=self.weights.device)
+        key = self.position[:, None] + reach  # (R, 2 NEAR + 1)
+        inside = (key >= 0) & (key < self.weights.shape[-1])
+        index = key.where(inside, 0)
+        found = self.weights.gather(-1, index.expand(*self.weights.shape[:2], -1, -1))
+        allowed = self.allowed.gather(-1, index.expand(*self.allowed.shape[:2], -1, -1)) & inside
+        return found * allowed, allowed
+
+    @cached_property
+    def plain(self) -> Bool[Tensor, "b lk"]:
+        """Keys that are words of the text: neither the first token nor special."""
+        first = self.places == self.first[:, None]
+        return ~first if self.separators is None else ~(first | self.separators)
+
+    @cached_property
+    def _columns(self) -> dict[str, Tensor]:
+        """What weights are summed by, each (B, Lk): sets of keys, and keys' distances."""
+        batch = self.weights.shape[0]
+        found = {"plain": self.plain}
+        if self.separators is not None:
+            found["separators"] = self.separators & (self.places != self.first[:, None])
+        if self.punctuation is not None:
+            found["punctuation"] = self.punctuation
+        if self.position is not None:
+            start, stop = self._span
+            behind, ahead = start - self.places, self.places - (stop - 1)
+            for name, apart in (("behind", behind), ("ahead", ahead)):
+                away = apart.clamp(min=0)
+                found[name] = (away > 0).expand(batch, -1)
+                found[f"{name} distance"] = away.expand(batch, -1)
+                found[f"{name} square"] = away.square().expand(batch, -1)
+        return {name: column.to(self.weights.dtype) for name, column in found.items()}
+
+    @cached_property
+    def _sums(self) -> dict[str, Tensor]:
+        """The sum of each row by each column, (B, H, R), in one pass over the weights."""
+        columns = torch.stack(list(self._columns.values()), -1)  # (B, Lk, m)
+        found = _onto(self.weights, columns).unbind(-1)
+        return dict(zip(self._columns, found, strict=True))
+
+    @cached_property
+    def _span(self) -> tuple[int, int]:
+        """The keys from the first query's own to after the last's; all where they do not follow."""
+        place, length = self.position, self.weights.shape[-1]
+        if place is None or not len(place) or not bool((place.diff() == 1).all()):
+            return 0, length
+        start, stop = int(place[0]), int(place[-1]) + 1
+        return (start, stop) if start >= 0 and stop <= length else (0, length)
+
+    @cached_property
+    def distances(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ_j A |i - j|, Σ_j A (j - i) and Σ_j A (i - j)² of each row, (B, H, R) each.
+
+        Keys before the block lie (i - start) + (start - j) away, so that sums over them need no
+        distance of their own for each pair; keys beside its queries are measured one by one.
+        """
+        if self.position is None:
+            return (torch.zeros_like(self.weights[..., 0]),) * 3
+        (start, stop), dtype = self._span, self.weights.dtype
+        beside = self.weights[..., start:stop]
+        apart = (self.places[start:stop] - self.position[:, None]).to(dtype)  # (R, n)
+        away, signed, square = (
+            torch.einsum("bhrk,rk->bhr", beside, each)
+            for each in (apart.abs(), apart, apart.square())
+        )
+        sides = (("behind", self.position - start, -1), ("ahead", stop - 1 - self.position, 1))
+        for name, extra, sign in sides:
+            mass, far = self._sums[name], self._sums[f"{name} distance"]
+            squares = self._sums[f"{name} square"]
+            offset = extra.to(dtype)
+            further = far + mass * offset
+            away = away + further
+            signed = signed + sign * further
+            square = square + squares + 2 * offset * far + offset.square() * mass
+        return away, signed, square
+
+    def on(self, name: str) -> Sums:
+        """For each query the weight on a named set of keys, and whether it may attend to one.
+
+        Args:
+            name: "plain", "separators" (after the first token) or "punctuation".
+        """
+        if name not in self._columns:
+            return self.nothing
+        keys = self._columns[name].bool()[:, None, None]
+        offered = (self.allowed & keys).any(-1) & self.queries()
+        return self._sums[name] * offered, offered
+
+    @cached_property
+    def _same(self) -> tuple[Tensor, Tensor]:
+        """Every pair of a query (its number in B·R) and another place of its token (in B·Lk)."""
+        empty = self.places[:0]
+        if self.tokens is None or self.position is None:
+            return empty, empty
+        batch, length = self.tokens.shape
+        text = torch.arange(batch, device=empty.device)[:, None]
+        several = self.tokens.long() + text * (self.tokens.max().long() + 1)  # apart by text
+        ordered, order = several.flatten().sort(stable=True)
+        wanted = several[:, self.position].flatten()  # (B·R,)
+        begin = torch.searchsorted(ordered, wanted)
+        many = torch.searchsorted(ordered, wanted, right=True) - begin
+        query = torch.arange(len(wanted), device=empty.device).repeat_interleave(many)
+        within = torch.arange(len(query), device=empty.device)
+        within = within - (many.cumsum(0) - many).repeat_interleave(many)
+        key = order[begin[query] + within]
+        own = (text * length + self.position).flatten()
+        other = key != own[query]
+        return query[other], key[other]
+
+    def after_same(self, by: int) -> Sums:
+        """For each query the weight on the keys ``by`` places after other occurrences of its token.
+
+        The first is (B, H, R), the second whether the query counts and has such a key; nothing
+        where tokens are unknown, or queries and keys are different texts.
+        """
+        weight, seen = self.pattern(by)
+        counted = (seen > 0) & self.queries()
+        return weight * counted, counted
+
+    def pattern(self, by: int) -> tuple[Tensor, Tensor]:
+        """The same weights, and how many such allowed keys there are, (B, H or 1, R)."""
+        query, key = self._same
+        batch, heads, length, keys = self.weights.shape
+        inside = (key % keys + by < keys) & (key % keys + by >= 0)
+        query, key = query[inside], key[inside] + by
+        text, row, place = query // length, query % length, key % keys
+        found = self.weights.new_zeros(batch * length, heads)
+        seen = self.weights.new_zeros(batch * length, self.allowed.shape[1])
+        allowed = self.allowed[text, :, row, place]  # (pairs, H or 1)
+        found.index_add_(0, query, self.weights[text, :, row, place] * allowed)
+        seen.index_add_(0, query, allowed.to(seen.dtype))
+        back = (batch, length, -1)
+        return found.view(back).transpose(1, 2), seen.view(back).transpose(1, 2)
+
+    def at(self, key: Int[Tensor, "b r"]) -> Sums:
+        """For each query the weight on one key (B, H, R), and whether it counts and is allowed."""
+        inside = (key >= 0) & (key < self.weights.shape[-1])  # (B, R)
+        index = key.where(inside, 0)[:, None, :, None]  # (B, 1, R, 1)
+        weight = self.weights.gather(-1, index.expand(-1, self.weights.shape[1], -1, -1))[..., 0]
+        allowed = self.allowed.gather(-1, index.expand(-1, self.allowed.shape[1], -1, -1))[..., 0]
+        counted = allowed & inside[:, None] & self.queries()
+        return weight * counted, counted
+
+    def shifted(self, by: int) -> Sums:
+        """`at` for the key ``by`` places after each query; nothing counts without positions."""
+        if self.position is None:
+            return self.nothing
+        return self.at((self.position + by).expand(self.weights.shape[0], -1))
+
+
+def _onto(weights: Tensor, columns: Tensor) -> Tensor:
+    """Weights (B, H, R, Lk) times columns (B, Lk, m): (B, H, R, m)."""
+    return torch.bmm(weights.flatten(1, 2), columns).unflatten(1, weights.shape[1:3])
