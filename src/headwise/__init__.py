@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
+    from headwise.heads.effect import ablate
     from headwise.masks import (
         Mask,
         block_sparse,
@@ -59,6 +60,7 @@ _HOME = {
     "Sinusoidal": "headwise.positions",
     "T5Bias": "headwise.positions",
     "TransformerXL": "headwise.positions",
+    "ablate": "headwise.heads.effect",
     "attend": "headwise.attention",
     "block_sparse": "headwise.masks",
     "causal": "headwise.masks",
@@ -94,6 +96,7 @@ __all__ = [
     "Sinusoidal",
     "T5Bias",
     "TransformerXL",
+    "ablate",
     "attend",
     "block_sparse",
     "causal",

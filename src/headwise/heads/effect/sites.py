@@ -1,0 +1,219 @@
+"""Where the attentions of a model stand, and which heads they have, without running it."""
+
+import inspect
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from headwise.errors import BadType, BadValue
+from headwise.heads.effect.anatomy import ANATOMIES, Anatomy, anatomy_of, attribute, features
+from headwise.heads.names import Head, Layer, parse_heads
+from headwise.nn.huggingface.attention import is_cross
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One attention of a model.
+
+    Attributes:
+        name: as in ``named_modules()``.
+        module: the attention.
+        layers: the layers it serves, in the order of its calls; more than one where it is shared.
+        heads: H.
+        size: how many numbers one head puts out, Dv.
+        anatomy: how it is built; None for an `nn.MultiheadAttention`, which keeps q, k and v as
+            one parameter and calls no projection.
+    """
+
+    name: str
+    module: nn.Module
+    layers: tuple[Layer, ...]
+    heads: int
+    size: int
+    anatomy: Anatomy | None
+
+    @property
+    def out(self) -> nn.Module:
+        """The output projection."""
+        path = "out_proj" if self.anatomy is None else self.anatomy.out
+        return self.module.get_submodule(path)
+
+
+def sites(model: nn.Module) -> tuple[Site, ...]:
+    """Every attention of a model, from the lowest.
+
+    Layers are numbered as `headwise.heads.capture` numbers them: apart in encoder, decoder and
+    cross-attention, in the order of the modules' names.
+
+    Raises:
+        BadType: if it is no module.
+        BadValue: if no attention is found in it that is built in a way known here.
+
+    Example:
+        >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+        >>> [(site.name, str(site.layers[0]), site.heads) for site in sites(encoder)]
+        [('self_attn', 'L0', 2)]
+    """
+    if not isinstance(model, nn.Module):
+        raise BadType(
+            f"model: expected a torch.nn.Module, got {type(model).__name__}",
+            f"model：应为 torch.nn.Module，收到 {type(model).__name__}",
+        )
+    found: dict[int, tuple[str, nn.Module, list[Layer]]] = {}
+    counts: Counter[str] = Counter()
+    named = _attentions(model)
+    two = _two_stacks(model, [name for name, _ in named])
+    for name, module in named:
+        part = _part(name, module, two)
+        layers = found.setdefault(id(module), (name, module, []))[2]
+        layers.append(Layer(part, counts[part]))
+        counts[part] += 1
+    if not found:
+        raise _unknown(type(model).__name__)
+    return tuple(_site(*each, model) for each in found.values())
+
+
+def parsed(heads: object) -> tuple[Head, ...]:
+    """The heads that were asked for, each once, in that order.
+
+    Raises:
+        BadType: if they are neither heads nor their names.
+        BadValue: if there is none, or a name is not of the form L0H2.
+    """
+    if isinstance(heads, str):
+        return parse_heads(heads)
+    given = (heads,) if isinstance(heads, Head) else heads
+    if not isinstance(given, list | tuple | set | frozenset):
+        raise BadType(
+            f"heads: expected names such as 'L0H2,L1H8' or a list of heads, got "
+            f"{type(heads).__name__}",
+            f"heads：应为 'L0H2,L1H8' 这样的名称或头的列表，收到 {type(heads).__name__}",
+        )
+    each = [head if isinstance(head, Head) else Head.parse(str(head)) for head in given]
+    if not each:
+        raise BadValue(
+            "heads: expected at least one, got none; name some, such as 'L0H2,L1H8'",
+            "heads：至少应有一个，收到零个；请写出名称，例如 'L0H2,L1H8'",
+        )
+    ordered = each if isinstance(given, list | tuple) else sorted(each)
+    return tuple(dict.fromkeys(ordered))
+
+
+def every_head(found: tuple[Site, ...]) -> tuple[Head, ...]:
+    """Every head of a model, part by part and layer by layer.
+
+    Example:
+        >>> [str(h) for h in every_head(sites(nn.TransformerEncoderLayer(8, 2)))]
+        ['L0H0', 'L0H1']
+    """
+    return tuple(
+        sorted(
+            Head(layer, number)
+            for site in found
+            for layer in site.layers
+            for number in range(site.heads)
+        )
+    )
+
+
+def check_exist(heads: tuple[Head, ...], found: tuple[Site, ...]) -> None:
+    """Refuse a head that the model has not.
+
+    Raises:
+        BadValue: the message says what there is.
+    """
+    counts = {layer: site.heads for site in found for layer in site.layers}
+    for head in heads:
+        if head.number < counts.get(head.layer, 0):
+            continue
+        last: dict[str, Layer] = {}
+        for layer in sorted(counts):
+            last[layer.part] = layer
+        there = ", ".join(
+            f"{Head(Layer(part, 0), 0)} … {Head(layer, counts[layer] - 1)}"
+            for part, layer in last.items()
+        )
+        raise BadValue(
+            f"heads: {head} does not exist; this model has {there}, counted from 0",
+            f"heads：不存在 {head}；该模型有 {there}，从 0 数起",
+        )
+
+
+def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Every attention under each of its names; what stands inside one is part of it."""
+    found = list[tuple[str, nn.Module]]()
+    for name, module in model.named_modules(remove_duplicate=False):
+        if any(name.startswith(f"{each}.") or not each for each, _ in found):
+            continue
+        if isinstance(module, nn.MultiheadAttention) or anatomy_of(module) is not None:
+            found.append((name, module))
+        elif not isinstance(module, nn.ModuleList) and _attends(module):
+            raise _unknown(f"{name}, a {type(module).__name__},")
+    return found
+
+
+def _attends(module: nn.Module) -> bool:
+    """Whether a module of transformers itself computes an attention, by its code."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def _unknown(what: str) -> BadValue:
+    names = ", ".join(each.name for each in ANATOMIES)
+    return BadValue(
+        f"model: {what} has no attention whose projections are known here; known are "
+        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as in "
+        f"{names}",
+        f"model：{what} 中没有此处认识其投影的注意力；已知的有 nn.MultiheadAttention、"
+        f"headwise.MultiheadAttention，以及结构同 {names} 的注意力",
+    )
+
+
+def _two_stacks(model: nn.Module, names: list[str]) -> bool:
+    stated = getattr(getattr(model, "config", None), "is_encoder_decoder", None)
+    if stated is not None:
+        return bool(stated)
+    words = {word for name in names for word in name.lower().split(".")}
+    return {"encoder", "decoder"} <= words
+
+
+def _part(name: str, module: nn.Module, two: bool) -> str:
+    last = name.rpartition(".")[2]
+    if is_cross(name, module) or last == "multihead_attn":  # nn.TransformerDecoderLayer's word
+        return "cross"
+    if not two:
+        return ""
+    return "encoder" if "encoder" in name.lower().split(".") else "decoder"
+
+
+def _site(name: str, module: nn.Module, layers: list[Layer], model: nn.Module) -> Site:
+    if isinstance(module, nn.MultiheadAttention):
+        return Site(name, module, tuple(layers), module.num_heads, module.head_dim, None)
+    anatomy = anatomy_of(module)
+    assert anatomy is not None  # noqa: S101 - `_attentions` gives no other
+    size = int(str(attribute(module, anatomy.size)))
+    width = features(attribute(module, anatomy.out))
+    assert width is not None  # noqa: S101 - the anatomy fits
+    calls = _albert(name, model.config) if anatomy.name == "ALBERT" else None
+    return Site(
+        name, module, tuple(layers) if calls is None else calls, width[0] // size, size, anatomy
+    )
+
+
+def _albert(name: str, config: Any) -> tuple[Layer, ...] | None:
+    """The layers that one of ALBERT's attentions serves: each group runs several times in turn."""
+    words = name.split(".")
+    try:
+        group = int(words[words.index("albert_layer_groups") + 1])
+        inner = int(words[words.index("albert_layers") + 1])
+    except (ValueError, IndexError):
+        return None
+    total, groups, several = (
+        config.num_hidden_layers,
+        config.num_hidden_groups,
+        config.inner_group_num,
+    )
+    turns = [turn for turn in range(total) if int(turn / (total / groups)) == group]
+    return tuple(Layer("", turn * several + inner) for turn in turns)

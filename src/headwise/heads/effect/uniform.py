@@ -1,0 +1,54 @@
+"""Whether a head whose queries are 0 attends to every allowed key alike."""
+
+from collections.abc import Collection
+
+from headwise.errors import BadValue
+from headwise.heads.effect.sites import Site
+from headwise.heads.names import Layer
+from headwise.lang import Text
+from headwise.nn import MultiheadAttention
+from headwise.positions import Position, Rotary, Stage
+
+
+def check_uniform(found: tuple[Site, ...], layers: Collection[Layer]) -> None:
+    """Refuse attentions whose scores are not all equal where the queries are 0.
+
+    Raises:
+        BadValue: the message says what else is in the scores.
+    """
+    for site in found:
+        reason = _reason(site) if set(site.layers) & set(layers) else None
+        if reason is not None:
+            raise BadValue(
+                f"kind: 'uniform' sets the queries of a head to 0, and in {site.name or 'it'} "
+                f"{reason.en}, so that its weights would not be equal; use 'zero' or 'mean'",
+                f"kind：'uniform' 将头的查询置 0，而在 {site.name or '其中'} 里{reason.zh}，"
+                "权重不会相等；请用 'zero' 或 'mean'",
+            )
+
+
+def _reason(site: Site) -> Text | None:
+    """What else is in the scores, or None."""
+    module, anatomy = site.module, site.anatomy
+    if getattr(module, "sinks", None) is not None:
+        return Text("a sink takes a share", "sink 会占去一份")
+    if anatomy is not None and anatomy.name == "T5":
+        return Text("a position bias is added to the scores", "分数上加有位置偏置")
+    if isinstance(module, MultiheadAttention):
+        if module.global_proj is not None:
+            return Text("global tokens have queries of their own", "全局词元有各自的查询")
+        if _positioned(module.position):
+            return Text("a position is added to the scores", "分数上加有位置编码")
+    beside = () if anatomy is None else anatomy.beside
+    for name, _ in module.named_parameters():
+        shifts = name.endswith("bias") and "norm" in name.lower()
+        if shifts and not name.startswith(beside):
+            return Text("a normalisation adds to the queries", "归一化会给查询加上偏移")
+    return None
+
+
+def _positioned(position: Position | None) -> bool:
+    """Whether a position adds to scores that are 0; turning a query of 0 leaves it 0."""
+    if position is None or isinstance(position, Rotary):
+        return False
+    return bool({Stage.CONTENT, Stage.SCORES} & set(position.stages))
