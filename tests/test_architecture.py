@@ -36,9 +36,9 @@ ROOMS = (
 """The rooms from the ground up. A room may import from rooms above it in this list, never from
 those below it nor from its neighbour on the same line."""
 
-EVERYWHERE = {"attend", "plan", "of", "__init__"}
+EVERYWHERE = {"attend", "plan", "of", "__init__", "forward"}
 """The doors that may have more than eight parameters: `attend`, `plan` and `Call.of` are one
-signature; `__init__` of MultiheadAttention is PyTorch's."""
+signature; `__init__` and `forward` of MultiheadAttention are PyTorch's, the latter with a cache."""
 
 MAY_IMPORT_REFERENCE = {"explain", "verify"}
 MAY_READ_ENVIRONMENT = {"cli/words.py": "the language", "heads/models/catalogue.py": "where models are kept"}

@@ -5,22 +5,29 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from headwise.attention import AUTO, attend
 from headwise.call import Result
-from headwise.masks import Mask, appended, full
+from headwise.masks import Mask, padding
 from headwise.nn import init as initial
 from headwise.nn.built import check_alone, check_position, checked_engine, checked_mask
+from headwise.nn.cache import KVCache
+from headwise.nn.empty import Place
+from headwise.nn.gate import checked_gate, gated
 from headwise.nn.global_tokens import (
     GlobalProjections,
     GlobalRows,
     check_need,
     joined,
+    no_cache,
     one_sided,
 )
 from headwise.nn.inputs import as_given, batch_first, check_dtypes, check_inputs
+from headwise.nn.logit_scale import checked_scale, scaled
 from headwise.nn.packing import NAMES, NotPacked, pack, unpack
+from headwise.nn.past import Past
+from headwise.nn.qk_norm import checked_norm, normed
+from headwise.nn.shaping import asked, concatenate, split, with_appended, without_padding
 from headwise.nn.sizes import check_dropout, check_groups, check_positive, head_size
 from headwise.nn.torch_masks import from_torch, real_keys, together
 from headwise.positions import Position, Stage
@@ -68,6 +75,13 @@ class MultiheadAttention(nn.Module):
         global_projections: whether the rows of global tokens, those of a symmetric
             `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
             which start as copies of the others; see `headwise.nn.global_tokens`.
+        query_norm: a built part that normalises each head's query before its position turns it,
+            (B, H, L, D) to the same, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
+        key_norm: the same for the keys (B, G, S, D); those that are appended stay as they are.
+        logit_scale: a built part that gives the factor on the scores of each head, (H,), in place
+            of 1/sqrt(D), such as `headwise.nn.LogitScale`.
+        gate: a built part that tells from the query (B, L, E) how much of each head's output is
+            let through, (B, L, H) or (B, L, H·D), such as `headwise.nn.OutputGate`.
         init: how the projections start, "xavier_uniform", "xavier_normal", "orthogonal" or
             "torch", or a mapping from "q", "k", "v", "out" to one of the first three; the
             variances stand in `headwise.nn.init`.
@@ -118,6 +132,10 @@ class MultiheadAttention(nn.Module):
         engine: str = AUTO,
         sinks: bool = False,
         global_projections: bool = False,
+        query_norm: nn.Module | None = None,
+        key_norm: nn.Module | None = None,
+        logit_scale: nn.Module | None = None,
+        gate: nn.Module | None = None,
         init: str | Mapping[str, str] = "xavier_uniform",
     ) -> None:
         super().__init__()
@@ -137,40 +155,29 @@ class MultiheadAttention(nn.Module):
         self.init = initial.words(init)
         if global_projections:
             check_alone(position, add_bias_kv or add_zero_attn)
-        self._make(bias, add_bias_kv, device, dtype)
-        self._add(sinks, global_projections)
+        self.query_norm = checked_norm("query_norm", query_norm, self.head_dim)
+        self.key_norm = checked_norm("key_norm", key_norm, self.head_dim)
+        self.logit_scale, self.gate = checked_scale(logit_scale), checked_gate(gate)
+        place = Place.of(device, dtype)
+        self._make(bias, add_bias_kv, place)
+        self._add(sinks, global_projections, place)
         self.reset_parameters()
         self.register_state_dict_post_hook(pack)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(unpack)  # type: ignore[no-untyped-call]
 
-    def _make(
-        self,
-        bias: bool,
-        add_bias_kv: bool,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
+    def _make(self, bias: bool, add_bias_kv: bool, place: Place) -> None:
         """The parameters, empty until `reset_parameters`, so that each is drawn once."""
-        place = torch.get_default_device() if device is None else device
-
-        def linear(size: int, out: int) -> nn.Linear:
-            options = {"bias": bias, "device": place, "dtype": dtype}
-            made: nn.Linear = skip_init(nn.Linear, size, out, **options)  # type: ignore[no-untyped-call]
-            return made
-
         q_rows, k_rows, v_rows = self.rows
-        self.q_proj = linear(self.embed_dim, q_rows)
-        self.k_proj = linear(self.kdim, k_rows)
-        self.v_proj = linear(self.vdim, v_rows)
-        self.out_proj = linear(q_rows, self.embed_dim)
+        self.q_proj = place.linear(self.embed_dim, q_rows, bias)
+        self.k_proj = place.linear(self.kdim, k_rows, bias)
+        self.v_proj = place.linear(self.vdim, v_rows, bias)
+        self.out_proj = place.linear(q_rows, self.embed_dim, bias)
         for name, rows in (("bias_k", k_rows), ("bias_v", v_rows)):
-            vector = torch.empty(1, 1, rows, device=place, dtype=dtype)
-            self.register_parameter(name, nn.Parameter(vector) if add_bias_kv else None)
+            self.register_parameter(name, place.vector(1, 1, rows) if add_bias_kv else None)
 
-    def _add(self, sinks: bool, global_projections: bool) -> None:
+    def _add(self, sinks: bool, global_projections: bool, place: Place) -> None:
         """The parameters that PyTorch's module has not, empty too."""
-        vector = self.out_proj.weight.new_empty(self.num_heads)
-        self.register_parameter("sinks", nn.Parameter(vector) if sinks else None)
+        self.register_parameter("sinks", place.vector(self.num_heads) if sinks else None)
         self.global_proj = GlobalProjections(self._inner) if global_projections else None
 
     def reset_parameters(self) -> None:
@@ -208,6 +215,8 @@ class MultiheadAttention(nn.Module):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        *,
+        cache: KVCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention of each query over the keys: project, split, attend, concatenate, project.
 
@@ -221,6 +230,9 @@ class MultiheadAttention(nn.Module):
                 (B, H, L, S) where B and H may be 1.
             average_attn_weights: whether the weights are averaged over the heads.
             is_causal: no query sees a later key; holds together with attn_mask, or without it.
+            cache: what earlier calls left, so that key and value are the new tokens alone, n of
+                them, which are then held as well; see `headwise.nn.cache`. S counts those held,
+                too, the last query stands at the last key, and key_padding_mask is of the new.
 
         Returns:
             The output in the query's layout; and the weights before dropout, (B, L, S), or
@@ -232,11 +244,14 @@ class MultiheadAttention(nn.Module):
             BadType, BadValue: an argument does not fit; the message names it and the way out.
             EngineRefused: the engine asked for cannot run this call.
         """
-        inputs = self._inputs(query, key, value)  # (B, L, E), (B, S, kdim), (B, S, vdim)
-        frame = self._frame(*inputs[:2])
-        given = from_torch(attn_mask, key_padding_mask, is_causal, frame, query.dim() == 3)
-        result = self._attended(inputs, given, ("weights",) if need_weights else ())
-        weights = _weights(result.weights, average_attn_weights, query.dim() == 3)
+        past = self._past(cache)
+        inputs = self._inputs(query, key, value, past)  # (B, L, E), (B, n, kdim), (B, n, vdim)
+        batched = query.dim() == 3
+        padded = past.padding(key_padding_mask, inputs[1], batched)
+        given = from_torch(attn_mask, padded, is_causal, self._frame(inputs, past), batched)
+        past = past.knowing(key_padding_mask)
+        result = self._attended(inputs, given, ("weights",) if need_weights else (), past)
+        weights = asked(result.weights, average_attn_weights, batched)
         return as_given(result.output, query, self.batch_first), weights
 
     def attend(
@@ -247,6 +262,7 @@ class MultiheadAttention(nn.Module):
         *,
         mask: Mask | None = None,
         need: Collection[str] = (),
+        cache: KVCache | None = None,
     ) -> Result:
         """`forward` with a mask of headwise's, and what else is asked of every head.
 
@@ -257,6 +273,7 @@ class MultiheadAttention(nn.Module):
             mask: who may attend, together with the module's own mask; None means everybody.
             need: words as in `headwise.attend`, such as ("entropy", "received"), which are measured
                 without keeping the weights.
+            cache: as for `forward`.
 
         Returns:
             The output in the query's layout, and of each head what was asked for: (B, H, L), or
@@ -273,27 +290,37 @@ class MultiheadAttention(nn.Module):
             >>> layer.attend(x, x, x, mask=hw.causal(), need=["received"]).received[0, 0]
             tensor([2.0833, 1.0833, 0.5833, 0.2500], grad_fn=<SelectBackward0>)
         """
-        own = checked_mask(mask)
-        inputs = self._inputs(query, key, value)
-        result = self._attended(inputs, [] if own is None else [own], need)
+        own, past = checked_mask(mask), self._past(cache)
+        inputs = self._inputs(query, key, value, past)
+        padded = past.padding(None, inputs[1], True)
+        given = [] if padded is None else [padding(~padded)]
+        given += [] if own is None else [past.placed(own)]
+        result = self._attended(inputs, given, need, past)
         return replace(result, output=as_given(result.output, query, self.batch_first))
 
     def _attended(
-        self, inputs: tuple[Tensor, Tensor, Tensor], masks: list[Mask], need: Collection[str]
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        masks: list[Mask],
+        need: Collection[str],
+        past: Past,
     ) -> Result:
-        """Project, split, attend, concatenate, project; the output is (B, L, E)."""
+        """Project, split, attend, gate, concatenate, project; the output is (B, L, E)."""
         x_q, x_k, x_v = inputs
-        frame = self._frame(x_q, x_k)
-        mask = together(masks if self.mask is None else [self.mask, *masks]).resolve(frame)
-        x_k, x_v = _without_padding(x_k, x_v, real_keys(mask, frame))
+        frame = self._frame(inputs, past)
+        own = [] if self.mask is None else [past.placed(self.mask)]
+        mask = together([*own, *masks]).resolve(frame)
+        x_k, x_v = without_padding(x_k, x_v, real_keys(mask, frame))
         rows = None if self.global_proj is None else GlobalRows.of(mask, frame)
-        result = self._heads(self, (x_q, x_k, x_v), mask if rows is None else one_sided(mask), need)
+        sight = mask if rows is None else one_sided(mask)
+        result = self._heads(self, (x_q, x_k, x_v), sight, need, past)
         if self.global_proj is not None and rows is not None:
             check_need(need)
             theirs = (rows.take(x_q), x_k, x_v)
-            own = self._heads(self.global_proj, theirs, rows.mask(mask, frame), need)
-            result = joined(result, rows, own)
-        return replace(result, output=self.out_proj(_concatenate(result.output)))
+            found = self._heads(self.global_proj, theirs, rows.mask(mask, frame), need, past)
+            result = joined(result, rows, found)
+        output = gated(self.gate, result.output, x_q)
+        return replace(result, output=self.out_proj(concatenate(output)))
 
     def _heads(
         self,
@@ -301,16 +328,19 @@ class MultiheadAttention(nn.Module):
         inputs: tuple[Tensor, Tensor, Tensor],
         mask: Mask,
         need: Collection[str],
+        past: Past,
     ) -> Result:
         """What the heads give, (B, H, L, D), by the projections of their owner."""
         x_q, x_k, x_v = inputs
-        q = _split(owner.q_proj(x_q), self.num_heads)  # (B, H, L, D)
-        k = _split(owner.k_proj(x_k), self.num_kv_heads)  # (B, G, S, D)
-        v = _split(owner.v_proj(x_v), self.num_kv_heads)  # (B, G, S, D)
+        q = normed("query_norm", self.query_norm, split(owner.q_proj(x_q), self.num_heads))
+        k = normed("key_norm", self.key_norm, split(owner.k_proj(x_k), self.num_kv_heads))
+        v = split(owner.v_proj(x_v), self.num_kv_heads)
+        k, v = past.extended(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
-        k, v, mask = self._appended(k, v, mask)
+        learned = (self.bias_k, self.bias_v)
+        k, v, mask = with_appended((k, v), learned, self.add_zero_attn, mask)
         return attend(
-            q,
+            scaled(self.logit_scale, q),
             k,
             v,
             mask=mask,
@@ -322,7 +352,14 @@ class MultiheadAttention(nn.Module):
             engine=self.engine,
         )
 
-    def _inputs(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _past(self, cache: KVCache | None) -> Past:
+        if cache is not None and self.global_proj is not None:
+            raise no_cache()
+        return Past.of(cache)
+
+    def _inputs(
+        self, query: Tensor, key: Tensor, value: Tensor, past: Past
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs as (B, L, ·), with their positions."""
         inputs = {"query": query, "key": key, "value": value}
         sizes = {name: getattr(self, name) for name in ("embed_dim", "kdim", "vdim")}
@@ -331,28 +368,18 @@ class MultiheadAttention(nn.Module):
         x_q, x_k, x_v = (batch_first(x, self.batch_first) for x in inputs.values())
         if self.position is None:
             return x_q, x_k, x_v
-        embed = self.position.embed
-        return embed(x_q, x_k.shape[1] - x_q.shape[1]), embed(x_k), embed(x_v)
+        embed, seen = self.position.embed, past.seen
+        first = seen + x_k.shape[1] - x_q.shape[1]
+        return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
+
+    def _frame(self, inputs: tuple[Tensor, Tensor, Tensor], past: Past) -> Frame:
+        (batch, length), keys = inputs[0].shape[:2], past.length + inputs[1].shape[1]
+        return Frame(batch, self.num_heads, length, keys, keys - length, inputs[0].device)
 
     def _inner_position(self) -> Position | None:
         """The position if attention applies it; None if the inputs have it already."""
         position = self.position
         return None if position is None or Stage.INPUT in position.stages else position
-
-    def _frame(self, x_q: Tensor, x_k: Tensor) -> Frame:
-        (batch, length), keys = x_q.shape[:2], x_k.shape[1]
-        return Frame(batch, self.num_heads, length, keys, keys - length, x_q.device)
-
-    def _appended(self, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
-        """k, v (B, G, S + extra, D) with the learned key, then that of zeros; and their mask."""
-        extra = (self.bias_k is not None) + self.add_zero_attn
-        if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat((k, _everywhere(self.bias_k, k)), dim=2)
-            v = torch.cat((v, _everywhere(self.bias_v, v)), dim=2)
-        if self.add_zero_attn:
-            zeros = k.new_zeros(k.shape[0], self.num_kv_heads, 1, self.head_dim)
-            k, v = torch.cat((k, zeros), dim=2), torch.cat((v, zeros), dim=2)
-        return k, v, appended(mask, extra) if extra and mask != full() else mask
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""
@@ -364,35 +391,3 @@ class MultiheadAttention(nn.Module):
             if value not in (None, False, 0.0):
                 words.append(f"{name}={value}")
         return ", ".join(words)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(B, L, heads·D) to (B, heads, L, D)."""
-    return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)
-
-
-def _concatenate(heads: Tensor) -> Tensor:
-    """(B, H, L, D) to (B, L, H·D)."""
-    return heads.transpose(1, 2).flatten(2)
-
-
-def _without_padding(key: Tensor, value: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """0 in the rows of padding: the gradient of a projection would make NaN of 0 times NaN."""
-    if real is None:
-        return key, value
-    column = real[..., None]  # (B or 1, S, 1)
-    return torch.where(column, key, 0.0), torch.where(column, value, 0.0)
-
-
-def _everywhere(vector: Tensor, like: Tensor) -> Tensor:
-    """(1, 1, G·D) as one more row of every sample, (B, G, 1, D)."""
-    batch, groups, _, dim = like.shape
-    return vector.view(1, groups, 1, dim).expand(batch, -1, -1, -1).to(like.dtype)
-
-
-def _weights(weights: Tensor | None, average: bool, batched: bool) -> Tensor | None:
-    """(B, H, L, S), averaged to (B, L, S) if asked; unbatched without B."""
-    if weights is None:
-        return None
-    asked = weights.mean(1) if average else weights
-    return asked if batched else asked[0]

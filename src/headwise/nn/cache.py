@@ -4,9 +4,9 @@
     StaticCache     all of them, in memory that is taken once
     SlidingCache    the last ones, and the first few (attention sinks): bounded for ever
 
-A cache belongs to one attention of one model. It holds keys before a position turns them; the
-attention then counts positions from the first key held, the last new query standing at the last
-key, so that masks and relative positions agree with the whole sequence.
+A cache belongs to one attention of one model: ``layer(x, x, x, cache=cache)``. It holds keys before
+a position turns them; the attention then counts positions from the first key held, the last new
+query standing at the last key, so that masks and relative positions agree with the whole sequence.
 """
 
 from abc import ABC, abstractmethod
@@ -53,6 +53,21 @@ class KVCache(ABC):
     def length(self) -> int:
         """How many tokens are held."""
         return 0 if self._held is None else self._held.k.shape[2]
+
+    @property
+    def batch(self) -> int | None:
+        """How many samples are held; None where nothing is."""
+        return None if self._held is None else self._held.k.shape[0]
+
+    @property
+    def real(self) -> Tensor | None:
+        """(B, S), False on padding among the tokens held; None where there is none."""
+        return None if self._held is None else self._held.real
+
+    @property
+    def kept(self) -> int:
+        """How many of the first tokens are never let go, the others standing behind them."""
+        return 0
 
     def extend(self, k: Tensor, v: Tensor, real: Tensor | None = None) -> Held:
         """What is held and what is new; the new tokens are then held as well.
@@ -216,6 +231,10 @@ class SlidingCache(KVCache):
         )
         whole("SlidingCache", "sinks", sinks, 0, ("0 keeps none, 4 is usual", "0 表示不留，常取 4"))
         self.size, self.sinks = length, sinks
+
+    @property
+    def kept(self) -> int:
+        return self.sinks
 
     def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
         every = _joined(self._held, k, v, real)

@@ -197,6 +197,7 @@ def _beyond(module: MultiheadAttention) -> Text | None:
                 "PyTorch 的模块没有全局词元的投影",
             ),
         ),
+        *_parts(module),
         (
             not plain,
             Text("a projection is no plain nn.Linear", "有投影不是普通的 nn.Linear"),
@@ -217,6 +218,18 @@ def _beyond(module: MultiheadAttention) -> Text | None:
         ),
     )
     return next((reason for holds, reason in rules if holds), None)
+
+
+def _parts(module: MultiheadAttention) -> list[tuple[bool, Text]]:
+    """The built parts that PyTorch's module has not, each with whether it is there."""
+    names = ("query_norm", "key_norm", "logit_scale", "gate")
+    return [
+        (
+            getattr(module, name) is not None,
+            Text(f"PyTorch's module has no {name}", f"PyTorch 的模块没有 {name}"),
+        )
+        for name in names
+    ]
 
 
 def _differ(module: MultiheadAttention) -> bool:

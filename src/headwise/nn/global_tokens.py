@@ -129,6 +129,16 @@ def check_need(need: Collection[str]) -> None:
             )
 
 
+def no_cache() -> BadValue:
+    """Why a module with projections of global tokens takes no cache."""
+    return BadValue(
+        "cache: with global_projections each key has two projections, and the row of a global "
+        "token sees keys that are still to come; call the module without a cache",
+        "cache：使用 global_projections 时每个键有两种投影，且全局词元的行会看到尚未到来的键；"
+        "请不用缓存调用该模块",
+    )
+
+
 def _named(mask: Mask) -> list[GlobalTokens]:
     """The symmetric global tokens in a mask."""
     if isinstance(mask, GlobalTokens):
