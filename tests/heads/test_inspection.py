@@ -283,9 +283,9 @@ def test_the_report_has_a_row_for_every_head_and_one_for_a_uniform_one(loaded: L
 def test_of_many_heads_only_the_extremes_are_shown(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headwise.heads import report as report_file
+    from headwise.heads import sections
 
-    monkeypatch.setattr(report_file, "MOST_ROWS", 5)
+    monkeypatch.setattr(sections, "MOST_ROWS", 5)
     seen = inspect(loaded, SENTENCE)
     written = terminal.render(report(seen), "en")
     assert "The extremes of 6 heads" in written
@@ -325,7 +325,6 @@ def test_values_that_cannot_be_shown_are_null(loaded: Loaded) -> None:
 
 
 def test_every_share_that_a_head_can_stand_out_by_has_a_name() -> None:
-    from headwise.heads import report
-    from headwise.heads.metrics import METRICS
+    from headwise.heads.sections import PLACES
 
-    assert {metric.name for metric in METRICS if metric.share} == set(report._PLACES)
+    assert {metric.name for metric in METRICS if metric.share} == set(PLACES)

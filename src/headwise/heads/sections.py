@@ -1,0 +1,230 @@
+"""What a report says from the statistics alone: what stands out, and the numbers of every head."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from headwise.document import Block, Heading, Paragraph, Table
+from headwise.heads.metrics import METRICS, Metric
+from headwise.heads.names import Head, Layer
+from headwise.heads.standing_out import Fact, standing_out
+from headwise.heads.statistics import Statistics
+from headwise.lang import Text, same
+
+MOST_ROWS = 100
+"""Up to this many heads each have a row; of more only the extremes are shown."""
+
+MOST_FACTS = 12
+LONGEST_TOKEN = 40
+EXTREMES = 3
+
+Row = tuple[Text, ...]
+
+_SOURCES = {
+    "packaged": Text("a package", "内置软件包"),
+    "directory": Text("a directory", "文件夹"),
+    "hub": Text("the hub", "hub"),
+}
+
+_FACTS = (
+    ("class", Text("class", "类")),
+    ("type", Text("architecture", "结构")),
+    ("parameters", Text("parameters", "参数量")),
+    ("layers", Text("layers of attention", "注意力层数")),
+    ("heads", Text("heads", "注意力头数")),
+)
+
+PLACES = {
+    "previous": Text("the previous token", "前一个词元"),
+    "next": Text("the next token", "后一个词元"),
+    "self": Text("the token itself", "词元自身"),
+    "first": Text("the first token", "首个词元"),
+    "separators": Text("separators", "分隔符"),
+}
+"""What a head looks at that stands out by a share."""
+
+
+def of_the_model(facts: Mapping[str, str | int], more: Sequence[Row] = ()) -> tuple[Block, ...]:
+    """What the model is, and rows about what it read; `facts` as `facts_of` gives them."""
+    source = str(facts["source"])
+    rows: list[Row] = [(Text("from", "来源"), _SOURCES.get(source, same(source)))]
+    rows += [(label, written(facts[key])) for key, label in _FACTS]
+    return (
+        Paragraph(
+            Text(
+                "L0H2 is layer 0, head 2; layers and heads are counted from 0. Special tokens take "
+                "part in every number, padding in none.",
+                "L0H2 表示第 0 层第 2 头；层和头都从 0 数起。特殊词元计入所有数值，填充不计入。",
+            )
+        ),
+        Table((Text("model", "模型"), written(facts["name"])), [*rows, *more]),
+    )
+
+
+def written(value: str | int) -> Text:
+    """A name, or a count with its thousands apart."""
+    return same(f"{value:,}" if isinstance(value, int) else value)
+
+
+def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
+    """How many heads look mostly at one kind of token, and which most of all.
+
+    Args:
+        statistics: of all heads.
+        caution: what the reader should keep in mind.
+    """
+    facts = standing_out(statistics)
+    if not facts:
+        return (
+            Paragraph(
+                Text(
+                    "No head gives most of its attention to the previous, next or first token, to "
+                    "itself or to separators.",
+                    "没有哪个头把大部分注意力给予前一个、后一个或首个词元、自身或分隔符。",
+                )
+            ),
+        )
+    return (*_counts(facts, statistics), _facts(facts), _more(facts, caution))
+
+
+def _counts(facts: tuple[Fact, ...], statistics: Statistics) -> Iterable[Block]:
+    """One sentence for each kind of token: how many heads look mostly there."""
+    total = len(statistics.heads())
+    for name, count in Counter(fact.metric.name for fact in facts).most_common():
+        place = PLACES[name]
+        yield Paragraph(
+            Text(
+                f"{count} of {total} heads {'gives' if count == 1 else 'give'} most of "
+                f"{'its' if count == 1 else 'their'} attention to {place.en}.",
+                f"{total} 个头中有 {count} 个把大部分注意力给予{place.zh}。",
+            )
+        )
+
+
+def _facts(facts: tuple[Fact, ...]) -> Table:
+    return Table(
+        (
+            Text("head", "头"),
+            Text("looks at", "关注"),
+            Text("share", "份额"),
+            Text("median head", "头的中位数"),
+            Text("uniform head", "均匀的头"),
+        ),
+        [
+            (
+                same(str(fact.head)),
+                PLACES[fact.metric.name],
+                same(number(fact.value)),
+                same(number(fact.usual)),
+                same(number(fact.uniform)),
+            )
+            for fact in facts[:MOST_FACTS]
+        ],
+    )
+
+
+def _more(facts: tuple[Fact, ...], caution: Text) -> Paragraph:
+    left = max(0, len(facts) - MOST_FACTS)
+    return Paragraph(
+        Text(
+            "The most unusual first: furthest above the median head. "
+            + (f"{left} more heads are not listed. " if left else "")
+            + caution.en,
+            "最不寻常的在前：高出中位数最多。"
+            + (f"另有 {left} 个头未列出。" if left else "")
+            + caution.zh,
+        )
+    )
+
+
+def every_head(statistics: Statistics) -> tuple[Block, ...]:
+    """Each head's metrics beside those of a uniform head; of many heads only the extremes."""
+    heads = statistics.heads()
+    if len(heads) <= MOST_ROWS:
+        head = (Text("head", "头"), *(metric.label for metric in METRICS))
+        rows = [_row(str(h), [statistics.value(m, h) for m in METRICS]) for h in heads]
+        return (
+            Heading(Text("Every head", "所有的头")),
+            Table(head, [*_uniform_rows(statistics), *rows]),
+        )
+    return (
+        Heading(Text(f"The extremes of {len(heads)} heads", f"{len(heads)} 个头中的极值")),
+        _extremes(statistics),
+        Table(
+            (Text("baseline", "基线"), *(metric.label for metric in METRICS)),
+            _uniform_rows(statistics),
+        ),
+    )
+
+
+def _uniform_rows(statistics: Statistics) -> list[tuple[Text, ...]]:
+    """What a uniform head would give: one row for all layers whose masks are alike."""
+    alike: dict[tuple[str, ...], list[Layer]] = {}
+    for layer in statistics.layers:
+        values = tuple(number(statistics.uniform(metric, layer)) for metric in METRICS)
+        alike.setdefault(values, []).append(layer)
+    rows = []
+    for values, layers in alike.items():
+        where = f" {layers[0]}…{layers[-1]}" if len(alike) > 1 else ""
+        label = Text(f"uniform{where}", f"均匀{where}")
+        rows.append((label, *(same(value) for value in values)))
+    return rows
+
+
+def _row(label: str, values: list[float]) -> tuple[Text, ...]:
+    return (same(label), *(same(number(value)) for value in values))
+
+
+def _extremes(statistics: Statistics) -> Table:
+    rows = []
+    for metric in METRICS:
+        values = {head: statistics.value(metric, head) for head in statistics.heads()}
+        known = sorted(
+            (head for head, value in values.items() if not math.isnan(value)),
+            key=lambda head: -values[head],
+        )
+        highest, lowest = known[:EXTREMES], known[-EXTREMES:][::-1]
+        rows.append((metric.label, _listed(highest, values), _listed(lowest, values)))
+    return Table((Text("metric", "指标"), Text("highest", "最高"), Text("lowest", "最低")), rows)
+
+
+def _listed(heads: list[Head], values: dict[Head, float]) -> Text:
+    return same(", ".join(f"{head} {number(values[head])}" for head in heads) or "–")
+
+
+def legend() -> tuple[Block, ...]:
+    """What the metrics are."""
+    return (
+        Heading(Text("The metrics", "指标说明")),
+        Paragraph(
+            Text(
+                "A[i,j] is the weight from query i to key j; a mean runs over the queries that "
+                "count. A dash stands where no query can show it.",
+                "A[i,j] 是查询 i 对键 j 的权重；平均只对计入的查询进行。"
+                "短横线表示没有查询能体现该指标。",
+            )
+        ),
+        Table(
+            (
+                Text("name", "名称"),
+                Text("what", "含义"),
+                Text("formula", "公式"),
+                Text("published variant", "出处与变体"),
+            ),
+            [_explained(metric) for metric in METRICS],
+        ),
+    )
+
+
+def _explained(metric: Metric) -> tuple[Text, Text, Text, Text]:
+    return metric.label, metric.title, metric.formula, metric.source
+
+
+def short(token: str) -> str:
+    """A token cut to a length that fits into a line."""
+    return token if len(token) <= LONGEST_TOKEN else token[: LONGEST_TOKEN - 1] + "…"
+
+
+def number(value: float) -> str:
+    """A value with two decimals; a dash where there is none."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
