@@ -130,7 +130,7 @@ def test_bad_input_is_one_line_and_status_2(capsys, words: list[str], said: str)
 
 
 def test_an_unknown_module_shows_the_adapter(capsys) -> None:
-    assert main(["--lang", "en", "verify", f"{TARGETS / 'right.py'}:Strange"]) == 2
+    assert main(["--lang", "en", "verify", f"{TARGETS / 'right.py'}:Stranger"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[2] == "def attention(x, weights, heads, mask=None):"
     assert lines[-1].startswith("error: target: no parameter is recognised")

@@ -146,9 +146,9 @@ def test_an_instance_keeps_its_heads() -> None:
         verify(nn.MultiheadAttention(15, 5, batch_first=True))
 
 
-def test_unknown_names_ask_for_an_adapter_and_show_one() -> None:
+def test_what_cannot_be_told_apart_asks_for_an_adapter_and_shows_one() -> None:
     with pytest.raises(NotRecognised, match="no parameter is recognised as k, q, v") as caught:
-        verify(target("Strange"))
+        verify(target("Stranger"))
     assert EXAMPLE in str(caught.value)
     assert EXAMPLE in caught.value.text.zh
 

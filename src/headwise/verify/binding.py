@@ -148,7 +148,7 @@ def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
     for name, parameter in module.named_parameters():
         key = None if POSITION.search(name) else _key(name)
         if key:
-            groups.setdefault(key, []).append(_place(module, name, parameter))
+            groups.setdefault(key, []).append(place_of(module, name, parameter))
     silenced = tuple(
         (name, tuple(p.shape)) for name, p in module.named_parameters() if POSITION.search(name)
     )
@@ -160,7 +160,7 @@ def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
             f"no parameter is recognised as {', '.join(missing)}; it has {has}",
             f"没有识别出 {', '.join(missing)} 的参数；其中有 {has}",
         )
-    return _fitting(_sharing(binding, weights, heads), module, weights, heads)
+    return fitting(binding, module, weights, heads)
 
 
 def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
@@ -175,7 +175,13 @@ def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
     return replace(binding, groups=groups) if fits else binding
 
 
-def _fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -> Binding:
+def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -> Binding:
+    """The binding, with fewer key/value heads where the key says so, if its parameters fit.
+
+    Raises:
+        BadFile: if the weights laid out so have other shapes than the parameters.
+    """
+    binding = _sharing(binding, weights, heads)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     try:
         laid = binding.lay(
@@ -196,7 +202,8 @@ def _fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) 
     return binding
 
 
-def _place(module: nn.Module, name: str, parameter: Tensor) -> Place:
+def place_of(module: nn.Module, name: str, parameter: Tensor) -> Place:
+    """One parameter; raw ones are taken to be multiplied as x @ W, and Conv1D's are."""
     owner = module.get_submodule(name.rpartition(".")[0])
     leaf = name.rpartition(".")[2]
     raw = not isinstance(owner, nn.Linear) and not leaf.endswith(("_weight", "_bias"))

@@ -14,11 +14,12 @@ from headwise.reference import reference
 from headwise.verify import steps
 from headwise.verify.budget import judge
 from headwise.verify.conventions import LENGTH, Conventions
+from headwise.verify.functions import FunctionRunner
 from headwise.verify.jobs import Job, cross_job, self_job
 from headwise.verify.judging import judge_job
+from headwise.verify.modules import ModuleRunner
 from headwise.verify.pipeline import at_job
 from headwise.verify.subject import Outcome, Subject, compute
-from headwise.verify.target import FunctionRunner, ModuleRunner
 
 QUERIES = 5
 """Fewer queries than keys, so that the two ways of aligning a causal mask differ."""

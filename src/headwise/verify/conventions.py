@@ -1,6 +1,6 @@
 """What a target's conventions are, found by trying: its axes, its own mask, how it takes masks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations
@@ -15,10 +15,11 @@ from headwise.verify.adapter import no_function, not_recognised
 from headwise.verify.budget import SLACK
 from headwise.verify.calling import Form, lengths_of, pads
 from headwise.verify.diagnosis import Seen, explain
+from headwise.verify.functions import FunctionRunner
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
+from headwise.verify.runners import Masks, Runner
 from headwise.verify.subject import Outcome, Subject, Ways
-from headwise.verify.target import FunctionRunner, Masks, Runner
 
 LENGTH = 7
 
@@ -156,7 +157,8 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
     guess = Conventions(runner, full(), forms, neutral, certain=False, size=(embed_dim, heads))
     tried = [replace(guess, runner=each, variant=i) for i, each in enumerate(runner.variants)]
     chosen = next((c for c in tried if _equals(c, job, full())), None)
-    chosen = chosen or next((c for c in tried if _equals(c, job, causal())), guess)
+    chosen = chosen or next((c for c in tried if _equals(c, job, causal())), None)
+    chosen = chosen or _understood(tried, job) or guess
     chosen = replace(chosen, base=_base(chosen, job))
     return _with_forms(chosen, job)
 
@@ -225,6 +227,19 @@ def _base(conventions: Conventions, job: Job) -> Mask:
             if explain([Seen(replace(job, mask=mask), run(job))], most=most):
                 return mask
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
+
+
+def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
+    """Of several readings the one in which the fewest mistakes explain what the target gives."""
+    if len(tried) == 1:
+        return None
+    runs = [(each, run) for each in tried if (run := _runs(each, job)) is not None]
+    for most in (1, 2):
+        for each, run in runs:
+            for mask in (full(), causal()):
+                if explain([Seen(replace(job, mask=mask), run(job))], most=most):
+                    return each
+    return None
 
 
 def _runs(conventions: Conventions, job: Job) -> Callable[[Job], Outcome] | None:

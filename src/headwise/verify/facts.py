@@ -7,11 +7,12 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import causal, padding
+from headwise.verify.binding import Binding
 from headwise.verify.choices import choices
 from headwise.verify.conventions import LENGTH, Conventions
 from headwise.verify.jobs import Job, self_job
+from headwise.verify.runners import Runner
 from headwise.verify.subject import Subject, compute
-from headwise.verify.target import Runner
 
 
 def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
@@ -26,7 +27,7 @@ def _calls(conventions: Conventions) -> list[Text]:
     runner, notes = conventions.runner, []
     if getattr(runner, "sequence_first", False):
         notes.append(Text("it takes (L, B, E): length first", "它接受 (L, B, E)：长度在前"))
-    notes += _packed(runner)
+    notes += _packed(runner) + _probed(runner)
     if "out" in runner.lacks:
         notes.append(Text("it has no output projection", "它没有输出投影"))
     if conventions.base == causal():
@@ -83,6 +84,23 @@ def _packed(runner: Runner) -> list[Text]:
         Text(
             f"{name}: q, k and v take turns within each head (found by trying)",
             f"{name}：每个头内 q、k、v 逐个交替排列（由试验得知）",
+        )
+    ]
+
+
+def _probed(runner: Runner) -> list[Text]:
+    """Which parameter was taken for which projection, where no name told."""
+    if not getattr(runner, "probed", False):
+        return []
+    binding: Binding = getattr(runner, "binding")  # noqa: B009 - only modules have one
+    places = binding.places.items()
+    held = {" + ".join(names): places[0].name for names, places in places if "bias" not in names[0]}
+    order = sorted(held, key=lambda names: ("qkvo".index(names[0]), names))
+    words = ", ".join(f"{names}: {held[names]}" for names in order)
+    return [
+        Text(
+            f"its parameters' names say nothing; told apart by what moves as {words}",
+            f"参数名没有说明用途；根据设置后输出的变化判定为 {words}",
         )
     ]
 

@@ -12,9 +12,11 @@ from headwise.verify.conventions import Conventions
 from headwise.verify.gate import Finding
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
+from headwise.verify.modules import ModuleRunner
 from headwise.verify.oracle import oracle
+from headwise.verify.runners import Runner
 from headwise.verify.snippet import snippet
-from headwise.verify.target import ModuleRunner, Runner, runner
+from headwise.verify.target import runner
 
 SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (6, 2), (6, 3))
 """E and H, the small ones first."""

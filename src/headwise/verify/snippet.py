@@ -7,10 +7,11 @@ from torch import Tensor
 
 from headwise.verify import steps
 from headwise.verify.conventions import Conventions
+from headwise.verify.functions import AdapterRunner, FunctionRunner
 from headwise.verify.jobs import Job
+from headwise.verify.modules import ModuleRunner
 from headwise.verify.oracle import oracle
 from headwise.verify.pipeline import at_job
-from headwise.verify.target import AdapterRunner, FunctionRunner, ModuleRunner
 
 DIGITS = 6
 """Decimals of what is exact."""

@@ -13,16 +13,18 @@ from headwise.verify.contract import CONTRACT, jobs, masks
 from headwise.verify.conventions import LENGTH, Conventions, find_conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
 from headwise.verify.facts import facts
+from headwise.verify.functions import FunctionRunner
 from headwise.verify.gate import Finding, examine
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
 from headwise.verify.lines import Line, most_likely
 from headwise.verify.mistakes import MISTAKES, Mistake
 from headwise.verify.oracle import oracle
+from headwise.verify.runners import Runner
 from headwise.verify.running import Exhausted, Tell, silent
 from headwise.verify.smallest import smallest
 from headwise.verify.subject import Outcome, Subject, compute
-from headwise.verify.target import FunctionRunner, Runner, runner
+from headwise.verify.target import runner
 from headwise.verify.trace import appearing, first_difference, first_inside, record
 
 DTYPE = torch.float32

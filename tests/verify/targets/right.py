@@ -241,6 +241,20 @@ class Strange(nn.Module):
         return self.delta(y.transpose(1, 2).reshape(b, n, e))
 
 
+class Stranger(Strange):
+    """Two attentions in one: nobody can say which projection is whose."""
+
+    def __init__(self, d_model, heads):
+        super().__init__(d_model, heads)
+        self.more = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x, mask=None):
+        b, n, e = x.shape
+        q, k, v = (m(x).view(b, n, self.heads, -1).transpose(1, 2) for m in self.more)
+        other = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return super().forward(x, mask) + other.transpose(1, 2).reshape(b, n, e)
+
+
 def adapter(x, weights, heads, mask=None):
     """The adapter for Strange."""
     from torch.func import functional_call
