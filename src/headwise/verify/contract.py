@@ -10,15 +10,15 @@ from torch import Tensor
 from headwise.call import Call
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding
-from headwise.verify.budget import Verdict, judge
+from headwise.verify.budget import judge
+from headwise.verify.extremes import EXTREMES
 from headwise.verify.jobs import Job, Weights, cross_job, self_job
 from headwise.verify.judging import judge_gradients, judge_job
+from headwise.verify.metamorphic import METAMORPHIC
 from headwise.verify.oracle import oracle
 from headwise.verify.subject import Check, Evidence, Subject, attend, compute
 from headwise.verify.torch_peer import torch_attention
-
-LENGTH = 7
-"""How long the sequences of the contract are; another number than every other size."""
+from headwise.verify.trials import LENGTH, against, held, holds, own
 
 LARGE = 200.0
 """A score whose exponential overflows in float32."""
@@ -50,15 +50,15 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
 def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output on several inputs and masks, self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
-        yield from _held("cross-attention" if not job.alike else "no mask", subject, job)
+        yield from held("cross-attention" if not job.alike else "no mask", subject, job)
     for name, mask in masks()[1:]:
-        yield from _held(name, subject, _own(subject, dtype, mask=mask))
+        yield from held(name, subject, own(subject, dtype, mask=mask))
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output beside that of `torch.nn.MultiheadAttention` with the same weights."""
     for name, mask in masks():
-        job = _own(subject, dtype, mask=mask)
+        job = own(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None:
             plain = torch_attention(job).output
@@ -68,7 +68,7 @@ def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The gradient of every input and every weight, with and without a mask."""
     for name, mask in masks()[:2]:
-        job = _own(subject, dtype, mask=mask).tracked()
+        job = own(subject, dtype, mask=mask).tracked()
         outcome = compute(subject, job)
         if outcome is not None:
             plain, exact = oracle(job, dtype)["output"], oracle(job)["output"]
@@ -79,7 +79,7 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The weights of each head, where the module gives them."""
     for name, mask in masks():
-        job = _own(subject, dtype, mask=mask)
+        job = own(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None and outcome.weights is not None:
             plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
@@ -93,7 +93,7 @@ def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evi
         w = job.weights.spread(job.heads, job.groups)
         values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from _against(subject, job, exact.expand(-1, job.query.shape[1], -1))
+        yield from against(subject, job, exact.expand(-1, job.query.shape[1], -1))
 
 
 def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -105,7 +105,7 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
         merged = constant.double().expand(1, 1, -1)
         exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
         batch, length, _ = job.query.shape
-        yield from _against(subject, job, exact.expand(batch, length, -1))
+        yield from against(subject, job, exact.expand(batch, length, -1))
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -117,47 +117,15 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
         each = w.spread(job.heads, job.groups)
         values = _times(job.value, each.v, each.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from _against(subject, silent, exact.expand(-1, job.query.shape[1], -1))
+        yield from against(subject, silent, exact.expand(-1, job.query.shape[1], -1))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
-        yield from _held("queries that are their bias", subject, constant)
+        yield from held("queries that are their bias", subject, constant)
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output is the sum of single heads, each through its own slice of W^O."""
     for job in jobs(subject, dtype):
-        yield from _against(subject, job, _sum_of_heads(job.to(torch.float64)))
-
-
-def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Another sample 1 leaves sample 0 alone."""
-    job = _own(subject, dtype)
-    x = torch.cat((job.query[:1], -job.query[1:]))
-    plain, exact = oracle(job, dtype)["output"][:1], oracle(job)["output"][:1]
-    outcome = compute(subject, replace(job, query=x, key=x, value=x))
-    if outcome is not None:
-        yield "sample 0", judge(outcome.output[:1], plain, exact)
-
-
-def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Under a causal mask another last token changes nothing before it."""
-    job = _own(subject, dtype, mask=causal())
-    x = torch.cat((job.query[:, :-1], -job.query[:, -1:]), dim=1)
-    plain, exact = (oracle(job, d)["output"][:, :-1] for d in (dtype, torch.float64))
-    outcome = compute(subject, replace(job, query=x, key=x, value=x))
-    if outcome is not None:
-        yield "tokens before the last", judge(outcome.output[:, :-1], plain, exact)
-
-
-def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Another token in the padding of sample 1 changes nothing before it."""
-    real = LENGTH - 3
-    job = _own(subject, dtype, mask=padding([LENGTH, real]))
-    x = job.query.clone()
-    x[1, real:] = -x[1, real:] + 1.0
-    plain, exact = (oracle(job, d)["output"][1, :real] for d in (dtype, torch.float64))
-    outcome = compute(subject, replace(job, query=x, key=x, value=x))
-    if outcome is not None:
-        yield "real tokens", judge(outcome.output[1, :real], plain, exact)
+        yield from against(subject, job, _sum_of_heads(job.to(torch.float64)))
 
 
 def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -165,7 +133,7 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
     for argument, way in ways:
         for name, mask in masks()[1:]:
-            job = _own(subject, dtype, mask=mask)
+            job = own(subject, dtype, mask=mask)
             outcome = way(job)
             if outcome is not None:
                 yield f"{argument}: {name}", judge_job(outcome, job)
@@ -174,9 +142,9 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output under two masks at once: in one argument, and each in its own."""
     mask = causal() & padding([LENGTH, LENGTH - 3])
-    yield from _held("causal and padding", subject, _own(subject, dtype, mask=mask))
+    yield from held("causal and padding", subject, own(subject, dtype, mask=mask))
     if subject.together is not None:
-        job = _own(subject, dtype, mask=mask)
+        job = own(subject, dtype, mask=mask)
         outcome = subject.together(job)
         if outcome is not None:
             yield "causal in one argument, padding in another", judge_job(outcome, job)
@@ -184,12 +152,12 @@ def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
-    job = _own(subject, dtype)
+    job = own(subject, dtype)
     x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
     keys = w.spread(job.heads, job.groups)  # a key for every head; the query is to equal it
     k = _times(x, keys.k, keys.k_bias).reshape(*x.shape[:2], job.heads, -1)
-    own = k.square().sum(-1).min() * k.shape[-1] ** -0.5
-    factor = (LARGE / own).sqrt().to(dtype)
+    least = k.square().sum(-1).min() * k.shape[-1] ** -0.5
+    factor = (LARGE / least).sqrt().to(dtype)
     if (w.q_bias is None) != (w.k_bias is None):
         return
     q_bias, k_bias = (None if b is None else b * factor for b in (keys.k_bias, w.k_bias))
@@ -197,7 +165,7 @@ def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     job = replace(job, query=x, key=x, value=x, weights=loud)
     values = _times(x, keys.v, keys.v_bias)
     exact = values if w.out is None else _times(values, w.out, w.out_bias)
-    yield from _against(subject, job, exact)
+    yield from against(subject, job, exact)
 
 
 def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -205,29 +173,19 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
     for job in jobs(subject, dtype):
         outcome = compute(subject, job)
         if outcome is not None:
-            yield ", ".join(outcome.wrote) or "inputs", _holds(not outcome.wrote)
+            yield ", ".join(outcome.wrote) or "inputs", holds(not outcome.wrote)
     draw = torch.Generator().manual_seed(4)
     given = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
     before = tuple(tensor.clone() for tensor in given)
     if attend(subject, Call.of(*given)) is not None:
         for name, old, new in zip("qkv", before, given, strict=True):
-            yield name, _holds(torch.equal(old, new))
+            yield name, holds(torch.equal(old, new))
 
 
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A module made with dropout gives in eval what it gives without."""
-    job = replace(_own(subject, dtype), dropout=0.5)
-    yield from _held("eval", subject, job)
-
-
-def _own(subject: Subject, dtype: torch.dtype, mask: Mask | None = None) -> Job:
-    job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=mask, dtype=dtype)
-    return subject.fit(job)
-
-
-def _holds(good: bool) -> Verdict:
-    """A yes or no as a verdict."""
-    return Verdict(good, float(not good), 0.0, float(not good), 0.0)
+    job = replace(own(subject, dtype), dropout=0.5)
+    yield from held("eval", subject, job)
 
 
 def _silent(w: Weights) -> Weights:
@@ -252,19 +210,6 @@ def _sum_of_heads(job: Job) -> Tensor:
         single = replace(w, **named, out=out[:, rows], out_bias=None)
         total = total + oracle(replace(job, weights=single, heads=1, groups=1))["output"]
     return total if w.out_bias is None else total + w.out_bias
-
-
-def _held(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
-    outcome = compute(subject, job)
-    if outcome is not None:
-        yield name, judge_job(outcome, job)
-
-
-def _against(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
-    outcome = compute(subject, job)
-    if outcome is not None:
-        name = "self-attention" if job.alike else "cross-attention"
-        yield name, judge(outcome.output, oracle(job, job.query.dtype)["output"], exact)
 
 
 CONTRACT: tuple[Check, ...] = (
@@ -309,13 +254,6 @@ CONTRACT: tuple[Check, ...] = (
         heads_are_slices,
     ),
     Check(
-        "batch_independent",
-        Text("a sample does not see the others", "各样本互不影响"),
-        batch_independent,
-    ),
-    Check("causal_leak", Text("causal: no future leak", "因果掩码：未来不泄漏"), causal_leak),
-    Check("padding_leak", Text("padding does not leak", "填充不泄漏"), padding_leak),
-    Check(
         "mask_arguments",
         Text("each mask argument hides what it should", "每个掩码参数都遮住应遮住的"),
         mask_arguments,
@@ -340,5 +278,7 @@ CONTRACT: tuple[Check, ...] = (
         Text("no dropout in eval", "eval 模式下没有 dropout"),
         eval_without_dropout,
     ),
+    *METAMORPHIC,
+    *EXTREMES,
 )
 """Every check of a module."""

@@ -109,9 +109,9 @@ class Job:
 
     def to(self, dtype: torch.dtype) -> "Job":
         """The same job in another dtype; self-attention stays self-attention."""
-        query = self.query.to(dtype)
-        key = query if self.key is self.query else self.key.to(dtype)
-        value = key if self.value is self.key else self.value.to(dtype)
+        query = copied(self.query, dtype)
+        key = query if self.key is self.query else copied(self.key, dtype)
+        value = key if self.value is self.key else copied(self.value, dtype)
         return replace(self, query=query, key=key, value=value, weights=self.weights.to(dtype))
 
     def leaves(self) -> dict[str, Tensor]:
@@ -135,6 +135,20 @@ class Job:
         named = {name: leaf(tensor) for name, tensor in self.weights.named().items()}
         weights = replace(self.weights, **named)
         return replace(self, query=query, key=key, value=value, weights=weights)
+
+
+def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A copy that lies in memory as the tensor does, which `clone` keeps of few layouts.
+
+    Example:
+        >>> copied(torch.zeros(2, 6)[:, ::2]).stride()
+        (6, 2)
+    """
+    if tensor.is_contiguous() or tensor.requires_grad:
+        return tensor.to(dtype or tensor.dtype, copy=True)
+    numbers = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.as_strided((numbers,), (1,), 0).to(dtype or tensor.dtype, copy=True)
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def self_job(

@@ -53,6 +53,8 @@ class Subject:
         ways: its mask arguments one by one; None where it takes masks in no argument.
         groups: G of the jobs it is given, the key/value heads; None for as many as heads.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
+        truth: the output that a job should have, in a dtype, where its weights are not known and
+            there is no oracle: what the subject itself gives in that dtype.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Subject:
     ways: Ways | None = None
     groups: int | None = None
     together: Callable[[Job], Outcome | None] | None = None
+    truth: Callable[[Job, torch.dtype], Tensor] | None = None
 
     def fit(self, job: Job) -> Job:
         """A job with the weights that the subject has."""
