@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads.metrics import METRICS, Rows
+from headwise.heads.metrics import MEASURED, METRICS, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 
@@ -79,18 +79,19 @@ def test_chosen_metrics_are_measured_alone() -> None:
     ("name", "tensor"),
     [
         ("L0/above", torch.zeros(3, 2, dtype=torch.float64)),
-        ("L0/above", torch.zeros(len(METRICS), 2)),
-        ("L0/above", torch.zeros(len(METRICS), dtype=torch.float64)),
-        ("L0/below", torch.full((len(METRICS), 2), torch.nan, dtype=torch.float64)),
-        ("L0/below", torch.zeros(len(METRICS), 3, dtype=torch.float64)),
+        ("L0/above", torch.zeros(len(MEASURED), 2)),
+        ("L0/above", torch.zeros(len(MEASURED), dtype=torch.float64)),
+        ("L0/below", torch.full((len(MEASURED), 2), torch.nan, dtype=torch.float64)),
+        ("L0/below", torch.zeros(len(MEASURED), 3, dtype=torch.float64)),
         ("L0/uniform_above", torch.zeros(1, dtype=torch.float64)),
         ("L0/queries", torch.tensor(-1)),
         ("L0/queries", torch.tensor([3])),
         ("L0/queries", torch.tensor(3.0)),
+        ("L0/profile.distance", torch.zeros(4, 2, 34, dtype=torch.float64)),
         ("L0/other", torch.zeros(1)),
         ("layer0/above", torch.zeros(1)),
         ("above", torch.zeros(1)),
-        ("L1/above", torch.zeros(len(METRICS), 2, dtype=torch.float64)),
+        ("L1/above", torch.zeros(len(MEASURED), 2, dtype=torch.float64)),
     ],
 )
 def test_tensors_of_another_form_are_refused(name: str, tensor: Tensor) -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads.metrics import METRICS, Metric, Rows, total
+from headwise.heads.metrics import MEASURED, Metric, Rows, total
+from headwise.heads.metrics.profiles import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer
 
 MOST_HEADS = 1 << 16
@@ -21,6 +22,8 @@ class Sums:
     Attributes:
         above, below: (metrics, H).
         uniform_above, uniform_below: (metrics,), the same of a head that attends to all alike.
+        profiles: for each profile's name (4, H, places): numerator, denominator, and the same two
+            of a head that attends to all alike.
         queries: how many queries were counted.
     """
 
@@ -28,10 +31,11 @@ class Sums:
     below: Tensor
     uniform_above: Tensor
     uniform_below: Tensor
+    profiles: dict[str, Tensor]
     queries: int
 
     @classmethod
-    def of(cls, rows: Rows, metrics: Sequence[Metric] = METRICS) -> "Sums":
+    def of(cls, rows: Rows, metrics: Sequence[Metric] = MEASURED) -> "Sums":
         """The sums of one block of queries."""
         heads = [total(metric, rows) for metric in metrics]
         baseline = rows.uniform
@@ -41,6 +45,7 @@ class Sums:
             torch.stack([below for _, below in heads]).cpu(),
             torch.cat([above for above, _ in uniform]).cpu(),
             torch.cat([below for _, below in uniform]).cpu(),
+            {profile.name: _curve(profile, rows, baseline) for profile in PROFILES},
             int(rows.queries().any(1).sum()),
         )
 
@@ -57,20 +62,41 @@ class Sums:
         self.below += other.below
         self.uniform_above += other.uniform_above
         self.uniform_below += other.uniform_below
+        for name, more in other.profiles.items():
+            self.profiles[name] += more
         self.queries += other.queries
+
+    def copy(self) -> "Sums":
+        """The same sums, which nothing added to these reaches."""
+        return Sums(
+            self.above.clone(),
+            self.below.clone(),
+            self.uniform_above.clone(),
+            self.uniform_below.clone(),
+            {name: each.clone() for name, each in self.profiles.items()},
+            self.queries,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything in it by name, each of which adds up on its own."""
         return {
-            "above": self.above,
-            "below": self.below,
-            "uniform_above": self.uniform_above,
-            "uniform_below": self.uniform_below,
+            **{name: getattr(self, name) for name in AXES},
+            **{f"profile.{name}": each for name, each in self.profiles.items()},
             "queries": torch.tensor(self.queries),
         }
 
 
-NAMES = ("above", "below", "uniform_above", "uniform_below", "queries")
+AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}
+"""The tensors of a layer whose rows are metrics, and how many axes each has."""
+
+CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}
+"""The tensors of a layer that are profiles."""
+
+
+def _curve(profile: Profile, rows: Rows, baseline: Rows) -> Tensor:
+    """(4, H, places), as `Sums.profiles` has it."""
+    own, uniform = summed(profile, rows), summed(profile, baseline)
+    return torch.stack([*own, *(each.expand_as(own[0]) for each in uniform)]).cpu()
 
 
 @dataclass
@@ -83,7 +109,7 @@ class Statistics:
     """
 
     layers: dict[Layer, Sums] = field(default_factory=dict)
-    metrics: tuple[Metric, ...] = METRICS
+    metrics: tuple[Metric, ...] = MEASURED
 
     def add(self, layer: Layer, rows: Rows) -> None:
         """Take in a block of queries of one layer."""
@@ -109,13 +135,7 @@ class Statistics:
         if layer in self.layers:
             self.layers[layer].add(sums)
         else:
-            self.layers[layer] = Sums(
-                sums.above.clone(),
-                sums.below.clone(),
-                sums.uniform_above.clone(),
-                sums.uniform_below.clone(),
-                sums.queries,
-            )
+            self.layers[layer] = sums.copy()
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name, "decoder.L0/above"; the sum of two such is that of both texts.
@@ -131,7 +151,7 @@ class Statistics:
 
     @classmethod
     def from_tensors(
-        cls, tensors: Mapping[str, Tensor], metrics: tuple[Metric, ...] = METRICS
+        cls, tensors: Mapping[str, Tensor], metrics: tuple[Metric, ...] = MEASURED
     ) -> "Statistics":
         """The statistics that `tensors` wrote; what comes from a file is held to its form.
 
@@ -166,6 +186,16 @@ class Statistics:
         sums, row = self.layers[layer], self.metrics.index(metric)
         return _quotient(sums.uniform_above[row], sums.uniform_below[row])
 
+    def profile(self, profile: Profile, head: Head) -> tuple[float, ...]:
+        """One curve of one head, a number for each of its places; NaN where no query shows it."""
+        above, below, _, _ = self.layers[head.layer].profiles[profile.name][:, head.number]
+        return tuple((above / below).tolist())
+
+    def uniform_profile(self, profile: Profile, layer: Layer) -> tuple[float, ...]:
+        """The same curve of a head that attends to every allowed key alike."""
+        _, _, above, below = self.layers[layer].profiles[profile.name][:, 0]
+        return tuple((above / below).tolist())
+
 
 def _quotient(above: Tensor, below: Tensor) -> float:
     return (above / below).item()
@@ -184,19 +214,26 @@ def _layer(written: str, name: str) -> Layer:
 
 def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) -> Sums:
     """One layer's sums, if the tensors are exactly those and of that form."""
-    if set(parts) != set(NAMES):
+    if set(parts) != {*AXES, *CURVES, "queries"}:
         raise _unfit(f"{layer}: {sorted(parts)[:8]}")
     above, queries = parts["above"], parts["queries"]
     heads = above.shape[1] if above.dim() == 2 else 0
-    shapes = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}
-    for name, axes in shapes.items():
+    shapes: dict[str, tuple[int, ...]] = {
+        name: (len(metrics), heads)[:axes] for name, axes in AXES.items()
+    }
+    shapes |= {name: (4, heads, len(profile.places)) for name, profile in CURVES.items()}
+    for name, shape in shapes.items():
         tensor = parts[name]
-        fits = tensor.shape == (len(metrics), heads)[:axes] and tensor.dtype == torch.float64
+        fits = tensor.shape == shape and tensor.dtype == torch.float64
         if not (fits and 0 < heads <= MOST_HEADS and bool(tensor.isfinite().all())):
             raise _unfit(f"{layer}/{name} {tuple(tensor.shape)} {tensor.dtype}")
     if queries.shape != () or queries.dtype != torch.int64 or int(queries) < 0:
         raise _unfit(f"{layer}/queries {tuple(queries.shape)} {queries.dtype}")
-    return Sums(**{name: parts[name].clone() for name in shapes}, queries=int(queries))
+    return Sums(
+        **{name: parts[name].clone() for name in AXES},
+        profiles={profile.name: parts[name].clone() for name, profile in CURVES.items()},
+        queries=int(queries),
+    )
 
 
 def _unfit(what: str) -> BadFile:

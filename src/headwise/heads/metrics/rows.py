@@ -33,6 +33,10 @@ class Rows:
         separators: (B, Lk), True on special tokens such as [SEP]; None where unknown.
         tokens: (B, Lk), the numbers of the keys' tokens; None where unknown.
         punctuation: (B, Lk), True on punctuation; None where unknown.
+        origin: the number in its text of the first key here: keys that no query of the block may
+            attend to may be left away before and after, and ``position`` and ``first`` are counted
+            from the first that is kept.
+        text: (B, N), the tokens of the whole text and -1 on padding; None where ``tokens`` are.
     """
 
     weights: Float[Tensor, "b h r lk"]
@@ -43,6 +47,8 @@ class Rows:
     separators: Bool[Tensor, "b lk"] | None = None
     tokens: Int[Tensor, "b lk"] | None = None
     punctuation: Bool[Tensor, "b lk"] | None = None
+    origin: int = 0
+    text: Int[Tensor, "b n"] | None = None
 
     @property
     def uniform(self) -> "Rows":
@@ -158,20 +164,20 @@ class Rows:
         return (start, stop) if start >= 0 and stop <= length else (0, length)
 
     @cached_property
-    def distances(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ_j A |i - j|, Σ_j A (j - i) and Σ_j A (i - j)² of each row, (B, H, R) each.
+    def distances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Σ_j A |i - j|, Σ_j A (j - i), Σ_j A (i - j)² and Σ_{j<i} A of each row, (B, H, R) each.
 
         Keys before the block lie (i - start) + (start - j) away, so that sums over them need no
         distance of their own for each pair; keys beside its queries are measured one by one.
         """
         if self.position is None:
-            return (torch.zeros_like(self.weights[..., 0]),) * 3
+            return (torch.zeros_like(self.weights[..., 0]),) * 4
         (start, stop), dtype = self._span, self.weights.dtype
         beside = self.weights[..., start:stop]
         apart = (self.places[start:stop] - self.position[:, None]).to(dtype)  # (R, n)
-        away, signed, square = (
+        away, signed, square, before = (
             torch.einsum("bhrk,rk->bhr", beside, each)
-            for each in (apart.abs(), apart, apart.square())
+            for each in (apart.abs(), apart, apart.square(), (apart < 0).to(dtype))
         )
         sides = (("behind", self.position - start, -1), ("ahead", stop - 1 - self.position, 1))
         for name, extra, sign in sides:
@@ -182,7 +188,7 @@ class Rows:
             away = away + further
             signed = signed + sign * further
             square = square + squares + 2 * offset * far + offset.square() * mass
-        return away, signed, square
+        return away, signed, square, before + self._sums["behind"]
 
     def on(self, name: str) -> Sums:
         """For each query the weight on a named set of keys, and whether it may attend to one.
@@ -192,29 +198,38 @@ class Rows:
         """
         if name not in self._columns:
             return self.nothing
-        keys = self._columns[name].bool()[:, None, None]
-        offered = (self.allowed & keys).any(-1) & self.queries()
+        offered = (self.offered(name) > 0) & self.queries()
         return self._sums[name] * offered, offered
+
+    def offered(self, name: str) -> Int[Tensor, "b #h r"]:
+        """How many keys of a named set each query may attend to."""
+        keys = self._columns[name].bool()[:, None, None]
+        return (self.allowed & keys).sum(-1)
 
     @cached_property
     def _same(self) -> tuple[Tensor, Tensor]:
-        """Every pair of a query (its number in B·R) and another place of its token (in B·Lk)."""
-        empty = self.places[:0]
+        """Every pair of a query (its number in B·R) and another place of its token (from -1 on).
+
+        The key before the first one kept is looked at as well: what follows it is kept.
+        """
         if self.tokens is None or self.position is None:
-            return empty, empty
-        batch, length = self.tokens.shape
-        text = torch.arange(batch, device=empty.device)[:, None]
-        several = self.tokens.long() + text * (self.tokens.max().long() + 1)  # apart by text
+            return self.places[:0], self.places[:0]
+        known, more = self.tokens, 0
+        if self.text is not None and self.origin:
+            more = 1
+            known = self.text[:, self.origin - 1 : self.origin + self.weights.shape[-1]]
+        batch, length = known.shape
+        text = torch.arange(batch, device=known.device)[:, None]
+        several = known.long() + text * (known.max().long() + 2)  # apart by text
         ordered, order = several.flatten().sort(stable=True)
-        wanted = several[:, self.position].flatten()  # (B·R,)
+        wanted = several[:, self.position + more].flatten()  # (B·R,)
         begin = torch.searchsorted(ordered, wanted)
         many = torch.searchsorted(ordered, wanted, right=True) - begin
-        query = torch.arange(len(wanted), device=empty.device).repeat_interleave(many)
-        within = torch.arange(len(query), device=empty.device)
+        query = torch.arange(len(wanted), device=known.device).repeat_interleave(many)
+        within = torch.arange(len(query), device=known.device)
         within = within - (many.cumsum(0) - many).repeat_interleave(many)
-        key = order[begin[query] + within]
-        own = (text * length + self.position).flatten()
-        other = key != own[query]
+        key = order[begin[query] + within] % length - more
+        other = key != self.position[query % len(self.position)]
         return query[other], key[other]
 
     def after_same(self, by: int) -> Sums:
@@ -227,13 +242,20 @@ class Rows:
         counted = (seen > 0) & self.queries()
         return weight * counted, counted
 
-    def pattern(self, by: int) -> tuple[Tensor, Tensor]:
-        """The same weights, and how many such allowed keys there are, (B, H or 1, R)."""
+    def pattern(self, by: int, *, earlier: bool = False) -> tuple[Tensor, Tensor]:
+        """The same weights, and how many such allowed keys there are, (B, H or 1, R).
+
+        Args:
+            by: 0 for the other occurrences themselves, 1 for what comes after them.
+            earlier: whether only occurrences before the query count.
+        """
         query, key = self._same
         batch, heads, length, keys = self.weights.shape
-        inside = (key % keys + by < keys) & (key % keys + by >= 0)
-        query, key = query[inside], key[inside] + by
-        text, row, place = query // length, query % length, key % keys
+        inside = (key + by >= 0) & (key + by < keys)
+        if earlier and self.position is not None:
+            inside = inside & (key < self.position[query % length])
+        query, place = query[inside], key[inside] + by
+        text, row = query // length, query % length
         found = self.weights.new_zeros(batch * length, heads)
         seen = self.weights.new_zeros(batch * length, self.allowed.shape[1])
         allowed = self.allowed[text, :, row, place]  # (pairs, H or 1)
@@ -260,4 +282,5 @@ class Rows:
 
 def _onto(weights: Tensor, columns: Tensor) -> Tensor:
     """Weights (B, H, R, Lk) times columns (B, Lk, m): (B, H, R, m)."""
-    return torch.bmm(weights.flatten(1, 2), columns).unflatten(1, weights.shape[1:3])
+    found = torch.bmm(weights.flatten(1, 2), columns)
+    return found.view(*weights.shape[:3], -1)

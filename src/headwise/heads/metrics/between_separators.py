@@ -1,0 +1,51 @@
+"""How separators look at each other, and the other tokens at them."""
+
+from collections.abc import Callable
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _from(special: bool) -> Callable[[Rows], Sums]:
+    def sums(rows: Rows) -> Sums:
+        if rows.separators is None or rows.position is None:
+            return rows.nothing
+        weight, counted = rows.on("separators")
+        asking = rows.separators[:, rows.position] == special  # (B, R)
+        return weight * asking[:, None], counted & asking[:, None]
+
+    return sums
+
+
+FROM_SEPARATORS = Metric(
+    name="from_separators",
+    label=Text("sep. to sep.", "分隔间"),
+    title=Text("share that separators give to separators", "分隔符对分隔符的份额"),
+    formula=Text(
+        "mean_i Σ_{j in S} A[i,j] over the queries i in S, S the special tokens, j after the first",
+        "mean_i Σ_{j ∈ S} A[i,j]，只计 i ∈ S，S 为特殊词元，j 在首个词元之后",
+    ),
+    source=Text(
+        "Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well",
+        "Clark 等 2019，第 3.2 节，[SEP] 到 [SEP]；这里查询也含 [CLS]",
+    ),
+    share=False,
+    sums=_from(True),
+)
+
+
+FROM_OTHERS = Metric(
+    name="from_others",
+    label=Text("other to sep.", "他对分隔"),
+    title=Text("share that other tokens give to separators", "其他词元对分隔符的份额"),
+    formula=Text(
+        "mean_i Σ_{j in S} A[i,j] over the queries i not in S, j after the first",
+        "mean_i Σ_{j ∈ S} A[i,j]，只计 i ∉ S，j 在首个词元之后",
+    ),
+    source=Text(
+        "Clark et al. 2019, section 3.2, other tokens to [SEP]",
+        "Clark 等 2019，第 3.2 节，其他词元到 [SEP]",
+    ),
+    share=False,
+    sums=_from(False),
+)

@@ -1,0 +1,30 @@
+"""How sure a head is where it does not look at a separator."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    value, key = rows.most
+    counted = rows.queries().expand_as(value)
+    if rows.separators is not None:
+        special = rows.separators[:, None].expand(*value.shape[:2], -1)
+        counted = counted & ~special.gather(-1, key)
+    return value * counted, counted
+
+
+CONFIDENCE = Metric(
+    name="confidence",
+    label=Text("confidence", "置信度"),
+    title=Text("largest weight, where it is not on a separator", "最大权重（不在分隔符上时）"),
+    formula=Text(
+        "mean_i max_j A[i,j], over the queries whose heaviest key is no separator",
+        "mean_i max_j A[i,j]，只计最重的键不是分隔符的查询",
+    ),
+    source=Text(
+        "Voita et al. 2019, section 4.1; they leave out the end of the sentence",
+        "Voita 等 2019，第 4.1 节；原文排除句末符",
+    ),
+    share=False,
+    sums=_sums,
+)

@@ -1,0 +1,154 @@
+"""The scores of a head against a drawn pattern, as TransformerLens computes them."""
+
+from collections.abc import Callable
+
+import torch
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _pattern(rows: Rows, by: int | None) -> Sums:
+    """The weight of each row on the pattern, and how many keys the pattern has there."""
+    if by is not None:
+        return rows.pattern(by, earlier=True)
+    return rows.shifted(-1)
+
+
+def _mul(by: int | None) -> Callable[[Rows], Sums]:
+    def sums(rows: Rows) -> Sums:
+        if rows.position is None or (by is not None and rows.tokens is None):
+            return rows.nothing
+        return _pattern(rows, by)[0], rows.mass
+
+    return sums
+
+
+def _abs(by: int | None) -> Callable[[Rows], Sums]:
+    def sums(rows: Rows) -> Sums:
+        if rows.position is None or (by is not None and rows.tokens is None):
+            return rows.nothing
+        on, many = _pattern(rows, by)  # |A - 1| is 1 - A on the pattern, |A - 0| is A beside it
+        return 1 - (rows.mass + many - 2 * on), torch.ones_like(rows.mass)
+
+    return sums
+
+
+PREVIOUS_MUL = Metric(
+    name="previous_mul",
+    label=Text("prev. mul", "前 mul"),
+    title=Text(
+        'detect_head "mul": previous token',
+        'detect_head "mul"：前一个词元',
+    ),
+    formula=Text(
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at previous token",
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j]，P 在前一个词元处为 1",
+    ),
+    source=Text(
+        "detect_head of TransformerLens, not rounded; a row without such a key counts",
+        "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
+    ),
+    share=False,
+    sums=_mul(None),
+)
+
+
+DUPLICATE_MUL = Metric(
+    name="duplicate_mul",
+    label=Text("dup. mul", "重 mul"),
+    title=Text(
+        'detect_head "mul": an earlier place of the token',
+        'detect_head "mul"：同一词元的先前位置',
+    ),
+    formula=Text(
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at an earlier place of the token",
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j]，P 在同一词元的先前位置处为 1",
+    ),
+    source=Text(
+        "detect_head of TransformerLens, not rounded; a row without such a key counts",
+        "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
+    ),
+    share=False,
+    sums=_mul(0),
+)
+
+
+INDUCTION_MUL = Metric(
+    name="induction_mul",
+    label=Text("ind. mul", "归纳 mul"),
+    title=Text(
+        'detect_head "mul": what followed an earlier place of the token',
+        'detect_head "mul"：同一词元先前位置的后一位',
+    ),
+    formula=Text(
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 after an earlier place of the token",
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j]，P 在同一词元先前位置的后一位处为 1",
+    ),
+    source=Text(
+        "detect_head of TransformerLens, not rounded; a row without such a key counts",
+        "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
+    ),
+    share=False,
+    sums=_mul(1),
+)
+
+
+PREVIOUS_ABS = Metric(
+    name="previous_abs",
+    label=Text("prev. abs", "前 abs"),
+    title=Text(
+        'detect_head "abs": previous token',
+        'detect_head "abs"：前一个词元',
+    ),
+    formula=Text(
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at previous token",
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N，P 在前一个词元处为 1",
+    ),
+    source=Text(
+        "detect_head of TransformerLens, not rounded to 3 places; N the queries",
+        "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
+    ),
+    share=False,
+    sums=_abs(None),
+)
+
+
+DUPLICATE_ABS = Metric(
+    name="duplicate_abs",
+    label=Text("dup. abs", "重 abs"),
+    title=Text(
+        'detect_head "abs": an earlier place of the token',
+        'detect_head "abs"：同一词元的先前位置',
+    ),
+    formula=Text(
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at an earlier place of the token",
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N，P 在同一词元的先前位置处为 1",
+    ),
+    source=Text(
+        "detect_head of TransformerLens, not rounded to 3 places; N the queries",
+        "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
+    ),
+    share=False,
+    sums=_abs(0),
+)
+
+
+INDUCTION_ABS = Metric(
+    name="induction_abs",
+    label=Text("ind. abs", "归纳 abs"),
+    title=Text(
+        'detect_head "abs": what followed an earlier place of the token',
+        'detect_head "abs"：同一词元先前位置的后一位',
+    ),
+    formula=Text(
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at what followed an earlier place of the token",
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N，P 在同一词元先前位置的后一位处为 1",
+    ),
+    source=Text(
+        "detect_head of TransformerLens, not rounded to 3 places; N the queries",
+        "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
+    ),
+    share=False,
+    sums=_abs(1),
+)

@@ -1,0 +1,33 @@
+"""How much a head looks at the tokens around it."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.heads.metrics.rows import NEAR
+from headwise.lang import Text
+
+REACH = 4
+"""How many tokens to each side are around a query."""
+
+
+def _sums(rows: Rows) -> Sums:
+    if rows.position is None:
+        return rows.nothing
+    weights, _ = rows.near
+    around = weights[..., NEAR - REACH : NEAR + REACH + 1]
+    return around.sum(-1), rows.mass
+
+
+LOCAL = Metric(
+    name="local",
+    label=Text("local", "局部"),
+    title=Text("share within four tokens", "对四个词元以内的份额"),
+    formula=Text(
+        "Σ_i Σ_{|i-j| ≤ 4} A[i,j] / Σ_i Σ_j A[i,j]",
+        "Σ_i Σ_{|i-j| ≤ 4} A[i,j] / Σ_i Σ_j A[i,j]",
+    ),
+    source=Text(
+        "what the long-range score of attention-atlas (|i - j| ≥ 5) leaves, as a share",
+        "attention-atlas 远程分数（|i - j| ≥ 5）的补集，取份额",
+    ),
+    share=True,
+    sums=_sums,
+)

@@ -1,0 +1,30 @@
+"""How much a head looks within the part of the text between two separators."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    if rows.separators is None or rows.position is None:
+        return rows.nothing
+    part = rows.separators.cumsum(-1) - rows.separators.long()  # a separator ends its part
+    own = (part[:, rows.position][..., None] == part[:, None])[:, None]  # (B, 1, R, Lk)
+    counted = (rows.allowed & own).any(-1) & (rows.allowed & ~own).any(-1) & rows.queries()
+    return (rows.weights * own).sum(-1) * counted, counted
+
+
+SEGMENT = Metric(
+    name="segment",
+    label=Text("segment", "段内"),
+    title=Text("share within its own part of the text", "对自身所在文段的份额"),
+    formula=Text(
+        "mean_i Σ_j A[i,j] over j between the same separators as i, where others are allowed",
+        "mean_i Σ_j A[i,j]，j 与 i 在同两个分隔符之间，只计还可关注他处的查询",
+    ),
+    source=Text(
+        "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published",
+        "Kovaleva 等 2019 的块状类，规则由本项目自定；原文未给阈值",
+    ),
+    share=False,
+    sums=_sums,
+)

@@ -1,0 +1,28 @@
+"""To which side a head looks."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+
+def _sums(rows: Rows) -> Sums:
+    return rows.nothing if rows.position is None else (rows.distances[1], rows.mass)
+
+
+SIGNED_DISTANCE = Metric(
+    name="signed_distance",
+    label=Text("direction", "方向"),
+    title=Text(
+        "mean place of what it attends to, in tokens after the query",
+        "所关注词元相对查询的平均位置（向后为正）",
+    ),
+    formula=Text(
+        "Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]; negative before the query",
+        "Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]；在查询之前为负",
+    ),
+    source=Text(
+        "the distance of Vig and Belinkov 2019, section 4.4, with its sign",
+        "Vig 与 Belinkov 2019 第 4.4 节的距离，保留符号",
+    ),
+    share=False,
+    sums=_sums,
+)

@@ -1,0 +1,35 @@
+"""How much the first tokens of a text hold of the attention on the first of all."""
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+EARLY = 64
+"""T: how many queries count."""
+
+
+def _sums(rows: Rows) -> Sums:
+    if rows.position is None:
+        return rows.nothing
+    weight, counted = rows.at(rows.first[:, None].expand_as(rows.counts))
+    early = (rows.position - rows.first[:, None] < EARLY)[:, None]  # (B, 1, R)
+    return weight * early, counted & early
+
+
+SINK = Metric(
+    name="sink",
+    label=Text("sink", "汇"),
+    title=Text(
+        "attention that the first token receives from the first 64",
+        "首个词元从前 64 个词元得到的注意力",
+    ),
+    formula=Text(
+        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64, f the first real token",
+        "α_1 = mean_i A[i, f]，f ≤ i < f + 64，f 为首个真实词元",
+    ),
+    source=Text(
+        "Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3",
+        "Gu 等 2025（ICLR），首个词元的重要性，T = 64；大于 0.3 为汇",
+    ),
+    share=True,
+    sums=_sums,
+)

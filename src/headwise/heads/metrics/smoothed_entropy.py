@@ -1,0 +1,40 @@
+"""The entropy as the code of Clark et al. computes it."""
+
+import torch
+from torch import Tensor
+
+from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.lang import Text
+
+SMOOTH = 1e-4
+"""The share of a uniform head that is mixed in."""
+
+
+def _sums(rows: Rows) -> Sums:
+    counted = rows.queries()
+    kept = rows.weights.shape[-1]
+    length = kept if rows.text is None else rows.text.shape[1]
+    least = rows.weights.new_tensor(SMOOTH / length)
+    terms: Tensor = torch.special.entr((1 - SMOOTH) * rows.weights + least)
+    elsewhere = (length - kept) * torch.special.entr(least)
+    return (terms.sum(-1) + elsewhere) * counted, counted
+
+
+SMOOTHED_ENTROPY = Metric(
+    name="smoothed_entropy",
+    label=Text("smoothed entropy", "平滑熵"),
+    title=Text(
+        "entropy after a little of a uniform head is mixed in, in nats",
+        "混入少许均匀分布后的熵（奈特）",
+    ),
+    formula=Text(
+        "mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N, N all keys",
+        "mean_i -Σ_j A'[i,j] log A'[i,j]，A' = 0.9999 A + 0.0001 / N，N 为全部键数",
+    ),
+    source=Text(
+        "the code of Clark et al. 2019; N counts keys that are not allowed as well",
+        "Clark 等 2019 的代码；N 也计入不允许的键",
+    ),
+    share=False,
+    sums=_sums,
+)
