@@ -87,8 +87,8 @@ def test_hostile_tokens_do_nothing(model: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "either a sentence or --text FILE"),
-        ([SENTENCE, "--text", "a.txt"], "either a sentence or --text FILE"),
+        ([], "expected one of a sentence, --text FILE, --corpus FILE and --open DIR, got nothing"),
+        ([SENTENCE, "--text", "a.txt"], "--open DIR, got SENTENCE and --text; write"),
         ([""], "sentence: expected some text, got an empty one"),
         ([" ".join(["cat"] * 41)], "43 tokens, and"),
         ([SENTENCE, "--heads", "L9H0"], "heads: L9H0 does not exist"),

@@ -17,11 +17,22 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Cells in a line where no terminal says otherwise."""
 
-SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex", ".html": "html", ".json": "json"}
+SUFFIXES = {
+    ".txt": "text",
+    ".md": "markdown",
+    ".tex": "latex",
+    ".html": "html",
+    ".json": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 """The format that a file's name asks for where ``--format`` does not."""
 
 FORMATS = ("text", "markdown", "html", "json")
 """What every word can write; `explain` writes LaTeX as well."""
+
+TABLES = ("csv", "parquet")
+"""What a word with a table of numbers can write as well."""
 
 _FORMAT = Text(
     "How to write it; default by the name of --output, or text.",
@@ -67,17 +78,34 @@ class Destination:
         """Say at once, and not after a minute's work, that the output cannot be where it should.
 
         Raises:
-            BadFile: if nothing can be written there, or it is one of the inputs.
+            BadFile: if nothing can be written there, it is one of the inputs, or a binary format
+                is to go to the screen.
         """
         from headwise.document.files import check_place
+        from headwise.errors import BadFile
 
+        if self.output is None and self.kind == "parquet":
+            raise BadFile(
+                "format: parquet is not for the screen; give a file, as in --output heads.parquet",
+                "format：parquet 不能显示在屏幕上；请指定文件，例如 --output heads.parquet",
+            )
         if self.output is not None:
             given = [str(word) for word in self.inputs if word is not None]
             files = [word.rpartition(":")[0] for word in given]  # a tensor of a file: file:name
             check_place(self.output, map(Path, given + files))
 
-    def write(self, document: Callable[[], "Document"], data: Callable[[], str]) -> None:
-        """Write the report: the document rendered, or the data where JSON was asked for.
+    def write(
+        self,
+        document: Callable[[], "Document"],
+        data: Callable[[], str],
+        table: Callable[[str], str | bytes] | None = None,
+    ) -> None:
+        """Write the report: the document rendered, the data as JSON, or the table.
+
+        Args:
+            document: for people.
+            data: as JSON.
+            table: in one of `TABLES`, for a word that has one.
 
         Raises:
             BadFile: if it cannot be written; nothing is half-written then.
@@ -85,11 +113,16 @@ class Destination:
         from headwise.document.files import write
         from headwise.document.plain import clean
 
-        text = data() if self.kind == "json" else self._rendered(document())
+        content: str | bytes
+        if table is not None and self.kind in TABLES:
+            content = table(self.kind)
+        else:
+            content = data() if self.kind == "json" else self._rendered(document())
         if self.output is None:
-            screen.say(text)
+            screen.say(str(content))
             return
-        write(self.output, text if text.endswith("\n") else text + "\n")
+        whole = isinstance(content, bytes) or content.endswith("\n")
+        write(self.output, content if whole else f"{content!s}\n")
         said = Text("written: ", "已写入：").to(self.lang)
         screen.tell(said + clean(str(self.output)))
 

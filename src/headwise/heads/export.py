@@ -1,85 +1,100 @@
-"""An inspection as JSON, for programs. The schema is stable; a change to it changes its name.
+"""An inspection as JSON, for programs. The layout is stable; a change to it changes its name.
 
-    schema          "headwise.inspect/1"
-    headwise        the version that wrote it
-    model           {name, source, class, type, parameters, layers, heads}; source is "packaged",
-                    "directory" or "hub"; heads counts those of all layers
-    text            what the model was given
-    tokens          what it read, one string a token
-    targets         the same for the decoder of an encoder-decoder; otherwise equal to tokens
-    tokens_in_text  how many tokens the whole text has; more than len(tokens) where it was cut
-    metrics         [{name, title, formula, source, share}], in English; share tells whether it is
-                    a share of the attention
-    heads           [{head, part, layer, number, values}]; head is "L0H2", layer and number count
-                    from 0, values has one number for each metric, null where no query can show it
-    uniform         [{layer, values}], the same for a head that attends to all allowed keys alike
-    standing_out    [{head, metric, value, uniform, usual}], the most unusual first
-    weights         [{head, rows}], rows[i][j] from query i to key j; null where not allowed
-
-All text in it comes from the model and its user: escape it before showing it.
+The layout is described in docs/inspect_report.md and, for validators, in the file
+``inspect.schema.json`` beside this one. All text in it comes from the model and its user: escape it
+before showing it.
 """
 
 import json
-import math
+from importlib.resources import files
+from typing import Any
+
+from torch import Tensor
 
 import headwise
 from headwise.heads.facts import facts_of
 from headwise.heads.inspection import Inspection
-from headwise.heads.metrics import METRICS
+from headwise.heads.metrics import Metric
+from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
+from headwise.heads.statistics import Statistics
+from headwise.heads.table import known
+from headwise.verify.schema import faults as schema_faults
 
 SCHEMA = "headwise.inspect/1"
 
 
+def schema() -> dict[str, Any]:
+    """The JSON schema of what `headwise inspect` writes: for one text, or for a corpus.
+
+    Example:
+        >>> schema()["title"]
+        'What headwise inspect measured'
+    """
+    text = files("headwise.heads").joinpath("inspect.schema.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+def faults(value: object) -> list[str]:
+    """Where some data is no such report; nothing where it is one.
+
+    Example:
+        >>> faults([])[0]
+        '$: expected object, got list'
+    """
+    return schema_faults(value, schema())
+
+
 def as_json(seen: Inspection) -> str:
     """The inspection as JSON text in ASCII, ending in a line break."""
-    return json.dumps(_whole(seen), indent=1, allow_nan=False) + "\n"
+    return written(
+        {
+            "schema": SCHEMA,
+            "headwise": headwise.__version__,
+            "model": facts_of(seen.loaded, seen.statistics),
+            "text": seen.text,
+            "tokens": seen.tokens,
+            "targets": seen.targets,
+            "tokens_in_text": seen.whole,
+            "metrics": explained(seen.statistics.metrics),
+            **measured(seen.statistics),
+            "weights": [
+                {"head": str(head), "rows": _rows(weights)} for head, weights in seen.maps.items()
+            ],
+        }
+    )
 
 
-def _whole(seen: Inspection) -> dict[str, object]:
-    return {
-        "schema": SCHEMA,
-        "headwise": headwise.__version__,
-        "model": facts_of(seen.loaded, seen.statistics),
-        "text": seen.text,
-        "tokens": seen.tokens,
-        "targets": seen.targets,
-        "tokens_in_text": seen.whole,
-        "metrics": [
-            {
-                "name": metric.name,
-                "title": metric.title.en,
-                "formula": metric.formula.en,
-                "source": metric.source.en,
-                "share": metric.share,
-            }
-            for metric in METRICS
-        ],
-        **_measured(seen),
-        "weights": [
-            {"head": str(head), "rows": [[_number(a) for a in row] for row in rows.tolist()]}
-            for head, rows in seen.maps.items()
-        ],
-    }
+def written(whole: dict[str, Any]) -> str:
+    """JSON text in ASCII, ending in a line break."""
+    return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def _measured(seen: Inspection) -> dict[str, object]:
-    statistics = seen.statistics
+def explained(metrics: tuple[Metric, ...]) -> list[dict[str, Any]]:
+    """What the metrics are, in English."""
+    return [
+        {
+            "name": metric.name,
+            "title": metric.title.en,
+            "formula": metric.formula.en,
+            "source": metric.source.en,
+            "share": metric.share,
+        }
+        for metric in metrics
+    ]
+
+
+def measured(statistics: Statistics) -> dict[str, Any]:
+    """Every head's values, those of a uniform head, and what stands out."""
+    metrics = statistics.metrics
     return {
         "heads": [
-            {
-                "head": str(head),
-                "part": head.layer.part,
-                "layer": head.layer.number,
-                "number": head.number,
-                "values": {m.name: _number(statistics.value(m, head)) for m in METRICS},
-            }
-            for head in statistics.heads()
+            {**which(head), "values": values(statistics, head)} for head in statistics.heads()
         ],
         "uniform": [
             {
                 "layer": str(layer),
-                "values": {m.name: _number(statistics.uniform(m, layer)) for m in METRICS},
+                "values": {m.name: known(statistics.uniform(m, layer)) for m in metrics},
             }
             for layer in statistics.layers
         ],
@@ -88,7 +103,7 @@ def _measured(seen: Inspection) -> dict[str, object]:
                 "head": str(fact.head),
                 "metric": fact.metric.name,
                 "value": fact.value,
-                "uniform": _number(fact.uniform),
+                "uniform": known(fact.uniform),
                 "usual": fact.usual,
             }
             for fact in standing_out(statistics)
@@ -96,5 +111,20 @@ def _measured(seen: Inspection) -> dict[str, object]:
     }
 
 
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def which(head: Head) -> dict[str, str | int]:
+    """The head an entry is about."""
+    return {
+        "head": str(head),
+        "part": head.layer.part,
+        "layer": head.layer.number,
+        "number": head.number,
+    }
+
+
+def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
+    """Every metric of one head; None where no query could show it."""
+    return {m.name: known(statistics.value(m, head)) for m in statistics.metrics}
+
+
+def _rows(weights: Tensor) -> list[list[float | None]]:
+    return [[known(weight) for weight in row] for row in weights.tolist()]

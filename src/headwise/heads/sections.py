@@ -18,6 +18,12 @@ MOST_FACTS = 12
 LONGEST_TOKEN = 40
 EXTREMES = 3
 
+SHOWN = (
+    "entropy", "effective_keys", "distance", "previous", "next", "self", "first", "separators",
+    "duplicate", "induction", "max",
+)  # fmt: skip
+"""The metrics that a person's table has room for; files for programs have all."""
+
 Row = tuple[Text, ...]
 
 _SOURCES = {
@@ -137,12 +143,16 @@ def _more(facts: tuple[Fact, ...], caution: Text) -> Paragraph:
     )
 
 
+def _shown(statistics: Statistics) -> tuple[Metric, ...]:
+    return tuple(metric for metric in statistics.metrics if metric.name in SHOWN)
+
+
 def every_head(statistics: Statistics) -> tuple[Block, ...]:
     """Each head's metrics beside those of a uniform head; of many heads only the extremes."""
-    heads = statistics.heads()
+    heads, metrics = statistics.heads(), _shown(statistics)
     if len(heads) <= MOST_ROWS:
-        head = (Text("head", "头"), *(metric.label for metric in METRICS))
-        rows = [_row(str(h), [statistics.value(m, h) for m in METRICS]) for h in heads]
+        head = (Text("head", "头"), *(metric.label for metric in metrics))
+        rows = [_row(str(h), [statistics.value(m, h) for m in metrics]) for h in heads]
         return (
             Heading(Text("Every head", "所有的头")),
             Table(head, [*_uniform_rows(statistics), *rows]),
@@ -151,7 +161,7 @@ def every_head(statistics: Statistics) -> tuple[Block, ...]:
         Heading(Text(f"The extremes of {len(heads)} heads", f"{len(heads)} 个头中的极值")),
         _extremes(statistics),
         Table(
-            (Text("baseline", "基线"), *(metric.label for metric in METRICS)),
+            (Text("baseline", "基线"), *(metric.label for metric in metrics)),
             _uniform_rows(statistics),
         ),
     )
@@ -160,8 +170,9 @@ def every_head(statistics: Statistics) -> tuple[Block, ...]:
 def _uniform_rows(statistics: Statistics) -> list[tuple[Text, ...]]:
     """What a uniform head would give: one row for all layers whose masks are alike."""
     alike: dict[tuple[str, ...], list[Layer]] = {}
+    metrics = _shown(statistics)
     for layer in statistics.layers:
-        values = tuple(number(statistics.uniform(metric, layer)) for metric in METRICS)
+        values = tuple(number(statistics.uniform(metric, layer)) for metric in metrics)
         alike.setdefault(values, []).append(layer)
     rows = []
     for values, layers in alike.items():
@@ -177,7 +188,7 @@ def _row(label: str, values: list[float]) -> tuple[Text, ...]:
 
 def _extremes(statistics: Statistics) -> Table:
     rows = []
-    for metric in METRICS:
+    for metric in _shown(statistics):
         values = {head: statistics.value(metric, head) for head in statistics.heads()}
         known = sorted(
             (head for head, value in values.items() if not math.isnan(value)),
@@ -204,6 +215,7 @@ def legend() -> tuple[Block, ...]:
                 "短横线表示没有查询能体现该指标。",
             )
         ),
+        *_further(len(METRICS) - len(SHOWN)),
         Table(
             (
                 Text("name", "名称"),
@@ -211,7 +223,21 @@ def legend() -> tuple[Block, ...]:
                 Text("formula", "公式"),
                 Text("published variant", "出处与变体"),
             ),
-            [_explained(metric) for metric in METRICS],
+            [_explained(metric) for metric in METRICS if metric.name in SHOWN],
+        ),
+    )
+
+
+def _further(count: int) -> tuple[Block, ...]:
+    """Where the metrics are that have no column here."""
+    if count <= 0:
+        return ()
+    return (
+        Paragraph(
+            Text(
+                f"{count} more metrics are in the JSON, CSV and Parquet files.",
+                f"另有 {count} 个指标写在 JSON、CSV 和 Parquet 文件中。",
+            )
         ),
     )
 

@@ -39,14 +39,18 @@ def schema() -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def faults(value: object) -> list[str]:
+def faults(value: object, whole: Schema | None = None) -> list[str]:
     """Where some data is no report; nothing where it is one.
+
+    Args:
+        value: the data.
+        whole: another schema than that of a report.
 
     Example:
         >>> faults({"schema": 2})[0]
         '$: headwise is missing'
     """
-    whole = schema()
+    whole = schema() if whole is None else whole
     return list(_faults(value, whole, "$", whole))
 
 

@@ -1,0 +1,37 @@
+"""``headwise inspect``: what each head of a real model does on a text or a corpus."""
+
+import click
+
+from headwise.cli import reporting
+from headwise.cli.inspect.asked import FORMATS, HELP, SUMMARY, Asked, parameters
+from headwise.lang import Lang
+
+__all__ = ["SUMMARY", "command"]
+
+
+def command(lang: Lang) -> click.Command:
+    """The word ``inspect`` in the reader's language."""
+    return click.Command(
+        "inspect",
+        callback=lambda **given: _run(Asked(**given), lang),
+        params=parameters(lang),
+        help=HELP.to(lang),
+        short_help=SUMMARY.to(lang),
+    )
+
+
+def _run(asked: Asked, lang: Lang) -> int:
+    asked.check()
+    destination = reporting.Destination(asked.format, asked.output, lang, FORMATS, asked.read())
+    destination.check()
+    if asked.source == "--corpus":
+        from headwise.cli.inspect.corpus import measured
+
+        return measured(asked, destination)
+    if asked.source == "--open":
+        from headwise.cli.inspect.corpus import opened
+
+        return opened(asked, destination)
+    from headwise.cli.inspect.text import inspected
+
+    return inspected(asked, destination)

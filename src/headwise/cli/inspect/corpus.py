@@ -1,0 +1,51 @@
+"""``headwise inspect MODEL --corpus FILE`` and ``headwise inspect --open DIR``."""
+
+from pathlib import Path
+
+from headwise.cli import screen
+from headwise.cli.inspect.asked import Asked
+from headwise.cli.inspect.progress import shown
+from headwise.cli.reporting import Destination
+from headwise.heads.corpus.export import as_json
+from headwise.heads.corpus.report import report
+from headwise.heads.corpus.saved import Run, open_run
+from headwise.heads.corpus.sharing import shared
+from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.models.load import load
+from headwise.heads.table import file_of
+from headwise.lang import Text
+
+
+def measured(asked: Asked, destination: Destination) -> int:
+    """Measure a corpus, alone or as one of several processes; the first of them writes."""
+    lang = destination.lang
+    with shared() as share:
+        quiet = share.rank > 0
+
+        def tell(done: Text) -> None:
+            if not quiet:
+                screen.tell(f"{done.to(lang)} …")
+
+        loaded = load(asked.model or "", tell)
+        options = Options(asked.save, asked.paragraphs, asked.truncate, share=share)
+        with shown(lang, quiet=quiet) as progress:
+            run = measure_corpus(
+                loaded, asked.corpus or Path(), options, tell=tell, progress=progress
+            )
+        if not quiet:
+            _write(run, destination)
+    return 0
+
+
+def opened(asked: Asked, destination: Destination) -> int:
+    """Write again what an earlier run has saved."""
+    _write(open_run(asked.open or Path()), destination)
+    return 0
+
+
+def _write(run: Run, destination: Destination) -> None:
+    destination.write(
+        lambda: report(run),
+        lambda: as_json(run),
+        lambda kind: file_of(run.gathered.whole().statistics, kind),
+    )

@@ -1,0 +1,69 @@
+"""How far a long run is: a bar on a terminal, now and then a line elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headwise.cli import screen
+from headwise.lang import Lang, Text
+
+EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+
+@contextmanager
+def shown(lang: Lang, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A function that is told how many documents of how many are done.
+
+    Args:
+        lang: the reader's language.
+        quiet: show nothing: another process does.
+    """
+    if quiet:
+        yield _nothing
+    elif sys.stderr is not None and sys.stderr.isatty():
+        with _bar(lang) as show:
+            yield show
+    else:
+        yield _lines(lang)
+
+
+@contextmanager
+def _bar(lang: Lang) -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    title = Text("documents", "文档").to(lang)
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole)
+
+
+def _lines(lang: Lang) -> Callable[[int, int], None]:
+    begun = last = time.monotonic()
+
+    def show(done: int, whole: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < EVERY and done < whole:
+            return
+        last = now
+        said = Text(
+            f"{done} of {whole} documents, {now - begun:.0f} s",
+            f"{whole} 个文档中的 {done} 个，{now - begun:.0f} 秒",
+        )
+        screen.tell(f"{said.to(lang)} …")
+
+    return show
+
+
+def _nothing(done: int, whole: int) -> None:
+    del done, whole

@@ -1,0 +1,73 @@
+"""``headwise inspect MODEL SENTENCE``: one text through a model."""
+
+from pathlib import Path
+
+from headwise.cli import screen
+from headwise.cli.inspect.asked import Asked
+from headwise.cli.reporting import Destination
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.export import as_json
+from headwise.heads.inputs import check_text
+from headwise.heads.inspection import EVERY, inspect
+from headwise.heads.models.load import load
+from headwise.heads.names import Head, parse_heads
+from headwise.heads.report import report
+from headwise.heads.table import file_of
+from headwise.lang import Text
+
+MOST_BYTES = 1 << 20
+"""The largest text file that is read."""
+
+
+def inspected(asked: Asked, destination: Destination) -> int:
+    """Measure one text and write what was seen."""
+    words, wanted = _words(asked), _heads(asked.heads)
+    check_text(words)
+
+    def progress(done: Text) -> None:
+        screen.tell(f"{done.to(destination.lang)} …")
+
+    loaded = load(asked.model or "", progress)
+    progress(Text("running it and measuring every head", "正在运行并测量每个头"))
+    seen = inspect(loaded, words, heads=wanted, truncate=asked.truncate)
+    destination.write(
+        lambda: report(seen), lambda: as_json(seen), lambda kind: file_of(seen.statistics, kind)
+    )
+    return 0
+
+
+def _words(asked: Asked) -> str:
+    """The text to read: the sentence, or what the file holds."""
+    if asked.text is None:
+        return asked.sentence or ""
+    file = asked.text
+    try:
+        if not Path(file).is_file() and Path(file).exists():
+            raise BadFile(
+                f"text: expected a file, got {clean(file)}, a directory, device or pipe; give a "
+                "text file in UTF-8",
+                f"text：应为文件，{clean(file)} 是文件夹、设备或管道；请给出 UTF-8 文本文件",
+            )
+        with Path(file).open("rb") as stream:
+            content = stream.read(MOST_BYTES + 1)
+        text = content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise BadFile(
+            f"text: cannot read {clean(file)}: {reason}; give a text file in UTF-8",
+            f"text：无法读取 {clean(file)}：{reason}；请给出 UTF-8 文本文件",
+        ) from error
+    if len(content) > MOST_BYTES:
+        raise BadFile(
+            f"text: {clean(file)} has more than {MOST_BYTES} bytes; give a part of it, or read it "
+            "line by line with --corpus",
+            f"text：{clean(file)} 超过 {MOST_BYTES} 字节；请给出其中一部分，或用 --corpus 逐行读取",
+        )
+    return text
+
+
+def _heads(words: str | None) -> tuple[Head, ...] | str | None:
+    if words is None or words.strip().lower() == EVERY:
+        return words and EVERY
+    return parse_heads(words)
