@@ -1,12 +1,12 @@
-"""Attention of a running transformers model, without changing what it answers.
+"""Attention of a transformers model, through the function that its attentions look up by name.
 
-transformers 5 looks an attention function up by name. While a `capture` is open, the model's name
-stands for a function here: it lets the model's own function compute the answer, then measures the
-same q, k and mask a block of queries at a time. Afterwards the model has its own name back.
+While a capture is open, the model's name for its implementation stands for a function here: it lets
+the model's own function compute the answer, then measures the same q, k and mask. Afterwards the
+model has its own name back.
 """
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -14,58 +14,47 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadType, BadValue, MissingExtra
+from headwise.call import Call
+from headwise.errors import BadValue, MissingExtra
+from headwise.heads.capture.pattern import CallPattern, TensorPattern
 from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.weights import Terms
-from headwise.heads.names import Head
+from headwise.masks import from_tensor
+from headwise.nn.huggingface import NAME, register
+from headwise.nn.huggingface.attention import sight
 
-OWN = {"sdpa": "headwise_over_fused", "eager": "headwise_over_plain"}
+OWN = {
+    "sdpa": "headwise_over_fused",
+    "eager": "headwise_over_plain",
+    NAME: "headwise_over_headwise",
+}
 """The names we register, by the implementation whose answers they return."""
 
 _recorder: ContextVar[Recorder | None] = ContextVar("headwise_recorder", default=None)
 
 
 @contextmanager
-def capture(
-    model: nn.Module, *, heads: Collection[Head] = (), separators: Collection[int] = ()
-) -> Iterator[Recorder]:
-    """Measure every head of a model while it runs.
-
-    Args:
-        model: a transformers (>= 5) model in eval mode, running on "sdpa" or "eager".
-        heads: the heads whose full weights are kept; statistics are kept for all.
-        separators: the ids of special tokens such as [SEP], for the share on separators.
-
-    Yields:
-        A `Recorder`: its ``statistics`` add up over all passes; ``weights`` are the last pass's.
+def through_transformers(recorder: Recorder) -> Iterator[None]:
+    """While this is open, every attention of the model's transformers parts is recorded.
 
     Raises:
-        BadType: if the model is not one of transformers.
-        BadValue: if it is in training mode, runs on another implementation, never calls its
-            attention through transformers' interface, is already being captured, is given a
-            cache of earlier tokens, or computes something that is not known here.
+        BadValue: if one of them runs on another implementation or is already being captured.
         MissingExtra: if transformers is not installed.
-
-    Example:
-        with capture(model) as seen:
-            model(**inputs)
-        seen.statistics.value(PREVIOUS, Head.parse("L0H2"))
     """
+    before = _implementations(recorder.model)
+    if not before:
+        yield
+        return
     _register()
-    before = _implementations(model)
-    recorder = Recorder(model, frozenset(heads), frozenset(separators))
     for config, name in before:
         config._attn_implementation = OWN[name]
     token = _recorder.set(recorder)
-    hook = model.register_forward_pre_hook(recorder.start, with_kwargs=True)
     try:
-        yield recorder
+        yield
     finally:
-        hook.remove()
         _recorder.reset(token)
         for config, name in before:
             config._attn_implementation = name
-    recorder.finish()
 
 
 def _register() -> None:
@@ -74,26 +63,16 @@ def _register() -> None:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
+    register()
     masks: Mapping[str, Any] = AttentionMaskInterface()  # type: ignore[no-untyped-call]
-    for own, name in ((_over_fused, "sdpa"), (_over_plain, "eager")):
-        AttentionInterface.register(OWN[name], own)
+    doors = (("sdpa", _over_fused), ("eager", _over_plain), (NAME, _over_headwise))
+    for name, door in doors:
+        AttentionInterface.register(OWN[name], door)
         AttentionMaskInterface.register(OWN[name], masks[name])
 
 
 def _implementations(model: nn.Module) -> list[tuple[Any, str]]:
     """Every configuration in the model with the implementation it runs on, outermost first."""
-    if not hasattr(getattr(model, "config", None), "_attn_implementation"):
-        raise BadType(
-            f"model: expected a transformers model, got {type(model).__name__}; load one with "
-            "transformers.AutoModel.from_pretrained(...)",
-            f"model：应为 transformers 模型，收到 {type(model).__name__}；请用 "
-            "transformers.AutoModel.from_pretrained(...) 加载",
-        )
-    if model.training:
-        raise BadValue(
-            "model: expected eval mode, where dropout does nothing; call model.eval() first",
-            "model：应处于 eval 模式（不做 dropout）；请先调用 model.eval()",
-        )
     found = {}
     for module in model.modules():
         config: Any = getattr(module, "config", None)
@@ -110,10 +89,10 @@ def _known(name: str) -> str:
         )
     if name not in OWN:
         raise BadValue(
-            f"model: capture works over 'sdpa' and 'eager', got '{name}'; load the model with "
-            "attn_implementation='sdpa'",
-            f"model：仅支持 'sdpa' 和 'eager'，收到 '{name}'；请用 "
-            "attn_implementation='sdpa' 加载模型",
+            f"model: capture works over 'sdpa', 'eager' and 'headwise', got '{name}', which runs "
+            "fused and shows no weights; use model.set_attn_implementation('sdpa')",
+            f"model：仅支持 'sdpa'、'eager' 和 'headwise'，收到 '{name}'，它融合运行而不给出权重；"
+            "请用 model.set_attn_implementation('sdpa')",
         )
     return name
 
@@ -122,14 +101,12 @@ def _over_fused(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The model's "sdpa" answer; without a mask it is causal where the module says so."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    inner = getattr(_home(module), "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)["sdpa"]
+    inner = _table(module)["sdpa"]
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     answer = inner(module, query, key, value, mask, **options)
     causal = bool(causal) and mask is None and query.shape[2] > 1
-    _record(module, _terms(query, key, value, mask, causal, options), answer[0])
+    _record(module, lambda: _terms(query, key, value, mask, causal, options), answer[0])
     return answer  # type: ignore[no-any-return]
 
 
@@ -147,8 +124,42 @@ def _over_plain(
             "attn_implementation='sdpa' 加载模型",
         )
     answer = inner(module, query, key, value, mask, **options)
-    _record(module, _terms(query, key, value, mask, False, options), answer[0])
+    _record(module, lambda: _terms(query, key, value, mask, False, options), answer[0])
     return answer  # type: ignore[no-any-return]
+
+
+def _over_headwise(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The answer of a converted model, which runs on our own attention."""
+    answer = _table(module)[NAME](module, query, key, value, mask, **options)
+
+    def terms() -> Terms:
+        seen, offset = sight(module, query, key, mask, options.get("is_causal"))
+        bias = options.get("position_bias")
+        seen = seen if bias is None else seen & from_tensor(bias.detach(), "b h q k")
+        scale = options.get("scaling")
+        q, k, v = query.detach(), key.detach(), value.detach()
+        call = Call.of(q, k, v, mask=seen, scale=scale, offset=offset)
+        return Terms(
+            q=q,
+            k=k,
+            v=v,
+            scale=call.scale,
+            pattern=CallPattern(call),
+            softcap=options.get("softcap"),
+            sink=options.get("s_aux"),
+        )
+
+    _record(module, terms, answer[0])
+    return answer  # type: ignore[no-any-return]
+
+
+def _table(module: nn.Module) -> Any:
+    """The table in which the module looks its attention up: that of its file, if it has its own."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    return getattr(_home(module), "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
 
 
 def _home(module: nn.Module) -> object:
@@ -165,16 +176,20 @@ def _terms(
         k=key.detach(),
         v=value.detach(),
         scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-        mask=mask,
-        causal=causal,
-        bias=options.get("position_bias"),
+        pattern=TensorPattern(
+            keys=key.shape[2],
+            device=query.device,
+            mask=mask,
+            causal=causal,
+            bias=options.get("position_bias"),
+        ),
         softcap=options.get("softcap"),
         sink=options.get("s_aux"),
     )
 
 
-def _record(module: nn.Module, terms: Terms, answer: Tensor) -> None:
+def _record(module: nn.Module, terms: Callable[[], Terms], answer: Tensor) -> None:
     recorder = _recorder.get()
     if recorder is not None and recorder.owns(module):
         with torch.no_grad():
-            recorder.take(module, terms, answer.detach())
+            recorder.take(module, terms(), answer.detach())

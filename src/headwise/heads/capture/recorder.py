@@ -1,29 +1,91 @@
 """What an open capture collects: statistics of every head, and the weights of chosen ones."""
 
-import inspect
 from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadValue
-from headwise.heads.capture.weights import Terms
-from headwise.heads.metrics import Rows
+from headwise.errors import BadType, BadValue, one_of
+from headwise.heads.capture.texts import Place, Texts, Told
+from headwise.heads.capture.weights import Block, Terms
+from headwise.heads.metrics import METRICS, Metric, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention import is_cross
-from headwise.verify.budget import judge
+from headwise.verify.budget import Verdict, judge
 
-BLOCK = 1 << 22
+BLOCK = 1 << 21
 """How many weights are held at a time while statistics are taken, over batch and heads."""
 
-CHECKED = 64
-"""How many rows of each attention are recomputed exactly and held against the model's answer."""
+CHECKED = 32
+"""How many of the first and of the last rows of each attention are recomputed exactly and held
+against the model's answer."""
 
 ROUNDING = 100.0
 """How many times the acceptance rule two kernels' rounding may differ; a missing term of the
 formula differs by far more."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a capture.
+
+    Attributes:
+        metrics: what is measured of every head.
+        heads: the heads whose full weights are kept.
+        rows: the queries whose weights are kept, counted among those of a pass; None means all.
+        separators: ids of special tokens such as [SEP].
+        punctuation: ids of punctuation.
+    """
+
+    metrics: tuple[Metric, ...] = METRICS
+    heads: frozenset[Head] = frozenset()
+    rows: tuple[int, ...] | None = None
+    separators: frozenset[int] = frozenset()
+    punctuation: frozenset[int] = frozenset()
+
+    @staticmethod
+    def named(names: Collection[str] | None) -> tuple[Metric, ...]:
+        """The metrics of those names, in the order of `METRICS`; None means all.
+
+        Raises:
+            BadType: if it is a string and no collection.
+            BadValue: if there is no such metric.
+        """
+        if names is None:
+            return METRICS
+        if isinstance(names, str):
+            raise BadType(
+                f"want: expected a collection of names, got the string {names!r}; use "
+                f"want=[{names!r}]",
+                f"want：应为名称的集合，收到字符串 {names!r}；请用 want=[{names!r}]",
+            )
+        known = tuple(metric.name for metric in METRICS)
+        for name in names:
+            if name not in known:
+                raise one_of("want", name, known)
+        return tuple(metric for metric in METRICS if metric.name in names)
+
+    @staticmethod
+    def numbers(rows: Sequence[int] | None) -> tuple[int, ...] | None:
+        """The rows in order, each once; None means all.
+
+        Raises:
+            BadValue: if one is no whole number from 0 on.
+        """
+        if rows is None:
+            return None
+        for row in rows:
+            if isinstance(row, bool) or not isinstance(row, int) or row < 0:
+                raise BadValue(
+                    f"rows: expected numbers of queries from 0 on, got {row!r}; use "
+                    "rows=range(start, stop)",
+                    f"rows：应为从 0 开始的查询编号，收到 {row!r}；可用 rows=range(start, stop)",
+                )
+        return tuple(sorted(set(rows)))
 
 
 class Recorder:
@@ -31,152 +93,188 @@ class Recorder:
 
     Attributes:
         statistics: sums over every pass of the model.
-        weights: for each head asked for (B, Lq, Lk), of the last pass; 0 where not allowed.
+        weights: for each head asked for (B, Lq, Lk), of the last pass; 0 where not allowed. Where
+            only some rows are asked for, Lq counts those.
         allowed: for the same heads (B, Lq, Lk), True where the query may attend.
+        model: what is captured.
+        taken: how many attentions were recorded.
     """
 
-    def __init__(
-        self, model: nn.Module, heads: frozenset[Head], separators: frozenset[int]
-    ) -> None:
-        self.statistics = Statistics()
+    def __init__(self, model: nn.Module, wanted: Wanted) -> None:
+        self.statistics = Statistics(metrics=wanted.metrics)
         self.weights: dict[Head, Tensor] = {}
         self.allowed: dict[Head, Tensor] = {}
-        self._heads = heads
-        self._separators = separators
-        self.model = model
+        self.model, self.taken = model, 0
+        self._wanted = wanted
         self._names = {id(module): name for name, module in model.named_modules()}
-        self._two_stacks = bool(getattr(model.config, "is_encoder_decoder", False))
+        self._two_stacks = _two_stacks(model)
+        self._texts = Texts(model, self._two_stacks)
+        self._inside = False
         self._calls: Counter[str] = Counter()
-        self._inputs: dict[str, Any] = {}
+        self._numbers: dict[int, Layer] = {}
 
     def start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before each pass: layers are counted from 0 again."""
-        bound = inspect.signature(model.forward).bind_partial(*args, **kwargs)
-        self._inputs = bound.arguments
+        del model
+        self._texts.start(args, kwargs)
         self._calls.clear()
+        self._inside = True
+
+    def stop(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """After each pass."""
+        del model, args
+        self._texts.finish(output)
+        self._inside = False
 
     def owns(self, module: nn.Module) -> bool:
         """Whether the module is part of the model that is captured."""
         return id(module) in self._names
 
     def finish(self) -> None:
-        """After the last pass: something must have been seen."""
+        """After the last pass: something must have been seen.
+
+        Raises:
+            BadValue: if nothing was.
+        """
         if not self.statistics.layers:
+            name = type(self.model).__name__
             raise BadValue(
-                f"model: {type(self.model).__name__} never called attention through transformers' "
-                "interface, so nothing could be measured; run it inside the capture, and use a "
-                "model that supports attn_implementation='sdpa'",
-                f"model：{type(self.model).__name__} 从未通过 transformers 的接口调用注意力，"
-                "因此无法测量；请在捕获期间运行模型，并使用支持 "
-                "attn_implementation='sdpa' 的模型",
+                f"model: {name} never called an attention that can be captured, so nothing could "
+                "be measured; run it inside the capture, and use a model whose attention goes "
+                "through transformers' interface (attn_implementation='sdpa'), "
+                "nn.MultiheadAttention or headwise.MultiheadAttention",
+                f"model：{name} 从未调用可捕获的注意力，因此无法测量；请在捕获期间运行模型，并使用"
+                "经由 transformers 接口（attn_implementation='sdpa'）、nn.MultiheadAttention 或 "
+                "headwise.MultiheadAttention 计算注意力的模型",
             )
 
-    def take(self, module: nn.Module, terms: Terms, answer: Tensor) -> None:
-        """One attention of the model: its terms and the answer (B, Lq, H, Dv) it gave."""
-        layer = self._layer(module)
-        _same_text(layer, terms)
-        _check(layer, terms, answer)
+    def take(
+        self, module: nn.Module, terms: Terms, answer: Tensor | None, told: Told | None = None
+    ) -> None:
+        """One attention of the model.
+
+        Args:
+            module: whose it is.
+            terms: what it was computed from.
+            answer: what it gave, (B, Lq, H, Dv) or what ``terms.finish`` makes of that; None where
+                there is nothing to hold the terms against.
+            told: what the attention itself says of its keys.
+        """
+        told = Told() if told is None else told
+        layer = self._layer(module, told.cross)
+        if answer is not None:
+            _check(layer, terms, answer)
+        place = self._texts.place(layer.part, terms.q, terms.k, told)
         batch, heads, length, keys = terms.size
         step = max(1, BLOCK // max(1, batch * heads * keys))
         for start in range(0, length, step):
             rows = slice(start, min(start + step, length))
-            block = self._rows(layer, terms, rows)
-            self.statistics.add(layer, block)
-            self._keep(layer, block, rows, length)
+            block = terms.block(rows, also=place.own(rows, keys))
+            self.statistics.add(layer, self._rows(block, place))
+            self._keep(layer, block, length, keys)
+        self.taken += 1
 
-    def _layer(self, module: nn.Module) -> Layer:
-        """Calls are counted, not modules: ALBERT runs one module once a layer."""
+    def _layer(self, module: nn.Module, cross: bool | None) -> Layer:
+        """Within a pass calls are counted, not modules: ALBERT runs one module once a layer.
+
+        Between passes, as where a generator calls the encoder itself, modules are.
+        """
         name = self._names[id(module)].lower()
         part = ""
-        if is_cross(name, module):
+        if is_cross(name, module) if cross is None else cross:
             part = "cross"
         elif self._two_stacks:
             part = "encoder" if "encoder" in name.split(".") else "decoder"
-        self._calls[part] += 1
-        return Layer(part, self._calls[part] - 1)
+        if self._inside:
+            self._calls[part] += 1
+            return Layer(part, self._calls[part] - 1)
+        if id(module) not in self._numbers:
+            number = sum(layer.part == part for layer in self._numbers.values())
+            self._numbers[id(module)] = Layer(part, number)
+        return self._numbers[id(module)]
 
-    def _rows(self, layer: Layer, terms: Terms, rows: slice) -> Rows:
-        batch, _, length, keys = terms.size
-        weights, allowed = terms.weights(rows)
-        device = weights.device
-        asked, read = self._side(layer.part == "cross"), self._side(False)
-        if layer.part == "decoder":
-            asked = read = self._side(True)
-        real = _real(asked, batch, length, device)
+    def _rows(self, block: Block, place: Place) -> Rows:
+        """The block as metrics see it: keys are counted from the first that is reached."""
+        start, device = block.keys.start, block.weights.device
+        position = None
+        if place.offset is not None:
+            position = torch.arange(block.rows.start, block.rows.stop, device=device)
+            position = position + place.offset - start
+        tokens = None if place.tokens is None else place.tokens[:, block.keys]
         return Rows(
-            weights=weights,
-            allowed=allowed,
-            counts=real[:, rows],
-            position=None if layer.part == "cross" else torch.arange(length, device=device)[rows],
-            first=_real(read, batch, keys, device).int().argmax(-1),
-            separators=self._special(read, batch, keys, device),
-            tokens=_tokens(read, batch, keys, device),
+            weights=block.weights,
+            allowed=block.allowed,
+            counts=place.queries[:, block.rows],
+            position=position,
+            first=place.keys.int().argmax(-1) - start,
+            separators=_among(tokens, self._wanted.separators),
+            tokens=tokens,
+            punctuation=_among(tokens, self._wanted.punctuation),
         )
 
-    def _side(self, decoder: bool) -> tuple[Any, Any]:
-        """Attention mask and token ids of the text, or of the decoder's where there are two."""
-        prefix = "decoder_" if decoder and self._two_stacks else ""
-        return self._inputs.get(f"{prefix}attention_mask"), self._inputs.get(f"{prefix}input_ids")
-
-    def _special(
-        self, side: tuple[Any, Any], batch: int, keys: int, device: torch.device
-    ) -> Tensor | None:
-        ids = _tokens(side, batch, keys, device)
-        if ids is None or not self._separators:
-            return None
-        return torch.isin(ids, torch.tensor(sorted(self._separators), device=device))
-
-    def _keep(self, layer: Layer, block: Rows, rows: slice, length: int) -> None:
-        batch, heads, _, keys = block.weights.shape
+    def _keep(self, layer: Layer, block: Block, length: int, keys: int) -> None:
+        batch, heads = block.weights.shape[:2]
+        chosen = self._wanted.rows
+        rows = range(length) if chosen is None else [row for row in chosen if row < length]
+        here = [n for n, row in enumerate(rows) if block.rows.start <= row < block.rows.stop]
+        within = [rows[n] - block.rows.start for n in here]
         for number in range(heads):
             head = Head(layer, number)
-            if head not in self._heads:
+            if head not in self._wanted.heads:
                 continue
-            if rows.start == 0:
-                self.weights[head] = block.weights.new_zeros(batch, length, keys)
-                self.allowed[head] = block.allowed.new_zeros(batch, length, keys)
-            self.weights[head][:, rows] = block.weights[:, number]
-            self.allowed[head][:, rows] = block.allowed[:, number % block.allowed.shape[1]]
+            if block.rows.start == 0:
+                self.weights[head] = block.weights.new_zeros(batch, len(rows), keys)
+                self.allowed[head] = block.allowed.new_zeros(batch, len(rows), keys)
+            seen = block.allowed[:, number % block.allowed.shape[1]]
+            self.weights[head][:, here, block.keys] = block.weights[:, number][:, within]
+            self.allowed[head][:, here, block.keys] = seen[:, within]
 
 
-def _real(side: tuple[Any, Any], batch: int, length: int, device: torch.device) -> Tensor:
-    """(B, length), True on real tokens; all of them where the model was given no padding mask."""
-    mask = side[0]
-    if isinstance(mask, Tensor) and mask.shape == (batch, length):
-        return mask.to(device).bool()
-    return torch.ones(batch, length, dtype=torch.bool, device=device)
+def _two_stacks(model: nn.Module) -> bool:
+    """Whether there are an encoder and a decoder, by the configuration or the modules' names."""
+    config = getattr(model, "config", None)
+    if config is not None and hasattr(config, "is_encoder_decoder"):
+        return bool(config.is_encoder_decoder)
+    words = {word for name, _ in model.named_modules() for word in name.lower().split(".")}
+    return {"encoder", "decoder"} <= words
 
 
-def _tokens(side: tuple[Any, Any], batch: int, keys: int, device: torch.device) -> Tensor | None:
-    """(B, Lk), the ids of the text the keys are; None where the model was given none."""
-    ids = side[1]
-    fits = isinstance(ids, Tensor) and ids.shape == (batch, keys)
-    return ids.to(device) if fits else None
-
-
-def _same_text(layer: Layer, terms: Terms) -> None:
-    _, _, queries, keys = terms.size
-    if layer.part != "cross" and queries != keys:
-        raise BadValue(
-            f"model: {layer} attends from {queries} tokens to {keys}, a pass with a cache of "
-            "earlier tokens; give the whole text in one pass, without past_key_values",
-            f"model：{layer} 从 {queries} 个词元关注 {keys} 个键，即使用了先前词元的缓存；"
-            "请一次给出全部文本，不要使用 past_key_values",
-        )
+def _among(tokens: Tensor | None, ids: frozenset[int]) -> Tensor | None:
+    if tokens is None or not ids:
+        return None
+    return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device))
 
 
 def _check(layer: Layer, terms: Terms, answer: Tensor) -> None:
-    """Hold our formula against the model's own answer on its first rows."""
-    rows = slice(0, CHECKED)
-    seen = terms.allowed(rows).any(-1)[..., None]  # a blind row's answer is the model's own affair
-    given = torch.where(seen, answer[:, rows].transpose(1, 2), 0.0)
-    exact = terms.output(rows, torch.float64)
-    verdict = judge(given, terms.output(rows).to(given.dtype), exact)
-    if not (verdict.accepted or verdict.times <= ROUNDING):
-        raise BadValue(
-            f"model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known here (its "
-            f"answer differs by {verdict.worst:.1e}), so its weights cannot be told; please report "
-            "the model",
-            f"model：{layer} 的计算与此处已知的 softmax(q kᵀ · scale + mask) v 不符"
-            f"（结果相差 {verdict.worst:.1e}），无法得知其权重；请报告该模型",
-        )
+    """Hold our formula against the model's own answer, on its first and its last rows.
+
+    Raises:
+        BadValue: if they differ by more than rounding.
+    """
+    length = terms.size[2]
+    for rows in {(0, min(CHECKED, length)), (max(length - CHECKED, 0), length)}:
+        verdict = _judged(terms, answer, slice(*rows))
+        if not (verdict.accepted or verdict.times <= ROUNDING):
+            raise BadValue(
+                f"model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known here "
+                f"(its answer differs by {verdict.worst:.1e}), so its weights cannot be told; "
+                "please report the model",
+                f"model：{layer} 的计算与此处已知的 softmax(q kᵀ · scale + mask) v 不符"
+                f"（结果相差 {verdict.worst:.1e}），无法得知其权重；请报告该模型",
+            )
+
+
+def _judged(terms: Terms, answer: Tensor, rows: slice) -> Verdict:
+    """Our formula on some rows, in float64 and in the model's precision, beside its answer."""
+    allowed = terms.block(rows).allowed
+    outputs = [terms.output(rows, torch.float64), terms.output(rows, torch.float32)]
+    if terms.finish is None:
+        seen = allowed.any(-1).transpose(1, 2)[..., None]  # (B, R, H or 1, 1)
+        exact, plain = (output.transpose(1, 2) for output in outputs)
+    else:
+        seen = allowed.any(-1).all(1)[..., None]  # (B, R, 1)
+        exact, plain = (terms.finish(output) for output in outputs)
+    # a blind row's answer is the model's own affair
+    exact, plain, given = (each.where(seen, 0.0) for each in (exact, plain, answer[:, rows]))
+    own = torch.float32 if given.dtype == torch.float64 else given.dtype  # transformers' softmax
+    return judge(given.to(own), plain.to(own), exact)

@@ -1,14 +1,35 @@
 """The attention weights of one block of queries, as a model computes them.
 
-Everything a transformer adds to softmax(q kᵀ · scale) stands here once: a mask, causal order, a
-position bias (T5), a soft cap (Gemma 2) and a learned sink (gpt-oss).
+Everything a transformer adds to softmax(q kᵀ · scale) stands here once: who may attend, a bias
+(T5, ALiBi), a soft cap (Gemma 2) and a learned sink (gpt-oss).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from headwise.heads.capture.pattern import Pattern
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The weights of some queries over the keys that one of them may attend to.
+
+    Attributes:
+        weights: (B, H, R, K), 0 where not allowed; float32 at least.
+        allowed: (B, H or 1, R, K), True where the query may attend.
+        rows: which queries.
+        keys: which keys; none of these queries may attend to another.
+    """
+
+    weights: Float[Tensor, "b h r k"]
+    allowed: Bool[Tensor, "b #h r k"]
+    rows: slice
+    keys: slice
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,76 +37,93 @@ class Terms:
     """What one attention of a model is computed from.
 
     Attributes:
-        q: (B, H, Lq, D).
+        q: (B, H, Lq, D), as it meets k in the scores.
         k: (B, G, Lk, D); query head h reads key head h // (H / G).
         v: (B, G, Lk, Dv).
         scale: factor on the scores.
-        mask: (B or 1, H or 1, Lq, Lk): booleans, True = may attend, or numbers that are added,
-            the lowest of their dtype meaning "not allowed"; or None.
-        causal: whether query i sees keys 0 to i only.
-        bias: (B or 1, H or 1, Lq, Lk), added to the scaled scores; or None.
-        softcap: c in c · tanh(scores / c), before bias and mask; or None.
+        pattern: who may attend, and what is added to the scaled scores.
+        softcap: c in c · tanh(scores / c), before what is added; or None.
         sink: (H,), one more score in each row's softmax that no key gets; or None.
+        values: what is added to the output for the weights of a block, or None.
+        finish: what the model makes of some rows of the heads' outputs (B, H, R, Dv) before it can
+            be seen; None means it puts them side by side, (B, R, H, Dv).
     """
 
     q: Float[Tensor, "b h lq d"]
     k: Float[Tensor, "b g lk d"]
     v: Float[Tensor, "b g lk dv"]
     scale: float
-    mask: Tensor | None = None
-    causal: bool = False
-    bias: Tensor | None = None
+    pattern: Pattern
     softcap: float | None = None
     sink: Tensor | None = None
+    values: Callable[[Block], Tensor | None] | None = None
+    finish: Callable[[Tensor], Tensor] | None = None
 
     @property
     def size(self) -> tuple[int, int, int, int]:
         """B, H, Lq, Lk."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
 
-    def allowed(self, rows: slice) -> Bool[Tensor, "b #h r lk"]:
-        """True where a query of these rows may attend."""
-        batch, _, length, keys = self.size
-        here = torch.arange(length, device=self.q.device)[rows]
-        seen = torch.arange(keys, device=self.q.device) <= here[:, None]  # (R, Lk)
-        allowed = (seen if self.causal else torch.ones_like(seen))[None, None]
-        if self.mask is not None:
-            allowed = allowed & _open(self.mask[:, :, rows, :keys])
-        return allowed.expand(batch, -1, -1, -1)
+    @cached_property
+    def wide(self) -> torch.dtype:
+        """The dtype that weights are computed in: float32 at least."""
+        return torch.promote_types(self.q.dtype, torch.float32)
 
-    def weights(
-        self, rows: slice, dtype: torch.dtype = torch.float32
-    ) -> tuple[Float[Tensor, "b h r lk"], Bool[Tensor, "b #h r lk"]]:
-        """The weights of these rows, 0 where not allowed, and what is allowed."""
-        allowed = self.allowed(rows)
-        scores = self._scores(rows, dtype).masked_fill(~allowed, -torch.inf)
+    @cached_property
+    def _keys(self) -> Tensor:
+        """(B·G, Lk, D), laid out once for all blocks."""
+        return self.k.flatten(0, 1)
+
+    def block(
+        self, rows: slice, dtype: torch.dtype | None = None, also: slice | None = None
+    ) -> Block:
+        """The weights of these rows, over the keys they reach.
+
+        Args:
+            rows: with a start and a stop.
+            dtype: to compute in; None means `wide`.
+            also: keys that are to be among them anyway.
+        """
+        dtype, batch = dtype or self.wide, self.size[0]
+        keys = self.pattern.reach(rows)
+        if also is not None:
+            some = keys.stop > keys.start
+            keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
+        allowed = self.pattern.allowed(rows, keys).expand(batch, -1, -1, -1)
+        scores = self._scores(rows, keys, dtype)
+        closed = torch.zeros(allowed.shape, dtype=dtype, device=scores.device)
+        scores += closed.masked_fill_(~allowed, -torch.inf)
         if self.sink is not None:
             extra = self.sink.to(dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
             scores = torch.cat((scores, extra), dim=-1)
         weights = scores.softmax(-1)[..., : allowed.shape[-1]]
-        return torch.where(allowed, weights, 0.0), allowed
+        blind = ~allowed.any(-1, keepdim=True)  # (B, H or 1, R, 1): their softmax is NaN
+        if bool(blind.any()):
+            weights = weights.masked_fill(blind, 0.0)
+        return Block(weights, allowed, rows, keys)
 
-    def output(self, rows: slice, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Weights times values, (B, H, R, Dv)."""
-        weights, _ = self.weights(rows, dtype)
-        return weights @ self._each_head(self.v).to(dtype)
+    def output(self, rows: slice, dtype: torch.dtype | None = None) -> Tensor:
+        """What the model's heads give for these rows in full precision, (B, H, R, Dv)."""
+        block = self.block(rows, dtype)
+        v = self.v[:, :, block.keys].to(block.weights.dtype)
+        output = block.weights @ v.repeat_interleave(self._group, dim=1)
+        more = None if self.values is None else self.values(block)
+        return output if more is None else output + more
 
-    def _scores(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        q, k = self.q[:, :, rows].to(dtype), self._each_head(self.k).to(dtype)
-        scores = q @ k.transpose(-2, -1) * self.scale  # (B, H, R, Lk)
+    @property
+    def _group(self) -> int:
+        return self.q.shape[1] // max(self.k.shape[1], 1)
+
+    def _scores(self, rows: slice, keys: slice, dtype: torch.dtype) -> Tensor:
+        """(B, H, R, K): scaled, capped, and with what is added."""
+        q = self.q[:, :, rows].to(dtype)
+        batch, heads, count, dim = q.shape
+        grouped = q.reshape(-1, self._group * count, dim)  # the heads that read one key head
+        k = self._keys[:, keys].to(dtype).mT
+        scores = torch.bmm(grouped * self.scale, k).view(batch, heads, count, -1)
         if self.softcap is not None:
-            scores = self.softcap * torch.tanh(scores / self.softcap)
-        for added in (self.bias, self.mask):
-            if added is not None and added.dtype != torch.bool:
-                scores = scores + added[:, :, rows, : k.shape[2]].to(dtype)
+            scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        added = self.pattern.added(rows, keys)
+        if added is not None:
+            scores += added.to(dtype)
         return scores
-
-    def _each_head(self, grouped: Tensor) -> Tensor:
-        """One row of keys or values for every query head."""
-        return grouped.repeat_interleave(self.q.shape[1] // grouped.shape[1], dim=1)
-
-
-def _open(mask: Tensor) -> Tensor:
-    if mask.dtype == torch.bool:
-        return mask
-    return mask > torch.finfo(mask.dtype).min / 2

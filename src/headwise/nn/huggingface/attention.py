@@ -84,8 +84,7 @@ def _attention(
     _refuse_unknown(options)
     settings = getattr(module, SETTINGS, None) or Settings("")
     scale, cap = options.get("scaling"), options.get("softcap")
-    mask, offset = _mask(module, query, key, attention_mask, options.get("is_causal"))
-    mask = _with_own(mask, settings.mask, attention_mask)
+    mask, offset = sight(module, query, key, attention_mask, options.get("is_causal"))
     for added in (options.get("position_bias"), _capped(query, key, scale, cap)):
         mask = mask if added is None else mask & FromTensor(added, "b h q k")
     result = attend(
@@ -113,6 +112,19 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
             f"{name}：该模型的注意力要求它，而 headwise 不知道其含义；"
             "请用 model.set_attn_implementation('sdpa')",
         )
+
+
+def sight(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    given: Described | Tensor | None,
+    is_causal: bool | None,
+) -> tuple[Mask, int | None]:
+    """Who sees whom in one attention of the model, and where the first query stands."""
+    mask, offset = _mask(module, query, key, given, is_causal)
+    settings = getattr(module, SETTINGS, None) or Settings("")
+    return _with_own(mask, settings.mask, given), offset
 
 
 def _mask(

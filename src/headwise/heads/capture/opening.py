@@ -1,0 +1,92 @@
+"""Opening a capture on a model."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+from headwise.errors import BadType, BadValue
+from headwise.heads.capture.huggingface import through_transformers
+from headwise.heads.capture.own_modules import through_headwise
+from headwise.heads.capture.recorder import Recorder, Wanted
+from headwise.heads.capture.torch_modules import FUSED, through_torch
+from headwise.heads.names import Head
+
+
+@contextmanager
+def capture(
+    model: nn.Module,
+    *,
+    want: Collection[str] | None = None,
+    heads: Collection[Head] = (),
+    rows: Sequence[int] | None = None,
+    separators: Collection[int] = (),
+    punctuation: Collection[int] = (),
+) -> Iterator[Recorder]:
+    """Measure every head of a model while it runs, without changing what it answers.
+
+    Statistics are taken a block of queries at a time as the model runs: nothing of size Lq × Lk is
+    kept but the weights that are asked for.
+
+    Args:
+        model: a module in eval mode whose attentions are those of transformers (>= 5, on "sdpa",
+            "eager" or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
+        want: names of what is measured of every head, such as ["entropy", "previous"]; None means
+            everything in `headwise.heads.metrics.METRICS`.
+        heads: the heads whose full weights are kept, as `headwise.heads.names.Head`.
+        rows: the queries whose weights are kept, counted in each pass from 0; None means all.
+        separators: the ids of special tokens such as [SEP], for the share on separators.
+        punctuation: the ids of punctuation, for the share on it.
+
+    Yields:
+        A `Recorder`: its ``statistics`` add up over all passes; ``weights`` and ``allowed``, (B,
+        rows, Lk) for each of the heads, are the last pass's.
+
+    Raises:
+        BadType: if the model is no module that Python runs.
+        BadValue: if it is in training mode, runs on a fused implementation, never calls an
+            attention that is known, is already being captured, or computes something else than
+            is known here.
+        MissingExtra: if a transformers model is given and transformers is not installed.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.MultiheadAttention(8, 2, batch_first=True, mask=hw.causal()).eval()
+        >>> x = torch.zeros(1, 4, 8)
+        >>> with hw.capture(layer, want=["distance"]) as seen:
+        ...     _ = layer(x, x, x)
+        >>> seen.statistics.value(seen.statistics.metrics[0], seen.statistics.heads()[0])
+        0.75
+    """
+    _check(model)
+    metrics, kept = Wanted.named(want), Wanted.numbers(rows)
+    wanted = Wanted(metrics, frozenset(heads), kept, frozenset(separators), frozenset(punctuation))
+    recorder = Recorder(model, wanted)
+    with ExitStack() as stack:
+        stack.enter_context(through_transformers(recorder))
+        stack.enter_context(through_torch(recorder))
+        stack.enter_context(through_headwise(recorder))
+        if not isinstance(model, (nn.MultiheadAttention, *FUSED)):
+            before = model.register_forward_pre_hook(recorder.start, with_kwargs=True)
+            stack.callback(before.remove)
+            after = model.register_forward_hook(recorder.stop, always_call=True)
+            stack.callback(after.remove)
+        yield recorder
+    recorder.finish()
+
+
+def _check(model: object) -> None:
+    compiled = hasattr(model, "_orig_mod")
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule) or compiled:
+        kind = "a compiled module" if compiled else type(model).__name__
+        raise BadType(
+            f"model: expected a module that Python runs, got {kind}, which shows nothing of its "
+            "inside; capture the module that it was made from",
+            f"model：应为由 Python 运行的模块，收到 {kind}，看不到其内部；请捕获它所由来的模块",
+        )
+    if model.training:
+        raise BadValue(
+            "model: expected eval mode, where dropout does nothing; call model.eval() first",
+            "model：应处于 eval 模式（不做 dropout）；请先调用 model.eval()",
+        )

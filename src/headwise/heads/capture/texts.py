@@ -1,0 +1,230 @@
+"""What the keys and queries of a running attention are: which text, which tokens, which places."""
+
+import inspect
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CACHES = ("cache", "past_key_values")
+"""What transformers calls the cache, in a model's inputs and outputs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The tokens of one text, those in the cache and those that are new.
+
+    Attributes:
+        seen: how many came in earlier passes.
+        ids: (B, seen + new), or None where they are not known.
+        mask: what the model was given as its padding mask, True or 1 = real; or None.
+    """
+
+    seen: int = 0
+    ids: Tensor | None = None
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What an attention itself says of its keys.
+
+    Attributes:
+        real: (B, Lk or fewer), False on keys that are padding; None where it was not told.
+        cross: whether its keys are another text than its queries; None means by its name.
+        offset: the key that the first query stands at; None means the last query stands at the
+            last key.
+    """
+
+    real: Tensor | None = None
+    cross: bool | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where the queries of one attention stand among its keys, and what both are.
+
+    Attributes:
+        offset: the key that the first query stands at; None where they are different texts.
+        queries: (B, Lq), False on padding.
+        keys: (B, Lk), False on padding.
+        tokens: (B, Lk), ids of the keys' tokens, -1 where there is none; None where unknown.
+    """
+
+    offset: int | None
+    queries: Tensor
+    keys: Tensor
+    tokens: Tensor | None
+
+    def own(self, rows: slice, keys: int) -> slice | None:
+        """The keys that these queries stand at, of ``keys``, and the one before them."""
+        if self.offset is None:
+            return None
+        stop = min(max(rows.stop + self.offset, 0), keys)
+        return slice(min(max(rows.start + self.offset - 1, 0), stop), stop)
+
+
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """The tokens that a cache holds, and a sign that nobody else has changed it since."""
+
+    cache: Any
+    ids: Tensor
+    sign: "weakref.ref[Tensor] | None"
+
+    def holds(self, cache: Any, seen: int, batch: int) -> bool:
+        """Whether these are still the tokens: beam search reorders a cache, others cut it."""
+        keys = _first_keys(cache)
+        same = self.cache is cache and self.sign is not None and self.sign() is keys
+        return same and self.ids.shape == (batch, seen)
+
+
+class Texts:
+    """The texts of the pass that is running, read from what the model was given.
+
+    Args:
+        model: the model that is captured.
+        two_stacks: whether it has an encoder's text and a decoder's.
+    """
+
+    def __init__(self, model: nn.Module, two_stacks: bool) -> None:
+        self._model, self._two_stacks = model, two_stacks
+        self._inputs: dict[str, Any] = {}
+        self._memory: _Memory | None = None
+        self._sides = {"": Side()}
+        self._asking: dict[str, Tensor] = {}
+
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a pass: read its inputs."""
+        try:
+            bound = inspect.signature(self._model.forward).bind_partial(*args, **kwargs)
+        except TypeError:  # the model says what is wrong
+            bound = inspect.signature(lambda: None).bind_partial()
+        given = dict(bound.arguments)
+        self._inputs = given | given.pop("kwargs", {})
+        self._asking.clear()
+        self._sides = {"": self._side("")}
+        if self._two_stacks:
+            own = self._side("decoder_")
+            self._sides = {"encoder": Side(0, self._ids(""), self._mask("")), "decoder": own}
+
+    def finish(self, output: Any) -> None:
+        """After a pass: remember which tokens the cache holds now."""
+        made = {name: getattr(output, name, None) for name in CACHES}
+        cache = _cache(made) if _cache(made) is not None else _cache(self._inputs)
+        ids = self._sides["decoder" if self._two_stacks else ""].ids
+        self._inputs = {}
+        keys = _first_keys(cache)
+        if ids is None or keys is None:
+            self._memory = None
+        else:
+            self._memory = _Memory(cache, ids, weakref.ref(keys))
+
+    def place(self, part: str, q: Tensor, k: Tensor, told: Told) -> Place:
+        """Where the queries (B, H, Lq, D) of one attention stand among the keys (B, G, Lk, D).
+
+        Args:
+            part: of the model: "", "encoder", "decoder" or "cross".
+            q: the queries.
+            k: the keys.
+            told: what the attention itself was told.
+        """
+        if part == "cross":
+            return self._between(q, k, told)
+        read, (batch, _, queries, _), keys = self._sides.get(part, Side()), q.shape, k.shape[2]
+        total = read.seen + queries
+        if told.offset is not None:
+            total = told.offset + queries
+        elif not read.seen and keys > queries:  # a memory that is not transformers' cache
+            total = keys
+        base = max(total - keys, 0)  # how many tokens a sliding cache let go
+        first = total - queries - base
+        known = _real(told.real, read.mask, (batch, total, base, keys), q.device)
+        asking = known[:, max(first, 0) : max(first + queries, 0)]
+        if asking.shape[1] != queries:  # queries that stand at no key
+            asking = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
+        self._asking[part] = asking
+        return Place(first, asking, known, _window(read.ids, batch, total, base, keys))
+
+    def _between(self, q: Tensor, k: Tensor, told: Told) -> Place:
+        """From the decoder's text to the encoder's."""
+        read, asked = self._sides.get("encoder", Side()), self._sides.get("decoder", Side())
+        batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
+        known = _real(told.real, read.mask, (batch, keys, 0, keys), q.device)
+        own = _window(asked.mask, batch, asked.seen + queries, asked.seen, queries)
+        own = self._asking.get("decoder") if own is None else own
+        if own is None or own.shape != (batch, queries):
+            own = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
+        return Place(None, own.to(q.device), known, _window(read.ids, batch, keys, 0, keys))
+
+    def _side(self, prefix: str) -> Side:
+        """The text that grows in the cache."""
+        cache = _cache(self._inputs)
+        length = getattr(cache, "get_seq_length", None)
+        seen = int(length()) if callable(length) else 0
+        new = self._ids(prefix)
+        if new is not None and seen:
+            memory = self._memory
+            holds = memory is not None and memory.holds(cache, seen, new.shape[0])
+            new = torch.cat((memory.ids, new), 1) if memory is not None and holds else None
+        return Side(seen, new, self._mask(prefix))
+
+    def _ids(self, prefix: str) -> Tensor | None:
+        ids = self._inputs.get(f"{prefix}input_ids")
+        return ids if isinstance(ids, Tensor) and ids.dim() == 2 else None
+
+    def _mask(self, prefix: str) -> Tensor | None:
+        mask = self._inputs.get(f"{prefix}attention_mask")
+        return mask != 0 if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+
+def _cache(named: Mapping[str, Any]) -> Any:
+    return next((named[name] for name in CACHES if named.get(name) is not None), None)
+
+
+def _first_keys(cache: Any) -> Tensor | None:
+    """The tensor of keys that a transformers cache holds for its first layer."""
+    cache = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(cache, "layers", None)
+    keys = getattr(layers[0], "keys", None) if layers else None
+    return keys if isinstance(keys, Tensor) else None
+
+
+def _real(
+    told: Tensor | None,
+    mask: Tensor | None,
+    sizes: tuple[int, int, int, int],
+    device: torch.device,
+) -> Tensor:
+    """(B, Lk), False on padding: as the attention was told, or the model, or all are real.
+
+    Args:
+        told: (B, Lk or fewer) or None.
+        mask: the model's, or None.
+        sizes: as for `_window`: B, total, base and Lk.
+        device: where it is wanted.
+    """
+    found = told if told is not None else _window(mask, *sizes)
+    batch, _, _, keys = sizes
+    if found is None:
+        return torch.ones(batch, keys, dtype=torch.bool, device=device)
+    missing = keys - found.shape[1]
+    return nn.functional.pad(found.to(device), (0, missing)).expand(batch, -1)
+
+
+def _window(tokens: Tensor | None, batch: int, total: int, base: int, keys: int) -> Tensor | None:
+    """Of what is known of ``total`` tokens that of ``keys`` from ``base`` on; beyond them -1 or 0.
+
+    None where it is not known, or is of another text.
+    """
+    if tokens is None or tokens.shape != (batch, total):
+        return None
+    found = tokens[:, base : base + keys]
+    missing = keys - found.shape[1]
+    if not missing:
+        return found
+    return nn.functional.pad(found, (0, missing), value=0 if tokens.dtype == torch.bool else -1)
