@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import headwise as hw
 from headwise.call import Call
+from headwise.nn import UnitNorm
 from headwise.reference import reference
 from headwise.verify.budget import accept
 
@@ -20,6 +21,15 @@ B, L, S, E, H = 2, 5, 7, 12, 3
 """Primes, but for E, which H divides."""
 
 NAMES = ("query", "key", "value")
+
+BEFORE = {
+    "query_norm": "q_proj",
+    "logit_scale": "q_proj",
+    "key_norm": "k_proj",
+    "bias_k": "k_proj",
+    "bias_v": "v_proj",
+}
+"""The projection to which few parameters belong."""
 
 
 @dataclass
@@ -57,8 +67,12 @@ def exact(
     def split(x: Tensor, heads: int) -> Tensor:
         return x.reshape(*x.shape[:2], heads, module.head_dim).permute(0, 2, 1, 3)
 
-    q = split(project("q_proj", leaves["query"]), module.num_heads)
-    k = split(project("k_proj", leaves["key"]), module.num_kv_heads)
+    q = _normed(
+        "query_norm", module, leaves, split(project("q_proj", leaves["query"]), module.num_heads)
+    )
+    k = _normed(
+        "key_norm", module, leaves, split(project("k_proj", leaves["key"]), module.num_kv_heads)
+    )
     v = split(project("v_proj", leaves["value"]), module.num_kv_heads)
     batch, heads, queries, keys = (*q.shape[:3], k.shape[2])
     if "bias_k" in leaves:
@@ -78,9 +92,30 @@ def exact(
     if position is not None:  # one that acts inside attention; the reference applies it
         own = position.to(dtype).named_parameters()
         leaves |= {f"position.{name}": parameter for name, parameter in own}
-    steps = reference(Call.of(q, k, v, mask=mask, position=position), dtype)
-    joined = steps.output.permute(0, 2, 1, 3).reshape(batch, queries, heads * module.head_dim)
+    scale = None
+    if module.logit_scale is not None:
+        factor = leaves["logit_scale.log"].exp()
+        q, scale = q * factor.clamp(max=module.logit_scale.most or torch.inf)[:, None, None], 1.0
+    steps = reference(Call.of(q, k, v, mask=mask, position=position, scale=scale), dtype)
+    found = steps.output
+    if module.gate is not None:
+        gates = torch.sigmoid(leaves["query"] @ leaves["gate.proj.weight"].mT)
+        found = found * gates.view(batch, queries, heads, -1).permute(0, 2, 1, 3)
+    joined = found.permute(0, 2, 1, 3).reshape(batch, queries, heads * module.head_dim)
     return Exact(project("out_proj", joined), steps.weights, leaves)
+
+
+def _normed(
+    name: str, module: hw.MultiheadAttention, leaves: dict[str, Tensor], x: Tensor
+) -> Tensor:
+    """What a norm gives, written out: x / rms(x) times the weights, or x / |x|."""
+    norm = getattr(module, name)
+    if norm is None:
+        return x
+    if isinstance(norm, UnitNorm):
+        return x / x.square().sum(-1, keepdim=True).sqrt()
+    eps = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * leaves[f"{name}.weight"]
 
 
 class Truth:
@@ -127,6 +162,8 @@ def _gradients(output: Tensor, leaves: dict[str, Tensor], probe: Tensor) -> dict
     """One gradient for each input and for each projection, its weight and bias in one vector.
 
     k_proj's bias has the gradient 0, the softmax being blind to it; alone it would compare noise.
+    So would a few numbers, the largest of six roundings with that of six others: those that are
+    not of a projection go with the one that they belong to.
     """
     wanted = [x for x in leaves.values() if x.requires_grad]
     grads = torch.autograd.grad(
@@ -135,7 +172,8 @@ def _gradients(output: Tensor, leaves: dict[str, Tensor], probe: Tensor) -> dict
     parts: dict[str, list[Tensor]] = {}
     for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
         whole = torch.zeros_like(leaf) if grad is None else grad
-        parts.setdefault(name.split(".")[0], []).append(whole.flatten())
+        owner = name.split(".")[0]
+        parts.setdefault(BEFORE.get(owner, owner), []).append(whole.flatten())
     return {name: torch.cat(grads) for name, grads in parts.items()}
 
 

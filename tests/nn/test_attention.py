@@ -1,5 +1,6 @@
 """`MultiheadAttention.forward`: against the oracle, and against PyTorch where PyTorch is right."""
 
+import copy
 import itertools
 from contextlib import nullcontext
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue, EngineRefused
+from headwise.nn import LogitScale, OutputGate, UnitNorm
 from headwise.verify.budget import accept
 from tests.nn.oracle import B, E, H, L, S, Truth, against_torch, check, exact, inputs
 
@@ -40,7 +42,25 @@ KINDS = {
         "add_bias_kv": True,
         "add_zero_attn": True,
     },
+    "GQA, norms, gate": {
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "query_norm": nn.RMSNorm(2, eps=1e-6),
+        "key_norm": nn.RMSNorm(2, eps=1e-6),
+        "gate": OutputGate(E, 6, 2),
+    },
+    "GQA, cosine, scale": {
+        "num_heads": 6,
+        "num_kv_heads": 3,
+        "query_norm": UnitNorm(),
+        "key_norm": UnitNorm(),
+        "logit_scale": LogitScale(6),
+        "gate": OutputGate(E, 6),
+        "add_bias_kv": True,
+        "add_zero_attn": True,
+    },
 }
+"""The constructor's arguments; `make` copies the built parts."""
 
 
 def masks(heads: int) -> dict[str, tuple[dict[str, object], Tensor | None, Tensor | None]]:
@@ -80,12 +100,15 @@ def masks(heads: int) -> dict[str, tuple[dict[str, object], Tensor | None, Tenso
 
 
 def make(kind: str, **more: object) -> hw.MultiheadAttention:
-    options = {"embed_dim": E, "num_heads": H, "batch_first": True} | KINDS[kind] | more
+    parts = copy.deepcopy(KINDS[kind])
+    options = {"embed_dim": E, "num_heads": H, "batch_first": True} | parts | more
     module = hw.MultiheadAttention(**options)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_()
+            elif name.endswith(("norm.weight", "logit_scale.log")):
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
     return module
 
 
