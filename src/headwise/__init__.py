@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
+    from headwise.heads.capture import capture
     from headwise.heads.effect import ablate
     from headwise.masks import (
         Mask,
@@ -63,6 +64,7 @@ _HOME = {
     "ablate": "headwise.heads.effect",
     "attend": "headwise.attention",
     "block_sparse": "headwise.masks",
+    "capture": "headwise.heads.capture",
     "causal": "headwise.masks",
     "convert": "headwise.nn",
     "dilated": "headwise.masks",
@@ -99,6 +101,7 @@ __all__ = [
     "ablate",
     "attend",
     "block_sparse",
+    "capture",
     "causal",
     "convert",
     "dilated",

@@ -42,7 +42,7 @@ def through_headwise(recorder: Recorder) -> Iterator[None]:
 def _recording(recorder: Recorder, module: MultiheadAttention, named_cross: bool) -> Any:
     inner = module.attend_heads
 
-    def attend_heads(*args: Any, **kwargs: Any) -> Any:
+    def _attend_heads(*args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
         with torch.no_grad():
             given = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
@@ -54,4 +54,4 @@ def _recording(recorder: Recorder, module: MultiheadAttention, named_cross: bool
             recorder.take(module, terms_of(call), answer, told)
         return result
 
-    return attend_heads
+    return _attend_heads

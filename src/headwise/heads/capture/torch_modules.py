@@ -65,7 +65,7 @@ def _again(recorder: Recorder, module: nn.Module) -> Any:
     """
     inner = module.forward
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def _forward(*args: Any, **kwargs: Any) -> Any:
         before = recorder.taken
         answer = inner(*args, **kwargs)
         if recorder.taken == before:
@@ -77,7 +77,7 @@ def _again(recorder: Recorder, module: nn.Module) -> Any:
                 torch.backends.mha.set_fastpath_enabled(fast)
         return answer
 
-    return forward
+    return _forward
 
 
 def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
