@@ -10,7 +10,7 @@ from headwise.document import HeatMap, Paragraph, Table, html, markdown, termina
 from headwise.errors import BadFile, BadValue
 from headwise.heads.export import SCHEMA, as_json
 from headwise.heads.inspection import Inspection, inspect
-from headwise.heads.metrics import METRICS, Rows
+from headwise.heads.metrics import MEASURED, METRICS, Rows
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.heads.report import MOST_TOKENS, report
@@ -226,7 +226,7 @@ def test_json_says_all_and_is_stable(loaded: Loaded) -> None:
     assert found["tokens"] == list(seen.tokens)
     assert found["model"]["heads"] == len(found["heads"]) == 6
     assert found["model"]["parameters"] == sum(w.numel() for w in loaded.model.parameters())
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for metric in MEASURED]
     assert [entry["name"] for entry in found["metrics"]] == names
     assert all(list(entry["values"]) == names for entry in found["heads"] + found["uniform"])
     (drawn,) = found["weights"]

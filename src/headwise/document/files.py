@@ -9,6 +9,9 @@ from pathlib import Path
 from headwise.document.plain import clean
 from headwise.errors import BadFile
 
+LONGEST_STEM = 40
+"""Characters of a file's name in that of the temporary file beside it, after a full stop."""
+
 
 def write(path: Path, content: str | bytes) -> None:
     """Write a file, text as UTF-8; until all of it is on disk the old file stays as it was.
@@ -99,7 +102,7 @@ def _same(path: Path, other: Path) -> bool:
 
 def _replace(path: Path, content: bytes) -> None:
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:LONGEST_STEM]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

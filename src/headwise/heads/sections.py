@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from headwise.document import Block, Heading, Paragraph, Table
-from headwise.heads.metrics import METRICS, Metric
+from headwise.heads.metrics import MEASURED, METRICS, Metric
 from headwise.heads.names import Head, Layer
 from headwise.heads.standing_out import Fact, standing_out
 from headwise.heads.statistics import Statistics
@@ -17,12 +17,6 @@ MOST_ROWS = 100
 MOST_FACTS = 12
 LONGEST_TOKEN = 40
 EXTREMES = 3
-
-SHOWN = (
-    "entropy", "effective_keys", "distance", "previous", "next", "self", "first", "separators",
-    "duplicate", "induction", "max",
-)  # fmt: skip
-"""The metrics that a person's table has room for; files for programs have all."""
 
 Row = tuple[Text, ...]
 
@@ -144,7 +138,7 @@ def _more(facts: tuple[Fact, ...], caution: Text) -> Paragraph:
 
 
 def _shown(statistics: Statistics) -> tuple[Metric, ...]:
-    return tuple(metric for metric in statistics.metrics if metric.name in SHOWN)
+    return tuple(metric for metric in statistics.metrics if metric in METRICS)
 
 
 def every_head(statistics: Statistics) -> tuple[Block, ...]:
@@ -215,7 +209,7 @@ def legend() -> tuple[Block, ...]:
                 "短横线表示没有查询能体现该指标。",
             )
         ),
-        *_further(len(METRICS) - len(SHOWN)),
+        *_further(len(MEASURED) - len(METRICS)),
         Table(
             (
                 Text("name", "名称"),
@@ -223,7 +217,7 @@ def legend() -> tuple[Block, ...]:
                 Text("formula", "公式"),
                 Text("published variant", "出处与变体"),
             ),
-            [_explained(metric) for metric in METRICS if metric.name in SHOWN],
+            [_explained(metric) for metric in METRICS],
         ),
     )
 

@@ -60,6 +60,7 @@ class Asked:
     open: Path | None
     paragraphs: bool
     save: Path | None
+    every: float | None
     heads: str | None
     truncate: bool
     format: str | None
@@ -120,6 +121,7 @@ class Asked:
             ("--heads", self.heads is not None, one),
             ("--truncate", self.truncate, (*one, "--corpus")),
             ("--save", self.save is not None, ("--corpus",)),
+            ("--every", self.every is not None, ("--corpus",)),
             ("--paragraphs", self.paragraphs, ("--corpus",)),
         )
 
@@ -140,6 +142,9 @@ def parameters(lang: Lang) -> list[click.Parameter]:
         click.Option(["--corpus"], type=path, metavar="FILE", help=_CORPUS.to(lang)),
         click.Option(["--open"], type=path, metavar="DIR", help=_OPEN.to(lang)),
         click.Option(["--save"], type=path, metavar="DIR", help=_SAVE.to(lang)),
+        click.Option(
+            ["--every"], type=click.FloatRange(min=0), metavar="SECONDS", help=_EVERY.to(lang)
+        ),
         click.Option(["--paragraphs"], is_flag=True, help=_PARAGRAPHS.to(lang)),
         click.Option(["--heads"], metavar="NAMES", help=_HEADS.to(lang)),
         click.Option(["--truncate"], is_flag=True, help=_TRUNCATE.to(lang)),
@@ -156,6 +161,10 @@ _OPEN = Text("Open what --save has written; needs no model.", "打开 --save 的
 _SAVE = Text(
     "Keep what is measured in this folder, and go on from there.",
     "将测量结果保存在此文件夹，并可从那里继续。",
+)
+_EVERY = Text(
+    "With --save: write after so many seconds; 10 by default.",
+    "与 --save 同用：每隔这么多秒写一次；默认 10。",
 )
 _PARAGRAPHS = Text(
     "In a .txt file, a document is a paragraph, not a line.",

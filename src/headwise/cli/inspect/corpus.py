@@ -8,6 +8,7 @@ from headwise.cli.inspect.progress import shown
 from headwise.cli.reporting import Destination
 from headwise.heads.corpus.export import as_json
 from headwise.heads.corpus.report import report
+from headwise.heads.corpus.running import EVERY
 from headwise.heads.corpus.saved import Run, open_run
 from headwise.heads.corpus.sharing import shared
 from headwise.heads.corpus.whole import Options, measure_corpus
@@ -27,7 +28,8 @@ def measured(asked: Asked, destination: Destination) -> int:
                 screen.tell(f"{done.to(lang)} …")
 
         loaded = load(asked.model or "", tell)
-        options = Options(asked.save, asked.paragraphs, asked.truncate, share=share)
+        every = EVERY if asked.every is None else asked.every
+        options = Options(asked.save, asked.paragraphs, asked.truncate, every, share)
         with shown(lang, quiet=quiet) as progress:
             run = measure_corpus(
                 loaded, asked.corpus or Path(), options, tell=tell, progress=progress

@@ -57,7 +57,7 @@ def measure(
         mask: who may attend.
         position: where tokens stand.
         scale: the factor on the scores.
-        want: names of what is measured; None means everything in `headwise.heads.metrics.METRICS`.
+        want: names of what is measured; None means everything in `headwise.heads.metrics.MEASURED`.
         heads: the heads whose full weights are kept; they are heads of layer 0.
 
     Returns:

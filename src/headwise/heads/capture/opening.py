@@ -33,7 +33,7 @@ def capture(
         model: a module in eval mode whose attentions are those of transformers (>= 5, on "sdpa",
             "eager" or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
         want: names of what is measured of every head, such as ["entropy", "previous"]; None means
-            everything in `headwise.heads.metrics.METRICS`.
+            everything in `headwise.heads.metrics.MEASURED`.
         heads: the heads whose full weights are kept, as `headwise.heads.names.Head`.
         rows: the queries whose weights are kept, counted in each pass from 0; None means all.
         separators: the ids of special tokens such as [SEP], for the share on separators.

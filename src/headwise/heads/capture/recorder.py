@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headwise.errors import BadType, BadValue, one_of
 from headwise.heads.capture.texts import Place, Texts, Told
 from headwise.heads.capture.weights import Block, Terms
-from headwise.heads.metrics import METRICS, Metric, Rows
+from headwise.heads.metrics import EVERY, MEASURED, Metric, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention import is_cross
@@ -41,7 +41,7 @@ class Wanted:
         punctuation: ids of punctuation.
     """
 
-    metrics: tuple[Metric, ...] = METRICS
+    metrics: tuple[Metric, ...] = MEASURED
     heads: frozenset[Head] = frozenset()
     rows: tuple[int, ...] | None = None
     separators: frozenset[int] = frozenset()
@@ -49,25 +49,25 @@ class Wanted:
 
     @staticmethod
     def named(names: Collection[str] | None) -> tuple[Metric, ...]:
-        """The metrics of those names, in the order of `METRICS`; None means all.
+        """The metrics of those names, in the order of `EVERY`; None means those `MEASURED`.
 
         Raises:
             BadType: if it is a string and no collection.
             BadValue: if there is no such metric.
         """
         if names is None:
-            return METRICS
+            return MEASURED
         if isinstance(names, str):
             raise BadType(
                 f"want: expected a collection of names, got the string {names!r}; use "
                 f"want=[{names!r}]",
                 f"want：应为名称的集合，收到字符串 {names!r}；请用 want=[{names!r}]",
             )
-        known = tuple(metric.name for metric in METRICS)
+        known = tuple(metric.name for metric in EVERY)
         for name in names:
             if name not in known:
                 raise one_of("want", name, known)
-        return tuple(metric for metric in METRICS if metric.name in names)
+        return tuple(metric for metric in EVERY if metric.name in names)
 
     @staticmethod
     def numbers(rows: Sequence[int] | None) -> tuple[int, ...] | None:

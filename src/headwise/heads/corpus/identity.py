@@ -12,7 +12,7 @@ import headwise
 from headwise.document.plain import clean
 from headwise.errors import BadFile
 from headwise.heads.corpus.reading import Corpus
-from headwise.heads.metrics import METRICS
+from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
 from headwise.lang import LANGS, Text
 
@@ -40,7 +40,7 @@ def identity(loaded: Loaded, corpus: Corpus, *, truncate: bool, processes: int) 
         "corpus": corpus.sha256,
         "paragraphs": corpus.paragraphs,
         "truncate": truncate,
-        "metrics": [metric.name for metric in METRICS],
+        "metrics": [metric.name for metric in MEASURED],
         "processes": processes,
     }
 

@@ -19,7 +19,7 @@ from headwise.document.plain import clean
 from headwise.errors import BadFile
 from headwise.heads.corpus.gathered import Gathered
 from headwise.heads.corpus.store import read_tensors, write_tensors
-from headwise.heads.metrics import METRICS
+from headwise.heads.metrics import MEASURED
 
 SCHEMA = "headwise.run/1"
 JSON, TENSORS = "run.json", "run.safetensors"
@@ -77,7 +77,7 @@ def save(run: Run, folder: Path) -> None:
         "headwise": headwise.__version__,
         "model": dict(run.model),
         "corpus": dict(run.corpus),
-        "metrics": [metric.name for metric in METRICS],
+        "metrics": [metric.name for metric in MEASURED],
         "identity": dict(run.identity),
         "tensors": {"file": TENSORS, "sha256": _hash(folder / TENSORS)},
     }
@@ -132,7 +132,7 @@ def _check(folder: Path, said: dict[str, Any]) -> None:
         fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
         if not fits:
             raise _wrong(folder, f"{part} of {JSON} lacks an entry", f"{JSON} 的 {part} 缺少条目")
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for metric in MEASURED]
     if said.get("metrics") != names:
         raise _wrong(
             folder,

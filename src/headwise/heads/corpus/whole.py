@@ -5,13 +5,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headwise.document.files import LONGEST_STEM
 from headwise.document.plain import clean
 from headwise.errors import BadFile
 from headwise.heads.corpus.identity import check_same
 from headwise.heads.corpus.measuring import Measurer
 from headwise.heads.corpus.reading import look_through
 from headwise.heads.corpus.running import EVERY, Job, Progress, run
-from headwise.heads.corpus.saved import Run, is_saved, open_run, save
+from headwise.heads.corpus.saved import JSON, TENSORS, Run, is_saved, open_run, save
 from headwise.heads.corpus.sharing import ALONE, Share
 from headwise.heads.facts import facts_of
 from headwise.heads.models.load import Loaded
@@ -98,10 +99,14 @@ def _finish(done: Run, job: Job) -> None:
 
 
 def _forget(job: Job) -> None:
-    """Take away what this process kept on its way."""
-    if job.part is not None:
+    """Take away what this process kept on its way, and what a kill left of a file half written."""
+    if job.folder is None or job.part is None:
+        return
+    names = (job.part.name, *((JSON, TENSORS) if job.share.rank == 0 else ()))
+    left = [file for name in names for file in job.folder.glob(f".{name[:LONGEST_STEM]}.*")]
+    for file in (job.part, *left):
         with suppress(OSError):
-            job.part.unlink()
+            file.unlink()
 
 
 def _make(folder: Path | None) -> None:
