@@ -15,6 +15,9 @@ from torch.func import functional_call
 
 from headwise.nn import MultiheadAttention
 
+TWIN = "headwise_twin"
+"""The attribute in which the module that is called instead is kept meanwhile."""
+
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
@@ -23,8 +26,12 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
     """Run a module through headwise's while this is open; yields the one that is called.
 
     PyTorch's encoder layers bypass a module's ``forward`` in evaluation, but not one with hooks:
-    it has one meanwhile.
+    it has one meanwhile. Opened again inside, it yields the same.
     """
+    running = module.__dict__.get(TWIN)
+    if running is not None:
+        yield running
+        return
     twin = _twin(module)
 
     def _run(*args: Any, **kwargs: Any) -> Any:
@@ -33,7 +40,8 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
     with ExitStack() as stack:
         stack.callback(module.register_forward_pre_hook(_nothing).remove)
         stack.callback(module.__dict__.pop, "forward")
-        module.__dict__["forward"] = _run
+        stack.callback(module.__dict__.pop, TWIN)
+        module.__dict__.update({"forward": _run, TWIN: twin})
         yield twin.train(module.training)
 
 

@@ -1,0 +1,108 @@
+"""How badly a model predicts, one number for each example."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.errors import BadValue
+from headwise.heads.effect.batches import Batch, run
+from headwise.heads.effect.sites import sites
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+"""A model and a batch of B examples to the loss of each, (B,)."""
+
+
+def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor:
+    """The mean cross-entropy of each next token, in nats, for each text (B,).
+
+    Args:
+        model: gives logits (B, L, V), in ``.logits`` or as its answer; or it is a causal
+            transformers model without its last projection, whose embeddings serve as that.
+        batch: a mapping with ``input_ids`` (B, L), with ``attention_mask`` (B, L) where there is
+            padding; for an encoder-decoder ``decoder_input_ids``; or the ids as a tensor.
+        start: only tokens from that index on are predicted.
+
+    Raises:
+        BadValue: if the model predicts no next token, or there is none to predict.
+
+    Example:
+        >>> class Guess(nn.Module):
+        ...     def forward(self, ids):
+        ...         return torch.tensor([[[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]]]).log()
+        >>> loss = next_token_loss(Guess(), torch.tensor([[0, 1, 1]]))
+        >>> round(loss.mul(2).exp().item(), 4)  # 1 / (1/2 · 3/4)
+        2.6667
+    """
+    ids, mask = _ids(batch)
+    logits = _logits(model, run(model, batch))
+    if logits.dim() != 3 or logits.shape[:2] != ids.shape:
+        raise BadValue(
+            f"loss: expected logits of shape {(*ids.shape, 'V')}, got {tuple(logits.shape)}; give "
+            "a loss of your own, which takes the model and a batch and returns one loss for each "
+            "example",
+            f"loss：logits 的形状应为 {(*ids.shape, 'V')}，收到 {tuple(logits.shape)}；"
+            "请给出自己的损失函数：接收模型和批次，返回每个样本的损失",
+        )
+    first = max(1, start)
+    counts = mask[:, first:] & mask[:, first - 1 : -1]  # predicted from a real token
+    if not counts.any(1).all():
+        raise BadValue(
+            f"loss: a text has no token to predict from index {first} on; give longer texts",
+            f"loss：有文本从第 {first} 位起没有可预测的词元；请给出更长的文本",
+        )
+    wide = logits[:, first - 1 : -1].to(torch.promote_types(logits.dtype, torch.float32))
+    each = F.cross_entropy(wide.transpose(1, 2), ids[:, first:], reduction="none")
+    return torch.where(counts, each, 0.0).sum(1) / counts.sum(1)
+
+
+def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The tokens that are read and predicted, (B, L), and which of them are real."""
+    given: Any = {"input_ids": batch} if isinstance(batch, Tensor) else batch
+    if isinstance(given, Mapping):
+        prefix = "decoder_" if "decoder_input_ids" in given else ""
+        ids, mask = given.get(f"{prefix}input_ids"), given.get(f"{prefix}attention_mask")
+        if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point():
+            return ids, torch.ones_like(ids).bool() if mask is None else mask.bool()
+    raise BadValue(
+        "batches: the loss of the next token needs input_ids (B, L); give them by that name, or a "
+        "loss of your own",
+        "batches：下一词元的损失需要 input_ids (B, L)；请以该名称给出，或给出自己的损失函数",
+    )
+
+
+def _logits(model: nn.Module, answer: Any) -> Tensor:
+    """What the model predicts, (B, L, V)."""
+    logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
+    _check_causal(model)
+    if isinstance(logits, Tensor):
+        return logits
+    hidden = getattr(answer, "last_hidden_state", None)
+    config: Any = getattr(model, "config", None)
+    if hidden is None or not getattr(config, "tie_word_embeddings", False):
+        raise _no_prediction(model, "it gives no logits, and its embeddings do not serve as such")
+    weight = model.get_input_embeddings().weight  # type: ignore[operator]
+    if weight.shape[1] != hidden.shape[2] or getattr(config, "final_logit_softcapping", None):
+        raise _no_prediction(model, "its embeddings are not all of its last projection")
+    return torch.as_tensor(hidden @ weight.T)
+
+
+def _check_causal(model: nn.Module) -> None:
+    """A model that sees the token it predicts predicts nothing."""
+    for site in () if getattr(model, "config", None) is None else sites(model):
+        part = site.layers[0].part
+        inner = getattr(site.module, "self", site.module)
+        if part in ("", "decoder") and getattr(inner, "is_causal", None) is False:
+            raise _no_prediction(model, f"{site.name} sees later tokens")
+
+
+def _no_prediction(model: nn.Module, why: str) -> BadValue:
+    kind = type(model).__name__
+    return BadValue(
+        f"loss: {kind} predicts no next token ({why}); load it with its last projection, such as "
+        "AutoModelForCausalLM, or give a loss of your own",
+        f"loss：{kind} 不预测下一词元（{why}）；请连同最后的投影一起加载，例如 "
+        "AutoModelForCausalLM，或给出自己的损失函数",
+    )
