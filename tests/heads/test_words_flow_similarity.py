@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headwise.errors import BadValue
 from headwise.heads.flow import flow, rollout
 from headwise.heads.similarity import distances, groups, jensen_shannon
-from headwise.heads.words import merged
+from headwise.heads.words import between, merged, pieces
 from headwise.verify.budget import accept
 
 PIECES = torch.tensor(
@@ -60,6 +60,43 @@ def test_words_that_are_not_the_pieces_are_refused(words: list[list[int]]) -> No
 def test_another_source_is_refused() -> None:
     with pytest.raises(BadValue, match="source: unknown 'last'; expected one of mean, first"):
         merged(PIECES, [[0, 1, 2, 3]], source="last")
+
+
+def test_words_of_two_texts_and_pieces_in_no_word() -> None:
+    """[CLS] is left out on both sides, a split word is summed to and averaged from."""
+    found = between(PIECES, [[1, 2], [3]], [[1], [2, 3]])
+    same(found, rows([0.25, 0.55], [0.25, 0.5]))
+    whole = [[0], [1, 2], [3]]
+    same(between(PIECES, whole, whole), merged(PIECES, whole))
+
+
+def test_a_word_without_a_piece_gives_and_gets_nothing() -> None:
+    same(between(PIECES, [[0], []], [[], [0]]), rows([0.0, 0.5], [0.0, 0.0]))
+
+
+@pytest.mark.parametrize(("asked", "read"), [([[4]], [[0]]), ([[0]], [[-1]])])
+def test_pieces_beyond_the_weights_are_refused(
+    asked: list[list[int]], read: list[list[int]]
+) -> None:
+    name = "asked" if asked == [[4]] else "read"
+    with pytest.raises(BadValue, match=f"{name}: expected pieces below 4, got"):
+        between(PIECES, asked, read)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "wanted"),
+    [
+        ([(0, 3), (4, 6), (6, 8)], [[0], [1, 2]]),
+        ([(0, 3), (3, 8)], [[0], [1]]),  # a blank at the front
+        ([(0, 8)], [[0], []]),
+        ([(0, 0), (0, 3)], [[1], []]),  # a special token, and a text that was cut
+        ([(3, 4)], [[], []]),
+    ],
+)
+def test_tokens_belong_to_the_word_they_begin_in(
+    tokens: list[tuple[int, int]], wanted: list[list[int]]
+) -> None:
+    assert pieces([(0, 3), (4, 8)], tokens) == wanted
 
 
 def test_rollout_and_flow_of_two_layers() -> None:

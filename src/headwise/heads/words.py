@@ -53,3 +53,75 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
     if source == "first":
         return weights[..., [word[0] for word in words], :] @ to
     return (to / to.sum(0)).mT @ weights @ to
+
+
+def between(
+    weights: Tensor, asked: Sequence[Sequence[int]], read: Sequence[Sequence[int]]
+) -> Tensor:
+    """The attention from some words to others: of it what lies on these words.
+
+    Pieces that are in no word, such as [CLS] and [SEP], are left out, so that a row may sum to
+    less than 1. To a word goes the sum over its pieces, from a word comes their mean; a word
+    without a piece gives and gets nothing.
+
+    Args:
+        weights: (..., Lq, Lk) between pieces.
+        asked: the pieces of each word that asks, numbers below Lq.
+        read: the pieces of each word that is read, numbers below Lk.
+
+    Returns:
+        (..., words asking, words read).
+
+    Raises:
+        BadValue: if a piece is none of the weights'.
+
+    Source: Clark et al. 2019, section 4.1; special tokens are dropped in section 4.2.
+
+    Example:
+        >>> import torch
+        >>> weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
+        >>> between(weights, [[1, 2]], [[0], [1]])
+        tensor([[0.2500, 0.7500]])
+    """
+    mean = _belongs(weights, asked, weights.shape[-2], "asked")
+    mean = mean / mean.sum(0).clamp(min=1)
+    return mean.mT @ weights @ _belongs(weights, read, weights.shape[-1], "read")
+
+
+def _belongs(weights: Tensor, words: Sequence[Sequence[int]], length: int, name: str) -> Tensor:
+    """(length, words), 1 where a piece is one of a word."""
+    made = weights.new_zeros(length, len(words))
+    for number, word in enumerate(words):
+        if not all(0 <= piece < length for piece in word):
+            raise BadValue(
+                f"{name}: expected pieces below {length}, got {list(word)[:8]} for word {number}; "
+                "count the tokens of the weights from 0",
+                f"{name}：词片应小于 {length}，第 {number} 个词收到 {list(word)[:8]}；"
+                "请从 0 起数权重的词元",
+            )
+        made[list(word), number] = 1.0
+    return made
+
+
+def pieces(words: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Which tokens each word is made of: those that begin in it.
+
+    A token that holds several words, or begins with the blank before one, belongs to the word that
+    its first letter is of. A word may be left without one: it ends before the text was cut, or its
+    letters are in the token of the word before.
+
+    Args:
+        words: (start, stop) in characters of each word, in order.
+        tokens: (start, stop) of each token, as a fast tokenizer's ``offset_mapping`` has it; a
+            special token is (0, 0).
+
+    Example:
+        >>> pieces([(0, 3), (4, 8)], [(0, 0), (0, 3), (3, 6), (6, 8), (0, 0)])
+        [[1], [2, 3]]
+    """
+    found: list[list[int]] = [[] for _ in words]
+    for number, (start, stop) in enumerate(tokens):
+        inside = [n for n, (begin, end) in enumerate(words) if begin < stop and start < end]
+        if inside:
+            found[inside[0]].append(number)
+    return found
