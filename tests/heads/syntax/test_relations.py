@@ -159,7 +159,7 @@ def halves(model: nn.Module, tokenizer: object, documents: list[Document]) -> li
             document.text, return_offsets_mapping=True, return_tensors="pt"
         )
         words = pieces(document.words, inputs.pop("offset_mapping")[0].tolist())
-        with capture(model, heads=every) as seen, torch.no_grad():
+        with capture(model, heads=every, want=["max"]) as seen, torch.no_grad():
             model(**inputs)
         assert document.parse is not None
         weights = {head: table[0] for head, table in seen.weights.items()}
