@@ -113,6 +113,8 @@ def _read(file: Path) -> dict[str, Any]:
         if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
             raise _wrong(file.parent, f"{JSON} is too large", f"{JSON} 过大")
         said = json.loads(file.read_bytes())
+    except BadFile:
+        raise
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise _wrong(file.parent, f"{JSON}: {reason}", f"{JSON}：{reason}") from error

@@ -56,6 +56,8 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = (opened.metadata() or {}).get(KEY, "")
         said = json.loads(header)
         tensors = load(file.read_bytes())
+    except BadFile:
+        raise
     except FileNotFoundError as error:
         raise _damaged(file, "no such file") from error
     except (OSError, SafetensorError, ValueError, RecursionError) as error:

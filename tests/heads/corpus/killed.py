@@ -1,0 +1,93 @@
+"""A script that runs a corpus again and again and is killed at one moment after another.
+
+    python killed.py MODEL CORPUS FOLDER
+
+Prints JSON: for each moment whether the child was killed there, and whether the run that went on
+afterwards ended in exactly the files of the run that nobody killed.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from headwise.heads.corpus.measuring import Measurer
+from headwise.heads.corpus.reading import look_through
+from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.models.load import Loaded, load
+
+MODEL, CORPUS, FOLDER = sys.argv[1:]
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """What ended a child that did some work: 0, or the number of a signal."""
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killing(owner: type, name: str, at: int, *, after: bool) -> None:
+    """Die before, or after, the call of that number."""
+    real, calls = getattr(owner, name), iter(range(1 << 30))
+
+    def replaced(*given: object) -> object:
+        now = next(calls) == at
+        if now and not after:
+            die()
+        result = real(*given)
+        if now:
+            die()
+        return result
+
+    setattr(owner, name, replaced)
+
+
+def run(loaded: Loaded, folder: Path) -> None:
+    measure_corpus(loaded, Path(CORPUS), Options(folder, every=0))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def main() -> None:
+    loaded, whole = load(MODEL), Path(FOLDER) / "whole"
+    assert in_a_child(lambda: run(loaded, whole)) == 0
+    documents = look_through(Path(CORPUS)).documents
+    moments: list[tuple[type, str, int, bool]] = [
+        *((Measurer, "measure", at, False) for at in range(documents)),
+        *((Path, "replace", at, after) for at in range(documents + 3) for after in (False, True)),
+        *((Path, "unlink", 0, after) for after in (False, True)),
+    ]
+    found, folder = [], Path(FOLDER) / "again"
+    for owner, name, at, after in moments:
+
+        def until_killed(
+            owner: type = owner, name: str = name, at: int = at, after: bool = after
+        ) -> None:
+            killing(owner, name, at, after=after)
+            run(loaded, folder)
+
+        def killed_at_once() -> None:
+            killing(Measurer, "measure", 0, after=False)
+            run(loaded, folder)
+
+        ended = in_a_child(until_killed)
+        in_a_child(killed_at_once)
+        assert in_a_child(lambda: run(loaded, folder)) == 0
+        same = contents(folder) == contents(whole)
+        found.append({"at": f"{name} {at} {after}", "ended": ended, "same": same})
+        shutil.rmtree(folder)
+    sys.stdout.write(json.dumps(found))
+
+
+main()

@@ -1,0 +1,212 @@
+"""A saved run opens again; one that is damaged, foreign or hostile does not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save as safetensors
+
+from headwise.document import Table, html, terminal
+from headwise.errors import BadFile
+from headwise.heads.corpus import saved, store
+from headwise.heads.corpus.export import SCHEMA, as_json
+from headwise.heads.corpus.gathered import Half
+from headwise.heads.corpus.report import report
+from headwise.heads.corpus.saved import JSON, TENSORS, open_run
+from headwise.heads.corpus.store import read_tensors, write_tensors
+from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.export import faults
+from headwise.heads.metrics import MEASURED
+from headwise.heads.models.load import Loaded
+from headwise.heads.names import Head
+from headwise.lang import LANGS
+from tests.heads.tiny import bart, bert, tokenizer
+
+Break = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    folder = tmp_path_factory.mktemp("runs")
+    file = folder / "a.txt"
+    file.write_text("the cat\nsat on\n我 爱 你", encoding="utf-8")
+    measure_corpus(Loaded("toy", "directory", bert(), tokenizer()), file, Options(folder / "run"))
+    return folder / "run"
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    for file in whole.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change(folder: Path, **entries: object) -> None:
+    said = json.loads((folder / JSON).read_text())
+    (folder / JSON).write_text(json.dumps({**said, **entries}))
+
+
+def test_json_names_the_tensors_it_belongs_to(whole: Path) -> None:
+    said = json.loads((whole / JSON).read_text())
+    assert said["schema"] == "headwise.run/1"
+    assert said["model"]["heads"] == 6
+    assert said["corpus"]["documents"] == 3
+    assert said["metrics"] == [metric.name for metric in MEASURED]
+    assert said["tensors"] == {"file": TENSORS, "sha256": saved._hash(whole / TENSORS)}
+
+
+def test_what_it_says_as_json_keeps_to_the_schema(whole: Path) -> None:
+    found = json.loads(as_json(open_run(whole)))
+    assert faults(found) == []
+    assert found["schema"] == SCHEMA == "headwise.inspect.corpus/1"
+    assert found["corpus"]["tokens"] == 4 + 4 + 5
+    assert [len(half) for half in found["halves"]] == [6, 6]
+    assert faults({**found, "halves": 7})
+    assert faults({name: each for name, each in found.items() if name != "alignment"})
+
+
+@pytest.mark.parametrize("lang", LANGS)
+def test_it_is_reported_without_the_model(whole: Path, lang) -> None:
+    document = report(open_run(whole))
+    written = terminal.render(document, lang)
+    assert ("语料" in written) == (lang == "zh")
+    assert "a.txt" in written
+    labels = [str(r[0]) for b in document.blocks if isinstance(b, Table) for r in b.rows]
+    assert "L1H2" in labels
+    assert "documents cut" not in labels
+
+
+def test_what_was_cut_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text(" ".join(["cat"] * 41))
+    toy = Loaded("toy", "directory", bert(), tokenizer())
+    run = measure_corpus(toy, file, Options(truncate=True))
+    assert "documents cut" in terminal.render(report(run), "en")
+
+
+def test_three_kinds_of_attention_are_kept_apart(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "the cat sat", "target": "a mat"}\n{"text": "on"}')
+    toy = Loaded("toy", "directory", bart(), tokenizer())
+    run = measure_corpus(toy, file, Options(tmp_path / "run"))
+    again = open_run(tmp_path / "run").gathered.whole().statistics
+    assert again.heads() == run.gathered.whole().statistics.heads()
+    assert {head.layer.part for head in again.heads()} == {"encoder", "decoder", "cross"}
+    assert again.layers[Head.parse("decoder.L0H0").layer].queries == 4 + 3
+    assert again.layers[Head.parse("encoder.L0H0").layer].queries == 5 + 3
+
+
+def test_names_in_it_are_shown_and_not_obeyed(folder: Path) -> None:
+    said = json.loads((folder / JSON).read_text())
+    bad = "\x1b[31m</script><b>bold</b>"
+    change(folder, model={**said["model"], "name": bad, "source": bad, "class": bad})
+    run = open_run(folder)
+    assert "\x1b" not in terminal.render(report(run), "en")
+    assert "<b>bold" not in html.render(report(run), "en")
+    assert as_json(run).isascii()
+
+
+def other_tensors(folder: Path) -> None:
+    tensors, said = read_tensors(folder / TENSORS)
+    write_tensors(folder / TENSORS, {name: each * 2 for name, each in tensors.items()}, said)
+
+
+def rehash(folder: Path) -> None:
+    change(folder, tensors={"file": TENSORS, "sha256": saved._hash(folder / TENSORS)})
+
+
+def renamed(folder: Path) -> None:
+    tensors, said = read_tensors(folder / TENSORS)
+    write_tensors(folder / TENSORS, {f"x/{name}": each for name, each in tensors.items()}, said)
+    rehash(folder)
+
+
+def counted(folder: Path) -> None:
+    tensors, said = read_tensors(folder / TENSORS)
+    tensors["first/counts/apples"] = torch.zeros((), dtype=torch.float64)
+    write_tensors(folder / TENSORS, tensors, said)
+    rehash(folder)
+
+
+def unsaid(folder: Path) -> None:
+    (folder / TENSORS).write_bytes(safetensors({"a": torch.zeros(2)}))
+    rehash(folder)
+
+
+def unordered(folder: Path) -> None:
+    header = {"headwise": json.dumps({"schema": saved.SCHEMA, "order": ["b"]})}
+    (folder / TENSORS).write_bytes(safetensors({"a": torch.zeros(2)}, header))
+    rehash(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda f: (f / JSON).unlink(), r"run\.json: No such file"),
+        (lambda f: (f / JSON).write_bytes(b"\xff\x00"), r"run\.json is damaged"),
+        (lambda f: (f / JSON).write_text("[" * 99999), r"run\.json is damaged"),
+        (lambda f: (f / JSON).write_text(" " * (2 << 20)), r"run\.json is too large"),
+        (lambda f: (f / JSON).write_text("7"), r"is not of layout headwise\.run/1"),
+        (lambda f: change(f, schema="headwise.run/2"), r"is not of layout headwise\.run/1"),
+        (lambda f: change(f, model={}), r"model of run\.json lacks an entry"),
+        (lambda f: change(f, corpus=None), r"corpus of run\.json lacks an entry"),
+        (lambda f: change(f, tensors={"file": 7}), r"tensors of run\.json lacks an entry"),
+        (lambda f: change(f, identity=[]), r"identity of run\.json lacks an entry"),
+        (lambda f: change(f, metrics=["entropy"]), "measured with other metrics"),
+        (lambda f: (f / TENSORS).unlink(), "no such file"),
+        (lambda f: (f / TENSORS).write_bytes(b""), "SafetensorError"),
+        (lambda f: (f / TENSORS).write_bytes(b"\xff" * 999), "SafetensorError"),
+        (other_tensors, r"run\.safetensors is not the one that run\.json was written with"),
+        (renamed, "expected sums that a corpus run adds up, got 'x/first/"),
+        (counted, "expected sums that a corpus run adds up, got"),
+        (unsaid, "JSONDecodeError"),
+        (unordered, "its header does not list its tensors"),
+    ],
+)
+def test_what_is_no_run_is_refused(folder: Path, damage: Break, said: str) -> None:
+    damage(folder)
+    with pytest.raises(BadFile, match=said) as caught:
+        open_run(folder)
+    assert caught.value.text.zh.startswith(("open：", "run："))
+
+
+def test_a_file_of_sums_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MOST_BYTES", 99)
+    with pytest.raises(BadFile, match="more than 99 bytes, or no file"):
+        open_run(folder)
+
+
+def test_a_part_that_does_not_say_how_far_it_is_is_refused(tmp_path: Path) -> None:
+    from headwise.heads.corpus.measuring import Measurer
+    from headwise.heads.corpus.reading import look_through
+    from headwise.heads.corpus.running import Job, run
+
+    file = tmp_path / "a.txt"
+    file.write_text("the cat\nsat")
+    toy = Loaded("toy", "directory", bert(), tokenizer())
+    job = Job(Measurer(toy), look_through(file), tmp_path)
+    part = tmp_path / "part-0-of-1.safetensors"
+    same = job.identity()
+    for said in ({"position": 1}, {"identity": same}, {"identity": same, "position": 3}):
+        write_tensors(part, Half().tensors(), said)
+        with pytest.raises(BadFile, match=r"save: .* does not say how far the run was; take it"):
+            run(job)
+    part.write_bytes(b"half a fi")
+    with pytest.raises(BadFile, match=r"SafetensorError.*take it away to begin anew"):
+        run(job)
+
+
+def test_safetensors_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import sys
+
+    from headwise.errors import MissingExtra
+
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    for work in (lambda: write_tensors(tmp_path / "a", {}, {}), lambda: read_tensors(tmp_path)):
+        with pytest.raises(MissingExtra, match="safetensors"):
+            work()
