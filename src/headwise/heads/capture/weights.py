@@ -75,7 +75,11 @@ class Terms:
         return self.k.flatten(0, 1)
 
     def block(
-        self, rows: slice, dtype: torch.dtype | None = None, also: slice | None = None
+        self,
+        rows: slice,
+        dtype: torch.dtype | None = None,
+        also: slice | None = None,
+        room: Tensor | None = None,
     ) -> Block:
         """The weights of these rows, over the keys they reach.
 
@@ -83,6 +87,9 @@ class Terms:
             rows: with a start and a stop.
             dtype: to compute in; None means `wide`.
             also: keys that are to be among them anyway.
+            room: numbers of that dtype, B·H·R·Lk or more, where the weights may be written: the
+                block then lasts until the next one. New memory for each costs more than the
+                arithmetic.
         """
         dtype, batch = dtype or self.wide, self.size[0]
         keys = self.pattern.reach(rows)
@@ -90,13 +97,13 @@ class Terms:
             some = keys.stop > keys.start
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
         allowed = self.pattern.allowed(rows, keys).expand(batch, -1, -1, -1)
-        scores = self._scores(rows, keys, dtype)
+        scores = self._scores(rows, keys, dtype, room)
         closed = torch.zeros(allowed.shape, dtype=dtype, device=scores.device)
         scores += closed.masked_fill_(~allowed, -torch.inf)
         if self.sink is not None:
             extra = self.sink.to(dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
             scores = torch.cat((scores, extra), dim=-1)
-        weights = scores.softmax(-1)[..., : allowed.shape[-1]]
+        weights = torch.softmax(scores, -1, out=scores)[..., : allowed.shape[-1]]
         blind = ~allowed.any(-1, keepdim=True)  # (B, H or 1, R, 1): their softmax is NaN
         if bool(blind.any()):
             weights = weights.masked_fill(blind, 0.0)
@@ -114,13 +121,17 @@ class Terms:
     def _group(self) -> int:
         return self.q.shape[1] // max(self.k.shape[1], 1)
 
-    def _scores(self, rows: slice, keys: slice, dtype: torch.dtype) -> Tensor:
+    def _scores(self, rows: slice, keys: slice, dtype: torch.dtype, room: Tensor | None) -> Tensor:
         """(B, H, R, K): scaled, capped, and with what is added."""
         q = self.q[:, :, rows].to(dtype)
         batch, heads, count, dim = q.shape
         grouped = q.reshape(-1, self._group * count, dim)  # the heads that read one key head
         k = self._keys[:, keys].to(dtype).mT
-        scores = torch.bmm(grouped * self.scale, k).view(batch, heads, count, -1)
+        size = (k.shape[0], grouped.shape[1], k.shape[2])
+        wide = batch * heads * count * k.shape[2]
+        free = q.new_empty(wide) if room is None else room[:wide]
+        scores = torch.bmm(grouped * self.scale, k, out=free.view(size))
+        scores = scores.view(batch, heads, count, -1)
         if self.softcap is not None:
             scores = scores.div_(self.softcap).tanh_().mul_(self.softcap)
         added = self.pattern.added(rows, keys)
