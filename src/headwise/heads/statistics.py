@@ -7,9 +7,12 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads.metrics import MEASURED, Metric, Rows, total
+from headwise.heads.metrics import MEASURED, Metric, Rows, totals
 from headwise.heads.metrics.profiles import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer
+
+MOST_BLOCKS = 1 << 10
+"""Of how many blocks of a text the uniform head is remembered, from one layer to the next."""
 
 MOST_HEADS = 1 << 16
 """How many heads a layer may have that is read from a file."""
@@ -35,19 +38,28 @@ class Sums:
     queries: int
 
     @classmethod
-    def of(cls, rows: Rows, metrics: Sequence[Metric] = MEASURED) -> "Sums":
-        """The sums of one block of queries."""
-        heads = [total(metric, rows) for metric in metrics]
-        baseline = rows.uniform
-        uniform = [total(metric, baseline) for metric in metrics]
-        return cls(
-            torch.stack([above for above, _ in heads]).cpu(),
-            torch.stack([below for _, below in heads]).cpu(),
-            torch.cat([above for above, _ in uniform]).cpu(),
-            torch.cat([below for _, below in uniform]).cpu(),
-            {profile.name: _curve(profile, rows, baseline) for profile in PROFILES},
-            int(rows.queries().any(1).sum()),
-        )
+    def of(
+        cls,
+        rows: Rows,
+        metrics: Sequence[Metric] = MEASURED,
+        baseline: "Baseline | None" = None,
+    ) -> "Sums":
+        """The sums of one block of queries.
+
+        Args:
+            rows: the block.
+            metrics: what is measured.
+            baseline: what is known of a uniform head on the same block; None to measure it.
+        """
+        above, below = totals(metrics, rows).cpu()
+        known = Baseline.of(rows, metrics) if baseline is None else baseline
+        curves = {}
+        for profile in PROFILES:
+            own = torch.stack(summed(profile, rows)).cpu()
+            curves[profile.name] = torch.cat((own, known.curves[profile.name].expand_as(own)))
+        queries = int(rows.queries().any(1).sum())
+        uniform_above, uniform_below = known.sums.clone()
+        return cls(above, below, uniform_above, uniform_below, curves, queries)
 
     def add(self, other: "Sums") -> None:
         """Take in the sums of more queries."""
@@ -93,10 +105,34 @@ CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}
 """The tensors of a layer that are profiles."""
 
 
-def _curve(profile: Profile, rows: Rows, baseline: Rows) -> Tensor:
-    """(4, H, places), as `Sums.profiles` has it."""
-    own, uniform = summed(profile, rows), summed(profile, baseline)
-    return torch.stack([*own, *(each.expand_as(own[0]) for each in uniform)]).cpu()
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """What a head that attends to every allowed key alike gives on one block of queries.
+
+    Attributes:
+        shape: what another block must share for this to be its baseline too.
+        sums: (2, metrics), numerators and denominators.
+        curves: for each profile's name (2, 1, places).
+    """
+
+    shape: tuple[Tensor, ...]
+    sums: Tensor
+    curves: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, rows: Rows, metrics: Sequence[Metric]) -> "Baseline":
+        """Measure it."""
+        uniform = rows.uniform
+        curves = {each.name: torch.stack(summed(each, uniform)).cpu() for each in PROFILES}
+        return cls(rows.shape, totals(metrics, uniform)[..., 0].cpu(), curves)
+
+    def fits(self, rows: Rows) -> bool:
+        """Whether it is that of another block as well."""
+        pairs = zip(self.shape, rows.shape, strict=True)
+        return all(
+            one is other or (one.shape == other.shape and torch.equal(one, other))
+            for one, other in pairs
+        )
 
 
 @dataclass
@@ -110,10 +146,24 @@ class Statistics:
 
     layers: dict[Layer, Sums] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = MEASURED
+    _known: dict[tuple[int, ...], Baseline] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def add(self, layer: Layer, rows: Rows) -> None:
         """Take in a block of queries of one layer."""
-        self._take(layer, Sums.of(rows, self.metrics))
+        self._take(layer, Sums.of(rows, self.metrics, self._baseline(rows)))
+
+    def _baseline(self, rows: Rows) -> Baseline:
+        """What a uniform head gives: as the block at this place in the layer before, if it fits."""
+        start = 0 if rows.position is None or not len(rows.position) else int(rows.position[0])
+        place = (rows.origin, start, *rows.weights.shape[2:])
+        known = self._known.get(place)
+        if known is None or not known.fits(rows):
+            if len(self._known) >= MOST_BLOCKS:
+                self._known.clear()
+            known = self._known[place] = Baseline.of(rows, self.metrics)
+        return known
 
     def merge(self, other: "Statistics") -> None:
         """Take in the statistics of another text through the same model.

@@ -165,12 +165,15 @@ class Recorder:
         if answer is not None:
             _check(layer, terms, answer)
         place = self._texts.place(layer.part, terms.q, terms.k, told)
+        text = None if place.tokens is None else place.tokens.where(place.keys, -1)
         batch, heads, length, keys = terms.size
         step = max(1, BLOCK // max(1, batch * heads * keys))
+        sizes = batch * heads * min(step, length) * keys
+        room = torch.empty(sizes, dtype=terms.wide, device=terms.q.device)
         for start in range(0, length, step):
             rows = slice(start, min(start + step, length))
-            block = terms.block(rows, also=place.own(rows, keys))
-            self.statistics.add(layer, self._rows(block, place))
+            block = terms.block(rows, also=place.own(rows, keys), room=room)
+            self.statistics.add(layer, self._rows(block, place, text))
             self._keep(layer, block, length, keys)
         self.taken += 1
 
@@ -193,7 +196,7 @@ class Recorder:
             self._numbers[id(module)] = Layer(part, number)
         return self._numbers[id(module)]
 
-    def _rows(self, block: Block, place: Place) -> Rows:
+    def _rows(self, block: Block, place: Place, text: Tensor | None) -> Rows:
         """The block as metrics see it: keys are counted from the first that is reached."""
         start, device = block.keys.start, block.weights.device
         position = None
@@ -210,6 +213,8 @@ class Recorder:
             separators=_among(tokens, self._wanted.separators),
             tokens=tokens,
             punctuation=_among(tokens, self._wanted.punctuation),
+            origin=start,
+            text=text,
         )
 
     def _keep(self, layer: Layer, block: Block, length: int, keys: int) -> None:

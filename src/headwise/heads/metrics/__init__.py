@@ -1,6 +1,6 @@
 """Measures of heads. One measure, one file, and one line in the tuples below."""
 
-from headwise.heads.metrics.base import Metric, Rows, total
+from headwise.heads.metrics.base import Metric, Rows, total, totals
 from headwise.heads.metrics.between_separators import FROM_OTHERS, FROM_SEPARATORS
 from headwise.heads.metrics.blocks import BLOCKS
 from headwise.heads.metrics.confidence import CONFIDENCE
@@ -84,4 +84,4 @@ MEASURED = (
 EVERY = (*MEASURED, SMOOTHED_ENTROPY, SEGMENT)
 """Every metric there is; the last of them take a pass over the weights of their own."""
 
-__all__ = ["EVERY", "MEASURED", "METRICS", "Metric", "Rows", "total"]
+__all__ = ["EVERY", "MEASURED", "METRICS", "Metric", "Rows", "total", "totals"]

@@ -1,6 +1,6 @@
 """What a metric of heads is: two sums over queries, whose quotient is its value."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,18 +36,23 @@ class Metric:
     sums: Callable[[Rows], Sums]
 
 
-def total(metric: Metric, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Numerator and denominator summed over batch and queries, each (H,) in float64.
+def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
+    """Numerators and denominators summed over batch and queries, (2, metrics, H) in float64.
 
     A query that does not count contributes to neither.
     """
-    above, below = metric.sums(rows)
-    batch, heads, length = rows.weights.shape[:3]
-    counts = rows.queries()
-    shape = (batch, heads, length)
-    above = torch.where(counts, above.double(), 0.0).expand(shape)
-    below = torch.where(counts, below.double(), 0.0).expand(shape)
-    return above.sum((0, 2)), below.sum((0, 2))
+    shape = rows.weights.shape[:3]
+    sides = zip(*(metric.sums(rows) for metric in metrics), strict=True)
+    stacked = torch.stack(
+        [torch.stack([each.double().expand(shape) for each in side]) for side in sides]
+    )  # (2, metrics, B, H, R)
+    return torch.where(rows.queries(), stacked, 0.0).sum((2, 4))
 
 
-__all__ = ["Metric", "Rows", "Sums", "total"]
+def total(metric: Metric, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Numerator and denominator of one metric, each (H,) in float64."""
+    above, below = totals((metric,), rows)[:, 0]
+    return above, below
+
+
+__all__ = ["Metric", "Rows", "Sums", "total", "totals"]

@@ -61,12 +61,28 @@ class Rows:
         return replace(self, weights=share, allowed=allowed)
 
     @cached_property
+    def shape(self) -> tuple[Tensor, ...]:
+        """What is the same in two blocks if a head that attends to all alike is.
+
+        Which keys are allowed is told by a sum of numbers of the keys, one for each query.
+        """
+        numbers = torch.sin(torch.arange(1, self.allowed.shape[-1] + 1, dtype=torch.float64))
+        seen = self.allowed.any(1, keepdim=True).to(torch.float64) @ numbers.to(self.counts.device)
+        parts = (self.position, self.separators, self.tokens, self.punctuation, self.text)
+        kept = tuple(self.places[:0] if part is None else part for part in parts)
+        return seen, self.counts, self.first, *kept
+
+    @cached_property
     def choices(self) -> Int[Tensor, "b #h r"]:
         """How many keys each query may attend to."""
         return self.allowed.sum(-1)
 
     def queries(self) -> Bool[Tensor, "b #h r"]:
         """The queries that count and see a key: (B, H or 1, R)."""
+        return self._queries
+
+    @cached_property
+    def _queries(self) -> Bool[Tensor, "b #h r"]:
         return self.counts[:, None] & (self.choices > 0)
 
     @property
