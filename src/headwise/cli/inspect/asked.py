@@ -127,9 +127,7 @@ class Asked:
 
     def read(self) -> tuple[str | Path | None, ...]:
         """The files that are read, which nothing may be written over."""
-        folder = Path(self.model or "")
-        files = tuple(each for each in folder.iterdir()) if _is_folder(self.model) else ()
-        return (self.text, self.corpus, *files)
+        return (self.text, self.corpus, *_files(self.model or ""))
 
 
 def parameters(lang: Lang) -> list[click.Parameter]:
@@ -177,8 +175,12 @@ _HEADS = Text(
 _TRUNCATE = Text("Cut a text that is too long.", "截断过长的文本。")
 
 
-def _is_folder(name: str | None) -> bool:
+def _files(model: str) -> tuple[Path, ...]:
+    """The files of a model that is on this machine."""
+    from headwise.heads.models import MODELS, place_of
+
+    packaged = {each.name: place_of(each) for each in MODELS}
     try:
-        return bool(name and name.strip()) and Path(name or "").is_dir()
-    except OSError:  # a name too long for the file system
-        return False
+        return tuple(packaged.get(model, Path(model)).iterdir()) if model.strip() else ()
+    except OSError:  # not there, no folder, or a name too long for the file system
+        return ()

@@ -1,0 +1,179 @@
+"""``headwise inspect --corpus`` and ``--open`` at the command line."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from headwise.cli import BAD_INPUT, main
+from headwise.heads.export import faults
+from headwise.heads.metrics import MEASURED
+from headwise.heads.table import HEAD
+from tests.heads.tiny import saved
+
+COLUMNS = [*HEAD, *(m.name for m in MEASURED), *(f"uniform_{m.name}" for m in MEASURED)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(saved(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    (tmp_path / "a.txt").write_text("the cat sat\non a mat\n\nthe mat", encoding="utf-8")
+    return str(tmp_path / "a.txt")
+
+
+def run(*words: str, lang: str = "en") -> int:
+    return main(["--lang", lang, "inspect", *words])
+
+
+@pytest.mark.parametrize(
+    ("lang", "said"), [("en", "on 3 documents"), ("zh", "的注意力头（3 个文档）")]
+)
+def test_it_prints_a_report(
+    model: str, corpus: str, capsys: pytest.CaptureFixture[str], lang: str, said: str
+) -> None:
+    assert run(model, "--corpus", corpus, lang=lang) == 0
+    out, err = capsys.readouterr()
+    assert said in out
+    assert "L1H2" in out
+    assert all(line.endswith("…") for line in err.splitlines())
+    assert "3" in err.splitlines()[-1]
+
+
+def test_a_saved_run_says_the_same_again_without_the_model(
+    model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "run")
+    assert run(model, "--corpus", corpus, "--save", folder, "--format", "json") == 0
+    first = capsys.readouterr().out
+    Path(corpus).unlink()
+    assert run("--open", folder, "--format", "json") == 0
+    out, err = capsys.readouterr()
+    assert out == first
+    assert not err
+    assert faults(json.loads(out)) == []
+
+
+def test_a_table_of_every_number(
+    model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = str(tmp_path / "run"), tmp_path / "heads.csv"
+    assert run(model, "--corpus", corpus, "--save", folder, "--output", str(file)) == 0
+    capsys.readouterr()
+    assert run("--open", folder, "--format", "csv") == 0
+    out = capsys.readouterr().out
+    assert out == file.read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert list(rows[0]) == COLUMNS
+    assert [row["head"] for row in rows] == [f"L{i}H{j}" for i in range(2) for j in range(3)]
+    run("--open", folder, "--format", "json")
+    values = json.loads(capsys.readouterr().out)["heads"][4]["values"]
+    for name, value in values.items():
+        assert rows[4][name] == ("" if value is None else repr(value))
+
+
+def test_and_as_parquet(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "heads.parquet"
+    assert run(model, "the cat sat", "--output", str(file)) == 0
+    table = parquet.read_table(file)
+    assert table.column_names == COLUMNS
+    assert table.num_rows == 6
+    assert str(table.schema.field("layer").type) == "int64"
+    assert str(table.schema.field("entropy").type) == "double"
+    capsys.readouterr()
+    assert run(model, "the cat sat", "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    for name in ("entropy", "uniform_entropy", "next"):
+        assert [repr(value) for value in table[name].to_pylist()] == [row[name] for row in rows]
+
+
+def test_a_missing_pyarrow_says_how_to_install_it(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert run(model, "the cat", "--output", str(tmp_path / "a.parquet")) == BAD_INPUT
+    assert "pip install 'headwise[parquet]'" in capsys.readouterr().err
+
+
+def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, "--corpus", corpus, "--paragraphs", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["corpus"]["documents"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["M", "--corpus", "C", "the cat"], "--open DIR, got SENTENCE and --corpus; write the"),
+        (["--corpus", "C"], "model: expected a model to read with, and none with --open"),
+        (["M", "--open", "run"], "model: expected a model to read with, and none with --open"),
+        (["M", "the cat", "--save", "run"], "save: --save goes with --corpus, got SENTENCE; leave"),
+        (["M", "the cat", "--every", "1"], "every: --every goes with --corpus, got SENTENCE"),
+        (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs goes with --corpus"),
+        (["M", "--corpus", "C", "--heads", "all"], "heads: --heads goes with SENTENCE or --text"),
+        (["--open", "run", "--truncate"], "truncate: --truncate goes with SENTENCE or --text or"),
+        (["--open", "/no/such/run"], "open: expected a folder that --save has written, got /no/s"),
+        (["M", "--corpus", "/no/a.txt"], "corpus: cannot read /no/a.txt: No such file"),
+        (["M", "--corpus", "/"], "corpus: expected a name that ends in .txt, .jsonl, .conllu"),
+        (["M", "--corpus", "C", "--output", "C"], "output: expected another file than those that"),
+        (["M", "the cat", "--format", "parquet"], "format: parquet is not for the screen; give a"),
+        (["M", "the cat", "--output", "M/config.json"], "output: expected another file than thos"),
+        (["M", "the cat", "--output", "M/model.safetensors"], "output: expected another file"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    model: str, corpus: str, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    places = {"M": model, "C": corpus}
+    given = [
+        places.get(word, word.replace("M/", f"{model}/", 1) if word[:2] == "M/" else word)
+        for word in words
+    ]
+    before = {file: file.read_bytes() for file in Path(model).iterdir()}
+    assert run(*given) == BAD_INPUT
+    out, err = capsys.readouterr()
+    assert not out
+    assert said in err
+    errors = [line for line in err.splitlines() if not line.endswith("…")]
+    assert len(errors) == 1
+    assert errors[0].startswith("error: ")
+    assert {file: file.read_bytes() for file in Path(model).iterdir()} == before
+
+
+def test_a_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from headwise.cli.inspect.progress import shown
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with shown("zh") as show:
+        show(3, 7)
+        show(7, 7)
+    assert "文档" in screen.getvalue()
+    assert "7/7" in screen.getvalue()
+    with shown("en", quiet=True) as show:
+        show(1, 2)
+
+
+def test_a_packaged_model_has_files_that_are_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWISE_CACHE", str(tmp_path))
+    (tmp_path / "minilm").mkdir()
+    file = tmp_path / "minilm" / "config.json"
+    file.write_text("{}")
+    assert run("minilm", "the cat", "--output", str(file)) == BAD_INPUT
+    assert "output: expected another file than those that" in capsys.readouterr().err
