@@ -3,7 +3,7 @@
 import pytest
 
 from headwise.errors import BadValue
-from headwise.heads.names import Head, Layer, parse_heads
+from headwise.heads.names import Head, Layer, by_layer, parse_heads
 
 
 @pytest.mark.parametrize("word", ["L0H2", "L11H107", "encoder.L3H1", "cross.L0H0"])
@@ -20,3 +20,9 @@ def test_a_list_keeps_its_order_and_names_each_once() -> None:
 def test_what_is_no_head_is_refused(words: str) -> None:
     with pytest.raises(BadValue, match=r"heads: expected names such as L0H2 .* got"):
         parse_heads(words)
+
+
+def test_heads_by_layer_are_in_order() -> None:
+    heads = parse_heads("L1H8,cross.L0H1,L0H2,L1H3")
+    found = {str(layer): [head.number for head in few] for layer, few in by_layer(heads).items()}
+    assert list(found.items()) == [("L0", [2]), ("L1", [3, 8]), ("cross.L0", [1])]

@@ -4,6 +4,7 @@ In an encoder-decoder the part stands before it: encoder.L0H2, decoder.L0H2, cro
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headwise.errors import BadValue
@@ -66,3 +67,11 @@ def parse_heads(words: str) -> tuple[Head, ...]:
         BadValue: if a word is not a head, or the list is empty.
     """
     return tuple(dict.fromkeys(Head.parse(word) for word in words.split(",")))
+
+
+def by_layer(heads: Iterable[Head]) -> dict[Layer, list[Head]]:
+    """The heads of each layer in their order, the layers in theirs."""
+    found: dict[Layer, list[Head]] = {}
+    for head in sorted(heads):
+        found.setdefault(head.layer, []).append(head)
+    return found

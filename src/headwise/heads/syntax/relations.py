@@ -23,7 +23,7 @@ from headwise.errors import BadValue
 from headwise.heads.corpus.document import Parse
 from headwise.heads.intervals import wilson
 from headwise.heads.moments import Share, moments, tail
-from headwise.heads.names import Head, Layer
+from headwise.heads.names import Head, by_layer
 from headwise.heads.tally import Tally
 from headwise.heads.words import between
 
@@ -92,7 +92,7 @@ class Syntax:
         guesses = {name: _guessed(arcs, len(words)) for name, arcs in asked.items()}
         for name, right in guesses.items():
             self._add(name, "offsets", moments(right.sum(0), torch.tensor(len(right))))
-        layers = _by_layer(weights)
+        layers = by_layer(weights)
         ordered = [head for heads in layers.values() for head in heads]
         table = between(torch.stack([weights[head] for head in ordered]), words, words)
         table.diagonal(dim1=-2, dim2=-1).fill_(-1.0)  # less than any weight: never the answer
@@ -231,11 +231,3 @@ def _guessed(arcs: Tensor, words: int) -> Tensor:
     """
     said = (arcs[:, :1] + OFFSETS).clamp(0, words - 1)
     return (said == arcs[:, 1:]).double()
-
-
-def _by_layer(weights: Mapping[Head, Tensor]) -> dict[Layer, list[Head]]:
-    """The heads of each layer in their order."""
-    found: dict[Layer, list[Head]] = {}
-    for head in sorted(weights):
-        found.setdefault(head.layer, []).append(head)
-    return found
