@@ -1,8 +1,13 @@
 """Checks at the edges: sizes, lengths, memory and dtypes, each on a target that it rejects."""
 
+import re
+
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+from headwise.verify import verify
 from headwise.verify.contract import CONTRACT
 from headwise.verify.extremes import DTYPES, LAYOUTS, LONG, edges
 from headwise.verify.gate import examine
@@ -107,3 +112,152 @@ def test_the_jobs_of_the_checks_that_failed() -> None:
     assert list(edges(RIGHT, torch.float32, {"module_forward"})) == []
     (long, causal) = edges(RIGHT, torch.float32, {"long_sequence"})
     assert long.query.shape[1] == causal.query.shape[1] == LONG[0]
+
+
+class Wrong(nn.Module):
+    """A right attention, for the others to break where ordinary inputs do not show it."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.h, self.d = num_heads, d_model // num_heads
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def taken(self, x):
+        return x
+
+    def hidden(self, scores, mask):
+        return scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+
+    def weigh(self, scores):
+        return scores.softmax(-1)
+
+    def forward(self, x, mask=None):
+        x = self.taken(x)
+        q, k, v = (
+            f(x).unflatten(-1, (self.h, self.d)).transpose(1, 2)
+            for f in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        scores = q @ k.transpose(-2, -1) / self.d**0.5
+        weights = self.weigh(self.hidden(scores, mask))
+        return self.out_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+class DropoutHardCoded(Wrong):
+    def weigh(self, scores):
+        return F.dropout(scores.softmax(-1), 0.2)
+
+
+class AxesSqueezed(Wrong):
+    def weigh(self, scores):
+        return scores.squeeze().softmax(-1).view_as(scores)
+
+
+class LastBlockDropped(Wrong):
+    def weigh(self, scores):
+        keys = scores.shape[-1]
+        whole = keys // 128 * 128 or keys
+        return F.pad(scores[..., :whole].softmax(-1), (0, keys - whole)).nan_to_num(0.0)
+
+
+class BlocksNotRescaled(Wrong):
+    def weigh(self, scores):
+        if scores.shape[-1] <= 32:
+            return scores.softmax(-1)
+        largest, powers = torch.full_like(scores[..., :1], -1e30), []
+        for part in scores.split(32, -1):
+            largest = torch.maximum(largest, part.amax(-1, keepdim=True))
+            powers.append((part - largest).exp())
+        weights = torch.cat(powers, -1)
+        return weights / weights.sum(-1, keepdim=True)
+
+
+class StridesIgnored(Wrong):
+    def taken(self, x):
+        numbers = x.untyped_storage().nbytes() // x.element_size()
+        memory = F.pad(x.as_strided((numbers,), (1,), 0), (0, x.numel()))
+        return memory[: x.numel()].view(x.shape)
+
+
+class NanReplaced(Wrong):
+    def hidden(self, scores, mask):
+        none = torch.zeros(())
+        return scores if mask is None else scores + none.masked_fill(~mask, float("-inf"))
+
+    def weigh(self, scores):
+        return scores.softmax(-1).nan_to_num(0.0)
+
+
+class LeftInSinglePrecision(Wrong):
+    def forward(self, x, mask=None):
+        return super().forward(x, mask).float()
+
+
+class MaxOfAllScores(Wrong):
+    def weigh(self, scores):
+        powers = (scores - scores.max()).exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+
+class SoftmaxWithoutMax(Wrong):
+    def weigh(self, scores):
+        powers = scores.exp()
+        return powers / powers.sum(-1, keepdim=True)
+
+
+class KeysAndValuesDetached(Wrong):
+    def forward(self, x, mask=None):
+        q, k, v = (
+            f(x).unflatten(-1, (self.h, self.d)).transpose(1, 2)
+            for f in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        scores = q @ k.detach().transpose(-2, -1) / self.d**0.5
+        weights = self.weigh(self.hidden(scores, mask))
+        return self.out_proj((weights @ v.detach()).transpose(1, 2).flatten(2))
+
+
+class WrongAtLength(Wrong):
+    """In a way that is not in the catalogue."""
+
+    def weigh(self, scores):
+        return scores.softmax(-1) * (1.1 if scores.shape[-1] > 100 else 1.0)
+
+
+class ViewOfInput(Wrong):
+    def taken(self, x):
+        return x.view(-1).view(x.shape)
+
+
+def test_the_right_one_passes() -> None:
+    assert verify(Wrong).accepted
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        *(DropoutHardCoded, AxesSqueezed, LastBlockDropped, BlocksNotRescaled, StridesIgnored),
+        *(NanReplaced, LeftInSinglePrecision, MaxOfAllScores, SoftmaxWithoutMax),
+        KeysAndValuesDetached,
+    ],
+)
+def test_what_ordinary_inputs_do_not_show_is_named(cls) -> None:
+    report = verify(cls)
+    name = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+    assert [[mistake.name for mistake in group] for group in report.mistakes] == [[name]]
+    assert not report.accepted
+
+
+def test_a_wrong_number_that_no_mistake_gives_is_not_named() -> None:
+    report = verify(WrongAtLength)
+    assert [f.check.name for f in report.findings if not f.passed] == ["long_sequence"]
+    assert report.mistakes == ()
+
+
+def test_what_raises_is_not_named_as_a_mistake() -> None:
+    report = verify(ViewOfInput)
+    (failed,) = [f for f in report.findings if not f.passed]
+    assert (failed.check.name, failed.raised) == ("non_contiguous", True)
+    assert "view size is not compatible" in failed.failed
+    assert report.mistakes == ()

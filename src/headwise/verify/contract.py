@@ -153,19 +153,35 @@ def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
     job = own(subject, dtype)
+    w, one = job.weights, job.query[:1]
+    if (w.q_bias is None) != (w.k_bias is None):
+        return
+    rows = w.k.shape[0] // job.groups
+    first = {n: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)) for n, t in _keys(w).items()}
+    alike = replace(job, query=one, key=one, value=one, weights=replace(w, **first))
+    for name, each in (("the same in every head", alike), ("another in each head", job)):
+        loud, exact = _loud(each, dtype)
+        outcome = compute(subject, loud)
+        if outcome is not None:
+            yield name, judge(outcome.output, oracle(loud, dtype)["output"], exact)
+
+
+def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
+    """Every token the first one, every query its own key made large; and the output of that."""
     x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
     keys = w.spread(job.heads, job.groups)  # a key for every head; the query is to equal it
     k = _times(x, keys.k, keys.k_bias).reshape(*x.shape[:2], job.heads, -1)
     least = k.square().sum(-1).min() * k.shape[-1] ** -0.5
     factor = (LARGE / least).sqrt().to(dtype)
-    if (w.q_bias is None) != (w.k_bias is None):
-        return
     q_bias, k_bias = (None if b is None else b * factor for b in (keys.k_bias, w.k_bias))
     loud = replace(w, q=keys.k * factor, k=w.k * factor, q_bias=q_bias, k_bias=k_bias)
-    job = replace(job, query=x, key=x, value=x, weights=loud)
     values = _times(x, keys.v, keys.v_bias)
     exact = values if w.out is None else _times(values, w.out, w.out_bias)
-    yield from against(subject, job, exact)
+    return replace(job, query=x, key=x, value=x, weights=loud), exact
+
+
+def _keys(w: Weights) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in w.named().items() if name[0] == "k"}
 
 
 def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
@@ -11,11 +11,14 @@ from torch import Tensor
 
 from headwise.verify.budget import judge
 from headwise.verify.jobs import Job
-from headwise.verify.judging import gradients, judge_job
+from headwise.verify.judging import judge_gradients, judge_job
 from headwise.verify.mistakes import MISTAKES, Mistake, combine
 from headwise.verify.mistakes.base import Replacement
 from headwise.verify.pipeline import Pipeline
 from headwise.verify.subject import Outcome
+
+GRADIENTS = ("gradients", "masked_gradients")
+"""The checks that name mistakes which leave every output right."""
 
 FAR = 2.0**-4
 """No rounding moves an output by more than this share of its largest number."""
@@ -101,15 +104,13 @@ def reproduces(mistakes: Sequence[Mistake], seen: Sequence[Seen]) -> bool:
 
 
 def explain_gradients(
-    module: Callable[[Job], Outcome], job: Job, mistakes: Sequence[Mistake] = MISTAKES
+    module: Callable[[Job], Outcome], jobs: Sequence[Job], mistakes: Sequence[Mistake] = MISTAKES
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The mistakes that leave the output right and reproduce the target's gradients."""
-    job = job.tracked()
-    found = gradients(module(job).output, job.leaves())
-    candidates = (m for m in mistakes if m.check == "gradients")
-    return tuple(
-        (m,) for m in candidates if _same_gradients(Pipeline().having(m.replacement), job, found)
-    )
+    """The mistakes that leave the output right and reproduce the target's gradients of all jobs."""
+    tracked = [job.tracked() for job in jobs]
+    seen = [(job, module(job).output) for job in tracked]
+    candidates = (m for m in mistakes if m.check in GRADIENTS)
+    return tuple((m,) for m in candidates if _same_gradients(m, seen))
 
 
 def _matches(pipeline: Pipeline, seen: Seen) -> bool:
@@ -141,8 +142,13 @@ def _output(pipeline: Pipeline, job: Job) -> Tensor | None:
         return None
 
 
-def _same_gradients(pipeline: Pipeline, job: Job, found: dict[str, Tensor]) -> bool:
-    wide = replace(job.to(torch.float64)).tracked()
-    plain = gradients(pipeline.run(job)["output"], job.leaves())
-    exact = gradients(pipeline.run(wide)["output"], wide.leaves())
-    return all(judge(found[name], plain[name], exact[name]).accepted for name in found)
+def _same_gradients(mistake: Mistake, seen: Sequence[tuple[Job, Tensor]]) -> bool:
+    pipeline = Pipeline().having(mistake.replacement)
+    for job, output in seen:
+        plain, exact = (
+            pipeline.run(job.to(dtype))["output"] for dtype in (output.dtype, torch.float64)
+        )
+        trials = judge_gradients(output, plain, exact, job.leaves())
+        if not all(verdict.accepted for _, verdict in trials):
+            return False
+    return True

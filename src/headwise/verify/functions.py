@@ -50,7 +50,7 @@ class FunctionRunner:
         )  # (B, H, L, D)
         arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
         before = versions(arguments)
-        result = guarded(lambda: self.function(**arguments), arguments, self.tell)
+        result = guarded(lambda: self.function(**arguments), arguments, self.tell, job.chance)
         found, wrote = tensors_in(result), written(arguments, before)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in found if tuple(t.shape) == shape), None)
@@ -85,5 +85,6 @@ class AdapterRunner:
             lambda: self.function(given["x"], job.weights, job.heads, given["mask"]),
             given,
             self.tell,
+            job.chance,
         )
         return replace(outcome(result, job), wrote=written(given, before))

@@ -76,6 +76,7 @@ class Job:
         mask: who may attend to whom, not resolved.
         dropout: the probability the module was made with.
         training: whether it acts.
+        chance: the seed of what is random in a target: the same target gives the same again.
     """
 
     query: Tensor
@@ -87,6 +88,7 @@ class Job:
     mask: Mask
     dropout: float = 0.0
     training: bool = False
+    chance: int = 0
 
     @property
     def alike(self) -> bool:

@@ -31,7 +31,11 @@ def gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]
     if not output.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     found = torch.autograd.grad(
-        output, list(leaves.values()), cotangent.to(output.dtype), allow_unused=True
+        output,
+        list(leaves.values()),
+        cotangent.to(output.dtype),
+        allow_unused=True,
+        retain_graph=True,  # one output is held against many candidates
     )
     return {
         name: torch.zeros_like(leaf) if gradient is None else gradient

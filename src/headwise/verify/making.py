@@ -1,6 +1,7 @@
 """Making somebody's module: which constructor argument is what, by its name."""
 
 import inspect
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,11 @@ def made(target: object, embed_dim: int, heads: int) -> nn.Module:
     if isinstance(target, type) and issubclass(target, nn.Module):
         return make(target, embed_dim, heads)
     raise not_recognised(f"{target!r} is no torch.nn.Module", f"{target!r} 不是 torch.nn.Module")
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module as it was made where float32 is asked for, else a copy in another dtype."""
+    return module if dtype == torch.float32 else deepcopy(module).to(dtype)
 
 
 def takes_dropout(cls: type[nn.Module]) -> bool:

@@ -84,10 +84,10 @@ def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
         first = compute(subject, job)
         if first is None:
             continue
-        second = compute(subject, job)
+        second = compute(subject, replace(job, chance=1))
         yield "twice the same input", holds(_same(first, second))
-        compute(subject, replace(other, query=-other.query, key=-other.query, value=-other.query))
-        yield "after another input", holds(_same(first, compute(subject, job)))
+        compute(subject, _negated(other))
+        yield "after another input", holds(_same(first, compute(subject, replace(job, chance=2))))
 
 
 def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -131,6 +131,11 @@ def _unchanged(
     if outcome is not None:
         plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
         yield name, judge(outcome.output[part], plain, exact)
+
+
+def _negated(job: Job) -> Job:
+    x = -job.query
+    return replace(job, query=x, key=x, value=x)
 
 
 def _same(first: Outcome, second: Outcome | None) -> bool:

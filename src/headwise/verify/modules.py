@@ -14,7 +14,7 @@ from headwise.verify.adapter import NotRecognised
 from headwise.verify.binding import Binding, Layout, bind
 from headwise.verify.calling import Form, Signature, forms_for, read_signature
 from headwise.verify.jobs import Job, Weights, self_job
-from headwise.verify.making import HEADS, make, takes_dropout
+from headwise.verify.making import HEADS, in_dtype, make, takes_dropout
 from headwise.verify.probing import probe
 from headwise.verify.reach import attends, reached, surrounded
 from headwise.verify.returned import copied, outcome, versions, written
@@ -79,7 +79,7 @@ class ModuleRunner:
         )
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        module = self.make(job.dropout).train(job.training)
+        module = in_dtype(self.make(job.dropout), job.query.dtype).train(job.training)
         return self.called(module, self.binding.lay(job.weights, job.heads), job, masks)
 
     def called(
@@ -96,7 +96,10 @@ class ModuleRunner:
         before = versions(arguments)
         given = dict(laid)
         result = guarded(
-            lambda: functional_call(module, given, (), arguments), arguments, self.tell
+            lambda: functional_call(module, given, (), arguments),
+            arguments,
+            self.tell,
+            job.chance,
         )
         wrote = written(arguments, before)
         return replace(outcome(result, job, self.sequence_first), wrote=wrote)

@@ -13,6 +13,7 @@ from headwise.masks.base import And, Not, Or
 from headwise.masks.from_tensor import FromTensor
 from headwise.verify import steps
 from headwise.verify.jobs import Job
+from headwise.verify.running import chance
 from headwise.verify.steps import At
 
 Trace = dict[str, Tensor]
@@ -64,6 +65,12 @@ class Pipeline:
 
     def run(self, job: Job) -> Trace:
         """A whole module: projections, attention, output projection."""
+        if self.dropout is steps.dropout and not job.training:
+            return self._run(job)
+        with chance(job.chance):
+            return self._run(job)
+
+    def _run(self, job: Job) -> Trace:
         at = at_job(job)
         q, k, v = self.project(at, job.query, job.key, job.value)
         q_heads = self.split(at, q, job.heads)  # (B, H, Lq, D)

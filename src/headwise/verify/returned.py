@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from headwise.verify.jobs import Job
+from headwise.verify.jobs import copied as laid_alike
 from headwise.verify.subject import Outcome
 
 
 def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
     """The job's inputs for somebody who may write into them; one tensor stays one tensor."""
-    query = job.query.clone()
-    key = query if job.key is job.query else job.key.clone()
-    value = key if job.value is job.key else job.value.clone()
+    query = laid_alike(job.query)
+    key = query if job.key is job.query else laid_alike(job.key)
+    value = key if job.value is job.key else laid_alike(job.value)
     return query, key, value
 
 

@@ -1,8 +1,10 @@
 """One call of somebody's code: said before it runs, and a lack of memory kept from being caught."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 T = TypeVar("T")
@@ -23,20 +25,30 @@ def silent(words: str) -> None:
     del words
 
 
-def guarded(run: Callable[[], T], arguments: Mapping[str, object], tell: Tell) -> T:
+@contextmanager
+def chance(seed: int) -> Iterator[None]:
+    """PyTorch's random numbers begin at a seed, and outside go on as if nothing had been drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def guarded(run: Callable[[], T], arguments: Mapping[str, object], tell: Tell, seed: int = 0) -> T:
     """Run one call.
 
     Args:
         run: the call.
         arguments: what it is given, for the words of `tell`.
         tell: told of it before.
+        seed: of what is random in it.
 
     Raises:
         Exhausted: if it runs out of memory.
     """
     tell(described(arguments))
     try:
-        return run()
+        with chance(seed):
+            return run()
     except Exception as error:
         if out_of_memory(error):
             raise Exhausted(str(error)) from error

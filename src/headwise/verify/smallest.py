@@ -30,6 +30,15 @@ MASKS: tuple[tuple[str, Callable[[int, int], Mask]], ...] = (
 )
 """Masks that fit any batch and length, by the word for them in the name of a trial."""
 
+UNSHOWN = (
+    *("module_gradients", "masked_gradients", "large_scores", "long_sequence"),
+    *("non_contiguous", "dtype_kept", "inputs_unchanged"),
+)
+"""Checks that fail in what a small output in float32 does not show."""
+
+OF_WEIGHTS = ("module_weights", "weights_sum_to_one")
+"""Checks of what is returned beside the output."""
+
 OUTPUT, WEIGHTS = "output", "weights"
 
 
@@ -76,9 +85,9 @@ def smallest(
     known: dict[tuple[str, str], str | None] = {}
     found: dict[str, str] = {}
     for finding in findings:
-        if finding.passed or finding.raised or finding.check.name == "module_gradients":
+        if finding.passed or finding.raised or finding.check.name in UNSHOWN:
             continue
-        what = WEIGHTS if finding.check.name == "module_weights" else OUTPUT
+        what = WEIGHTS if finding.check.name in OF_WEIGHTS else OUTPUT
         for word, mask in _masks(finding):
             if (what, word) not in known:
                 known[what, word] = _shown(target, name, conventions, Question(what, mask))

@@ -8,13 +8,15 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
+from headwise.masks import padding
 from headwise.verify.adapter import no_memory, not_recognised
 from headwise.verify.contract import CONTRACT, jobs, masks
 from headwise.verify.conventions import LENGTH, Conventions, find_conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
+from headwise.verify.extremes import edges
 from headwise.verify.facts import facts
 from headwise.verify.functions import FunctionRunner
-from headwise.verify.gate import Finding, examine
+from headwise.verify.gate import Finding, examine, mutant
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
 from headwise.verify.lines import Line, most_likely
@@ -130,8 +132,7 @@ def _verified(
         if progress:
             progress(check.name)
         findings.append(examine(check, subject, DTYPE))
-    failed = {finding.check.name for finding in findings if not finding.passed}
-    step, appeared, mistakes = _diagnose(conventions, subject, failed, seed)
+    step, appeared, mistakes = _diagnose(conventions, subject, findings, seed)
     return Report(
         name=name,
         embed_dim=embed_dim,
@@ -149,14 +150,17 @@ def _verified(
 Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
 
 
-def _diagnose(conventions: Conventions, subject: Subject, failed: set[str], seed: int) -> Diagnosis:
+def _diagnose(
+    conventions: Conventions, subject: Subject, findings: list[Finding], seed: int
+) -> Diagnosis:
     """The step, what appeared, and the mistakes; nothing where nothing failed."""
-    if not failed:
+    if all(finding.passed for finding in findings):
         return None, frozenset(), ()
     seen = _seen(conventions, subject, seed)
     whole: tuple[Run, list[Seen]] = (partial(compute, subject), seen)
     wrong = [each for each in (whole, *_through(conventions, subject, seen)) if _wrong(each[1])]
     if not wrong:
+        failed = [finding for finding in findings if not finding.passed and not finding.raised]
         mistakes = _mistakes(conventions, subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
     found = ((run, offered, explain(offered)) for run, offered in wrong)
@@ -187,13 +191,31 @@ def _through(
 
 
 def _mistakes(
-    conventions: Conventions, subject: Subject, failed: set[str], seen: list[Seen]
+    conventions: Conventions, subject: Subject, failed: list[Finding], seen: list[Seen]
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """What explains a target whose outputs are right wherever its insides can be followed."""
-    if failed == {"module_gradients"}:
+    """What explains a target that gives the right output for every ordinary input."""
+    names = {finding.check.name for finding in failed}
+    if names and names <= {"module_gradients", "masked_gradients"}:
         job = _job(conventions, subject, 0)
-        return explain_gradients(lambda each: compute(subject, each) or seen[0].outcome, job)
-    return explain(seen, [mistake for mistake in MISTAKES if mistake.check in failed])
+        blind = replace(job, mask=padding([LENGTH, 0]))
+        tried = [job, *([blind] if "masked_gradients" in names else [])]
+        return explain_gradients(lambda each: compute(subject, each) or seen[0].outcome, tried)
+    candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
+    tried = [*edges(subject, DTYPE, names)]
+    strange = [each for job in tried if (each := _attempt(partial(compute, subject), job))]
+    return explain([*seen, *strange], candidates, most=1 if strange else 2)
+
+
+def _fails_alike(mistake: Mistake, finding: Finding, subject: Subject) -> bool:
+    """Whether the check that names a mistake fails with it where it fails with the target."""
+    if mistake.check != finding.check.name:
+        return False
+    if finding.check.name == "inputs_unchanged":  # its trials have the names of arguments
+        return True
+    wrong = replace(
+        subject, module=mutant(mistake).module, attend=None, ways=None, together=None, truth=None
+    )
+    return examine(finding.check, wrong, DTYPE).failed == finding.failed
 
 
 def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Seen]:

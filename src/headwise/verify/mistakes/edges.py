@@ -175,7 +175,7 @@ EDGES: tuple[Mistake, ...] = (
         "(scores + mask).softmax(dim=-1).nan_to_num(0)",
         "scores.masked_fill(hidden & ~blind, -inf).softmax(dim=-1).masked_fill(blind, 0)",
         "masked_gradients",
-        {"mask": _added, "softmax": _nan_replaced},
+        {"group": steps.repeated, "mask": _added, "softmax": _nan_replaced},
     ),
     Mistake(
         "left_in_single_precision",
