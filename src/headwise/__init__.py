@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
     from headwise.heads.capture import capture
-    from headwise.heads.effect import ablate
+    from headwise.heads.effect import ablate, prune
     from headwise.masks import (
         Mask,
         block_sparse,
@@ -78,6 +78,7 @@ _HOME = {
     "per_head": "headwise.masks",
     "plan": "headwise.planning",
     "prefix": "headwise.masks",
+    "prune": "headwise.heads.effect",
     "random_blocks": "headwise.masks",
     "strided": "headwise.masks",
     "window": "headwise.masks",
@@ -115,6 +116,7 @@ __all__ = [
     "per_head",
     "plan",
     "prefix",
+    "prune",
     "random_blocks",
     "strided",
     "window",

@@ -11,6 +11,7 @@ interval         how sure a mean over examples is
 measured         what taking heads out does to the loss
 importance       how much the loss depends on each head, by its gradient
 against_random   some heads against as many others, on texts that repeat
+pruning/         a smaller model, with heads cut out of its weights
 curve            the loss as more and more heads are taken out
 """
 
@@ -22,6 +23,7 @@ from headwise.heads.effect.interval import Interval, bootstrap
 from headwise.heads.effect.kinds import KINDS, Kind
 from headwise.heads.effect.loss import next_token_loss
 from headwise.heads.effect.measured import Effect, How, effect, effects
+from headwise.heads.effect.pruning import prune
 from headwise.heads.effect.sites import Site, every_head, sites
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "every_head",
     "importance",
     "next_token_loss",
+    "prune",
     "repeated",
     "sites",
 ]

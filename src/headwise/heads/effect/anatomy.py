@@ -99,8 +99,17 @@ def _fits(module: nn.Module, anatomy: Anatomy) -> bool:
     if anatomy.fused:
         one = features(attribute(module, anatomy.fused))
         return one is not None and one[1] == 3 * out[0]
-    found = [features(attribute(module, path)) for path in anatomy.projections]
-    q, k, v = found
-    if q is None or k is None or v is None:
-        return False
-    return q[1] == out[0] and k[1] == v[1] and q[1] % k[1] == 0 and k[1] % size == 0
+    q, k, v = (_seen(attribute(module, path), size) for path in anatomy.projections)
+    return bool(q and k) and q == out[0] // size and k == v and q % k == 0
+
+
+def _seen(projection: object, size: int) -> int:
+    """How many heads of a size attention sees of a projection; 0 if it has no such heads.
+
+    A pruned model may show key/value heads several times that it has once.
+    """
+    several = getattr(projection, "order", None)
+    found = features(projection)
+    if found is None or found[1] % size:
+        return 0
+    return found[1] // size if several is None else len(several)

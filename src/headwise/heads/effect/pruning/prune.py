@@ -1,0 +1,125 @@
+"""A smaller model: heads cut out of its weights."""
+
+import copy
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from torch import nn
+
+from headwise.errors import BadValue
+from headwise.heads.effect.pruning.counts import key_heads
+from headwise.heads.effect.pruning.kept import Kept, kept_of
+from headwise.heads.effect.pruning.position_bias import part_ways
+from headwise.heads.effect.pruning.reasons import reason
+from headwise.heads.effect.pruning.shrink import shrink
+from headwise.heads.effect.pruning.stated import state
+from headwise.heads.effect.sites import Site, check_exist, parsed, sites
+from headwise.heads.names import Head, Layer
+from headwise.lang import Text
+from headwise.nn import convert
+
+
+def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Module:
+    """A copy of a model without some heads, whose answers equal those of ``ablate(..., "zero")``.
+
+        q_proj  H·D rows   ->  rows of the heads that stay
+        k, v    G·D rows   ->  rows of the key/value heads that a query head still reads
+        out     H·D columns -> columns of the heads that stay
+
+    A key/value head goes once every query head of its group is gone. Where groups keep different
+    numbers of query heads, their keys and values are shown to attention several times, but stored
+    and computed once. Where a whole layer is to go, one head stays in it and puts out 0, so that
+    the layer still gives its bias. PyTorch's own attention becomes a `headwise.MultiheadAttention`,
+    whose heads need not fill embed_dim.
+
+    A transformers configuration says the new numbers where it can: where all layers keep as many
+    heads, and the size of a head does not follow from their number. Otherwise the attentions alone
+    know; such a model is saved by its ``state_dict`` and loaded into ``hw.prune(fresh, heads)``.
+
+    Args:
+        model: left as it is.
+        heads: which heads go, such as "L0H2,L1H8", counted from 0.
+
+    Raises:
+        BadType, BadValue: if a head does not exist, or an attention cannot be cut; the message
+            says why.
+
+    Source: Michel et al. 2019, section 4; Voita et al. 2019, section 6.
+
+    Example:
+        >>> import headwise as hw
+        >>> encoder = nn.TransformerEncoderLayer(8, 4, batch_first=True).eval()
+        >>> small = hw.prune(encoder, "L0H1,L0H3")
+        >>> small.self_attn.num_heads, tuple(small.self_attn.out_proj.weight.shape)
+        (2, (8, 4))
+    """
+    gone = parsed(heads)
+    check_exist(gone, sites(model))
+    smaller = _of_ours(copy.deepcopy(model), {head.layer for head in gone})
+    found = sites(smaller)
+    numbers = {site.name: _numbers(site, gone) for site in found}
+    touched = tuple(site for site in found if numbers[site.name])
+    owners = Counter(id(p) for m in smaller.modules() for p in m.parameters(recurse=False))
+    for site in touched:
+        why = reason(site, owners)
+        if why is not None:
+            raise _refused(site.name, why)
+    kept = {site.name: kept_of(site.heads, key_heads(site), numbers[site.name]) for site in touched}
+    _cut(found, kept)
+    state(smaller)
+    return smaller
+
+
+def _cut(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
+    part_ways(found, kept)
+    for site in found:
+        if site.name in kept:
+            shrink(site, kept[site.name])
+
+
+def _of_ours(model: nn.Module, layers: Collection[Layer]) -> nn.Module:
+    """The model with headwise's attention in place of PyTorch's, where heads go."""
+    for site in sites(model):
+        if not isinstance(site.module, nn.MultiheadAttention) or not set(site.layers) & set(layers):
+            continue
+        done = convert(site.module)
+        if done.left:
+            raise _refused(site.name, done.left[0][1])
+        model = _put(model, site.module, done.model)
+    return model
+
+
+def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """The model with a module in every place of another."""
+    if model is old:
+        return new
+    for owner in list(model.modules()):
+        for name, part in list(owner.named_children()):
+            if part is old:
+                setattr(owner, name, new)
+    return model
+
+
+def _numbers(site: Site, gone: tuple[Head, ...]) -> set[int]:
+    """The heads of an attention that go; if it serves several layers, the same ones in each."""
+    each = {
+        layer: frozenset(head.number for head in gone if head.layer == layer)
+        for layer in site.layers
+    }
+    if len(set(each.values())) > 1:
+        layers = ", ".join(map(str, site.layers))
+        raise BadValue(
+            f"heads: {layers} are one attention with the same weights, and each loses other heads; "
+            "name the same heads in all of them, or take them out with hw.ablate",
+            f"heads：{layers} 是权重相同的同一个注意力，却各自去掉不同的头；"
+            "请在各层写相同的头，或用 hw.ablate 去掉",
+        )
+    return set(each[site.layers[0]])
+
+
+def _refused(name: str, why: Text) -> BadValue:
+    place = name or "(itself)"
+    return BadValue(
+        f"model: heads of {place} cannot be cut out: {why.en}; take them out with hw.ablate",
+        f"model：无法从 {place} 中切除头：{why.zh}；请用 hw.ablate 去掉",
+    )

@@ -1,0 +1,72 @@
+"""One attention made smaller, in place."""
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.effect.pruning.counts import recount
+from headwise.heads.effect.pruning.kept import Kept
+from headwise.heads.effect.pruning.projections import (
+    keep,
+    keep_inputs,
+    keep_outputs,
+    rows_of,
+    shown,
+)
+from headwise.heads.effect.sites import Site
+
+
+def shrink(site: Site, kept: Kept) -> None:
+    """Cut everything of an attention down to the heads that are kept.
+
+    Args:
+        site: the attention, of a build whose heads can be cut.
+        kept: what stays.
+    """
+    anatomy = site.anatomy
+    assert anatomy is not None  # noqa: S101 - PyTorch's own is converted first
+    module, heads = site.module, rows_of(kept.heads, site.size)
+    if anatomy.fused:
+        one = module.get_submodule(anatomy.fused)
+        keep_outputs(one, _fused_rows(site, kept, anatomy.by_head))
+    else:
+        _apart(module, anatomy.projections, kept, site.size)
+    if getattr(module, "global_proj", None) is not None:
+        _apart(module.get_submodule("global_proj"), anatomy.projections, kept, site.size)
+    keep_inputs(site.out, heads)
+    if kept.silent:
+        nn.init.zeros_(site.out.weight)  # type: ignore[arg-type]
+    _vectors(module, kept, site.size)
+    recount(site, kept)
+
+
+def _apart(module: nn.Module, paths: tuple[str, ...], kept: Kept, size: int) -> None:
+    """Three projections: q by heads, k and v by key/value heads."""
+    q, *others = paths
+    keep_outputs(module.get_submodule(q), rows_of(kept.heads, size))
+    for path in others:
+        owner, _, last = path.rpartition(".")
+        projection = module.get_submodule(path)
+        assert isinstance(projection, nn.Linear)  # noqa: S101 - Conv1D is never apart
+        keep_outputs(projection, rows_of(kept.groups, size))
+        setattr(module.get_submodule(owner), last, shown(projection, kept.order, size))
+
+
+def _fused_rows(site: Site, kept: Kept, by_head: bool) -> Tensor:
+    """The rows of one matrix of q, k and v."""
+    if by_head:
+        return rows_of(kept.heads, 3 * site.size)
+    part = rows_of(kept.heads, site.size)
+    width = site.heads * site.size
+    return torch.cat([part, part + width, part + 2 * width])
+
+
+def _vectors(module: nn.Module, kept: Kept, size: int) -> None:
+    """What else is one head's own."""
+    heads = torch.tensor(kept.heads)
+    keep(module, "sinks", 0, heads)
+    for name in ("bias_k", "bias_v"):
+        keep(module, name, 2, rows_of(kept.shown, size))
+    table = getattr(module, "relative_attention_bias", None)
+    if isinstance(table, nn.Embedding):
+        keep(table, "weight", 1, heads)
+        table.embedding_dim = len(kept.heads)
