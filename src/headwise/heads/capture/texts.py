@@ -20,12 +20,14 @@ class Side:
     Attributes:
         seen: how many came in earlier passes.
         ids: (B, seen + new), or None where they are not known.
-        mask: what the model was given as its padding mask, True or 1 = real; or None.
+        mask: what the model was given as its padding mask, True = real; or None.
+        cached: whether there is a cache, which may have room for more keys than came.
     """
 
     seen: int = 0
     ids: Tensor | None = None
     mask: Tensor | None = None
+    cached: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,8 @@ class Texts:
 
     def finish(self, output: Any) -> None:
         """After a pass: remember which tokens the cache holds now."""
-        made = {name: getattr(output, name, None) for name in CACHES}
+        names = list(output) if isinstance(output, Mapping) else CACHES  # asking for others warns
+        made = {name: getattr(output, name, None) for name in CACHES if name in names}
         cache = _cache(made) if _cache(made) is not None else _cache(self._inputs)
         ids = self._sides["decoder" if self._two_stacks else ""].ids
         self._inputs = {}
@@ -139,7 +142,7 @@ class Texts:
         total = read.seen + queries
         if told.offset is not None:
             total = told.offset + queries
-        elif not read.seen and keys > queries:  # a memory that is not transformers' cache
+        elif not read.cached and keys > queries:  # a memory that is not transformers' cache
             total = keys
         base = max(total - keys, 0)  # how many tokens a sliding cache let go
         first = total - queries - base
@@ -171,7 +174,7 @@ class Texts:
             memory = self._memory
             holds = memory is not None and memory.holds(cache, seen, new.shape[0])
             new = torch.cat((memory.ids, new), 1) if memory is not None and holds else None
-        return Side(seen, new, self._mask(prefix))
+        return Side(seen, new, self._mask(prefix), cache is not None)
 
     def _ids(self, prefix: str) -> Tensor | None:
         ids = self._inputs.get(f"{prefix}input_ids")
