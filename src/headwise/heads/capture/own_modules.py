@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headwise.call import Call
 from headwise.errors import BadValue
@@ -13,6 +15,7 @@ from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.replaced import replaced
 from headwise.heads.capture.texts import Told
 from headwise.heads.capture.torch_modules import is_cross
+from headwise.masks.appended import Appended
 from headwise.nn import MultiheadAttention
 
 
@@ -49,9 +52,18 @@ def _recording(recorder: Recorder, module: MultiheadAttention, named_cross: bool
             call = Call.of(*(each.detach() for each in args), **given)  # type: ignore[arg-type]
             cross = named_cross or call.frame.queries > call.frame.keys
             offset = None if cross else call.frame.offset
-            told = Told(call.mask.real_keys(call.frame), cross, offset)
+            told = Told(_real(call), cross, offset)
             answer = result.output.detach().transpose(1, 2)
             recorder.take(module, terms_of(call), answer, told)
         return result
 
     return _attend_heads
+
+
+def _real(call: Call) -> Tensor | None:
+    """(B, n), False on padding among the keys of the text: appended keys are none of it."""
+    mask, frame = call.mask, call.frame
+    if isinstance(mask, Appended) and mask.own is not None:
+        frame = replace(frame, keys=mask.own)
+        mask = mask.inner
+    return mask.real_keys(frame)
