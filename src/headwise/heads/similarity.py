@@ -1,10 +1,17 @@
 """How alike heads are: the divergence of what they attend to, and groups of heads that agree."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from headwise.errors import BadValue
+from headwise.heads.moments import Share, moments
+from headwise.heads.names import Head, Layer, by_layer
+from headwise.heads.tally import Tally
 
 
 def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
@@ -77,6 +84,114 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
             break
         found[one] = sorted(found[one] + found.pop(other))
     return found
+
+
+MOST_CELLS = 1 << 26
+"""How many pairs of numbers one text is compared by: of longer ones fewer queries are taken."""
+
+
+@dataclass
+class Similarity:
+    """How alike every two heads of a part of a model are, over many texts.
+
+    Two heads that are both near to a uniform one are near to each other too, and say nothing. So
+    what counts is which share of their departures from uniform two heads have in common:
+
+        agreement = 1 - JS(h, g) / (JS(h, u) + JS(g, u))
+
+    with u uniform over the allowed keys. It is 1 for heads that do the same, and about 0 for heads
+    that depart from uniform independently. Ours; JS is that of Clark et al. 2019, section 6.
+
+    Attributes:
+        sums: for every two layers of a part moments (H, H, 6) of the divergence of their heads (x)
+            and of the sum of their departures (y), each a mean over queries of a text.
+    """
+
+    sums: Tally = field(default_factory=Tally)
+
+    def add(self, weights: Mapping[Head, Tensor], allowed: Tensor) -> None:
+        """Take in one text.
+
+        Args:
+            weights: of each head of one part of the model, (Lq, Lk); 0 where not allowed.
+            allowed: (Lq, Lk), where each of them may attend.
+        """
+        layers = by_layer(weights)
+        ordered = [head for heads in layers.values() for head in heads]
+        queries = _chosen(allowed, len(ordered))
+        if not len(queries):
+            return
+        rows = torch.stack([weights[head][queries] for head in ordered]).double()  # (H, R, Lk)
+        rows = rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
+        uniform = allowed[queries].to(rows.dtype)
+        uniform = uniform / uniform.sum(-1, keepdim=True)
+        apart = torch.stack([jensen_shannon(row, rows).mean(-1) for row in rows])
+        departs = jensen_shannon(rows, uniform).mean(-1)  # (H,)
+        found = moments(apart, departs[:, None] + departs)
+        sizes = [len(heads) for heads in layers.values()]
+        for one, band in zip(layers, torch.split(found, sizes), strict=True):
+            for other, square in zip(layers, torch.split(band, sizes, dim=1), strict=True):
+                if one <= other:
+                    self.sums.add(f"{one}|{other}", square)
+
+    def merge(self, other: "Similarity") -> None:
+        """Take in what was measured elsewhere."""
+        self.sums.merge(other.sums)
+
+    def heads(self) -> tuple[Head, ...]:
+        """Every head that was compared."""
+        return tuple(
+            Head(layer, number)
+            for layer in self._layers()
+            for number in range(len(self.sums[f"{layer}|{layer}"]))
+        )
+
+    def share(self, one: Head, other: Head) -> Share:
+        """The divergence of two heads as a share of their departures: 1 less their agreement."""
+        low, high = sorted((one, other))
+        return Share.of(self.sums[f"{low.layer}|{high.layer}"][low.number, high.number])
+
+    def agreement(self, one: Head, other: Head) -> float:
+        """1 - Σ JS(h, g) / Σ (JS(h, u) + JS(g, u)); NaN where both are uniform everywhere."""
+        return 1 - self.share(one, other).value
+
+    def pairs(self) -> tuple[tuple[Head, Head], ...]:
+        """Every two heads that can be compared: of one part of the model."""
+        heads = sorted(self.heads())
+        return tuple(
+            (one, other)
+            for one, other in combinations_with_replacement(heads, 2)
+            if one != other and one.layer.part == other.layer.part
+        )
+
+    def distances(self, part: str = "") -> tuple[tuple[Head, ...], Tensor]:
+        """The heads of a part, and the mean divergence of every two, (H, H), for `groups`."""
+        layers = [layer for layer in self._layers() if layer.part == part]
+        heads = tuple(head for head in self.heads() if head.layer.part == part)
+        whole = torch.zeros(len(heads), len(heads), dtype=torch.float64)
+        starts = {layer: heads.index(Head(layer, 0)) for layer in layers}
+        for one, other in combinations_with_replacement(layers, 2):
+            sums = self.sums[f"{one}|{other}"]
+            mean = sums[..., 1] / sums[..., 0].clamp(min=1)
+            rows = slice(starts[one], starts[one] + len(mean))
+            columns = slice(starts[other], starts[other] + mean.shape[1])
+            whole[rows, columns] = mean
+            whole[columns, rows] = mean.mT
+        return heads, (whole + whole.mT) / 2
+
+    def _layers(self) -> list[Layer]:
+        """Every layer that was compared, in order."""
+        found = {Head.parse(f"{name.split('|')[0]}H0").layer for name in self.sums}
+        return sorted(found)
+
+
+def _chosen(allowed: Tensor, heads: int) -> Tensor:
+    """Queries that may attend to two keys or more, evenly spaced where there are too many."""
+    seen = (allowed.sum(-1) > 1).nonzero().flatten()
+    most = max(1, MOST_CELLS // max(1, heads * heads * allowed.shape[-1]))
+    if len(seen) <= most:
+        return seen
+    return seen[torch.linspace(0, len(seen) - 1, most).long()]
 
 
 def _divergence(one: Tensor, other: Tensor) -> Tensor:
