@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.heads.intervals import MANY, above, holm, wilson
+from headwise.heads.intervals import MANY, above, exceeded, holm, wilson
 from headwise.heads.moments import Share, moments, tail
 
 
@@ -58,6 +58,14 @@ def test_tails_fall_and_are_symmetric(freedom: int, t: float) -> None:
     assert above(-t, freedom) == 1 - above(t, freedom) or not t
 
 
+@pytest.mark.parametrize(
+    ("chance", "freedom", "printed"),
+    [(0.025, 1, "12.706"), (0.05, 5, "2.015"), (0.005, 30, "2.750"), (0.0005, 2, "31.599")],
+)
+def test_points_of_the_printed_table(chance: float, freedom: int, printed: str) -> None:
+    assert f"{exceeded(chance, freedom):.3f}" == printed
+
+
 def test_holm_of_his_example() -> None:
     found = holm([0.01, 0.02, 0.015, 0.03, 0.9])
     assert [f"{each:.2f}" for each in found] == ["0.05", "0.06", "0.06", "0.06", "0.90"]
@@ -81,6 +89,12 @@ def test_a_share_is_pooled_and_texts_without_it_do_not_count() -> None:
     share = shares((1.0, 4.0), (3.0, 4.0), (5.0, 0.0))
     assert (share.texts, share.value) == (2, 0.5)
     assert math.isnan(shares().value)
+
+
+def test_the_rest_of_a_share_is_the_share_of_the_rest() -> None:
+    share = shares((1.0, 4.0), (3.0, 4.0), (4.0, 8.0))
+    rest = shares((3.0, 4.0), (1.0, 4.0), (4.0, 8.0))
+    assert share.rest == rest
 
 
 def test_students_test_by_hand() -> None:

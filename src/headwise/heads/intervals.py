@@ -52,6 +52,26 @@ def above(t: float, freedom: int) -> float:
     return tail if t >= 0 else 1 - tail
 
 
+def exceeded(chance: float, freedom: int) -> float:
+    """The t that Student's distribution is larger than with this probability, below a half.
+
+    Example:
+        >>> f"{exceeded(0.025, 10):.3f}"
+        '2.228'
+    """
+    low, high = 0.0, 1.0
+    while above(high, freedom) > chance and high < FURTHEST:
+        low, high = high, 2 * high
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if above(middle, freedom) > chance else (low, middle)
+    return high
+
+
+FURTHEST, STEPS = 2.0**40, 100
+"""Where the search for a t ends, and how many times it is halved."""
+
+
 def holm(tails: Sequence[float]) -> list[float]:
     """Each probability as if its test were the only one: the chance of any wrong name is bounded.
 

@@ -61,6 +61,12 @@ class Share:
         """Σx / Σy; NaN where no text shows it."""
         return self.x / self.y if self.y else math.nan
 
+    @property
+    def rest(self) -> "Share":
+        """What is left of the whole: the share of y - x."""
+        xx = self.yy - 2 * self.xy + self.xx
+        return Share(self.texts, self.y - self.x, self.y, xx, self.yy - self.xy, self.yy)
+
     def tail(self, least: float) -> float:
         """How likely so large a share is if the true one is ``least`` or less: one-sided."""
         squares = self.xx - 2 * least * self.xy + least * least * self.yy
