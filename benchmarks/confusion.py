@@ -30,11 +30,13 @@ class Target:
         words: as the command line takes it, path/to/file.py:Name.
         mistakes: the names of its mistakes; none where it is right, or wrong in an unknown way.
         right: whether nothing is wrong with it.
+        heads: how many it is tried with.
     """
 
     words: str
     mistakes: tuple[str, ...]
     right: bool
+    heads: int = HEADS
 
     @property
     def name(self) -> str:
@@ -64,13 +66,13 @@ def corpus() -> Iterator[Target]:
         module = runpy.run_path(str(path))
         for name, mistakes in module.get("MISTAKES", {}).items():
             right = not mistakes and name not in module.get("UNKNOWN", ())
-            yield Target(f"{path}:{name}", mistakes, right)
+            yield Target(f"{path}:{name}", mistakes, right, module.get("HEADS", HEADS))
 
 
 def tell(target: Target) -> Told:
     """Verify one target."""
     start = time.process_time()
-    report = verify(load(target.words), target.name, embed_dim=EMBED_DIM, heads=HEADS)
+    report = verify(load(target.words), target.name, embed_dim=EMBED_DIM, heads=target.heads)
     named = tuple(frozenset(m.name for m in group) for group in report.mistakes)
     return Told(target, report.accepted, named, time.process_time() - start)
 

@@ -1,9 +1,12 @@
 """Small attentions for the tests: every size is a different prime, but for H, which G divides."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import headwise as hw
 from headwise.call import Call, Result
@@ -112,3 +115,18 @@ def accept_with_gradients(call: Call, result: Result) -> None:
 
 def _gradients(output: Tensor, inputs: Sequence[Tensor], seed: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(output, inputs, seed.to(output.dtype))
+
+
+class Largest(TorchDispatchMode):
+    """The most float32 numbers that would fit into what any operation gave at once."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, Tensor):
+                self.numbers = max(self.numbers, each.untyped_storage().nbytes() // 4)
+        return result

@@ -86,6 +86,33 @@ def test_a_plan_names_the_engine_the_reasons_and_the_cost():
     assert plan.bytes == 4 * moved
 
 
+@pytest.mark.parametrize(
+    ("mask", "masks"),
+    [
+        (hw.full(), 0),
+        (hw.causal(), 0),
+        (~hw.window(3, 3), 1),
+        (hw.padding([9, 5]), 2),
+        (hw.per_head([hw.causal()] * 3 + [hw.full()] * 3), 6),
+        (hw.padding([9, 5]) & hw.per_head([hw.causal()] * 3 + [hw.full()] * 3), 12),
+    ],
+    ids=str,
+)
+def test_a_plan_counts_the_mask_that_is_written_out(mask, masks):
+    q, k, v = tensors(9, 9, dtype=torch.float32)
+    moved = q.numel() + k.numel() + v.numel() + 2 * 6 * 9 * 13
+    built = masks * 9 * 9 * (1 + 4)
+    assert hw.plan(q, k, v, mask=mask, engine="sdpa").bytes == 4 * moved + built
+
+
+def test_a_plan_counts_one_block_of_rows_and_nothing_for_tiles():
+    q, k, v = (torch.zeros(1, 2, n, 8) for n in (4096, 4096, 4096))
+    whole = 4 * 4 * 2 * 4096 * 8
+    block = 2 * 2 * 256 * 4096 * 4
+    assert hw.plan(q, k, v, engine="rows").bytes == whole + block
+    assert hw.plan(q, k, v, mask=hw.window(5, 5), engine="tiled").bytes == whole
+
+
 def test_a_plan_is_told_in_both_languages():
     plan = hw.plan(*tensors(), need=["entropy"])
     assert "not sdpa: it does not return entropy" in str(plan)

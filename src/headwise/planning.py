@@ -1,13 +1,14 @@
 """What would run, and why: the EXPLAIN of an attention."""
 
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from headwise.attention import AUTO, choose
-from headwise.call import Call
-from headwise.engines import ENGINES, lsh
+from headwise.call import Call, softmax_dtype
+from headwise.engines import ENGINES, eager, lsh, rows, sdpa
 from headwise.lang import Lang, Text, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
@@ -31,7 +32,8 @@ class Plan:
         share: share of the dense work that tiles which are not empty hold, 0 to 1.
         flops: floating point operations of the forward pass with this engine; of one that skips
             empty tiles, those of the other tiles.
-        bytes: bytes of q, k, v, the output, and what this engine builds beside them.
+        bytes: bytes of q, k, v, the output, and at most what this engine holds at once of scores
+            and written masks.
     """
 
     engine: str
@@ -143,8 +145,31 @@ def _flops(call: Call, pairs: int) -> int:
 
 def _bytes(call: Call, engine: str) -> int:
     frame = call.frame
-    rows = frame.batch * frame.heads * frame.queries
-    elements = call.q.numel() + call.k.numel() + call.v.numel() + rows * call.v.shape[3]
-    if engine == "eager":
-        elements += 2 * rows * frame.keys  # scores and weights
-    return elements * call.q.element_size()
+    written = frame.batch * frame.heads * frame.queries * call.v.shape[3]
+    elements = call.q.numel() + call.k.numel() + call.v.numel() + written
+    return elements * call.q.element_size() + _beside(call, engine)
+
+
+def _beside(call: Call, engine: str) -> int:
+    """Bytes that grow with Lq x Lk, or one block of them where an engine goes block by block."""
+    frame, wide = call.frame, softmax_dtype(call.q.dtype).itemsize
+    if 0 in (frame.batch, frame.heads, frame.queries, frame.keys):
+        return 0
+    if engine == eager.NAME:  # scores and weights
+        return 2 * frame.batch * frame.heads * frame.queries * frame.keys * wide
+    if engine == rows.NAME:
+        samples, queries = rows.block_size(call)
+        return 2 * min(samples, frame.batch) * frame.heads * queries * frame.keys * wide
+    if engine == sdpa.NAME and not sdpa.without_mask(call):
+        each = _masks(call) * frame.queries * frame.keys
+        return each * (1 + wide)  # who may attend, and the same as numbers that are added
+    return 0
+
+
+def _masks(call: Call) -> int:
+    """How many different masks there are, over samples and heads."""
+    first = replace(call.frame, queries=1, keys=1).indices()
+    shape = [*call.mask.rule(*first).shape[:2]]
+    if call.biased:
+        shape = [call.frame.batch, call.frame.heads]
+    return math.prod(shape)

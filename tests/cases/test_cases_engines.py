@@ -11,7 +11,7 @@ from headwise.engines import ENGINES, eager, flex, lsh
 from headwise.errors import EngineRefused
 from headwise.reference import reference
 from headwise.verify.budget import accept
-from tests.examples import HEADS, accept_with_gradients, tensors
+from tests.examples import HEADS, Largest, accept_with_gradients, tensors
 
 HERE = [pytest.param(engine, id=engine.NAME) for engine in ENGINES if engine not in (flex, lsh)]
 F32 = torch.float32
@@ -208,3 +208,62 @@ def test_case_52_query_head_h_reads_key_head_h_over_its_group(engine, groups):
     tiled = Call.of(q, k[:, torch.arange(HEADS) % groups], v[:, torch.arange(HEADS) % groups])
     with pytest.raises(AssertionError):
         accept(grouped, reference(tiled, F32).output, reference(tiled).output)
+
+
+@pytest.mark.parametrize("rows", [slice(0, 1), slice(11, 37), slice(90, 101)])
+@pytest.mark.parametrize("mask", [hw.window(7, 3), hw.causal() & hw.window(13, 0)], ids=str)
+def test_case_24_the_weights_of_chosen_rows_are_dense_columns(mask, rows):
+    """HF#5646: weights of a window pattern, in columns of the sequence and for the rows asked."""
+    q, k, v = tensors(101, 101, dtype=F32)
+    whole = reference(Call.of(q, k, v, mask=mask)).weights
+    plain = reference(Call.of(q, k, v, mask=mask), F32).weights
+    part = hw.attend(q[:, :, rows], k, v, mask=mask, offset=rows.start, need=["weights"])
+    assert part.weights is not None
+    assert part.weights.shape == (*q.shape[:2], rows.stop - rows.start, 101)
+    accept(part.weights, plain[:, :, rows], whole[:, :, rows])
+
+
+def test_case_24_chosen_rows_cost_no_square_of_the_length():
+    q = torch.randn(1, 1, 16384, 8)
+    part = hw.attend(
+        q[:, :, 9000:9002], q, q, mask=hw.window(64, 64), offset=9000, need=["weights"]
+    )
+    assert part.weights is not None
+    assert part.weights.shape == (1, 1, 2, 16384)
+    assert (part.weights > 0).sum(-1).flatten().tolist() == [129, 129]
+
+
+@pytest.mark.parametrize("mask", [hw.window(255, 0), hw.causal() & hw.window(100, 0)], ids=str)
+def test_case_25_the_cost_of_a_sliding_window_follows_the_window(mask):
+    """HF#29777, pytorch#119653: twice the length is so much more work, and far from the square."""
+    plans = [hw.plan(*[torch.zeros(1, 1, n, 8)] * 3, mask=mask) for n in (8192, 16384, 32768)]
+    assert {plan.engine for plan in plans} == {"tiled"}
+    quarter, half, whole = (plan.flops for plan in plans)
+    assert whole - half == 2 * (half - quarter) > 0
+    assert plans[1].share < 4 * 256 / 16384
+
+
+WIDE = 31
+"""D, more than twice the heads: scores, and a mask beside them, are then less than L x L x D."""
+
+
+def relative():
+    """Every relative position that is learned."""
+    return {
+        "shaw": hw.Shaw(16, WIDE),
+        "shaw with values": hw.Shaw(16, WIDE, value_dim=WIDE),
+        "transformer-xl": hw.TransformerXL(HEADS, WIDE),
+        "t5": hw.T5Bias(HEADS),
+    }
+
+
+@pytest.mark.parametrize("name", list(relative()))
+@pytest.mark.parametrize("engine", HERE)
+def test_case_33_no_relative_position_builds_l_times_l_times_d(engine, name):
+    """Attention-Augmented-Conv2d#12: forward and backward, in every engine that takes it."""
+    length = 257
+    q, k, v = (torch.randn(1, HEADS, length, WIDE, requires_grad=True) for _ in range(3))
+    call = Call.of(q, k, v, mask=hw.causal(), position=relative()[name])
+    with Largest() as most:
+        run(engine, call).output.sum().backward()
+    assert HEADS * length * WIDE <= most.numbers < length * length * WIDE

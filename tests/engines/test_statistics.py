@@ -5,7 +5,6 @@ from dataclasses import fields
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import headwise as hw
 from headwise.call import NEEDS, Call, Result
@@ -17,6 +16,7 @@ from headwise.reference import reference
 from headwise.verify.budget import accept
 from tests.examples import (
     HEADS,
+    Largest,
     accept_with_gradients,
     every_mask,
     every_position,
@@ -204,19 +204,6 @@ def test_tiles_that_are_skipped_change_nothing(mask, sizes, monkeypatch):
     result = rows.run(call)
     accept_statistics(call, result)
     accept_with_gradients(call, result)
-
-
-class Largest(TorchDispatchMode):
-    """Notes how many numbers the largest tensor has that any operation makes."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, torch.Tensor) and tensor._base is None:
-                self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // 4)
-        return made
 
 
 @pytest.mark.parametrize("position", [None, hw.Shaw(3, 11, value_dim=13), hw.ALiBi(HEADS)], ids=str)

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import headwise as hw
 from headwise.call import Call
@@ -22,7 +20,7 @@ from headwise.positions import Position, Stage
 from headwise.positions.base import Places
 from headwise.positions.relative import Relative, differences
 from headwise.verify.budget import accept
-from tests.examples import DIM, HEADS, VALUE_DIM, accept_with_gradients, named, tensors
+from tests.examples import DIM, HEADS, VALUE_DIM, Largest, accept_with_gradients, named, tensors
 
 torch.manual_seed(0)  # what is drawn here does not depend on what else is collected
 L = 137
@@ -45,22 +43,6 @@ MASKS = (
     hw.window(11, 0) | hw.random_blocks(16, 1, seed=5),
     hw.causal() & hw.from_tensor(torch.randn(L, L), "q k"),
 )
-
-
-class Largest(TorchDispatchMode):
-    """Remembers the most numbers that any operation gave at once, in memory of its own."""
-
-    numbers = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for each in tree_leaves(result):
-            if isinstance(each, Tensor):
-                held = each.untyped_storage().nbytes() // each.element_size()
-                self.numbers = max(self.numbers, held)
-        return result
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def test_a_wrong_attention_fails_and_its_mistake_is_named(name: str) -> None:
     ],
 )
 def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
-    from headwise.verify.conventions import find_conventions
+    from headwise.verify.discovery import find_conventions
     from headwise.verify.jobs import self_job
     from headwise.verify.oracle import oracle
     from headwise.verify.target import runner

@@ -118,7 +118,7 @@ def _differentiated(call: Call) -> bool:
     return learned and torch.is_grad_enabled()
 
 
-def _size(call: Call) -> tuple[int, int]:
+def block_size(call: Call) -> tuple[int, int]:
     """How many samples and rows a block has."""
     frame = call.frame
     fewest = FEWEST_MOVING if Stage.SCORES in call.position.stages else FEWEST
@@ -132,7 +132,7 @@ def _slices(length: int, size: int) -> Iterator[slice]:
 
 def _blocks(call: Call, tiles: Tiles) -> Iterator[Block]:
     """All blocks, each with no more keys than its tiles say it may see."""
-    side, (samples, size) = tiles.side, _size(call)
+    side, (samples, size) = tiles.side, block_size(call)
     for rows in _slices(call.frame.queries, size):
         kinds = tiles.kinds[rows.start // side : -(-rows.stop // side)]  # (n, key tiles)
         seen = kinds.amax(0).nonzero().flatten().tolist() or [0]

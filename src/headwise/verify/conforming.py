@@ -14,7 +14,7 @@ from headwise.document import terminal
 from headwise.errors import MissingExtra, one_of
 from headwise.lang import Lang
 from headwise.verify.contract import CONTRACT
-from headwise.verify.conventions import find_conventions
+from headwise.verify.discovery import find_conventions
 from headwise.verify.drawn import document
 from headwise.verify.gate import examine
 from headwise.verify.report import data

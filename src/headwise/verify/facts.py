@@ -27,7 +27,14 @@ def _calls(conventions: Conventions) -> list[Text]:
     runner, notes = conventions.runner, []
     if getattr(runner, "sequence_first", False):
         notes.append(Text("it takes (L, B, E): length first", "它接受 (L, B, E)：长度在前"))
-    notes += _packed(runner) + _probed(runner)
+    notes += _packed(runner) + _probed(runner) + _around(runner)
+    if not runner.differentiable:
+        notes.append(
+            Text(
+                "it works on NumPy's arrays: it has no gradients to verify",
+                "它在 NumPy 数组上计算：没有可验证的梯度",
+            )
+        )
     if "out" in runner.lacks:
         notes.append(Text("it has no output projection", "它没有输出投影"))
     if conventions.base == causal():
@@ -103,6 +110,22 @@ def _probed(runner: Runner) -> list[Text]:
             f"参数名没有说明用途；根据设置后输出的变化判定为 {words}",
         )
     ]
+
+
+def _around(runner: Runner) -> list[Text]:
+    """What stands around the attention in the same module."""
+    norms = ", ".join(getattr(runner, "norms", ()))
+    if not norms:
+        return []
+    notes = [Text(f"{norms}: set aside, not verified", f"{norms}：已略去，未验证")]
+    if getattr(runner, "residual", False):
+        notes.append(
+            Text(
+                "its input is added to its output: taken off before it was compared",
+                "它把输入加到输出上：比较之前已减去",
+            )
+        )
+    return notes
 
 
 def _blind(subject: Subject) -> list[Text]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from headwise.verify import steps
+from headwise.verify.arrays import arrays_of, changed, tensors_of
 from headwise.verify.calling import Form, Signature, forms_for
 from headwise.verify.jobs import Job
 from headwise.verify.pipeline import at_job
@@ -23,7 +24,15 @@ from headwise.verify.subject import Outcome
 
 @dataclass(frozen=True, eq=False)
 class FunctionRunner:
-    """A function of q, k, v (B, H, L, D); the projections around it are the right ones."""
+    """A function of q, k, v (B, H, L, D); the projections around it are the right ones.
+
+    Attributes:
+        function: somebody's.
+        signature: how it takes its tensors.
+        tell: told of every call before it is made.
+        given: other arguments of every call.
+        arrays: whether it works on NumPy's arrays.
+    """
 
     function: Callable[..., object]
     signature: Signature
@@ -32,6 +41,12 @@ class FunctionRunner:
     drops: bool = False
     tell: Tell = silent
     given: Mapping[str, object] = field(default_factory=dict)
+    arrays: bool = False
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients can be asked for."""
+        return not self.arrays
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -39,7 +54,7 @@ class FunctionRunner:
 
     @property
     def variants(self) -> tuple[Runner, ...]:
-        return (self,)
+        return (self, replace(self, arrays=True))
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         at = at_job(job)
@@ -49,9 +64,11 @@ class FunctionRunner:
             steps.split(at, x, n) for x, n in zip(parts, counts, strict=True)
         )  # (B, H, L, D)
         arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
+        given = arrays_of(arguments) if self.arrays else arguments
         before = versions(arguments)
-        result = guarded(lambda: self.function(**arguments), arguments, self.tell, job.chance)
-        found, wrote = tensors_in(result), written(arguments, before)
+        result = guarded(lambda: self.function(**given), arguments, self.tell, job.chance)
+        wrote = changed(arguments, given) if self.arrays else written(arguments, before)
+        found = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in found if tuple(t.shape) == shape), None)
         if heads is None:
@@ -71,6 +88,7 @@ class AdapterRunner:
     lacks: frozenset[str] = frozenset()
     groups: int | None = None
     drops: bool = False
+    differentiable: bool = True
     forms: tuple[Form, ...] = (Form("mask", "b h q k", "may"),)
     tell: Tell = silent
 

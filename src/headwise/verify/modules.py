@@ -16,7 +16,7 @@ from headwise.verify.calling import Form, Signature, forms_for, read_signature
 from headwise.verify.jobs import Job, Weights, self_job
 from headwise.verify.making import HEADS, in_dtype, make, takes_dropout
 from headwise.verify.probing import probe
-from headwise.verify.reach import attends, reached, surrounded
+from headwise.verify.reach import attends, norms, reached, surrounded, without
 from headwise.verify.returned import copied, outcome, versions, written
 from headwise.verify.runners import Masks, Runner
 from headwise.verify.running import Tell, guarded, silent
@@ -38,6 +38,8 @@ class ModuleRunner:
         given: other arguments of every call.
         reached: where the attention stands in the module that was asked for; empty if it is it.
         others: other readings of its parameters.
+        norms: the norms around the attention in the same module, which are set aside.
+        residual: whether its input is added to its output, which is taken off again.
         probed: whether its parameters were told apart by what moves, since no name told.
     """
 
@@ -45,6 +47,7 @@ class ModuleRunner:
     signature: Signature
     binding: Binding
     drops: bool
+    differentiable: bool = True
     sequence_first: bool = False
     turnable: bool = False
     tell: Tell = silent
@@ -52,6 +55,8 @@ class ModuleRunner:
     reached: str = ""
     others: tuple[Binding, ...] = ()
     probed: bool = False
+    norms: tuple[str, ...] = ()
+    residual: bool = False
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -72,8 +77,10 @@ class ModuleRunner:
         if self.binding.packed:
             bindings = [replace(b, layout=how) for how in get_args(Layout) for b in bindings]
         orders = [False, True] if self.turnable else [False]
+        added = [True, False] if self.norms else [False]
         return tuple(
-            replace(self, binding=binding, sequence_first=order)
+            replace(self, binding=binding, sequence_first=order, residual=residual)
+            for residual in added
             for order in orders
             for binding in bindings
         )
@@ -95,14 +102,17 @@ class ModuleRunner:
         arguments |= self.signature.unturned(inputs[0], head_dim) | dict(self.given)
         before = versions(arguments)
         given = dict(laid)
-        result = guarded(
-            lambda: functional_call(module, given, (), arguments),
-            arguments,
-            self.tell,
-            job.chance,
-        )
+        with without(module, self.norms):
+            result = guarded(
+                lambda: functional_call(module, given, (), arguments),
+                arguments,
+                self.tell,
+                job.chance,
+            )
         wrote = written(arguments, before)
-        return replace(outcome(result, job, self.sequence_first), wrote=wrote)
+        found = outcome(result, job, self.sequence_first)
+        output = found.output - job.query if self.residual else found.output
+        return replace(found, output=output, wrote=wrote)
 
 
 def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> ModuleRunner:
@@ -146,6 +156,7 @@ def _of_module(
     if surrounded(module) or not attends(module, weights, heads):
         path = reached(module, weights, heads)
     module = module.get_submodule(path)
+    around = norms(module) if surrounded(module) else ()
     where = f"{name}.{path}.forward" if path else f"{name}.forward"
     blank = ModuleRunner(
         make=lambda p: made(p).get_submodule(path),
@@ -154,6 +165,8 @@ def _of_module(
         drops=drops,
         turnable=turnable,
         reached=path,
+        norms=around,
+        residual=bool(around),
     )
     readings: tuple[Binding, ...]
     try:

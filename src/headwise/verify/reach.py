@@ -1,6 +1,8 @@
 """The attention inside of a layer: where it stands among the layer's modules."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import nn
 
@@ -17,10 +19,28 @@ INNER = re.compile(r"(?i)[qk]_?(layer)?norm")
 
 def surrounded(module: nn.Module) -> bool:
     """Whether a module holds more than an attention: a norm that is not of q or k."""
+    return bool(norms(module))
+
+
+def norms(module: nn.Module) -> tuple[str, ...]:
+    """The paths of the norms in a module that are not of q or k."""
     names = (name for name, _ in module.named_parameters())
-    return any(
-        NORM.search(name) and not re.search(r"(?i)[qk]_?(layer)?norm", name) for name in names
-    )
+    found = (n.rpartition(".")[0] for n in names if NORM.search(n) and not INNER.search(n))
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+@contextmanager
+def without(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
+    """The module with what stands at these paths handing on what it is given."""
+    handles = [
+        module.get_submodule(path).register_forward_hook(lambda _m, args, _y: args[0])
+        for path in paths
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def reached(module: nn.Module, weights: Weights, heads: int) -> str:

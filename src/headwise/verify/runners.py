@@ -43,6 +43,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def differentiable(self) -> bool:
+        """Whether gradients can be asked for."""
+        ...
+
+    @property
     def drops(self) -> bool:
         """Whether dropout can be asked for."""
         ...

@@ -35,6 +35,8 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
         lines = _adapter(job, masks, name)
     else:
         lines = _module(runner, job, masks, name) if isinstance(runner, ModuleRunner) else []
+    if what == "output" and isinstance(runner, ModuleRunner) and runner.residual:
+        exact = exact + job.query
     found = "result" if what == "output" else "weights of each head in result"
     return "\n".join(
         (
@@ -66,8 +68,16 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
         *(f'    "{key}": {_literal(value)},' for key, value in laid.items()),
         "}",
         f"x = {_literal(inputs[0])}",
-        f"result = functional_call(module, weights, (), {_dict(given)})",
+        *_called(runner, f"result = functional_call(module, weights, (), {_dict(given)})"),
     ]
+
+
+def _called(runner: ModuleRunner, call: str) -> list[str]:
+    """The call, with the norms around the attention set aside."""
+    if not runner.norms:
+        return [call]
+    aside = f"with without(module, {runner.norms}):"
+    return ["from headwise.verify.reach import without", aside, f"    {call}"]
 
 
 def _function(
@@ -78,7 +88,11 @@ def _function(
     parts = steps.project(at, job.query, job.key, job.value)
     q, k, v = (steps.split(at, x, n) for x, n in zip(parts, counts, strict=True))
     given = runner.signature.arguments(q, k, v) | dict(masks)
-    words = [f"    {key}={_literal(value)}," for key, value in given.items()]
+    end = ".numpy()" if runner.arrays else ""
+    words = [
+        f"    {key}={_literal(value)}{end if isinstance(value, Tensor) else ''},"
+        for key, value in given.items()
+    ]
     return [*_loading(name), f"result = {_loaded(name)}(", *words, ")"]
 
 

@@ -11,8 +11,9 @@ from headwise.lang import Text
 from headwise.masks import padding
 from headwise.verify.adapter import no_memory, not_recognised
 from headwise.verify.contract import CONTRACT, jobs, masks
-from headwise.verify.conventions import LENGTH, Conventions, find_conventions
+from headwise.verify.conventions import LENGTH, Conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
+from headwise.verify.discovery import find_conventions
 from headwise.verify.extremes import edges
 from headwise.verify.facts import facts
 from headwise.verify.functions import FunctionRunner

@@ -48,12 +48,17 @@ def why_not(call: Call) -> list[Text]:
 
 def run(call: Call) -> Result:
     """Attention in O(L) memory beside the mask, where PyTorch has a fused kernel for it."""
-    frame = call.frame
-    square = frame.queries == frame.keys and not frame.offset
-    if not call.biased and (call.mask == full() or (square and call.mask == causal())):
+    if without_mask(call):
         return _result(call, call.k, call.v, None)
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     return _result(call, *without_hidden(call, allowed), allowed)
+
+
+def without_mask(call: Call) -> bool:
+    """Whether the kernel needs no mask: everything may attend, or it knows the triangle itself."""
+    frame = call.frame
+    square = frame.queries == frame.keys and not frame.offset
+    return not call.biased and (call.mask == full() or (square and call.mask == causal()))
 
 
 def _own(call: Call) -> bool:
@@ -119,4 +124,4 @@ def _mask(call: Call, allowed: Tensor | None, blind: Tensor | None) -> Tensor | 
     return shown if bias is None else torch.where(shown, bias.to(call.q.dtype), -torch.inf)
 
 
-__all__ = ["NAME", "run", "why_not"]
+__all__ = ["NAME", "run", "why_not", "without_mask"]
