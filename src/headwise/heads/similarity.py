@@ -86,7 +86,7 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
     return found
 
 
-MOST_CELLS = 1 << 26
+MOST_CELLS = 1 << 22
 """How many pairs of numbers one text is compared by: of longer ones fewer queries are taken."""
 
 
@@ -125,7 +125,7 @@ class Similarity:
         rows = rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
         uniform = allowed[queries].to(rows.dtype)
         uniform = uniform / uniform.sum(-1, keepdim=True)
-        apart = torch.stack([jensen_shannon(row, rows).mean(-1) for row in rows])
+        apart = _pairwise(rows)
         departs = jensen_shannon(rows, uniform).mean(-1)  # (H,)
         found = moments(apart, departs[:, None] + departs)
         sizes = [len(heads) for heads in layers.values()]
@@ -183,6 +183,22 @@ class Similarity:
         """Every layer that was compared, in order."""
         found = {Head.parse(f"{name.split('|')[0]}H0").layer for name in self.sums}
         return sorted(found)
+
+
+def _pairwise(rows: Tensor) -> Tensor:
+    """The mean divergence of every two of (H, R, Lk), as H((p + q) / 2) - (H(p) + H(q)) / 2."""
+    own = _entropy(rows).mean(-1)  # (H,)
+    apart = rows.new_zeros(len(rows), len(rows))
+    for number, row in enumerate(rows):
+        together = _entropy((row + rows[number:]) / 2).mean(-1)
+        apart[number, number:] = (together - (own[number] + own[number:]) / 2).clamp(min=0)
+    apart.fill_diagonal_(0.0)
+    return apart + apart.mT
+
+
+def _entropy(rows: Tensor) -> Tensor:
+    least = torch.finfo(rows.dtype).tiny
+    return -(rows * rows.clamp(min=least).log()).sum(-1)
 
 
 def _chosen(allowed: Tensor, heads: int) -> Tensor:
