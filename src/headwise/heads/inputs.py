@@ -33,7 +33,8 @@ def encode(
         loaded: the model and its tokenizer.
         text: what it reads.
         truncate: cut what is longer than the model takes, instead of refusing it.
-        target: what an encoder-decoder's decoder reads, one token behind; None means the text.
+        target: what an encoder-decoder's decoder reads, one token behind; None means what it
+            writes itself where the model says how, otherwise the text.
 
     Raises:
         BadValue: if the text is empty, has no token, or is too long.
@@ -42,6 +43,9 @@ def encode(
     inputs, whole = _encode(loaded, text, truncate)
     if not getattr(loaded.config, "is_encoder_decoder", False):
         return inputs, whole
+    decoded = getattr(loaded.model, "decoded", None)  # what it writes itself
+    if target is None and decoded is not None:
+        return {**inputs, "decoder_input_ids": decoded(inputs["input_ids"])}, whole
     read = inputs if target is None else _encode(loaded, target, truncate)[0]
     return {**inputs, "decoder_input_ids": _behind(loaded.config, read["input_ids"])}, whole
 

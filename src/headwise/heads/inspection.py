@@ -91,7 +91,7 @@ def inspect(
         loaded=loaded,
         text=text,
         tokens=tokens(loaded.tokenizer, read[0].tolist()),
-        targets=tokens(loaded.tokenizer, inputs.get("decoder_input_ids", read)[0].tolist()),
+        targets=tokens(loaded.target_tokenizer, inputs.get("decoder_input_ids", read)[0].tolist()),
         whole=whole,
         statistics=first.statistics,
         maps={

@@ -19,7 +19,7 @@ def capture(
     model: nn.Module,
     *,
     want: Collection[str] | None = None,
-    heads: Collection[Head] = (),
+    heads: Collection[Head] | str = (),
     rows: Sequence[int] | None = None,
     separators: Collection[int] = (),
     punctuation: Collection[int] = (),
@@ -34,7 +34,7 @@ def capture(
             "eager" or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
         want: names of what is measured of every head, such as ["entropy", "previous"]; None means
             everything in `headwise.heads.metrics.MEASURED`.
-        heads: the heads whose full weights are kept, as `headwise.heads.names.Head`.
+        heads: the heads whose full weights are kept, as `headwise.heads.names.Head`, or "all".
         rows: the queries whose weights are kept, counted in each pass from 0; None means all.
         separators: the ids of special tokens such as [SEP], for the share on separators.
         punctuation: the ids of punctuation, for the share on it.
@@ -61,7 +61,8 @@ def capture(
     """
     _check(model)
     metrics, kept = Wanted.named(want), Wanted.numbers(rows)
-    wanted = Wanted(metrics, frozenset(heads), kept, frozenset(separators), frozenset(punctuation))
+    chosen = Wanted.chosen(heads)
+    wanted = Wanted(metrics, chosen, kept, frozenset(separators), frozenset(punctuation))
     recorder = Recorder(model, wanted)
     with ExitStack() as stack:
         stack.enter_context(through_transformers(recorder))

@@ -20,6 +20,8 @@ from headwise.verify.budget import Verdict, judge
 BLOCK = 1 << 21
 """How many weights are held at a time while statistics are taken, over batch and heads."""
 
+ALL = "all"
+
 CHECKED = 32
 """How many of the first and of the last rows of each attention are recomputed exactly and held
 against the model's answer."""
@@ -35,14 +37,14 @@ class Wanted:
 
     Attributes:
         metrics: what is measured of every head.
-        heads: the heads whose full weights are kept.
+        heads: the heads whose full weights are kept; None means all.
         rows: the queries whose weights are kept, counted among those of a pass; None means all.
         separators: ids of special tokens such as [SEP].
         punctuation: ids of punctuation.
     """
 
     metrics: tuple[Metric, ...] = MEASURED
-    heads: frozenset[Head] = frozenset()
+    heads: frozenset[Head] | None = frozenset()
     rows: tuple[int, ...] | None = None
     separators: frozenset[int] = frozenset()
     punctuation: frozenset[int] = frozenset()
@@ -68,6 +70,24 @@ class Wanted:
             if name not in known:
                 raise one_of("want", name, known)
         return tuple(metric for metric in EVERY if metric.name in names)
+
+    @staticmethod
+    def chosen(heads: Collection[Head] | str) -> frozenset[Head] | None:
+        """The heads; None for the word "all".
+
+        Raises:
+            BadValue: if it is another word.
+        """
+        if not isinstance(heads, str):
+            return frozenset(heads)
+        if heads != ALL:
+            raise BadValue(
+                f"heads: expected heads or 'all', got {heads!r}; "
+                "headwise.heads.names.parse_heads reads 'L0H2,L1H8'",
+                f"heads：应为若干头或 'all'，收到 {heads!r}；"
+                "可用 headwise.heads.names.parse_heads 读取 'L0H2,L1H8'",
+            )
+        return None
 
     @staticmethod
     def numbers(rows: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -225,7 +245,7 @@ class Recorder:
         within = [rows[n] - block.rows.start for n in here]
         for number in range(heads):
             head = Head(layer, number)
-            if head not in self._wanted.heads:
+            if self._wanted.heads is not None and head not in self._wanted.heads:
                 continue
             if block.rows.start == 0:
                 self.weights[head] = block.weights.new_zeros(batch, len(rows), keys)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from headwise.errors import BadFile, HeadwiseError
 from headwise.heads.capture import capture
+from headwise.heads.corpus.aligning import align, check_size
 from headwise.heads.corpus.document import Document
 from headwise.heads.corpus.gathered import Half
 from headwise.heads.inputs import check_length, encode, length, run, separators
@@ -52,10 +53,14 @@ class Measurer:
         inputs, whole = encode(
             self.loaded, document.text, truncate=self.truncate, target=document.target
         )
-        with capture(self.loaded.model, separators=separators(self.loaded.tokenizer)) as seen:
+        special = separators(self.loaded.tokenizer)
+        heads = "all" if document.alignment else ()
+        check_size(document, inputs, self.loaded.config)
+        with capture(self.loaded.model, heads=heads, separators=special) as seen:
             run(self.loaded, inputs)
         read = inputs["input_ids"].shape[1]
         found = Half(statistics=seen.statistics)
+        align(found.alignment, document, self.loaded, inputs, seen)
         found.count(tokens=read, cut=read < whole)
         return found
 

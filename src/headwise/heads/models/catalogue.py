@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import one_of
-from headwise.heads.models import llama, smiles
+from headwise.heads.models import anarcii_files, llama, smiles
 from headwise.lang import Text
 
 MEGABYTE = 1 << 20
@@ -108,6 +108,25 @@ MODELS = (
         licence="Apache-2.0",
         finish=llama.convert,
         made=llama.FILES,
+    ),
+    PackagedModel(
+        name="anarcii",
+        what=Text(
+            "ANARCII: numbers the residues of antibodies, encoder-decoder, 2+2 layers of 4 heads",
+            "ANARCII：为抗体的残基编号，编码器-解码器，2+2 层、每层 4 头",
+        ),
+        package="anarcii",
+        version="2.0.8",
+        sha256="6ac81caef04a9cad1af1ea320b35bdced620fe2bfdd0b8b17b98131495b584ca",
+        megabytes=18,
+        folder="anarcii/models/antibody",
+        files=(
+            (f"{anarcii_files.NAME}.json", MEGABYTE),
+            (f"{anarcii_files.NAME}.pt", 5 * MEGABYTE),
+        ),
+        licence="BSD-3-Clause",
+        finish=anarcii_files.convert,
+        made=anarcii_files.FILES,
     ),
 )
 """Every packaged model there is."""

@@ -20,6 +20,7 @@ from torch import nn
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
+from headwise.heads.models import anarcii
 from headwise.heads.models.catalogue import MODELS, PackagedModel, is_here, model_named
 from headwise.heads.models.directory import CONFIG, TOKENIZERS, WEIGHTS, bounded, complete, part
 from headwise.heads.models.fetch import fetch
@@ -27,6 +28,11 @@ from headwise.lang import Text
 
 Progress = Callable[[Text], None]
 """Told what is being done, for a person who waits."""
+
+OWN: tuple[tuple[str, Callable[[Path], tuple[nn.Module, Any, Any]]], ...] = (
+    ("anarcii", anarcii.opened),
+)
+"""The packaged models that are none of transformers', each with what opens its folder."""
 
 _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 
@@ -38,12 +44,19 @@ class Loaded:
     Attributes:
         name: what it was asked for by.
         source: where it came from: "packaged", "directory" or "hub".
+        writer: the tokenizer of what its decoder writes, where that has other tokens; or None.
     """
 
     name: str
     source: str
     model: nn.Module
     tokenizer: Any
+    writer: Any = None
+
+    @property
+    def target_tokenizer(self) -> Any:
+        """What the decoder's tokens are read with, where there is one."""
+        return self.tokenizer if self.writer is None else self.writer
 
     @property
     def config(self) -> Any:
@@ -75,8 +88,12 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
     """
     progress = progress or _silent
     if name in tuple(model.name for model in MODELS):
-        model = model_named(name)
-        return _read(name, "packaged", str(_got(model, progress)), progress)
+        packaged = model_named(name)
+        where = _got(packaged, progress)
+        own = dict(OWN).get(name)
+        if own is not None:
+            return Loaded(name, "packaged", *own(where))
+        return _read(name, "packaged", str(where), progress)
     if _is_directory(name):
         complete(Path(name), name)
         return _read(name, "directory", name, progress)

@@ -1,0 +1,196 @@
+"""ANARCII: it numbers the residues of an antibody. An encoder-decoder on `nn.MultiheadAttention`.
+
+The network is written anew from its description and the names of its weights; nothing of the
+package runs.
+
+Source: ANARCII 2.0.8, Oxford Protein Informatics Group, https://github.com/oxpig/ANARCII.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headwise.errors import MissingExtra
+from headwise.heads.models.anarcii_files import SPECIAL
+
+LONGEST = 210
+"""How many places have a learned position."""
+
+PAD, START = 0, 1
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the network is built from."""
+
+    residues: int
+    numbers: int
+    width: int
+    layers: int
+    heads: int
+
+    @classmethod
+    def of(cls, config: dict[str, int]) -> "Sizes":
+        """The sizes in ``config.json``."""
+        names = ("INPUT_DIM", "OUTPUT_DIM", "HID_DIM", "LAYERS", "HEADS")
+        return cls(*(int(config[name]) for name in names))
+
+
+class _Attention(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.multihead_attn = nn.MultiheadAttention(sizes.width, sizes.heads, batch_first=True)
+
+    def forward(self, x: Tensor, read: Tensor, padded: Tensor, blocked: Tensor | None) -> Tensor:
+        output: Tensor = self.multihead_attn(
+            x, read, read, key_padding_mask=padded, attn_mask=blocked, need_weights=False
+        )[0]
+        return output
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.fc_1 = nn.Linear(sizes.width, 4 * sizes.width)
+        self.fc_2 = nn.Linear(4 * sizes.width, sizes.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.fc_2(F.relu(self.fc_1(x)))
+        return output
+
+
+class _EncoderLayer(nn.Module):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.self_attention = _Attention(sizes)
+        self.positionwise_feedforward = _FeedForward(sizes)
+        self.self_attn_layer_norm = nn.LayerNorm(sizes.width)
+        self.ff_layer_norm = nn.LayerNorm(sizes.width)
+
+    def forward(self, x: Tensor, padded: Tensor) -> Tensor:
+        x = self.self_attn_layer_norm(x + self.self_attention(x, x, padded, None))
+        output: Tensor = self.ff_layer_norm(x + self.positionwise_feedforward(x))
+        return output
+
+
+class _DecoderLayer(_EncoderLayer):
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.encoder_attention = _Attention(sizes)
+        self.enc_attn_layer_norm = nn.LayerNorm(sizes.width)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, read: Tensor, padded: tuple[Tensor, Tensor], blocked: Tensor
+    ) -> Tensor:
+        own, other = padded
+        x = self.self_attn_layer_norm(x + self.self_attention(x, x, own, blocked))
+        x = self.enc_attn_layer_norm(x + self.encoder_attention(x, read, other, None))
+        output: Tensor = self.ff_layer_norm(x + self.positionwise_feedforward(x))
+        return output
+
+
+class _Stack(nn.Module):
+    """Tokens and their places, then layers."""
+
+    def __init__(self, tokens: int, sizes: Sizes, layer: type[_EncoderLayer]) -> None:
+        super().__init__()
+        self.tok_embedding = nn.Embedding(tokens, sizes.width)
+        self.pos_embedding = nn.Embedding(LONGEST, sizes.width)
+        self.layers = nn.ModuleList(layer(sizes) for _ in range(sizes.layers))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        places = torch.arange(ids.shape[1], device=ids.device)
+        found: Tensor = self.tok_embedding(ids) * float(self.tok_embedding.embedding_dim) ** 0.5
+        found += self.pos_embedding(places)
+        return found
+
+
+class Anarcii(nn.Module):
+    """The network: residues in, for each the number that it has in the IMGT scheme.
+
+    Args:
+        sizes: what it is built from.
+        config: what `headwise.heads` asks of a model's configuration.
+    """
+
+    def __init__(self, sizes: Sizes, config: Any) -> None:
+        super().__init__()
+        self.encoder = _Stack(sizes.residues, sizes, _EncoderLayer)
+        self.decoder = _Stack(sizes.numbers, sizes, _DecoderLayer)
+        self.decoder.fc_out = nn.Linear(sizes.width, sizes.numbers)
+        self.config = config
+
+    def forward(
+        self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None
+    ) -> SimpleNamespace:
+        """Logits (B, Lq, numbers): of the token after each of the decoder's.
+
+        Args:
+            input_ids: (B, Lk), <SOS>, residues, <EOS>.
+            decoder_input_ids: (B, Lq), <SOS>, the kind of chain, numbers.
+            attention_mask: (B, Lk), 0 on padding; None means where ``input_ids`` are <PAD>.
+        """
+        padded = input_ids == PAD if attention_mask is None else attention_mask == 0
+        read = self._encode(input_ids, padded)
+        return SimpleNamespace(logits=self._decode(decoder_input_ids, read, padded))
+
+    @torch.no_grad()
+    def decoded(self, input_ids: Tensor) -> Tensor:
+        """What the decoder reads while it numbers these residues, (B, Lk): its own best words."""
+        padded = input_ids == PAD
+        read, written = self._encode(input_ids, padded), input_ids[:, :1]
+        while written.shape[1] < input_ids.shape[1]:
+            best = self._decode(written, read, padded)[:, -1:].argmax(-1)
+            written = torch.cat((written, best), 1)
+        return written
+
+    def _encode(self, ids: Tensor, padded: Tensor) -> Tensor:
+        x = self.encoder.embed(ids)
+        for layer in self.encoder.layers:
+            x = layer(x, padded)
+        return x
+
+    def _decode(self, ids: Tensor, read: Tensor, padded: Tensor) -> Tensor:
+        x, length = self.decoder.embed(ids), ids.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool, device=ids.device).triu(1)
+        for layer in self.decoder.layers:
+            x = layer(x, read, (ids == PAD, padded), later)
+        logits: Tensor = self.decoder.fc_out(x)  # type: ignore[operator]
+        return logits
+
+
+def opened(folder: Path) -> tuple[nn.Module, Any, Any]:
+    """The network, the tokenizer of residues and that of numbers.
+
+    Raises:
+        MissingExtra: if transformers is not installed.
+    """
+    try:
+        from safetensors.torch import load_file
+        from transformers import PreTrainedConfig, PreTrainedTokenizerFast
+    except ImportError as error:
+        raise MissingExtra.of("transformers", "inspect") from error
+    sizes = Sizes.of(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    config: Any = PreTrainedConfig(is_encoder_decoder=True)
+    config.pad_token_id, config.decoder_start_token_id = PAD, START
+    config.model_type, config.max_position_embeddings = "anarcii", LONGEST
+    model = Anarcii(sizes, config)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    pad, start, end, skip = SPECIAL
+    named = {"pad_token": pad, "bos_token": start, "eos_token": end, "unk_token": "X"}
+
+    def tokenizer(name: str) -> Any:
+        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_file=str(folder / f"{name}.json"),
+            model_max_length=LONGEST,
+            additional_special_tokens=[skip],
+            **named,
+        )
+
+    return model.eval(), tokenizer("tokenizer"), tokenizer("numbers")
