@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headwise.verify import verify
-from headwise.verify.adapter import EXAMPLE, NotRecognised
+from headwise.verify.adapter import NotRecognised
 
 E, H = 12, 3
 
@@ -52,12 +52,12 @@ def t5(relative: bool) -> nn.Module:
     return T5Attention(config, has_relative_attention_bias=relative)
 
 
-def longformer() -> nn.Module:
+def longformer(kind: str = "LongformerSelfAttention") -> nn.Module:
     from transformers import LongformerConfig
-    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+    from transformers.models.longformer import modeling_longformer as longformer
 
     config = LongformerConfig(hidden_size=E, num_attention_heads=H, attention_window=[4])
-    return LongformerSelfAttention(config, 0)
+    return getattr(longformer, kind)(config, 0)
 
 
 def notes(report) -> str:
@@ -98,10 +98,26 @@ def test_t5_is_named_by_what_it_leaves_out_on_purpose(relative: bool) -> None:
     assert (silenced in notes(report)) is relative
 
 
-def test_longformer_alone_asks_for_an_adapter() -> None:
-    with pytest.raises(NotRecognised, match="Sequence length should be multiple of 4") as caught:
-        verify(longformer(), embed_dim=E, heads=H)
-    assert EXAMPLE in str(caught.value)
+@pytest.mark.parametrize("kind", ["LongformerSelfAttention", "LongformerAttention"])
+def test_longformer_is_accepted_on_its_own_window(kind: str) -> None:
+    report = verify(longformer(kind), embed_dim=E, heads=H)
+    assert failures(report) == []
+    assert report.accepted
+    assert "it attends to window(2, 2) by itself" in notes(report)
+    (forward,) = [f for f in report.findings if f.check.name == "module_forward"]
+    assert forward.trials
+
+
+def test_a_wrong_longformer_is_named() -> None:
+    class NoScale(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * (E // H) ** 0.5
+
+    attention = longformer()
+    attention.query = NoScale(E, E)
+    report = verify(attention, embed_dim=E, heads=H)
+    assert not report.accepted
+    assert [[m.name for m in group] for group in report.mistakes] == [["no_scale"]]
 
 
 def test_the_fused_function_is_called_by_its_documented_arguments() -> None:

@@ -37,6 +37,13 @@ def masks() -> tuple[tuple[str, Mask], ...]:
     )
 
 
+def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
+    """The masks, and what the subject hides by itself where that is another one."""
+    named = masks()
+    own_pattern = subject.base not in [mask for _, mask in named]
+    return (*named, ("its own pattern", subject.base)) if own_pattern else named
+
+
 def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
     """Self- and cross-attention without a mask, those that the subject offers."""
     for seed in seeds:
@@ -51,13 +58,13 @@ def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output on several inputs and masks, self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
         yield from held("cross-attention" if not job.alike else "no mask", subject, job)
-    for name, mask in masks()[1:]:
+    for name, mask in tried(subject)[1:]:
         yield from held(name, subject, own(subject, dtype, mask=mask))
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output beside that of `torch.nn.MultiheadAttention` with the same weights."""
-    for name, mask in masks():
+    for name, mask in tried(subject):
         job = own(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None:
@@ -67,7 +74,8 @@ def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The gradient of every input and every weight, with and without a mask."""
-    for name, mask in masks()[:2]:
+    named = tried(subject)
+    for name, mask in (*named[:2], *named[4:]):
         job = own(subject, dtype, mask=mask).tracked()
         outcome = compute(subject, job)
         if outcome is not None:
@@ -78,7 +86,7 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The weights of each head, where the module gives them."""
-    for name, mask in masks():
+    for name, mask in tried(subject):
         job = own(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None and outcome.weights is not None:

@@ -134,6 +134,7 @@ class Conventions:
             ways=self.ways,
             groups=self.runner.groups,
             together=self.together,
+            base=self.base,
         )
 
     def _crosses(self, job: Job) -> bool:

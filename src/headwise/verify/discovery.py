@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile
-from headwise.masks import Mask, causal, from_tensor, full, padding
+from headwise.masks import Mask, causal, from_tensor, full, padding, window
 from headwise.verify.adapter import no_function, not_recognised
 from headwise.verify.budget import SLACK
 from headwise.verify.calling import Form
@@ -44,7 +44,7 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
     tried = [replace(guess, runner=each, variant=i) for i, each in readings]
     chosen = next((c for c in tried if _equals(c, job, full())), None)
     chosen = chosen or next((c for c in tried if _equals(c, job, causal())), None)
-    chosen = chosen or _understood(tried, job) or guess
+    chosen = chosen or _banded(tried, job) or _understood(tried, job) or guess
     chosen = replace(chosen, base=_base(chosen, job))
     return _with_forms(chosen, job)
 
@@ -141,6 +141,8 @@ def _base(conventions: Conventions, job: Job) -> Mask:
     seen = influences(run, job)
     if bool((seen == _off_diagonal(causal(), job)).all()):
         return causal()
+    for band in _bands(run, job):
+        return band
     everything = bool((seen == _off_diagonal(full(), job)).all())
     for most in (1,) if everything else (1, 2):  # a softmax over the queries lets the future in
         for mask in (full(), causal()):
@@ -149,14 +151,32 @@ def _base(conventions: Conventions, job: Job) -> Mask:
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
 
 
+def _bands(run: Callable[[Job], Outcome], job: Job) -> tuple[Mask, ...]:
+    """The window that shows in which token changes which output, where it is one."""
+    seen = influences(run, job)
+    pairs = ((left, right) for left in range(LENGTH - 1) for right in range(LENGTH - 1))
+    windows = (window(left, right) for left, right in pairs if left + right)
+    return tuple(m for m in windows if bool((seen == _off_diagonal(m, job)).all()))
+
+
+def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
+    """The first reading that is right on a window of its own."""
+    for each in tried:
+        run = _runs(each, job)
+        if run is not None and any(_equals(each, job, mask) for mask in _bands(run, job)):
+            return each
+    return None
+
+
 def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
     """Of several readings the one in which the fewest mistakes explain what the target gives."""
     if len(tried) == 1:
         return None
     runs = [(each, run) for each in tried if (run := _runs(each, job)) is not None]
+    masks = [(full(), causal(), *_bands(run, job)) for _, run in runs]
     for most in (1, 2):
-        for each, run in runs:
-            for mask in (full(), causal()):
+        for (each, run), own in zip(runs, masks, strict=True):
+            for mask in own:
                 if explain([Seen(replace(job, mask=mask), run(job))], most=most):
                     return each
     return None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.masks import causal, padding
+from headwise.masks import causal, full, padding
 from headwise.verify.binding import Binding
 from headwise.verify.choices import choices
 from headwise.verify.conventions import LENGTH, Conventions
@@ -39,6 +39,9 @@ def _calls(conventions: Conventions) -> list[Text]:
         notes.append(Text("it has no output projection", "它没有输出投影"))
     if conventions.base == causal():
         notes.append(Text("it hides the future by itself", "它自带因果掩码"))
+    elif conventions.base != full():
+        name = str(conventions.base)
+        notes.append(Text(f"it attends to {name} by itself", f"它自带 {name}"))
     notes += [
         Text(
             f"{argument}: how it takes a mask was not found, so no mask was given to it",

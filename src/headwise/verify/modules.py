@@ -13,6 +13,7 @@ from headwise.errors import BadValue
 from headwise.verify.adapter import NotRecognised
 from headwise.verify.binding import Binding, Layout, bind
 from headwise.verify.calling import Form, Signature, forms_for, read_signature
+from headwise.verify.dressed import dressed
 from headwise.verify.jobs import Job, Weights, self_job
 from headwise.verify.making import HEADS, in_dtype, make, takes_dropout
 from headwise.verify.probing import probe
@@ -155,11 +156,11 @@ def _of_module(
     module, path = made(0.0), ""
     if surrounded(module) or not attends(module, weights, heads):
         path = reached(module, weights, heads)
-    module = module.get_submodule(path)
+    module = dressed(module.get_submodule(path))
     around = norms(module) if surrounded(module) else ()
     where = f"{name}.{path}.forward" if path else f"{name}.forward"
     blank = ModuleRunner(
-        make=lambda p: made(p).get_submodule(path),
+        make=lambda p: dressed(made(p).get_submodule(path)),
         signature=Signature((), (), needs_mask=False, extras={}),
         binding=Binding({}),
         drops=drops,

@@ -1,13 +1,14 @@
 """What is held against the oracle, and what a check says about it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.lang import Text
+from headwise.masks import Mask, full
 from headwise.positions import Stage
 from headwise.verify.budget import Verdict
 from headwise.verify.jobs import Job
@@ -52,6 +53,7 @@ class Subject:
         lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
         ways: its mask arguments one by one; None where it takes masks in no argument.
         groups: G of the jobs it is given, the key/value heads; None for as many as heads.
+        base: what it hides when it is given no mask.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
         truth: the output that a job should have, in a dtype, where its weights are not known and
             there is no oracle: what the subject itself gives in that dtype.
@@ -67,6 +69,7 @@ class Subject:
     ways: Ways | None = None
     groups: int | None = None
     together: Callable[[Job], Outcome | None] | None = None
+    base: Mask = field(default_factory=full)
     truth: Callable[[Job, torch.dtype], Tensor] | None = None
 
     def fit(self, job: Job) -> Job:
