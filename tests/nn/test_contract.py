@@ -6,6 +6,7 @@
 import copy
 import inspect
 import io
+from unittest import mock
 
 import pytest
 import torch
@@ -213,6 +214,95 @@ def test_dropout_is_for_training(cls):
     assert not torch.equal(module(*inputs)[0], module(*inputs)[0])
 
 
+def written_out(
+    module: Module, inputs: tuple[Tensor, ...], blocked: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Output and weights by hand from the state, batch first; blocked (B, L, S)."""
+    state = {name: x.to(dtype) for name, x in module.state_dict().items()}
+    if "in_proj_weight" in state:
+        weights = state["in_proj_weight"].chunk(3)
+    else:
+        weights = tuple(state[f"{name}_proj_weight"] for name in "qkv")
+    biases = state["in_proj_bias"].chunk(3)
+    rows = [x.to(dtype) @ w.mT + b for x, w, b in zip(inputs, weights, biases, strict=True)]
+    if "bias_k" in state:
+        for number, name in ((1, "bias_k"), (2, "bias_v")):
+            rows[number] = torch.cat((rows[number], state[name].expand(B, 1, E)), 1)
+    if module.add_zero_attn:
+        rows[1:] = [torch.cat((x, torch.zeros(B, 1, E, dtype=dtype)), 1) for x in rows[1:]]
+    q, k, v = (x.unflatten(-1, (H, -1)).transpose(1, 2) for x in rows)
+    scores = q @ k.mT / (E // H) ** 0.5
+    hidden = nn.functional.pad(blocked, (0, scores.shape[3] - S))[:, None]
+    heads = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    joined = (heads @ v).transpose(1, 2).flatten(2)
+    return joined @ state["out_proj.weight"].mT + state["out_proj.bias"], heads
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("sizes", [{}, {"kdim": KDIM, "vdim": VDIM}], ids=["same", "cross"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("bias_kv", "zero"), [(False, False), (True, False), (True, True)])
+def test_the_formula(cls, bias_kv, zero, padded, sizes, average):
+    options = {"add_bias_kv": bias_kv, "add_zero_attn": zero, "batch_first": True} | sizes
+    module = cls(E, H, **options)
+    inputs = cross(module)
+    mask = torch.zeros(L, S).masked_fill(torch.rand(L, S) > 0.5, -torch.inf)
+    mask[:, 1] = 0.0
+    padding = torch.rand(B, S) > 0.6
+    padding[:, 1] = False
+    blocked = (mask != 0).expand(B, -1, -1) | (padding[:, None] & padded)
+    output, weights = module(
+        *inputs,
+        key_padding_mask=padding if padded else None,
+        attn_mask=mask if not padded else mask != 0,
+        average_attn_weights=average,
+    )
+    near, right = (written_out(module, inputs, blocked, d) for d in (torch.float32, torch.float64))
+    accept(output, near[0], right[0])
+    accept(weights, *(w.mean(1) if average else w for w in (near[1], right[1])))
+
+
+def test_one_mask_a_head_is_one_mask_a_sample(cls):
+    """A mask (B·H, L, S) is that of each sample in turn."""
+    module = cls(E, H, batch_first=True)
+    inputs = cross(module)
+    blocked = torch.rand(B, L, S) > 0.5
+    blocked[:, :, 0] = False
+    whole = module(*inputs, attn_mask=blocked.repeat_interleave(H, 0))[0]
+    exact = copy.deepcopy(module).double()
+    for sample in range(B):
+        one = [x[sample : sample + 1] for x in inputs]
+        alone = module(*one, attn_mask=blocked[sample])[0]
+        right = exact(*(x.double() for x in one), attn_mask=blocked[sample])[0]
+        accept(whole[sample : sample + 1], alone, right)
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_two_masks_at_once_in_eval_and_training(cls, weights):
+    """In eval PyTorch has another path for self-attention."""
+    module = cls(E, H, batch_first=True)
+    x = torch.randn(B, L, E)
+    blocked = torch.rand(L, L) > 0.5
+    padded = torch.rand(B, L) > 0.6
+    blocked[:, 1] = padded[:, 1] = False
+    options = {"attn_mask": blocked, "key_padding_mask": padded, "need_weights": weights}
+    trained = module.train()(x, x, x, **options)[0]
+    with torch.no_grad():
+        exact = copy.deepcopy(module).double()(*[x.double()] * 3, **options)[0]
+        accept(module.eval()(x, x, x, **options)[0], trained, exact)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_the_dtype_of_the_module_is_that_of_its_output(cls, dtype, training, batch_first):
+    module = cls(E, H, batch_first=batch_first).to(dtype).train(training)
+    x = torch.randn(L, B, E, dtype=dtype)
+    with torch.set_grad_enabled(training):
+        output, weights = module(x, x, x, need_weights=False)
+    assert (output.shape, output.dtype, weights) == (x.shape, dtype, None)
+
+
 # --- state ---
 
 
@@ -291,6 +381,14 @@ def test_every_parameter_gets_a_gradient(cls):
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in module.parameters())
 
 
+def test_without_a_bias_there_is_none_anywhere(cls):
+    module = cls(E, H, bias=False)
+    assert module.in_proj_bias is None
+    assert module.out_proj.bias is None
+    assert module(*cross(module))[0].shape == (L, B, E)
+    assert cls(E, H).in_proj_bias is not None
+
+
 # --- what is refused ---
 
 
@@ -322,7 +420,65 @@ def test_inputs_that_do_not_fit_are_refused(cls, axis):
         module(query, key, value)
 
 
+UNFIT = {
+    "batched, key without": ((4, 4, 4), {1: (4, 4)}, {}),
+    "batched, value without": ((4, 4, 4), {2: (4, 4)}, {}),
+    "batched, padding (S,)": ((4, 4, 4), {}, {"key_padding_mask": (4,)}),
+    "batched, mask (S,)": ((4, 4, 4), {}, {"attn_mask": (4,)}),
+    "batched, mask (B, L, S) of 5": ((4, 4, 4), {}, {"attn_mask": (5, 4, 4)}),
+    "unbatched, key with": ((4, 4), {1: (4, 4, 4)}, {}),
+    "unbatched, value with": ((4, 4), {2: (4, 4, 4)}, {}),
+    "unbatched, padding (1, 2S)": ((4, 4), {}, {"key_padding_mask": (1, 8)}),
+    "unbatched, mask (S,)": ((4, 4), {}, {"attn_mask": (4,)}),
+    "unbatched, mask of 5 heads": ((4, 4), {}, {"attn_mask": (5, 4, 4)}),
+}
+
+
+@pytest.mark.parametrize("path", ["training", "eval", "eval without weights"])
+@pytest.mark.parametrize("case", UNFIT)
+def test_axes_that_do_not_fit_are_refused(cls, case, path):
+    shape, changed, masks = UNFIT[case]
+    module = cls(4, 4, batch_first="without" in path).train(path == "training")
+    inputs = [torch.randn(changed.get(number, shape)) for number in range(3)]
+    given = {name: torch.zeros(size, dtype=torch.bool) for name, size in masks.items()}
+    with (
+        torch.set_grad_enabled(path == "training"),
+        pytest.raises((AssertionError, RuntimeError, ValueError)),
+    ):
+        module(*inputs, **given, need_weights="without" not in path)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_empty_nested_tensor_is_refused(cls):
+    nested = torch.nested.nested_tensor([])
+    with pytest.raises((AssertionError, ValueError)):
+        cls(E, H, batch_first=True).eval()(nested, nested, nested)
+
+
 # --- where headwise differs on purpose ---
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_here(cls):
+    module = cls(E, 2, batch_first=True).eval()
+    parts = [torch.randn(length, E) for length in (4, 6)]
+    nested = torch.nested.nested_tensor(parts)
+    if differs(cls):
+        with pytest.raises(ValueError, match=r"query: expected a dense .*key_padding_mask"):
+            module(nested, nested, nested)
+    else:
+        with torch.no_grad():  # on its fast path, where that takes it
+            assert module(nested, nested, nested, need_weights=False)[0].is_nested
+
+
+def test_no_path_bypasses_the_module_here(cls):
+    """PyTorch's native kernel is called in eval for self-attention, and never here."""
+    module = cls(E, 2, batch_first=True).eval()
+    x = torch.randn(B, L, E)
+    native = mock.MagicMock(return_value=(torch.Tensor(), torch.Tensor()))
+    with torch.no_grad(), mock.patch("torch._native_multi_head_attention", new=native):
+        module(x, x, x, torch.zeros(B, L, dtype=torch.bool))
+    assert native.called != differs(cls)
 
 
 def test_a_blind_query_is_nan_in_torch_and_zero_here(cls):

@@ -11,6 +11,7 @@ saved as `smollm2` in the folder of the models, it is found too:
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.heads.models import cache_folder, is_here, model_named
 from headwise.heads.models.load import load
+from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache, load_layout
 from headwise.verify.budget import accept
 
 pytestmark = pytest.mark.slow
@@ -104,8 +106,7 @@ def test_a_window_in_chunks_is_the_window_at_once(smollm2: Any) -> None:
     model, exact = copy.deepcopy(smollm2.model), copy.deepcopy(smollm2.model).double()
     exact.set_attn_implementation("sdpa")
     hw.convert(model, mask=hw.window(30, 0))
-    torch.manual_seed(0)
-    ids = torch.randint(5, 40000, (1, 149))
+    ids = PROMPT.repeat(1, 12)[:, :149]  # of drawn tokens, a single one's rounding would decide
     far = ~torch.ones(149, 149, dtype=torch.bool).tril().triu(-30)
     floats = torch.zeros(1, 1, 149, 149).masked_fill(far, torch.finfo(torch.float32).min)
     cache = DynamicCache()
@@ -115,3 +116,106 @@ def test_a_window_in_chunks_is_the_window_at_once(smollm2: Any) -> None:
         usual = smollm2.model(ids, attention_mask=floats)[0]
         right = exact(ids, attention_mask=floats.double())[0]
     accept(found, usual, right)
+
+
+class Ours(nn.Module):
+    """SmolLM2 with our attention in place of theirs, called as a module with our caches."""
+
+    def __init__(self, theirs: nn.Module, mask: hw.Mask) -> None:
+        super().__init__()
+        config, base = theirs.config, theirs.model
+        self.embed, self.norm, self.head = base.embed_tokens, base.norm, theirs.lm_head
+        self.blocks, self.attentions = base.layers, nn.ModuleList()
+        for block in base.layers:
+            self.attentions.append(
+                hw.MultiheadAttention(
+                    config.hidden_size,
+                    config.num_attention_heads,
+                    bias=False,
+                    batch_first=True,
+                    num_kv_heads=config.num_key_value_heads,
+                    mask=mask,
+                    position=hw.Rotary(
+                        config.head_dim,
+                        pairs="halves",
+                        base=config.rope_parameters["rope_theta"],
+                    ),
+                    dtype=block.self_attn.q_proj.weight.dtype,
+                )
+            )
+            load_layout(self.attentions[-1], block.self_attn.state_dict(), "separate")
+        self.eval()
+
+    def forward(
+        self, ids: Tensor, caches: list[KVCache] | None = None, padded: Tensor | None = None
+    ) -> Tensor:
+        """The last hidden states (B, L, E)."""
+        x = self.embed(ids)
+        every = [None] * len(self.attentions) if caches is None else caches
+        for block, attention, cache in zip(self.blocks, self.attentions, every, strict=True):
+            rows = block.input_layernorm(x)
+            x = x + attention(rows, rows, rows, padded, need_weights=False, cache=cache)[0]
+            x = x + block.mlp(block.post_attention_layernorm(x))
+        return self.norm(x)
+
+    def caches(self, made: Callable[[], KVCache]) -> list[KVCache]:
+        return [made() for _ in self.attentions]
+
+
+@pytest.mark.parametrize("made", [GrowingCache, lambda: StaticCache(128)])
+def test_fifty_greedy_tokens_with_our_cache(smollm2: Any, made: Callable[[], KVCache]) -> None:
+    options = {"max_new_tokens": 50, "do_sample": False, "attention_mask": PROMPT.ne(0)}
+    ours = Ours(copy.deepcopy(smollm2), hw.causal())
+    caches, ids, rows = ours.caches(made), PROMPT, []
+    with torch.no_grad():
+        said = smollm2.generate(PROMPT, **options)
+        while ids.shape[1] < said.shape[1]:
+            rows.append(ours(ids[:, 0 if not rows else -1 :], caches))
+            ids = torch.cat((ids, ours.head(rows[-1][:, -1:]).argmax(-1)), 1)
+        usual = smollm2.model(said[:, :-1])[0]
+        exact = copy.deepcopy(smollm2).double()
+        exact.set_attn_implementation("sdpa")  # its eager softmax is float32 in any dtype
+        right = exact.model(said[:, :-1])[0]
+    assert torch.equal(ids, said)
+    accept(torch.cat(rows, 1), usual, right)
+
+
+def test_texts_of_different_lengths_with_our_cache(smollm2: Any) -> None:
+    """Padded on the left; rotary positions see distances only, so each says what it says alone."""
+    ours = Ours(copy.deepcopy(smollm2), hw.causal())
+    short, caches = PROMPT[:, :8], ours.caches(GrowingCache)
+    ids = torch.cat((PROMPT, nn.functional.pad(short, (PROMPT.shape[1] - 8, 0))))
+    padded = torch.zeros(ids.shape, dtype=torch.bool)
+    padded[1, : PROMPT.shape[1] - 8] = True
+    said = [PROMPT, short]
+    with torch.no_grad():
+        for step in range(20):
+            rows = ours(ids if not step else ids[:, -1:], caches, None if step else padded)
+            ids = torch.cat((ids, ours.head(rows[:, -1:]).argmax(-1)), 1)
+        for number, text in enumerate(said):
+            alone = smollm2.generate(
+                text, max_new_tokens=20, do_sample=False, attention_mask=text.ne(0)
+            )
+            assert torch.equal(ids[number, -20:], alone[0, -20:])
+
+
+def test_a_window_of_ours_over_a_long_text_with_bounded_memory(smollm2: Any) -> None:
+    """4096 tokens, of which no layer holds more than 1023 between the calls."""
+    ours = Ours(copy.deepcopy(smollm2), hw.causal() & hw.window(1023, 0))
+    caches = ours.caches(lambda: SlidingCache(1023))
+    ids, some = PROMPT.repeat(1, 316)[:, :4096], 1500
+    far = ~torch.ones(some, some, dtype=torch.bool).tril().triu(-1023)
+    floats = torch.zeros(1, 1, some, some).masked_fill(far, torch.finfo(torch.float32).min)
+    exact = copy.deepcopy(smollm2.model).double()
+    exact.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        parts = [ours(part, caches) for part in ids.split(1021, 1)]
+        usual = smollm2.model(ids[:, :some], attention_mask=floats)[0]
+        right = exact(ids[:, :some], attention_mask=floats.double())[0]
+    assert {(cache.length, cache.seen) for cache in caches} == {(1023, 4096)}
+    held = {
+        (part._held.k.untyped_storage().nbytes(), part._held.v.untyped_storage().nbytes())
+        for part in caches
+    }
+    assert held == {(3 * 1023 * 64 * 4,) * 2}
+    accept(torch.cat(parts, 1)[:, :some], usual, right)

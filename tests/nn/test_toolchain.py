@@ -1,4 +1,4 @@
-"""Runs `toolchain.py` in a process of its own."""
+"""Runs `toolchain.py` and `compiled_paths.py`, each in a process of its own."""
 
 import subprocess
 import sys
@@ -8,10 +8,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)], ids=["torch", "onnx"]
+    "marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)], ids=["fast", "slow"]
 )
-def test_compile_export_and_onnx(marked: str) -> None:
-    script = Path(__file__).with_name("toolchain.py")
+@pytest.mark.parametrize("name", ["toolchain", "compiled_paths"])
+def test_compile_export_and_onnx(name: str, marked: str) -> None:
+    script = Path(__file__).with_name(f"{name}.py")
     command = [sys.executable, "-m", "pytest", "--noconftest", "-m", marked, str(script)]
     done = subprocess.run(
         [*command, "--show-capture=no", "--tb=short", "-p", "no:cacheprovider"],

@@ -4,16 +4,18 @@
 the arithmetic with cannot be traced.
 """
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._dynamo.testing import CompileCounter
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.export import Dim
 
 import headwise as hw
+from headwise.nn import KVCache, LogitScale, OutputGate, StaticCache, UnitNorm
 from headwise.verify.budget import accept
 
 E, H, D = 12, 3, 4
@@ -24,6 +26,12 @@ KINDS: Mapping[str, Mapping[str, object]] = {
     "window": {"mask": hw.causal() & hw.window(3, 0)},
     "grouped": {"num_kv_heads": 1},
     "appended keys": {"add_bias_kv": True, "add_zero_attn": True},
+    "norms and gate": {
+        "query_norm": UnitNorm(),
+        "key_norm": UnitNorm(),
+        "logit_scale": LogitScale(H),
+        "gate": OutputGate(E, H, D),
+    },
     "ALiBi": {"position": hw.ALiBi(H)},
     "Rotary": {"position": hw.Rotary(D, pairs="halves")},
     "Shaw": {"position": hw.Shaw(3, D)},
@@ -94,6 +102,58 @@ def test_gradients_through_a_compiled_module() -> None:
         grads.append([leaf.grad, *own])
     for found, plain, exact in zip(*grads, strict=True):
         accept(found, plain, exact)
+
+
+def test_torchs_encoder_with_padding_is_one_graph() -> None:
+    """PyTorch's own encoder, whose shortcut looks at the padding."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(E, H, 17, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    assert len(hw.convert(encoder).changed) == 2
+    x, padded = torch.randn(2, 11, E), torch.arange(11).expand(2, -1) > 6
+    compiled = torch.compile(encoder, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        found = compiled(x, mask=None, src_key_padding_mask=padded)
+        plain = encoder(x, mask=None, src_key_padding_mask=padded)
+        exact = encoder.double()(x.double(), mask=None, src_key_padding_mask=padded)
+    accept(found, plain, exact)
+
+
+def decoded(
+    run: Callable[..., tuple[Tensor, Tensor | None]], x: Tensor, cache: KVCache, padded: Tensor
+) -> Tensor:
+    """A prefill of 5 tokens, and then one token a step."""
+    sizes = [5, *[1] * (x.shape[1] - 5)]
+    marks = padded.split(sizes, 1)
+    parts = zip(x.split(sizes, 1), marks, strict=True)
+    return torch.cat(
+        [run(each, each, each, mark, False, cache=cache)[0] for each, mark in parts], 1
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method. is deprecated")  # inductor's import
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_decoding_with_a_static_cache_is_compiled_once(backend: str) -> None:
+    """One compilation for the prefill, one for all steps; with nothing said of sizes, one more."""
+    torch.manual_seed(0)
+    position = hw.Rotary(D, pairs="halves")
+    layer = hw.MultiheadAttention(
+        E, H, batch_first=True, num_kv_heads=1, mask=hw.causal(), position=position
+    )
+    x = torch.randn(2, 41, E)
+    padded = torch.arange(41) < torch.tensor([0, 3])[:, None]
+    with torch.no_grad():
+        plain = layer(x, x, x, padded, False)[0]
+        right = copy.deepcopy(layer).double()(*[x.double()] * 3, padded, False)[0]
+        for dynamic, most in ((True, 2), (None, 3)):
+            torch._dynamo.reset()
+            counter = CompileCounterWithBackend(backend)
+            step = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=counter)
+            accept(decoded(step, x, StaticCache(64), padded), plain, right)
+            assert counter.frame_count <= most
+            accept(decoded(step, x, StaticCache(64), padded), plain, right)
+            assert counter.frame_count <= most  # another text, the same graphs
 
 
 def open_sizes() -> dict[str, dict[int, Dim]]:

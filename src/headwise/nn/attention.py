@@ -25,7 +25,7 @@ from headwise.nn.global_tokens import (
 )
 from headwise.nn.inputs import as_given, batch_first, check_dtypes, check_inputs
 from headwise.nn.logit_scale import checked_scale, scaled
-from headwise.nn.packing import NAMES, NotPacked, pack, unpack
+from headwise.nn.packing import NAMES, NotPacked, PackedBias, pack, unpack
 from headwise.nn.past import Past
 from headwise.nn.qk_norm import checked_norm, normed
 from headwise.nn.shaping import asked, concatenate, split, with_appended, without_padding
@@ -107,7 +107,7 @@ class MultiheadAttention(nn.Module):
     attend_heads: ClassVar[Callable[..., Result]] = staticmethod(attend)  # a capture looks in here
     _qkv_same_embed_dim = False  # keeps torch's encoder layer from bypassing this module
     in_proj_weight = NotPacked()
-    in_proj_bias = NotPacked()
+    in_proj_bias = PackedBias()
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
     sinks: nn.Parameter | None

@@ -153,24 +153,28 @@ class StaticCache(KVCache):
         super().__init__()
         whole("StaticCache", "max_length", max_length, 1, _ROOM)
         self.max_length = max_length
-        self._k: Tensor | None = None
-        self._v: Tensor | None = None
+        self._count = 0
+
+    @property
+    def length(self) -> int:
+        return self._count
 
     def reset(self) -> None:
         super().reset()
-        self._k = self._v = None
+        self._count = 0
 
     def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
-        first, last = self.length, self.length + k.shape[2]
+        """Held is all the room, and no view of its tokens: compiled code cannot take both."""
+        first, last = self._count, self._count + k.shape[2]
         self._refuse(last, torch.is_grad_enabled() and (k.requires_grad or v.requires_grad))
-        if self._k is None or self._v is None:
-            self._k, self._v = _room(k, self.max_length), _room(v, self.max_length)
-        self._k[:, :, first:last] = k.detach()
-        self._v[:, :, first:last] = v.detach()
-        old = None if self._held is None else self._held.real
-        known = _joined_real(old, first, real, k)
-        self._held = Held(self._k[:, :, :last], self._v[:, :, :last], known)
-        return self._held
+        room, length = self._held, self.max_length
+        if room is None:
+            room = Held(_room(k, length), _room(v, length), None)
+        room.k[:, :, first:last] = k.detach()
+        room.v[:, :, first:last] = v.detach()
+        known = _joined_real(room.real, first, real, k)
+        self._held, self._count = Held(room.k, room.v, known), last
+        return Held(room.k[:, :, :last], room.v[:, :, :last], known)
 
     def _refuse(self, wanted: int, learns: bool) -> None:
         if wanted > self.max_length:
@@ -187,13 +191,6 @@ class StaticCache(KVCache):
                 "StaticCache：k 和 v 需要梯度，而重复写入的内存给不出梯度；"
                 "请用 torch.no_grad()，或改用 GrowingCache()",
             )
-
-    def _reordered(self, held: Held, index: Tensor, real: Tensor | None) -> None:
-        if self._k is None or self._v is None:
-            return
-        self._k, self._v = self._k.index_select(0, index), self._v.index_select(0, index)
-        last = held.k.shape[2]
-        self._held = Held(self._k[:, :, :last], self._v[:, :, :last], real)
 
 
 class SlidingCache(KVCache):

@@ -59,6 +59,15 @@ class NotPacked:
         raise AttributeError(str(_unpacked()))
 
 
+class PackedBias:
+    """The same for the bias, which is None in a module that was made without: as in PyTorch."""
+
+    def __get__(self, module: nn.Module | None, owner: type) -> "NotPacked | None":
+        del owner
+        bare = module is not None and getattr(module.q_proj, "bias", None) is None
+        return None if bare else NotPacked()
+
+
 def _unpacked() -> BadType:
     return BadType(
         "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no packed "
