@@ -31,6 +31,7 @@ ROOMS = (
     ("explain",),
     ("verify",),
     ("heads",),
+    ("plots",),
     ("cli",),
 )
 """The rooms from the ground up. A room may import from rooms above it in this list, never from
@@ -174,7 +175,7 @@ def test_the_environment_changes_no_number(path):
         (
             "engines",
             "headwise.engines:ENGINES",
-            {"derivatives", "hidden", "sinks", "statistics", "streamed"},
+            {"derivatives", "dropping", "hidden", "sinks", "statistics", "streamed"},
         ),
         ("cli", "headwise.cli.words:WORDS", {"reporting", "screen", "words"}),
     ],

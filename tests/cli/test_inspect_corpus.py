@@ -177,3 +177,24 @@ def test_a_packaged_model_has_files_that_are_not_written_over(
     file.write_text("{}")
     assert run("minilm", "the cat", "--output", str(file)) == BAD_INPUT
     assert "output: expected another file than those that" in capsys.readouterr().err
+
+
+def test_figures_go_into_a_folder_of_their_own(
+    model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "figures"
+    assert run(model, "--corpus", corpus, "--format", "csv", "--figures", str(folder)) == 0
+    assert f"4 figures in: {folder}" in capsys.readouterr().err
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == ["distance.png", "distance.svg", "overview.png", "overview.svg"]
+
+
+def test_a_missing_matplotlib_is_said_before_the_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("./no-such-model", "the cat", "--figures", "x") == BAD_INPUT
+    assert "pip install 'headwise[plots]'" in capsys.readouterr().err

@@ -24,6 +24,10 @@ def _run(asked: Asked, lang: Lang) -> int:
     asked.check()
     destination = reporting.Destination(asked.format, asked.output, lang, FORMATS, asked.read())
     destination.check()
+    if asked.figures is not None:  # say that they cannot be drawn before the work, not after it
+        from headwise.plots.sheet import Sheet
+
+        Sheet.of(lang)
     if asked.source == "--corpus":
         from headwise.cli.inspect.corpus import measured
 

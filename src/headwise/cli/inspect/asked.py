@@ -65,6 +65,7 @@ class Asked:
     truncate: bool
     format: str | None
     output: Path | None
+    figures: Path | None
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -147,6 +148,7 @@ def parameters(lang: Lang) -> list[click.Parameter]:
         click.Option(["--heads"], metavar="NAMES", help=_HEADS.to(lang)),
         click.Option(["--truncate"], is_flag=True, help=_TRUNCATE.to(lang)),
         *reporting.options(lang, FORMATS),
+        click.Option(["--figures"], type=path, metavar="DIR", help=_FIGURES.to(lang)),
     ]
 
 
@@ -171,6 +173,10 @@ _PARAGRAPHS = Text(
 _HEADS = Text(
     "Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.",
     "要画的头：L0H2,L1H8 或 all；默认为最突出的三个。",
+)
+_FIGURES = Text(
+    "Draw figures as PNG and SVG into this folder as well.",
+    "同时将图以 PNG 和 SVG 写入此文件夹。",
 )
 _TRUNCATE = Text("Cut a text that is too long.", "截断过长的文本。")
 

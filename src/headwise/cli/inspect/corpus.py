@@ -4,6 +4,7 @@ from pathlib import Path
 
 from headwise.cli import screen
 from headwise.cli.inspect.asked import Asked
+from headwise.cli.inspect.figures import draw
 from headwise.cli.inspect.progress import shown
 from headwise.cli.reporting import Destination
 from headwise.heads.corpus.export import as_json
@@ -15,6 +16,7 @@ from headwise.heads.corpus.whole import Options, measure_corpus
 from headwise.heads.models.load import load
 from headwise.heads.table import file_of
 from headwise.lang import Text
+from headwise.plots.album import of_run
 
 
 def measured(asked: Asked, destination: Destination) -> int:
@@ -35,19 +37,20 @@ def measured(asked: Asked, destination: Destination) -> int:
                 loaded, asked.corpus or Path(), options, tell=tell, progress=progress
             )
         if not quiet:
-            _write(run, destination)
+            _write(run, asked, destination)
     return 0
 
 
 def opened(asked: Asked, destination: Destination) -> int:
     """Write again what an earlier run has saved."""
-    _write(open_run(asked.open or Path()), destination)
+    _write(open_run(asked.open or Path()), asked, destination)
     return 0
 
 
-def _write(run: Run, destination: Destination) -> None:
+def _write(run: Run, asked: Asked, destination: Destination) -> None:
     destination.write(
         lambda: report(run),
         lambda: as_json(run),
         lambda kind: file_of(run.gathered.whole().statistics, kind),
     )
+    draw(lambda sheet: of_run(sheet, run), asked.figures, destination.lang)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from headwise.cli import screen
 from headwise.cli.inspect.asked import Asked
+from headwise.cli.inspect.figures import draw
 from headwise.cli.reporting import Destination
 from headwise.document.plain import clean
 from headwise.errors import BadFile
@@ -15,6 +16,7 @@ from headwise.heads.names import Head, parse_heads
 from headwise.heads.report import report
 from headwise.heads.table import file_of
 from headwise.lang import Text
+from headwise.plots.album import of_inspection
 
 MOST_BYTES = 1 << 20
 """The largest text file that is read."""
@@ -34,6 +36,7 @@ def inspected(asked: Asked, destination: Destination) -> int:
     destination.write(
         lambda: report(seen), lambda: as_json(seen), lambda kind: file_of(seen.statistics, kind)
     )
+    draw(lambda sheet: of_inspection(sheet, seen), asked.figures, destination.lang)
     return 0
 
 

@@ -1,0 +1,19 @@
+"""``--figures DIR``: what was measured, drawn."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headwise.cli import screen
+from headwise.document.plain import clean
+from headwise.lang import Lang, Text
+from headwise.plots.album import Named, write
+from headwise.plots.sheet import Sheet
+
+
+def draw(figures: Callable[[Sheet], Named], folder: Path | None, lang: Lang) -> None:
+    """Write the figures, and say where they are; nothing where no folder was named."""
+    if folder is None:
+        return
+    files = write(figures(Sheet.of(lang)), folder)
+    said = Text(f"{len(files)} figures in: ", f"{len(files)} 张图已写入：").to(lang)
+    screen.tell(said + clean(str(folder)))

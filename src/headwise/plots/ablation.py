@@ -1,0 +1,57 @@
+"""The loss as more and more heads are taken out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headwise.lang import Text
+from headwise.plots.sheet import LINES, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One way to choose the heads that go.
+
+    Attributes:
+        name: how they are chosen.
+        shares: of all heads, from 0 to 1, rising.
+        losses: the mean loss at each share.
+        low, high: the ends of its interval.
+    """
+
+    name: Text
+    shares: Sequence[float]
+    losses: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def ablation(sheet: Sheet, title: Text, removals: Sequence[Removal], loss: Text) -> "Figure":
+    """The figure: a line for each way to choose, in a band that is its interval.
+
+    Args:
+        sheet: where it is drawn.
+        title: what it shows.
+        removals: the curves.
+        loss: what the loss is.
+    """
+    figure = sheet.figure(6.4, 4.0, title)
+    axes = figure.subplots()
+    for removal, colour in zip(removals, LINES, strict=False):
+        shares = [100 * share for share in removal.shares]
+        axes.fill_between(shares, removal.low, removal.high, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(
+            shares, removal.losses, "-o", color=colour, label=sheet.say(removal.name),
+            linewidth=1.4, markersize=3.5,
+        )  # fmt: skip
+    axes.grid(axis="y", linewidth=0.4, color="#dddddd")
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    sheet.label(axes, Text("heads taken out, %", "移除的头，%"), loss)
+    sheet.quiet(axes)
+    axes.legend(frameon=False, prop=sheet.fonts.properties(8), loc="best")
+    return figure

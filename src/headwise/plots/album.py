@@ -1,0 +1,119 @@
+"""The figures of one inspection, or of a corpus run, written into a folder."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.corpus.saved import Run
+from headwise.heads.inspection import Inspection
+from headwise.heads.metrics.profiles import BY_DISTANCE
+from headwise.heads.names import Head
+from headwise.heads.similarity import distances
+from headwise.heads.standing_out import standing_out
+from headwise.heads.statistics import Statistics
+from headwise.lang import Text, same
+from headwise.plots.heat_map import heat_map
+from headwise.plots.overview import overview, panels
+from headwise.plots.profile import Curve, profile
+from headwise.plots.sheet import LINES, Sheet, save
+from headwise.plots.similarity import similarity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Named = Iterator[tuple[str, "Figure"]]
+"""Figures with the names of their files, without an ending."""
+
+EACH = 2
+"""Of the heads that look at the same kind of token, how many have a line."""
+
+PARTS = {
+    "": same(""),
+    "encoder": Text("encoder, ", "编码器，"),
+    "decoder": Text("decoder, ", "解码器，"),
+    "cross": Text("cross-attention, ", "交叉注意力，"),
+}
+
+
+def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
+    """The overview, how far the heads look that stand out, and a heat map of each that is drawn.
+
+    Where all heads of a part are drawn, how alike they are as well.
+    """
+    yield from _of_statistics(sheet, seen.statistics, seen.loaded.name)
+    for head, weights in seen.maps.items():
+        rows, columns = seen.sides(head)
+        yield f"map-{head}", heat_map(sheet, same(str(head)), weights.tolist(), rows, columns)
+    for part, said in PARTS.items():
+        every = [head for head in seen.statistics.heads() if head.layer.part == part]
+        if len(every) > 1 and all(head in seen.maps for head in every):
+            tables = torch.stack([seen.maps[head] for head in every])
+            apart = distances(tables.nan_to_num(0.0), ~tables.isnan())
+            apart = (apart + apart.mT) / 2
+            yield _file("similarity", part), _similarity(sheet, said, tuple(every), apart)
+
+
+def of_run(sheet: Sheet, run: Run) -> Named:
+    """The overview, and how far the heads look that stand out."""
+    whole = run.gathered.whole()
+    yield from _of_statistics(sheet, whole.statistics, str(run.model["name"]))
+
+
+def write(figures: Named, folder: Path) -> tuple[Path, ...]:
+    """Write figures as PNG and SVG into a folder, which is made where it is not there.
+
+    Raises:
+        BadFile: if the folder cannot be made, or a file not written.
+        MissingExtra: if matplotlib is not installed.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        name, reason = clean(str(folder)), error.strerror or type(error).__name__
+        raise BadFile(
+            f"figures: cannot make the folder {name}: {reason}; choose another place",
+            f"figures：无法建立文件夹 {name}：{reason}；请换一个位置",
+        ) from error
+    return tuple(file for name, figure in figures for file in save(figure, folder, name))
+
+
+def _of_statistics(sheet: Sheet, statistics: Statistics, name: str) -> Named:
+    for part, said in PARTS.items():
+        if not any(layer.part == part for layer in statistics.layers):
+            continue
+        title = Text(
+            f"{name}: {said.en}every head (grey: no value)",
+            f"{name}：{said.zh}所有的头（灰色：无值）",
+        )
+        yield _file("overview", part), overview(sheet, title, panels(statistics, part))
+        if part != "cross":  # keys of another text have no distance
+            yield _file("distance", part), _profile(sheet, statistics, part)
+
+
+def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
+    """How far the heads look that stand out; the first heads where none does."""
+    facts = [fact for fact in standing_out(statistics) if fact.head.layer.part == part]
+    kinds = dict.fromkeys(fact.metric.name for fact in facts)
+    each = [[fact.head for fact in facts if fact.metric.name == kind][:EACH] for kind in kinds]
+    every = [head for head in statistics.heads() if head.layer.part == part]
+    shown = ([head for heads in each for head in heads] or every)[: len(LINES) - 1]
+    curves = [Curve(same(str(head)), statistics.profile(BY_DISTANCE, head)) for head in shown]
+    flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
+    curves.append(Curve(Text("uniform", "均匀"), flat, baseline=True))
+    across = Text("distance from query to key, tokens", "查询到键的距离，词元")
+    title = Text(BY_DISTANCE.title.en.capitalize(), BY_DISTANCE.title.zh)
+    return profile(sheet, title, BY_DISTANCE.places, curves, across)
+
+
+def _similarity(sheet: Sheet, said: Text, heads: tuple[Head, ...], apart: torch.Tensor) -> "Figure":
+    title = Text(f"{said.en}how alike heads are".capitalize(), f"{said.zh}头的相似程度")
+    return similarity(sheet, title, [str(head) for head in heads], apart)
+
+
+def _file(kind: str, part: str) -> str:
+    return re.sub(r"-$", "", f"{kind}-{part}")

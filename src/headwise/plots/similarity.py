@@ -1,0 +1,74 @@
+"""How alike heads are: the divergence of every two, with those that agree side by side."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from headwise.heads.similarity import groups
+from headwise.lang import Text
+from headwise.plots.sheet import INK, Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAP = "YlGnBu_r"
+
+TOGETHER = 0.1
+"""Nats up to which the heads of a frame differ from each other at most."""
+
+MOST_NAMED = 80
+"""Up to this many heads each have their name at the axes; of more every n-th does."""
+
+
+def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor) -> "Figure":
+    """The figure: dark cells are heads that attend alike; a frame is a group that agrees.
+
+    Args:
+        sheet: where it is drawn.
+        title: what it shows.
+        names: of the heads.
+        distance: (H, H), symmetric, in nats, 0 on the diagonal.
+    """
+    found = sorted(groups(distance, TOGETHER), key=lambda group: (-len(group), group[0]))
+    order = [head for group in found for head in group]
+    side = min(max(0.11 * len(order), 3.2), 11.0)
+    figure = sheet.figure(side + 1.7, side + 1.0, title)
+    axes = figure.subplots()
+    ordered = distance[order][:, order]
+    image = axes.imshow(ordered.tolist(), cmap=MAP, vmin=0, interpolation="none")
+    _frames(axes, found)
+    step = -(-len(order) // MOST_NAMED)
+    places = list(range(0, len(order), step))
+    shown = [sheet.fonts.legible(names[order[i]]) for i in places]
+    font = sheet.fonts.properties(6)
+    axes.set_xticks(places, shown, rotation=90, fontproperties=font)
+    axes.set_yticks(places, shown, fontproperties=font)
+    sheet.quiet(axes, 6)
+    scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=0.7)
+    sheet.quiet(scale.ax, 7)
+    scale.outline.set_visible(False)
+    said = Text("Jensen–Shannon divergence, nats", "Jensen–Shannon 散度（奈特）")
+    sheet.label(scale.ax, None, said)
+    sheet.label(
+        axes,
+        Text(
+            f"frames: heads that differ by {TOGETHER} nats at most",
+            f"方框：两两相差不超过 {TOGETHER} 奈特的头",
+        ),
+        None,
+    )
+    return figure
+
+
+def _frames(axes: "Axes", found: Sequence[Sequence[int]]) -> None:
+    from matplotlib.patches import Rectangle
+
+    start = 0
+    for group in found:
+        if len(group) > 1:
+            corner = (start - 0.5, start - 0.5)
+            frame = Rectangle(corner, len(group), len(group), fill=False, color=INK, linewidth=0.9)
+            axes.add_patch(frame)
+        start += len(group)
