@@ -387,7 +387,6 @@ def test_values_of_another_width_are_widened_for_the_kernel(monkeypatch):
     ("arguments", "message"),
     [
         ({"need": ["weights"]}, r"it never holds the weights, Lq x Lk numbers; use engine='auto'"),
-        ({"dropout": 0.5}, "it has no dropout"),
     ],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(arguments, message):
@@ -398,8 +397,8 @@ def test_what_it_cannot_do_is_refused_with_the_reason(arguments, message):
 
 def test_every_reason_is_given():
     q, k, v = (t.to("meta") for t in tensors(0, 7))
-    call = Call.of(q, k, v, need=["weights"], dropout=0.1)
-    assert len(tiled.why_not(call)) == 4
+    call = Call.of(q, k, v, need=["weights"])
+    assert len(tiled.why_not(call)) == 3
 
 
 @pytest.mark.parametrize("sizes", [(0, 7, 2), (5, 0, 2), (5, 7, 0)])

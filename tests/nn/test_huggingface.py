@@ -485,8 +485,8 @@ def test_dropout_while_training() -> None:
     hw.convert(model)
     first, second = (model(**inputs).last_hidden_state for _ in range(2))
     assert not torch.equal(first, second)
-    hw.convert(model, engine="tiled")
-    with pytest.raises(EngineRefused, match="engine: 'tiled' cannot run this call"):
+    hw.convert(model, engine="flex")
+    with pytest.raises(EngineRefused, match="engine: 'flex' cannot run this call"):
         model(**inputs)
 
 

@@ -5,6 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.call import Call, Result, softmax_dtype
+from headwise.engines.derivatives import transformed
+from headwise.engines.dropping import Keep, numbered
 from headwise.engines.hidden import without_hidden
 from headwise.engines.sinks import sunk
 from headwise.engines.statistics import measured
@@ -38,7 +40,7 @@ def run(call: Call) -> Result:
     sums = logsumexp(scores, blind) if call.sums else None
     if sums is not None and call.sinks is not None:
         weights, sums = sunk(weights, sums, call.sinks)
-    dropped = F.dropout(weights, call.dropout) if call.dropout else weights
+    dropped = dropped_of(call, weights) if call.dropout else weights
     mixed = grouped(dropped.to(v.dtype), v, call.group)  # (B, H, Lq, Dv)
     added = call.position.values(dropped.to(v.dtype), *call.places())
     return Result(
@@ -47,6 +49,15 @@ def run(call: Call) -> Result:
         logsumexp=sums if "logsumexp" in call.need else None,
         **measured(weights, call.need, *call.places()),
     )
+
+
+def dropped_of(call: Call, weights: Tensor) -> Tensor:
+    """The weights after dropout: as in every engine, where a number for the call can be had."""
+    if torch.compiler.is_compiling() or transformed(call):
+        return F.dropout(weights, call.dropout)
+    keep = Keep(call.dropout, numbered()).dense(call.frame)
+    factor = 0.0 if call.dropout == 1 else 1 / (1 - call.dropout)
+    return torch.where(keep, weights * factor, 0.0)
 
 
 def grouped(rows: Tensor, shared: Tensor, group: int) -> Tensor:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import streamed
 from headwise.engines.derivatives import no_rule, transformed
+from headwise.engines.dropping import with_dropout
 from headwise.engines.eager import grouped, logsumexp, masked
 from headwise.engines.hidden import without_hidden
 from headwise.engines.sinks import sunk
@@ -47,10 +48,6 @@ def why_not(call: Call) -> list[Text]:
         (
             "weights" in call.need,
             Text("it never holds all weights, Lq x Lk numbers", "它从不同时保存 Lq x Lk 个权重"),
-        ),
-        (
-            call.dropout > 0,
-            Text("it has no dropout", "它没有 dropout"),
         ),
         (
             0 in (*call.q.shape, *call.k.shape, *call.v.shape),
@@ -94,6 +91,8 @@ class Block:
 
 def run(call: Call) -> Result:
     """Attention in O(Lq + Lk) memory, differentiable to any order; keys are not copied per head."""
+    if call.dropout:
+        return with_dropout(call, run)
     tiles = Tiles.of(call.mask, call.frame)
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
     k, v = (call.k, call.v) if bool(seen.all()) else without_hidden(call, seen[..., None, :])

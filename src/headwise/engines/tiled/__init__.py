@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
+from headwise.engines.dropping import with_dropout
 from headwise.engines.sinks import widened
 from headwise.engines.tiled import kernel
 from headwise.engines.tiled.encoding import encode, known
@@ -32,6 +33,8 @@ NAME = "tiled"
 
 def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
+    if call.dropout:
+        return with_dropout(call, run)
     q, k = call.position.content(call.q, call.k, call.frame)
     q, k, v, asked = (kernel.packed(t) for t in widened(call, q, k, call.v, call.q))
     relative = _relative(call, asked)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines.dropping import drops
 from headwise.engines.sinks import sunk
 from headwise.engines.tiled import blocks, kernel
 from headwise.engines.tiled.far import NEAR, planned, rows_of
@@ -82,7 +83,7 @@ def most(work: Work, part: Part, numbers: int = ROWS) -> int:
     heads = work.frame.batch * work.frame.heads
     rows = max(1, numbers // (heads * work.v.shape[3])) * part.keys.size
     known = kernel.fused(work.q) and not work.mask.biased
-    written = not known or moves(work, part) or by_weights(work, part)
+    written = not known or moves(work, part) or by_weights(work, part) or drops(work.mask)
     if written:
         return max(1, min((MOVING if moves(work, part) else SCORES) // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))

@@ -34,8 +34,6 @@ def why_not(call: Call) -> list[Text]:
             Text("it never holds the weights, Lq x Lk numbers", "它从不保存 Lq x Lk 个权重")
         )
     reasons += not_returned(call.need, ("weights", "logsumexp"))
-    if call.dropout:
-        reasons.append(Text("it has no dropout", "它没有 dropout"))
     if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
         reasons.append(Text("a size is 0", "有一个大小为 0"))
     if call.q.device.type == "meta":
@@ -51,6 +49,10 @@ def why_not(call: Call) -> list[Text]:
 def _why_not_compiled(call: Call) -> list[Text]:
     """What the operator that `torch.compile` sees does not take."""
     reasons = []
+    if call.dropout:
+        reasons.append(
+            Text("under torch.compile it has no dropout", "在 torch.compile 下它没有 dropout")
+        )
     if call.biased or Stage.VALUES in call.position.stages:
         reasons.append(
             Text("under torch.compile it takes no bias", "在 torch.compile 下它不支持偏置")

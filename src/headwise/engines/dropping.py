@@ -1,0 +1,131 @@
+"""Dropout that any engine can have: what is dropped is counted, not drawn, and is a mask.
+
+Whether the weight of a pair stays hangs on a hash of the pair and of a number for the call, so that
+it is the same in whatever order, and by whatever engine, pairs are asked for. With Z the sum of
+e^s over all keys of a query and Z' that over the kept ones,
+
+    1/(1-p) Σ_kept (e^s / Z) v = (output over the kept keys) · (Z' / Z) / (1-p)
+
+so that an engine with masks and logsumexps runs twice and needs nothing else.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.masks import Mask, Tile
+from headwise.masks.base import And, Not, Or
+from headwise.shapes import Index, Truth
+
+FIRST, SECOND = 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
+"""The factors of MurmurHash3's finaliser, as signed integers of 32 bits."""
+
+KEYS = 0x5BD1E995
+"""What tells the hash of a key from that of a query with the same number."""
+
+CALLS = 1 << 31
+"""How many numbers a call can have."""
+
+
+@dataclass(frozen=True, repr=False)
+class Keep(Mask):
+    """The pairs whose weight dropout leaves.
+
+    Attributes:
+        dropout: the probability with which a pair is not among them.
+        number: of the call; another number, other pairs.
+
+    Source: the finaliser of MurmurHash3 (Appleby, public domain), applied to sample, head and query
+        one after the other, to the key, and to both together; the last shift is left out, since the
+        highest bits decide.
+
+    Example:
+        >>> Keep(0.25, 1)
+        keep(0.25, 1)
+        >>> b = h = torch.zeros((), dtype=torch.long)
+        >>> Keep(0.25, 1).rule(b, h, b, torch.arange(9)).int().tolist()
+        [1, 1, 1, 1, 1, 1, 1, 0, 0]
+    """
+
+    dropout: float
+    number: int
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        row = _finished(b.to(torch.int32) + self.number)
+        for index in (h, q):
+            row = _finished(row ^ index.to(torch.int32))
+        mixed = _mixed(row ^ _finished(k.to(torch.int32) + KEYS))
+        threshold = round(self.dropout * 2**32) - 2**31
+        if threshold >= 2**31:
+            return torch.zeros_like(mixed, dtype=torch.bool)
+        return mixed >= threshold
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"keep({self.dropout}, {self.number})"
+
+
+def numbered() -> int:
+    """A number for one call, from torch's generator."""
+    return int(torch.randint(CALLS, ()).item())
+
+
+def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
+    """A call with dropout, by an engine that has none.
+
+    Args:
+        call: what is wanted; everything but the output is of the weights before dropout.
+        run: runs a call without dropout, and can give its logsumexp.
+    """
+    keep = Keep(call.dropout, numbered())
+    whole = run(replace(call, dropout=0.0, need=call.need | {"logsumexp"}))
+    some = run(replace(call, dropout=0.0, mask=call.mask & keep, need=frozenset({"logsumexp"})))
+    output = some.output * _share(some.logsumexp, whole.logsumexp, call.dropout)
+    sums = whole.logsumexp if "logsumexp" in call.need else None
+    return replace(whole, output=output.to(whole.output.dtype), logsumexp=sums)
+
+
+def _share(some: Tensor | None, whole: Tensor | None, dropout: float) -> Tensor:
+    """Z' / Z / (1 - p), (B, H, Lq, 1); 0 where nothing is kept."""
+    assert some is not None  # noqa: S101 - both were asked for
+    assert whole is not None  # noqa: S101
+    nothing = some == -torch.inf
+    difference = torch.where(nothing, 0.0, some) - torch.where(nothing, 0.0, whole)
+    factor = 0.0 if dropout == 1 else 1 / (1 - dropout)
+    return torch.where(nothing, 0.0, difference.exp() * factor)[..., None]
+
+
+def drops(mask: Mask) -> bool:
+    """Whether a mask holds a `Keep`: it is then another one for every sample and head.
+
+    Example:
+        >>> from headwise.masks import causal
+        >>> drops(causal()), drops(causal() & Keep(0.5, 1))
+        (False, True)
+    """
+    if isinstance(mask, And | Or):
+        return drops(mask.left) or drops(mask.right)
+    return drops(mask.inner) if isinstance(mask, Not) else isinstance(mask, Keep)
+
+
+def _mixed(hashes: Tensor) -> Tensor:
+    """The finaliser without its last shift, in place."""
+    hashes ^= (hashes >> 16).bitwise_and_(0xFFFF)
+    hashes *= FIRST
+    hashes ^= (hashes >> 13).bitwise_and_(0x7FFFF)
+    hashes *= SECOND
+    return hashes
+
+
+def _finished(hashes: Tensor) -> Tensor:
+    """The whole finaliser, in place."""
+    hashes = _mixed(hashes)
+    hashes ^= (hashes >> 16).bitwise_and_(0xFFFF)
+    return hashes
