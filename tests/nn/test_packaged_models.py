@@ -1,16 +1,9 @@
 """Trained models answer the same on headwise. Skipped where a model is not in the cache:
-`headwise models get minilm` puts it there.
-
-SmolLM2-135M comes as a GGUF file; converted once (it needs the packages gguf and accelerate) and
-saved as `smollm2` in the folder of the models, it is found too:
-
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, gguf_file=name, quantization_config=GgufConfig(dequantize=True))
-    del model.config.quantization_config
-    model.save_pretrained(cache / "smollm2")
+`headwise models get minilm` puts it there, and so for rxnmapper, anarcii and smollm2.
 """
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -53,13 +46,48 @@ def test_encoders(name: str) -> None:
     accept(last(model, inputs), usual, right)
 
 
+CHAINS = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS",
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPTFGQGTKVEIK",
+)
+"""The variable domains of trastuzumab, of different lengths."""
+
+
+@pytest.mark.parametrize("path", ["training", "eval", "weights"])
+def test_an_encoder_decoder_on_torchs_own_module(path: str) -> None:
+    """anarcii: its six attentions are nn.MultiheadAttention, exchanged by `convert`."""
+    if not is_here(model_named("anarcii")):
+        pytest.skip("anarcii is not in the cache; headwise models get anarcii")
+    loaded = load("anarcii")
+    model, read = loaded.model, loaded.tokenizer
+    ids = read(list(CHAINS), padding=True, return_tensors="pt")["input_ids"]
+    assert (ids == read.pad_token_id).any()
+    said = model.decoded(ids)
+    ours = copy.deepcopy(model)
+    done = hw.convert(ours)
+    assert (len(done.changed), done.left) == (6, ())
+    if path == "weights":  # as a reader of heads asks for them
+        for module in ours.modules():
+            if isinstance(module, hw.MultiheadAttention):
+                module.forward = functools.partial(_with_weights, module.forward)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double().train()  # training leaves torch's fast path
+        found, usual = (each.train(path == "training")(ids, said).logits for each in (ours, model))
+        accept(found, usual, exact(ids, said).logits)
+    assert torch.equal(ours.eval().decoded(ids), said)
+
+
+def _with_weights(forward: Any, *given: Tensor, **options: Any) -> Any:
+    return forward(*given, **options | {"need_weights": True})
+
+
 @pytest.fixture(scope="module")
 def smollm2() -> Any:
     from transformers import AutoModelForCausalLM
 
     folder = cache_folder() / "smollm2"
     if not (folder / "model.safetensors").is_file():
-        pytest.skip(f"no SmolLM2 in {folder}; see the top of this file")
+        pytest.skip("smollm2 is not in the cache; headwise models get smollm2")
     options = {"attn_implementation": "eager", "dtype": torch.float32}
     return AutoModelForCausalLM.from_pretrained(folder, **options).eval()
 
@@ -118,6 +146,28 @@ def test_a_window_in_chunks_is_the_window_at_once(smollm2: Any) -> None:
     accept(found, usual, right)
 
 
+class Turns(nn.Module):
+    """Their rotary angles in float64; theirs are float32 in any dtype, which is no oracle."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.dim, self.base = config.head_dim, config.rope_parameters["rope_theta"]
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        even = torch.arange(0, self.dim, 2, dtype=torch.float64)
+        angles = position_ids[..., None].double() * self.base ** (-even / self.dim)
+        both = torch.cat((angles, angles), -1)
+        return both.cos().to(x.dtype), both.sin().to(x.dtype)
+
+
+def exactly(theirs: Any) -> Any:
+    """SmolLM2's layers in float64 throughout."""
+    exact = copy.deepcopy(theirs.model).double()
+    exact.set_attn_implementation("sdpa")  # its eager softmax is float32 in any dtype
+    exact.rotary_emb = Turns(exact.config)
+    return exact
+
+
 class Ours(nn.Module):
     """SmolLM2 with our attention in place of theirs, called as a module with our caches."""
 
@@ -173,9 +223,7 @@ def test_fifty_greedy_tokens_with_our_cache(smollm2: Any, made: Callable[[], KVC
             rows.append(ours(ids[:, 0 if not rows else -1 :], caches))
             ids = torch.cat((ids, ours.head(rows[-1][:, -1:]).argmax(-1)), 1)
         usual = smollm2.model(said[:, :-1])[0]
-        exact = copy.deepcopy(smollm2).double()
-        exact.set_attn_implementation("sdpa")  # its eager softmax is float32 in any dtype
-        right = exact.model(said[:, :-1])[0]
+        right = exactly(smollm2)(said[:, :-1])[0]
     assert torch.equal(ids, said)
     accept(torch.cat(rows, 1), usual, right)
 
@@ -206,8 +254,7 @@ def test_a_window_of_ours_over_a_long_text_with_bounded_memory(smollm2: Any) -> 
     ids, some = PROMPT.repeat(1, 316)[:, :4096], 1500
     far = ~torch.ones(some, some, dtype=torch.bool).tril().triu(-1023)
     floats = torch.zeros(1, 1, some, some).masked_fill(far, torch.finfo(torch.float32).min)
-    exact = copy.deepcopy(smollm2.model).double()
-    exact.set_attn_implementation("sdpa")
+    exact = exactly(smollm2)
     with torch.no_grad():
         parts = [ours(part, caches) for part in ids.split(1021, 1)]
         usual = smollm2.model(ids[:, :some], attention_mask=floats)[0]
