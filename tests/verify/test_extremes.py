@@ -255,9 +255,28 @@ def test_a_wrong_number_that_no_mistake_gives_is_not_named() -> None:
     assert report.mistakes == ()
 
 
-def test_what_raises_is_not_named_as_a_mistake() -> None:
+class Limited(Wrong):
+    """Made for 64 tokens, in float32 only."""
+
+    def __init__(self, d_model, num_heads, max_len=64):
+        super().__init__(d_model, num_heads)
+        self.longest = max_len
+
+    def taken(self, x):
+        if x.shape[1] > self.longest or x.dtype == torch.float16:
+            raise ValueError("too  long")
+        return x
+
+
+def test_what_it_refuses_is_a_note() -> None:
     report = verify(ViewOfInput)
-    (failed,) = [f for f in report.findings if not f.passed]
-    assert (failed.check.name, failed.raised) == ("non_contiguous", True)
-    assert "view size is not compatible" in failed.failed
-    assert report.mistakes == ()
+    notes = " ".join(note.en for note in report.notes)
+    assert report.accepted
+    assert "not contiguous (length first in memory): raises RuntimeError: view size is" in notes
+    report = verify(Limited)
+    notes = [note.en for note in report.notes]
+    assert report.accepted
+    assert "a sequence of 257 tokens: raises ValueError: too long" in notes
+    assert "float16: raises ValueError: too long" in notes
+    (long,) = [f for f in report.findings if f.check.name == "long_sequence"]
+    assert long.trials > 0

@@ -33,14 +33,14 @@ _HELP = Text(
     "process of its own: it starts in an empty folder that is deleted afterwards, may take "
     f"{SECONDS} seconds and {MEMORY} MiB, write files of 256 MiB and print 1 MiB, and is ended "
     "with whatever it has started. This keeps accidents in; it is no jail for hostile code.\n\n"
-    "Exit status: 0 accepted, 1 it differs, 2 it cannot be used: it does not load, needs an "
+    "Exit status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, needs an "
     "adapter, hangs, crashes, or goes over a limit.",
     "TARGET 为 路径/文件.py:名称 或 包.名称：模块类、模块实例，或作用于 (B, H, L, D) 的函数 "
     "f(q, k, v, mask=None)。其代码会以你的权限在单独的进程中原样运行："
     "从一个事后删除的空文件夹开始，"
     f"最多用 {SECONDS} 秒、{MEMORY} MiB 内存，写 256 MiB 的文件，打印 1 MiB；结束时连同它启动的一切"
     "一并终止。这只防意外，不能关住恶意代码。\n\n"
-    "退出状态：0 通过，1 不一致，2 无法使用：无法载入、需要适配函数、挂起、崩溃或超出限制。",
+    "退出状态：0 通过，1 不一致，2 没有结论：无法载入、需要适配函数、挂起、崩溃或超出限制。",
 )
 
 
@@ -147,6 +147,7 @@ def _tested(destination: reporting.Destination) -> int:
 
 
 def _verified(asked: Asked, destination: reporting.Destination) -> int:
+    from headwise.cli import BAD_INPUT
     from headwise.verify.adapter import EXAMPLE, NotRecognised, without_example
     from headwise.verify.drawn import document
     from headwise.verify.isolation import Limits, Request, isolated
@@ -167,7 +168,7 @@ def _verified(asked: Asked, destination: reporting.Destination) -> int:
         raise short from error
     _also_junit(asked, report, lang)
     _write(destination, lambda: document(report), report)
-    return _status(report["accepted"])
+    return BAD_INPUT if report["status"] == "unproven" else _status(report["accepted"])
 
 
 def _status(good: bool) -> int:

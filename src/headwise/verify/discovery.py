@@ -83,6 +83,27 @@ def _wants_arrays(runner: Runner, job: Job, forms: Sequence[Form]) -> bool:
     return False
 
 
+def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions | None:
+    """The same for a target whose weights are not known, by which token changes which output.
+
+    None where no token changes another's output: that is no attention.
+
+    Raises:
+        BadFile: if it raises however it is called.
+    """
+    job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
+    neutral, forms = _callable(runner, job)
+    guess = Conventions(runner, full(), forms, neutral, certain=False, size=(embed_dim, heads))
+    tried = [replace(guess, runner=each, variant=i) for i, each in enumerate(runner.variants)]
+    seen = [(each, influences(run, job)) for each in tried if (run := _runs(each, job))]
+    for each, influence in seen:
+        for mask in (full(), causal()):
+            if bool((influence == _off_diagonal(mask, job)).all()):
+                return _with_forms(replace(each, base=mask), job, (_influential,))
+    some = [each for each, influence in seen if bool(influence.any())]
+    return _with_forms(some[0], job, (_influential,)) if some else None
+
+
 def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[Form, ...]]:
     """Whether it needs a mask, and the forms left; raises where nothing works."""
     said = ""
@@ -210,7 +231,12 @@ def _off_diagonal(mask: Mask, job: Job) -> Tensor:
     return mask.dense(job.frame)[:, 0].expand(job.frame.batch, -1, -1) & ~own
 
 
-def _with_forms(conventions: Conventions, job: Job) -> Conventions:
+Fits = Callable[["_Trial"], bool]
+
+
+def _with_forms(
+    conventions: Conventions, job: Job, fits: tuple[Fits, ...] | None = None
+) -> Conventions:
     """For each mask argument the encoding that fits best, with every shape that works so."""
     kept: list[Form] = []
     certain = True
@@ -218,7 +244,7 @@ def _with_forms(conventions: Conventions, job: Job) -> Conventions:
         trials = _trials(conventions, job, argument)
         exact = [trial.form for trial in trials if _exact(trial)]
         kept += [form for form in exact if form.encoding == exact[0].encoding] or _alike(
-            trials, conventions.neutral
+            trials, conventions.neutral, fits or (_influential, _explained, _explained_by_two)
         )
         certain = certain and bool(exact or any(_influential(trial) for trial in _one_each(trials)))
     return replace(conventions, forms=tuple(kept), certain=certain)
@@ -254,13 +280,13 @@ def _one_each(trials: list[_Trial]) -> list[_Trial]:
     return list({trial.form.encoding: trial for trial in reversed(trials)}.values())[::-1]
 
 
-def _alike(trials: list[_Trial], must: bool) -> list[Form]:
+def _alike(trials: list[_Trial], must: bool, ways: tuple[Fits, ...]) -> list[Form]:
     """Every shape of the encoding that fits best where none gives what the oracle gives.
 
     Where nothing fits the mask is left alone, rather than accuse the target of what was guessed;
     unless it has to be given.
     """
-    for fits in (_influential, _explained, _explained_by_two, *((bool,) if must else ())):
+    for fits in (*ways, *((bool,) if must else ())):
         for trial in _one_each(trials):
             if fits(trial):
                 return [t.form for t in trials if t.form.encoding == trial.form.encoding]

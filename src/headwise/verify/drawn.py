@@ -5,6 +5,7 @@ from typing import Any
 
 from headwise.document import Block, Code, Document, Heading, Notice, Paragraph, Table
 from headwise.lang import Text, same
+from headwise.verify.adapter import EXAMPLE
 from headwise.verify.loading import RUNS_CODE
 from headwise.verify.report import Data
 
@@ -46,7 +47,9 @@ def document(report: Data) -> Document:
             blocks += _explained(mistake)
     if len(report["mistakes"]) > 1:
         blocks.append(Paragraph(_AMBIGUOUS))
-    if not report["mistakes"] and _failed(report):
+    if report["not_compared"] is not None:
+        blocks += _not_compared(report)
+    elif not report["mistakes"] and _failed(report):
         blocks.append(Paragraph(_unknown(report)))
     blocks += _smallest(report)
     blocks += [Heading(Text("Checks", "检查项")), _checks(report)]
@@ -63,12 +66,22 @@ def verdict(report: Data) -> Text:
         error = text_of(report["error"])
         return Text(f"not verified: {error.en}", f"未能验证：{error.zh}")
     trials = sum(finding["trials"] for finding in report["checks"])
+    unknown = ", ".join(report["not_understood"])
     if report["accepted"]:
         return Text(
             f"accepted: equal to the oracle and to PyTorch within rounding, in {trials} trials",
             f"通过：在 {trials} 次试验中，与精确结果及 PyTorch 在舍入误差内一致",
         )
-    failed, unknown = _failed(report), ", ".join(report["not_understood"])
+    if report["status"] == "unproven":
+        masks = Text("", "")
+        if unknown:
+            masks = Text(f", nor was {unknown} understood", f"，也未能理解 {unknown}")
+        return Text(
+            f"not proven: no check fails, in {trials} trials, but its numbers were not compared"
+            f"{masks.en}",
+            f"未能证明：{trials} 次试验中没有检查失败，但未能核对其数值{masks.zh}",
+        )
+    failed = _failed(report)
     if not failed and unknown and trials:
         return Text(
             f"accepted WITHOUT its mask: {unknown} was not understood",
@@ -110,6 +123,16 @@ def text_of(both: Mapping[str, Any]) -> Text:
 
 def _failed(report: Data) -> list[Data]:
     return [finding for finding in report["checks"] if not finding["passed"]]
+
+
+def _not_compared(report: Data) -> list[Block]:
+    """Why there was nothing to hold its numbers against, and the way out."""
+    why = text_of(report["not_compared"])
+    said = Text(
+        f"Its numbers were not held against the exact ones: {why.en}",
+        f"未能将其数值与精确结果对照：{why.zh}",
+    )
+    return [Paragraph(said), Code(EXAMPLE)]
 
 
 def _unknown(report: Data) -> Text:
@@ -186,6 +209,14 @@ def _checks(report: Data) -> Table:
 
 def _how(report: Data) -> Text:
     size = f"E = {report['embed_dim']}, H = {report['heads']}"
+    if report["not_compared"] is not None:
+        return Text(
+            f"{RUNS_CODE.en} It ran with the weights that it was made with, at {size}, in float32, "
+            "and was held against what it gives itself for another input, in float64. An error of "
+            "1 is the bound: twice that of its own float32 run, and one part in a million.",
+            f"{RUNS_CODE.zh}目标使用其自身的权重，{size}，float32；与它自己在 float64 下对另一输入"
+            "给出的结果对照。误差 1 即界限：它自己 float32 运算误差的两倍，外加百万分之一。",
+        )
     return Text(
         f"{RUNS_CODE.en} The same seeded weights went into the target, the float64 oracle and "
         f"torch.nn.MultiheadAttention, at {size}, in float32. An error of 1 is the bound: twice "

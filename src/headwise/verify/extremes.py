@@ -10,8 +10,8 @@ from headwise.lang import Text
 from headwise.masks import causal, full
 from headwise.verify.budget import judge
 from headwise.verify.jobs import Job, cross_job
-from headwise.verify.subject import Check, Evidence, Subject, compute
-from headwise.verify.trials import expected, holds, own
+from headwise.verify.subject import Check, Evidence, Outcome, Subject, compute
+from headwise.verify.trials import expected, holds, offered, own
 
 LONG = (257, 129, 64)
 """One more than two common sizes of a block, and the length given to targets that want one. The
@@ -36,9 +36,13 @@ def long_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Inputs whose numbers do not lie one after the other in memory."""
+    """Inputs whose numbers do not lie one after the other in memory.
+
+    What raises refuses them, as `view` does; the notes tell it.
+    """
     for name, job in _strided(subject, dtype):
-        yield from _right(name, subject, job)
+        if _attempt(subject, job) is not None:
+            yield from _right(name, subject, job)
 
 
 def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -47,20 +51,35 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     What raises was not made for that dtype; the notes tell it.
     """
     for other in (dtype, *DTYPES):
-        for mask in (full(), causal()):
-            job = own(subject, other, mask)
-            try:
-                outcome = compute(subject, job)
-            except Exception:
-                outcome = None
-            if outcome is None:
-                continue
-            kept = outcome.output.dtype == other
-            yield f"{_word(other)} gives {_word(outcome.output.dtype)}", holds(kept)
-            if kept and other in HALF:
-                plain, exact = (expected(subject, job, d) for d in (other, torch.float64))
-                yield f"{_word(other)}: output", judge(outcome.output, plain, exact)
+        job = offered(subject, other)
+        outcome = _attempt(subject, job)
+        if outcome is None:
+            continue
+        kept = outcome.output.dtype == other
+        yield f"{_word(other)} gives {_word(outcome.output.dtype)}", holds(kept)
+        if kept and other in HALF:
+            plain, exact = (expected(subject, job, d) for d in (other, torch.float64))
+            yield f"{_word(other)}: output", judge(outcome.output, plain, exact)
+
+
+def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
+    """What the checks of this file left out, since the target raises there."""
+    job = offered(subject, dtype, batch=1, length=LONG[0])
+    said = _refused(subject, job)
+    if said:
+        yield Text(f"a sequence of {LONG[0]} tokens: {said}", f"{LONG[0]} 个词元的序列：{said}")
+    for name, job in _strided(subject, dtype):
+        said = _refused(subject, job)
+        if said:
+            yield Text(
+                f"an input that is not contiguous ({name}): {said}",
+                f"内存不连续的输入（{name}）：{said}",
+            )
             break
+    for other in DTYPES:
+        said = _refused(subject, offered(subject, other))
+        if said:
+            yield Text(f"{_word(other)}: {said}", f"{_word(other)}：{said}")
 
 
 def edges(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
@@ -75,8 +94,7 @@ Named = Iterator[tuple[str, Job]]
 
 def _small(subject: Subject, dtype: torch.dtype) -> Named:
     for name, sizes in (("L = 1", (2, 1)), ("B = 1", (1, 7)), ("B = 1, L = 1", (1, 1))):
-        for mask in (full(), causal()):
-            yield name, own(subject, dtype, mask, batch=sizes[0], length=sizes[1])
+        yield name, offered(subject, dtype, batch=sizes[0], length=sizes[1])
     for lengths in ((1, 7), (5, 1)):
         job = cross_job(subject.embed_dim, subject.heads, lengths=lengths, dtype=dtype)
         yield f"Lq = {lengths[0]}, Lk = {lengths[1]}", subject.fit(replace(job, value=job.key))
@@ -86,17 +104,16 @@ def _long(subject: Subject, dtype: torch.dtype) -> Named:
     for name, mask in (("", full()), (", causal", causal())):
         for length in LONG:
             job = own(subject, dtype, mask, batch=1, length=length)
-            if _runs(subject, job):
+            if _attempt(subject, job) is not None:
                 yield f"L = {length}{name}", job
                 break
 
 
 def _strided(subject: Subject, dtype: torch.dtype) -> Named:
     for name, change in LAYOUTS:
-        for mask in (full(), causal()):
-            job = own(subject, dtype, mask)
-            x = change(job.query)
-            yield name, replace(job, query=x, key=x, value=x)
+        job = offered(subject, dtype)
+        x = change(job.query)
+        yield name, replace(job, query=x, key=x, value=x)
 
 
 def _length_first(x: Tensor) -> Tensor:
@@ -132,12 +149,21 @@ def _right(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
         yield name, judge(outcome.output, plain, exact)
 
 
-def _runs(subject: Subject, job: Job) -> bool:
-    """Whether the subject takes a job and does not raise."""
+def _attempt(subject: Subject, job: Job) -> Outcome | None:
+    """What the subject gives, or None where it does not offer the job or raises."""
     try:
-        return compute(subject, job) is not None
+        return compute(subject, job)
     except Exception:
-        return False
+        return None
+
+
+def _refused(subject: Subject, job: Job) -> str:
+    """What the subject raises for a job, in one line; empty where it does not."""
+    try:
+        compute(subject, job)
+    except Exception as error:
+        return "raises " + " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return ""
 
 
 def _word(dtype: torch.dtype) -> str:

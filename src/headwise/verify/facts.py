@@ -10,6 +10,7 @@ from headwise.masks import causal, full, padding
 from headwise.verify.binding import Binding
 from headwise.verify.choices import choices
 from headwise.verify.conventions import LENGTH, Conventions
+from headwise.verify.extremes import refusals
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.runners import Runner
 from headwise.verify.subject import Subject, compute
@@ -19,6 +20,7 @@ def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
     """The notes for a report."""
     notes = [*_calls(conventions), *_blind(subject), *_dropped(subject)]
     notes += choices(conventions, subject)
+    notes += refusals(subject, torch.float32)
     return tuple(notes)
 
 
@@ -148,6 +150,8 @@ def _blind(subject: Subject) -> list[Text]:
                 "看不到任何键的查询得到 NaN；headwise 在输出投影之前给出 0",
             )
         ]
+    if subject.truth is not None:
+        return []  # its own weights are not known
     zero = torch.zeros_like(row) if bias is None else bias.expand_as(row)
     if bool((row == zero).all()):
         return []

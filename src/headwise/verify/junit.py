@@ -52,6 +52,9 @@ def _cases(report: Data, lang: Lang) -> list[str]:
     for argument in report["not_understood"]:
         said = Text("how it takes a mask was not understood", "未能理解它如何接受掩码").to(lang)
         cases.append(_case(report, f"mask argument {argument}", _inside("failure", said, said)))
+    if report["not_compared"] is not None:
+        said = text_of(report["not_compared"]).to(lang)
+        cases.append(_case(report, "numbers", _inside("error", said, said)))
     return cases
 
 

@@ -15,7 +15,7 @@ from headwise.masks import Mask, causal, full, padding
 from headwise.verify.budget import Verdict, judge
 from headwise.verify.jobs import Job, cross_job
 from headwise.verify.subject import Check, Evidence, Outcome, Subject, compute
-from headwise.verify.trials import LENGTH, expected, holds, own
+from headwise.verify.trials import LENGTH, expected, holds, offered, own
 
 REAL = LENGTH - 3
 """How many tokens of the padded sample are real."""
@@ -26,7 +26,7 @@ ORDER = (2, 0, 5, 6, 1, 3, 4)
 
 def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Another sample 1 leaves sample 0 alone."""
-    job = own(subject, dtype)
+    job = offered(subject, dtype)
     x = torch.cat((job.query[:1], -job.query[1:]))
     yield from _unchanged("sample 0", subject, job, x, (slice(0, 1),))
 

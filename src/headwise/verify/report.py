@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise import __version__
 from headwise.lang import Text
+from headwise.verify.adapter import without_example
 from headwise.verify.lines import Line
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from headwise.verify.mistakes import Mistake
     from headwise.verify.verdict import Report
 
-SCHEMA = 2
-"""The version of the data's layout; a reader of 2 may meet new keys, never other meanings."""
+SCHEMA = 3
+"""The version of the data's layout; a reader of 3 may meet new keys, never other meanings."""
 
 Data = dict[str, Any]
 
@@ -26,9 +27,9 @@ def data(report: "Report") -> Data:
     """What was found. A figure that is no finite number is None."""
     from headwise.verify.mistakes import MISTAKES
 
-    signature = report.conventions.runner.signature
+    signature, why = report.conventions.runner.signature, report.not_compared
     return {
-        **_head(report.name, "accepted" if report.accepted else "differs"),
+        **_head(report.name, report.status),
         "embed_dim": report.embed_dim,
         "heads": report.heads,
         "seed": report.seed,
@@ -46,6 +47,7 @@ def data(report: "Report") -> Data:
             *(name for name in signature.left if name not in signature.flags),
         ],
         "notes": [both(note) for note in report.notes],
+        "not_compared": None if why is None else both(without_example(why).text),
     }
 
 

@@ -47,7 +47,7 @@ def faults(value: object, whole: Schema | None = None) -> list[str]:
         whole: another schema than that of a report.
 
     Example:
-        >>> faults({"schema": 2})[0]
+        >>> faults({"schema": 3})[0]
         '$: headwise is missing'
     """
     whole = schema() if whole is None else whole

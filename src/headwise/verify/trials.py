@@ -1,11 +1,12 @@
 """What the checks of a whole module share: their jobs, and how a trial becomes evidence."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from headwise.masks import Mask
+from headwise.masks import Mask, causal
 from headwise.verify.budget import Verdict, judge
 from headwise.verify.jobs import Job, self_job
 from headwise.verify.judging import judge_job
@@ -28,6 +29,12 @@ def own(
     size = {"batch": batch, "length": length}
     job = self_job(subject.embed_dim, subject.heads, mask=mask, dtype=dtype, **size)
     return subject.fit(job)
+
+
+def offered(subject: Subject, dtype: torch.dtype, *, batch: int = 2, length: int = LENGTH) -> Job:
+    """Self-attention without a mask; under a causal one where a subject hides the future itself."""
+    job = own(subject, dtype, batch=batch, length=length)
+    return job if subject.refuses(job) is None else replace(job, mask=causal())
 
 
 def holds(good: bool) -> Verdict:

@@ -3,13 +3,15 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Literal
 
 import torch
 
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
-from headwise.verify.adapter import no_memory, not_recognised
+from headwise.verify.adapter import NotRecognised, no_memory, not_recognised
+from headwise.verify.blackbox import BLACK_BOX, BlackBoxRunner, black_box, subject_of
 from headwise.verify.contract import CONTRACT, jobs, masks
 from headwise.verify.conventions import LENGTH, Conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
@@ -26,12 +28,15 @@ from headwise.verify.oracle import oracle
 from headwise.verify.runners import Runner
 from headwise.verify.running import Exhausted, Tell, silent
 from headwise.verify.smallest import smallest
-from headwise.verify.subject import Outcome, Subject, compute
+from headwise.verify.subject import Check, Outcome, Subject, compute
 from headwise.verify.target import runner
 from headwise.verify.trace import appearing, first_difference, first_inside, record
 
 DTYPE = torch.float32
 """The dtype in which targets are run: most of them work in no other."""
+
+
+Status = Literal["accepted", "differs", "unproven"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,7 @@ class Report:
         seed: of the inputs and weights.
         lines: for a mistake, by its name, the line that it most likely stands on.
         smallest: for a check that fails, by its name, source that shows it on a small input.
+        not_compared: why its numbers were not held against the oracle's, or None where they were.
     """
 
     name: str
@@ -65,12 +71,23 @@ class Report:
     seed: int = 0
     lines: Mapping[str, Line] = field(default_factory=dict)
     smallest: Mapping[str, str] = field(default_factory=dict)
+    not_compared: NotRecognised | None = None
 
     @property
     def accepted(self) -> bool:
-        """Whether every check passed, one could fail, and every mask argument was understood."""
+        """Whether its numbers are right as far as was tried, and every mask was understood."""
+        return self.status == "accepted"
+
+    @property
+    def status(self) -> Status:
+        """The verdict in one word.
+
+        "unproven" where no check failed and its numbers could not be compared with any.
+        """
         passed = all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
-        return passed and not self.conventions.unknown
+        if passed and self.not_compared:
+            return "unproven"
+        return "accepted" if passed and not self.conventions.unknown else "differs"
 
 
 def verify(
@@ -105,8 +122,9 @@ def verify(
         True
     """
     try:
-        reading = runner(target, name, embed_dim, heads, watch)
-        report = _verified(reading, (name, embed_dim, heads), seed, progress)
+        report = _reported(target, (name, embed_dim, heads), seed, progress, watch)
+        if report.not_compared:
+            return report
         named = [mistake for group in report.mistakes for mistake in group]
         shown = smallest(target, name, report.conventions, report.findings)
         return replace(report, lines=most_likely(target, named), smallest=shown)
@@ -119,6 +137,60 @@ def verify(
         raise not_recognised(f"{name} raises {said}", f"{name} 抛出 {said}") from error
 
 
+def _reported(
+    target: object,
+    called: tuple[str, int, int],
+    seed: int,
+    progress: Callable[[str], None] | None,
+    watch: Tell,
+) -> Report:
+    """The report on a target; on itself alone where its weights are not found."""
+    try:
+        return _verified(runner(target, *called, watch), called, seed, progress)
+    except NotRecognised as why:
+        whole = black_box(target, called[0], called[1:], seed, why, watch)
+        if whole is None:
+            raise
+        return _observed(whole, called, seed, progress)
+
+
+def _observed(
+    conventions: Conventions,
+    called: tuple[str, int, int],
+    seed: int,
+    progress: Callable[[str], None] | None,
+) -> Report:
+    """What can be said of a target whose weights are not known."""
+    name, embed_dim, heads = called
+    subject = subject_of(conventions, name)
+    findings = _examined(BLACK_BOX, subject, progress)
+    runner = conventions.runner
+    return Report(
+        name=name,
+        embed_dim=embed_dim,
+        heads=heads,
+        findings=findings,
+        step=None,
+        appeared=frozenset(),
+        mistakes=(),
+        conventions=conventions,
+        notes=facts(conventions, subject),
+        seed=seed,
+        not_compared=runner.why if isinstance(runner, BlackBoxRunner) else None,
+    )
+
+
+def _examined(
+    checks: tuple[Check, ...], subject: Subject, progress: Callable[[str], None] | None
+) -> tuple[Finding, ...]:
+    findings = []
+    for check in checks:
+        if progress:
+            progress(check.name)
+        findings.append(examine(check, subject, DTYPE))
+    return tuple(findings)
+
+
 def _verified(
     reading: Runner,
     called: tuple[str, int, int],
@@ -128,17 +200,13 @@ def _verified(
     name, embed_dim, heads = called
     conventions = find_conventions(reading, embed_dim, heads, seed)
     subject = conventions.subject(name, embed_dim, heads)
-    findings = []
-    for check in CONTRACT:
-        if progress:
-            progress(check.name)
-        findings.append(examine(check, subject, DTYPE))
+    findings = _examined(CONTRACT, subject, progress)
     step, appeared, mistakes = _diagnose(conventions, subject, findings, seed)
     return Report(
         name=name,
         embed_dim=embed_dim,
         heads=heads,
-        findings=tuple(findings),
+        findings=findings,
         step=step,
         appeared=appeared,
         mistakes=mistakes,
@@ -152,7 +220,7 @@ Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
 
 
 def _diagnose(
-    conventions: Conventions, subject: Subject, findings: list[Finding], seed: int
+    conventions: Conventions, subject: Subject, findings: tuple[Finding, ...], seed: int
 ) -> Diagnosis:
     """The step, what appeared, and the mistakes; nothing where nothing failed."""
     if all(finding.passed for finding in findings):
