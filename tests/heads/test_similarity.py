@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.heads import similarity
 from headwise.heads.names import Head
-from headwise.heads.similarity import Similarity, distances, groups, jensen_shannon
+from headwise.heads.similarity import Similarity, clark_distances, distances, groups, jensen_shannon
 from headwise.heads.tally import Tally
 from headwise.verify.budget import accept
 
@@ -104,3 +104,15 @@ def test_of_long_texts_some_queries_are_taken_evenly(monkeypatch: pytest.MonkeyP
     wanted = jensen_shannon(tables[ONE][rows], tables[OTHER][rows]).mean()
     accept(found.sums["L0|L0"][0, 1, 1], wanted, wanted)
     assert math.isfinite(found.agreement(ONE, OTHER))
+
+
+def test_the_published_distance_is_smoothed_and_summed() -> None:
+    """Two heads that have nothing in common: with N = 2 and s = 0.0005, per query
+    log 2 + (1 - s) log (1 - s) + s log s, and two queries."""
+    one = torch.eye(2, dtype=torch.float64)
+    found = clark_distances(torch.stack((one, one.flip(0))))
+    small = 0.0005
+    each = math.log(2) + (1 - small) * math.log(1 - small) + small * math.log(small)
+    wanted = torch.tensor([[0.0, 2 * each], [2 * each, 0.0]], dtype=torch.float64)
+    accept(found, wanted, wanted)
+    accept(clark_distances(torch.cat((one, one.flip(0))).view(2, 2, 2)), wanted, wanted)

@@ -51,6 +51,24 @@ def distances(weights: Float[Tensor, "h lq lk"], allowed: Tensor | None = None) 
     return (found * both).sum(-1) / both.sum(-1).clamp(min=1)
 
 
+SMOOTH = 1e-3
+"""The share of a uniform head that Clark et al. mix in before they compare heads."""
+
+
+def clark_distances(weights: Float[Tensor, "h lq lk"]) -> Tensor:
+    """The divergence between heads as published, summed over the queries of a text, (H, H).
+
+    Of several texts it is the sum, which grows with the corpus; `distances` is a mean.
+
+    Args:
+        weights: of the heads of one text, of any layers, (H, Lq, Lk); rows sum to 1.
+
+    Source: Clark et al. 2019, section 6, and their code: A' = 0.999 A + 0.001 / N.
+    """
+    smooth = (1 - SMOOTH) * weights + SMOOTH / weights.shape[-1]
+    return torch.stack([jensen_shannon(row[None], smooth).sum(-1) for row in smooth])
+
+
 def groups(distance: Tensor, most: float) -> list[list[int]]:
     """Heads that agree, each group with its heads in order, the groups by their first head.
 
