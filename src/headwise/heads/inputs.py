@@ -8,6 +8,7 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue
 from headwise.heads.models.load import Loaded
+from headwise.heads.models.speech import hears, listened
 
 
 def check_text(text: str) -> None:
@@ -31,7 +32,7 @@ def encode(
 
     Args:
         loaded: the model and its tokenizer.
-        text: what it reads.
+        text: what it reads; for a model that hears, the WAV file.
         truncate: cut what is longer than the model takes, instead of refusing it.
         target: what an encoder-decoder's decoder reads, one token behind; None means what it
             writes itself where the model says how, otherwise the text.
@@ -40,6 +41,9 @@ def encode(
         BadValue: if the text is empty, has no token, or is too long.
     """
     check_text(text)
+    if hears(loaded.model):
+        heard = listened(loaded.model, loaded.tokenizer, text, target)
+        return heard, heard["decoder_input_ids"].shape[1]
     inputs, whole = _encode(loaded, text, truncate)
     if not getattr(loaded.config, "is_encoder_decoder", False):
         return inputs, whole

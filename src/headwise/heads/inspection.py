@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headwise.document.plain import clean
 from headwise.errors import BadValue
 from headwise.heads.capture import capture
 from headwise.heads.inputs import encode, run, separators, tokens
 from headwise.heads.models.load import Loaded
+from headwise.heads.models.speech import hears
 from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
@@ -77,6 +79,14 @@ def inspect(
             have more weights together than a report can draw.
         BadFile: if the model does not run on text.
     """
+    if hears(loaded.model):
+        line = '{"text": "speech.wav", "target": "what is said"}'
+        raise BadValue(
+            f"sentence: {clean(loaded.name)} hears sound, and no words stand at its keys; give "
+            f"--corpus FILE.jsonl with lines such as {line}",
+            f"sentence：{clean(loaded.name)} 听的是声音，其键处没有词；请用 --corpus FILE.jsonl，"
+            f"每行如 {line}",
+        )
     inputs, whole = encode(loaded, text, truncate=truncate)
     special = separators(loaded.tokenizer)
     with capture(loaded.model, separators=special) as first:

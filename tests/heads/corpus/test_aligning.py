@@ -77,3 +77,10 @@ def test_anarciis_heads_look_at_their_own_residue_and_at_the_next(tmp_path: Path
     assert own["cross.L1H0"]["mean_weight"] >= 0.7
     assert following["cross.L1H2"]["mean_weight"] >= 0.6
     assert set(own) == {f"cross.L{layer}H{head}" for layer in range(2) for head in range(4)}
+
+
+@pytest.mark.slow
+def test_whispers_heads_listen_to_the_word_they_tell(tmp_path: Path) -> None:
+    heads = aligned("whisper", "speech.jsonl", tmp_path)
+    assert sum(each["accuracy"] >= 0.8 for each in heads.values()) >= 5
+    assert heads["cross.L3H2"]["accuracy"] >= 0.9

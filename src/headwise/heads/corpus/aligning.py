@@ -27,8 +27,9 @@ def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> No
     Raises:
         BadValue: if all heads together have too many.
     """
-    keys = inputs["input_ids"].shape[1]
-    queries = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
+    own = inputs.get("decoder_input_ids")
+    keys = inputs["input_ids"].shape[1] if "input_ids" in inputs else config.max_source_positions
+    queries = keys if own is None else own.shape[1]
     sizes = (getattr(config, name, 1) for name in ("num_hidden_layers", "num_attention_heads"))
     heads = math.prod(sizes)
     if document.alignment and heads * queries * keys > MOST_WEIGHTS:
@@ -59,8 +60,11 @@ def align(
         for head, each in seen.weights.items()
         if head.layer.part == ("cross" if cross else "")
     }
-    names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
-    into.add(weights, document.alignment, keys=atoms(names))
+    offered = None
+    if "input_ids" in inputs:
+        names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        offered = atoms(names)
+    into.add(weights, document.alignment, keys=offered)
 
 
 def atoms(names: list[str]) -> Tensor | None:

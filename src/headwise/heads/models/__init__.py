@@ -6,6 +6,7 @@ anarcii      a network on nn.MultiheadAttention; `anarcii_files` how it is kept
 gguf         reading a GGUF file
 llama        a Llama in a GGUF file as a directory in Hugging Face's format
 smiles       a tokenizer for molecules, from a vocabulary
+whisper      Whisper in a file of CTranslate2 as a directory in Hugging Face's format
 directory    what can be said of a model's files before anything is built from them
 load         a model and its tokenizer, from a name, a directory or a hub id
 """

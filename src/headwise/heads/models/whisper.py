@@ -1,0 +1,191 @@
+"""Whisper in CTranslate2's file as a directory in Hugging Face's format."""
+
+import json
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile, MissingExtra
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+"""What `convert` leaves in the folder."""
+
+FORMAT, FLOAT16 = 6, 4
+"""The version of the format that is read, and its number for the kind of a tensor."""
+
+NUMBERS = {1: "b", 2: "h", 3: "i"}
+"""The kinds of a single number, as `struct` writes them."""
+
+START, END, LONGEST = 50257, 50256, 448
+"""Tokens that begin and end a text, and the most of them, in the English models."""
+
+BLOCK = {
+    "self_attention/layer_norm": "self_attn_layer_norm",
+    "attention/layer_norm": "encoder_attn_layer_norm",
+    "ffn/layer_norm": "final_layer_norm",
+    "self_attention/linear_1": "self_attn.out_proj",
+    "attention/linear_0": "encoder_attn.q_proj",
+    "attention/linear_2": "encoder_attn.out_proj",
+    "ffn/linear_0": "fc1",
+    "ffn/linear_1": "fc2",
+}
+FUSED = {
+    "self_attention/linear_0": tuple(f"self_attn.{name}_proj" for name in "qkv"),
+    "attention/linear_1": tuple(f"encoder_attn.{name}_proj" for name in "kv"),
+}
+"""Names in CTranslate2 and in transformers within a layer; projections that share a matrix."""
+
+WHOLE = {
+    "decoder/embeddings/weight": "decoder.embed_tokens.weight",
+    "decoder/position_encodings/encodings": "decoder.embed_positions.weight",
+    "encoder/position_encodings/encodings": "encoder.embed_positions.weight",
+}
+
+
+def convert(folder: Path) -> None:
+    """Put weights in float32 and the settings in place of CTranslate2's files.
+
+    Raises:
+        BadFile: if the file cannot be read, or is no Whisper.
+        MissingExtra: if safetensors is not installed.
+    """
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise MissingExtra.of("safetensors", "inspect") from error
+    path = folder / "model.bin"
+    numbers, tensors = read(path)
+    weights = _weights(tensors)
+    config = _config(numbers, tensors)
+    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": LONGEST,
+        "bos_token": "<|startoftranscript|>",
+        "eos_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    path.unlink()
+
+
+def read(path: Path) -> tuple[dict[str, int], "dict[str, Tensor]"]:
+    """The single numbers and the float16 tensors of a file of CTranslate2, by name.
+
+    Raises:
+        BadFile: if it is no such file, ends too early, or holds another kind of tensor.
+
+    Source: CTranslate2 4.5, python/ctranslate2/specs/model_spec.py, `_serialize`.
+    """
+    import torch
+
+    reader = _Reader(path)
+    version, spec = reader.number("I"), reader.string()
+    if version != FORMAT or spec != "WhisperSpec":
+        raise reader.wrong(f"expected a WhisperSpec of format {FORMAT}, got {spec} {version}")
+    reader.number("I")  # the revision of that spec
+    numbers, tensors = dict[str, int](), dict[str, torch.Tensor]()
+    for _ in range(reader.number("I")):
+        name, rank = reader.string(), reader.number("B")
+        shape = [reader.number("I") for _ in range(rank)]
+        kind, size = reader.number("B"), reader.number("I")
+        content = reader.take(size)
+        if not shape and kind in NUMBERS:
+            numbers[name] = struct.unpack(f"<{NUMBERS[kind]}", content)[0]
+        elif kind == FLOAT16:
+            flat = torch.frombuffer(bytearray(content), dtype=torch.float16)
+            tensors[name] = _shaped(reader, name, flat, shape)
+    return numbers, tensors
+
+
+def _shaped(reader: "_Reader", name: str, flat: "Tensor", shape: list[int]) -> "Tensor":
+    try:
+        return flat.float().reshape(shape)
+    except RuntimeError:
+        raise reader.wrong(f"{name} does not have the shape {shape}") from None
+
+
+class _Reader:
+    """A place in the file that moves on as things are read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.content, self.at = path, path.read_bytes(), 0
+
+    def wrong(self, why: str) -> BadFile:
+        name = clean(self.path.name)
+        return BadFile(
+            f"model: cannot read {name}: {clean(why)}; get it again",
+            f"model：无法读取 {name}：{clean(why)}；请重新获取",
+        )
+
+    def take(self, size: int) -> bytes:
+        if size > len(self.content) - self.at:
+            raise self.wrong("it ends too early")
+        self.at += size
+        return self.content[self.at - size : self.at]
+
+    def number(self, form: str) -> int:
+        found: int = struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))[0]
+        return found
+
+    def string(self) -> str:
+        return self.take(self.number("H")).rstrip(b"\0").decode("utf-8", errors="replace")
+
+
+def _weights(tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
+    found = {}
+    for name, tensor in tensors.items():
+        for new, part in _renamed(name, tensor):
+            found[f"model.{new}"] = part.contiguous()
+    return found
+
+
+def _renamed(name: str, tensor: "Tensor") -> "list[tuple[str, Tensor]]":
+    """What one tensor of CTranslate2 is called in transformers, or its parts are."""
+    if name in WHOLE:
+        return [(WHOLE[name], tensor)]
+    stack, *middle, kind = name.split("/")
+    kind = {"gamma": "weight", "beta": "bias"}.get(kind, kind)
+    if not middle[0].startswith("layer_") or middle == ["layer_norm"]:
+        return [(f"{stack}.{'.'.join(middle)}.{kind}", tensor)]
+    layer, inner = middle[0].removeprefix("layer_"), "/".join(middle[1:])
+    start = f"{stack}.layers.{layer}"
+    if inner in FUSED:
+        parts = zip(FUSED[inner], tensor.chunk(len(FUSED[inner])), strict=True)
+        named = [(f"{start}.{new}.{kind}", part) for new, part in parts]
+        return [each for each in named if not each[0].endswith("k_proj.bias")]  # it is 0
+    return [(f"{start}.{BLOCK[inner]}.{kind}", tensor)]
+
+
+def _config(numbers: dict[str, int], tensors: "dict[str, Tensor]") -> dict[str, Any]:
+    words, width = tensors["decoder/embeddings/weight"].shape
+    inner = tensors["encoder/layer_0/ffn/linear_0/weight"].shape[0]
+    found: dict[str, Any] = {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "vocab_size": words,
+        "d_model": width,
+        "num_mel_bins": tensors["encoder/conv1/weight"].shape[1],
+        "max_source_positions": tensors["encoder/position_encodings/encodings"].shape[0],
+        "max_target_positions": tensors["decoder/position_encodings/encodings"].shape[0],
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": START,
+        "bos_token_id": START,
+        "eos_token_id": END,
+        "pad_token_id": END,
+        "dtype": "float32",
+    }
+    for stack in ("encoder", "decoder"):
+        layers = {name.split("/")[1] for name in tensors if name.startswith(f"{stack}/layer_")}
+        found |= {
+            f"{stack}_layers": len(layers - {"layer_norm"}),
+            f"{stack}_attention_heads": numbers[f"{stack}/num_heads"],
+            f"{stack}_ffn_dim": inner,
+        }
+    return found
