@@ -8,7 +8,8 @@ from torch import Tensor
 
 from headwise.attention import AUTO, choose
 from headwise.call import Call, softmax_dtype
-from headwise.engines import ENGINES, eager, lsh, rows, sdpa
+from headwise.engines import ENGINES, eager, lsh, rows, sdpa, tiled
+from headwise.engines.tiled.apart import groups
 from headwise.lang import Lang, Text, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
@@ -109,8 +110,8 @@ def plan(
         need=need or (),
     )
     tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys
-    seen = pairs - tiles.pairs(Tile.EMPTY)
     chosen = choose(call, engine).NAME
+    seen = _seen(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
     return Plan(
         engine=chosen,
         refused={e.NAME: e.why_not(call) for e in ENGINES if e.why_not(call)},
@@ -128,6 +129,16 @@ def _joined(between: str, texts: Sequence[Text]) -> Text:
 
 def _kind(kind: str, count: int) -> Text:
     return Text(f"{count:,} {KINDS[kind].en}", f"{count:,} {KINDS[kind].zh}")
+
+
+def _seen(call: Call, tiles: Tiles) -> int:
+    """Pairs of tiles that are not empty, a head on average; heads may have masks of their own."""
+    apart = groups(call)
+    each = [tiles] if len(apart) == 1 else [Tiles.of(mask, call.frame) for _, mask in apart]
+    pairs = call.frame.queries * call.frame.keys
+    seen = (pairs - of.pairs(Tile.EMPTY) for of in each)
+    weighted = sum(len(heads) * n for (heads, _), n in zip(apart, seen, strict=True))
+    return round(weighted / call.frame.heads) if call.frame.heads else 0
 
 
 def _computed(call: Call, engine: str, seen: int) -> int:

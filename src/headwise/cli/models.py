@@ -53,8 +53,8 @@ def command(lang: Lang) -> click.Command:
     @models.command("get", help=say("Get a model by its name.", "按名称获取模型。"))
     @click.argument("name")
     def get(name: str) -> int:
-        from headwise.heads.models.fetch import fetch
         from headwise.heads.models import is_here, model_named
+        from headwise.heads.models.fetch import fetch
 
         model = model_named(name)
         if not is_here(model):

@@ -4,6 +4,7 @@ The mask says which tiles it leaves empty; bands become overlapping views of the
 fused kernel as one batch, other tiles are gathered, and parts that share queries are merged by
 their logsumexp. Forward and backward, nothing of size (Lq, Lk) ever being written.
 
+    apart               heads with different masks, each mask on its own
     layers              a mask taken apart: `bands`, `lines` and `tiles`, each giving parts
     parts               blocks of queries and keys; `rows` says which; `far` tells places apart
     scores              what the scores of a part get: mask and bias
@@ -19,6 +20,7 @@ from headwise.call import Call, Result
 from headwise.engines.dropping import with_dropout
 from headwise.engines.sinks import widened
 from headwise.engines.tiled import kernel
+from headwise.engines.tiled.apart import groups, separately
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.far import pays as far_pays
 from headwise.engines.tiled.function import Setting, tiled
@@ -35,6 +37,12 @@ def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
     if call.dropout:
         return with_dropout(call, run)
+    apart = groups(call)
+    return _run(call) if len(apart) == 1 else separately(call, apart, _run)
+
+
+def _run(call: Call) -> Result:
+    """The same for heads with one mask, or with masks that cannot be told apart."""
     q, k = call.position.content(call.q, call.k, call.frame)
     q, k, v, asked = (kernel.packed(t) for t in widened(call, q, k, call.v, call.q))
     relative = _relative(call, asked)

@@ -1,10 +1,13 @@
 """When the engine cannot run a call, and when it has nothing to win."""
 
+from dataclasses import replace
+
 import torch
 
 from headwise.call import Call
 from headwise.engines.derivatives import no_rule, transformed
 from headwise.engines.statistics import not_returned
+from headwise.engines.tiled.apart import groups
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.forward import SIDE
 from headwise.engines.tiled.layers import conjuncts, disjuncts, parts
@@ -86,6 +89,10 @@ def pays(call: Call) -> bool:
         return frame.keys >= LONG and frame.queries > 1 and _stored(call)
     if torch.compiler.is_compiling() and encode(call.mask)[1]:
         return False  # what a tensor holds is not known while compiling
+    apart = groups(call)
+    if len(apart) > 1:
+        kept = sum(len(heads) * share(replace(call, mask=mask)) for heads, mask in apart)
+        return kept <= SHARE * frame.heads
     if (frame.keys >= LONG and _stored(call)) or share(call) <= SHARE:
         return True
     return _lined(call) or sampled(call) <= SCATTERED

@@ -1,0 +1,101 @@
+"""Heads with different masks, apart: each mask then has the parts that suit it.
+
+Together they would share one set of tiles, in which a pair is computed for every head that one of
+them needs.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.masks import Mask
+from headwise.masks.base import And, Not, Or
+from headwise.masks.per_head import PerHead
+from headwise.positions import Stage
+from headwise.shapes import Frame
+
+Group = tuple[tuple[int, ...], Mask]
+"""Some heads, and the mask that they share."""
+
+
+def groups(call: Call) -> list[Group]:
+    """The heads by their masks; one group of all of them where they cannot be told apart.
+
+    They cannot where something other than `per_head` looks at the number of a head, where a
+    position adds to scores or values, for which each head may have numbers of its own, nor under
+    `torch.compile`.
+    """
+    heads = tuple(range(call.frame.heads))
+    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
+    if acts or not heads or torch.compiler.is_compiling() or not _splits(call.mask, call.frame):
+        return [(heads, call.mask)]
+    found: dict[Mask, tuple[int, ...]] = {}
+    for head in heads:
+        mask = _of(call.mask, head)
+        found[mask] = (*found.get(mask, ()), head)
+    return [(some, mask) for mask, some in found.items()]
+
+
+def separately(call: Call, apart: list[Group], run: Callable[[Call], Result]) -> Result:
+    """Each group on its own, put together in the order of the heads."""
+    results = [run(_part(call, heads, mask)) for heads, mask in apart]
+    order = torch.tensor([head for heads, _ in apart for head in heads], device=call.q.device)
+    back = order.argsort()
+
+    def joined(pieces: list[Tensor]) -> Tensor:
+        return torch.cat(pieces, dim=1).index_select(1, back)
+
+    sums = [r.logsumexp for r in results if r.logsumexp is not None]
+    output = joined([result.output for result in results])
+    return Result(output, logsumexp=joined(sums) if sums else None)
+
+
+def _splits(mask: Mask, frame: Frame) -> bool:
+    """Whether `per_head` is in a mask, and nothing else in it looks at the number of a head."""
+    leaves, others, found = _leaves(mask), list[Mask](), False
+    while leaves:
+        leaf = leaves.pop()
+        if isinstance(leaf, PerHead):
+            found = True
+            leaves += [inner for each in leaf.masks for inner in _leaves(each)]
+        else:
+            others.append(leaf)
+    return found and not any(_knows_heads(other, frame) for other in others)
+
+
+def _leaves(mask: Mask) -> list[Mask]:
+    """The masks that a mask is composed of."""
+    if isinstance(mask, And | Or):
+        return _leaves(mask.left) + _leaves(mask.right)
+    return _leaves(mask.inner) if isinstance(mask, Not) else [mask]
+
+
+def _knows_heads(mask: Mask, frame: Frame) -> bool:
+    """Whether the rule gives another answer for another head, as far as its shape tells."""
+    first = replace(frame, queries=min(frame.queries, 1), keys=min(frame.keys, 1)).indices()
+    given = [mask.rule(*first)]
+    added = mask.bias(*first)
+    given += [] if added is None else [added]
+    return any(each.dim() > 2 and each.shape[-3] > 1 for each in given)
+
+
+def _of(mask: Mask, head: int) -> Mask:
+    """The mask of one head."""
+    if isinstance(mask, PerHead):
+        return _of(mask.masks[head], head)
+    if isinstance(mask, And | Or):
+        return type(mask)(_of(mask.left, head), _of(mask.right, head))
+    return Not(_of(mask.inner, head)) if isinstance(mask, Not) else mask
+
+
+def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:
+    """The call of some heads, each with a key/value head of its own."""
+    own = torch.tensor(heads, device=call.q.device)
+    q = call.q.index_select(1, own)
+    k, v = (each.index_select(1, own // call.group) for each in (call.k, call.v))
+    sinks = None if call.sinks is None else call.sinks.index_select(0, own)
+    frame = replace(call.frame, heads=len(heads))
+    return replace(call, q=q, k=k, v=v, mask=mask, frame=frame, sinks=sinks)
