@@ -13,7 +13,7 @@ from headwise.heads.metrics import MEASURED
 from headwise.heads.table import HEAD
 from tests.heads.tiny import saved
 
-COLUMNS = [*HEAD, *(m.name for m in MEASURED), *(f"uniform_{m.name}" for m in MEASURED)]
+NUMBERS = [*(m.name for m in MEASURED), *(f"uniform_{m.name}" for m in MEASURED)]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_table_of_every_number(
     out = capsys.readouterr().out
     assert out == file.read_text(encoding="utf-8")
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert list(rows[0]) == COLUMNS
+    assert list(rows[0]) == [*HEAD, "names", *NUMBERS]
     assert [row["head"] for row in rows] == [f"L{i}H{j}" for i in range(2) for j in range(3)]
     run("--open", folder, "--format", "json")
     values = json.loads(capsys.readouterr().out)["heads"][4]["values"]
@@ -82,7 +82,7 @@ def test_and_as_parquet(model: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     file = tmp_path / "heads.parquet"
     assert run(model, "the cat sat", "--output", str(file)) == 0
     table = parquet.read_table(file)
-    assert table.column_names == COLUMNS
+    assert table.column_names == [*HEAD, *NUMBERS]
     assert table.num_rows == 6
     assert str(table.schema.field("layer").type) == "int64"
     assert str(table.schema.field("entropy").type) == "double"
@@ -103,6 +103,18 @@ def test_a_missing_pyarrow_says_how_to_install_it(
     assert "pip install 'headwise[parquet]'" in capsys.readouterr().err
 
 
+def test_heads_are_named_unless_nobody_wants_that(
+    model: str, corpus: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(model, "--corpus", corpus, "--format", "json") == 0
+    names = json.loads(capsys.readouterr().out)["names"]
+    assert {each["head"] for each in names} == {f"L{i}H{j}" for i in range(2) for j in range(3)}
+    assert run(model, "--corpus", corpus, "--no-names", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["names"] == []
+    assert run(model, "--corpus", corpus, "--no-names") == 0
+    assert "Names of heads" not in capsys.readouterr().out
+
+
 def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(model, "--corpus", corpus, "--paragraphs", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["corpus"]["documents"] == 2
@@ -116,6 +128,7 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
         (["M", "--open", "run"], "model: expected a model to read with, and none with --open"),
         (["M", "the cat", "--save", "run"], "save: --save goes with --corpus, got SENTENCE; leave"),
         (["M", "the cat", "--every", "1"], "every: --every goes with --corpus, got SENTENCE"),
+        (["M", "the cat", "--no-names"], "no-names: --no-names goes with --corpus, got SENTENCE"),
         (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs goes with --corpus"),
         (["M", "--corpus", "C", "--heads", "all"], "heads: --heads goes with SENTENCE or --text"),
         (["--open", "run", "--truncate"], "truncate: --truncate goes with SENTENCE or --text or"),

@@ -1,6 +1,7 @@
 """Every number of every head as one table for programs: a row a head.
 
     head, part, layer, number    "decoder.L3H5", "decoder", 3, 5; counted from 0
+    names                        of a corpus run: what the head is called, "previous token; local"
     NAME                         each metric by its name
     uniform_NAME                 what a head would have there that attends to all allowed keys alike
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import headwise
 from headwise.errors import MissingExtra, one_of
+from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 
 Column = Sequence[str | int | float | None]
@@ -26,8 +28,15 @@ KINDS = ("csv", "parquet")
 """What a table can be written as."""
 
 
-def table(statistics: Statistics) -> dict[str, Column]:
-    """The columns by name, in their order, a row for each head."""
+def table(
+    statistics: Statistics, names: Mapping[Head, Sequence[str]] | None = None
+) -> dict[str, Column]:
+    """The columns by name, in their order, a row for each head.
+
+    Args:
+        statistics: of all heads.
+        names: what heads are called; None where no names were given.
+    """
     heads = statistics.heads()
     columns: dict[str, Column] = {
         "head": [str(head) for head in heads],
@@ -35,6 +44,8 @@ def table(statistics: Statistics) -> dict[str, Column]:
         "layer": [head.layer.number for head in heads],
         "number": [head.number for head in heads],
     }
+    if names is not None:
+        columns["names"] = ["; ".join(names.get(head, ())) for head in heads]
     for metric in statistics.metrics:
         columns[metric.name] = [known(statistics.value(metric, head)) for head in heads]
     for metric in statistics.metrics:
@@ -43,8 +54,8 @@ def table(statistics: Statistics) -> dict[str, Column]:
     return columns
 
 
-def file_of(statistics: Statistics, kind: str) -> str | bytes:
-    """The table as "csv" or "parquet".
+def file_of(columns: Mapping[str, Column], kind: str) -> str | bytes:
+    """A table as "csv" or "parquet".
 
     Raises:
         BadValue: if it is to be another kind.
@@ -52,7 +63,6 @@ def file_of(statistics: Statistics, kind: str) -> str | bytes:
     """
     if kind not in KINDS:
         raise one_of("format", kind, KINDS)
-    columns = table(statistics)
     if kind == "csv":
         return as_csv(columns)
     return as_parquet(columns, {"headwise": headwise.__version__})
@@ -87,7 +97,7 @@ def as_parquet(columns: Mapping[str, Column], said: Mapping[str, str]) -> bytes:
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra.of("pyarrow", "parquet") from error
-    kinds = {"head": pyarrow.string(), "part": pyarrow.string()} | dict.fromkeys(
+    kinds = dict.fromkeys(("head", "part", "names"), pyarrow.string()) | dict.fromkeys(
         ("layer", "number"), pyarrow.int64()
     )
     arrays = [

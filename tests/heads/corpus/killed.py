@@ -19,8 +19,6 @@ from headwise.heads.corpus.reading import look_through
 from headwise.heads.corpus.whole import Options, measure_corpus
 from headwise.heads.models.load import Loaded, load
 
-MODEL, CORPUS, FOLDER = sys.argv[1:]
-
 
 def in_a_child(work: Callable[[], object]) -> int:
     """What ended a child that did some work: 0, or the number of a signal."""
@@ -51,43 +49,47 @@ def killing(owner: type, name: str, at: int, *, after: bool) -> None:
     setattr(owner, name, replaced)
 
 
-def run(loaded: Loaded, folder: Path) -> None:
-    measure_corpus(loaded, Path(CORPUS), Options(folder, every=0))
+def run(loaded: Loaded, corpus: Path, folder: Path) -> None:
+    measure_corpus(loaded, corpus, Options(folder, every=0))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-def main() -> None:
-    loaded, whole = load(MODEL), Path(FOLDER) / "whole"
-    assert in_a_child(lambda: run(loaded, whole)) == 0
-    documents = look_through(Path(CORPUS)).documents
-    moments: list[tuple[type, str, int, bool]] = [
+def moments(documents: int) -> list[tuple[type, str, int, bool]]:
+    """The calls to die at: whose, which, of what number, and whether before it or after it."""
+    return [
         *((Measurer, "measure", at, False) for at in range(documents)),
         *((Path, "replace", at, after) for at in range(documents + 3) for after in (False, True)),
         *((Path, "unlink", 0, after) for after in (False, True)),
     ]
-    found, folder = [], Path(FOLDER) / "again"
-    for owner, name, at, after in moments:
+
+
+def main(model: str, corpus: Path, place: Path) -> None:
+    loaded, whole, again = load(model), place / "whole", place / "again"
+    assert in_a_child(lambda: run(loaded, corpus, whole)) == 0
+    found = []
+    for owner, name, at, after in moments(look_through(corpus).documents):
 
         def until_killed(
             owner: type = owner, name: str = name, at: int = at, after: bool = after
         ) -> None:
             killing(owner, name, at, after=after)
-            run(loaded, folder)
+            run(loaded, corpus, again)
 
         def killed_at_once() -> None:
             killing(Measurer, "measure", 0, after=False)
-            run(loaded, folder)
+            run(loaded, corpus, again)
 
         ended = in_a_child(until_killed)
         in_a_child(killed_at_once)
-        assert in_a_child(lambda: run(loaded, folder)) == 0
-        same = contents(folder) == contents(whole)
+        assert in_a_child(lambda: run(loaded, corpus, again)) == 0
+        same = contents(again) == contents(whole)
         found.append({"at": f"{name} {at} {after}", "ended": ended, "same": same})
-        shutil.rmtree(folder)
+        shutil.rmtree(again)
     sys.stdout.write(json.dumps(found))
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -68,10 +68,10 @@ def assert_same(one: Run, other: Run) -> None:
 
 def test_a_run_is_the_sum_of_its_documents(loaded: Loaded, corpus: Path) -> None:
     run = measure_corpus(loaded, corpus, Options())
-    by_hand = Gathered()
+    by_hand, naming = Gathered(), Measurer.of(loaded, truncate=False, names=True)
     for number, document in enumerate(look_through(corpus)):
         half = by_hand.first if number in (0, 2, 4, 6) else by_hand.second
-        half.merge(Measurer(loaded).measure(document))
+        half.merge(naming.measure(document))
     for name, each in by_hand.tensors().items():
         assert torch.equal(each, tensors(run)[name]), name
     whole = run.gathered.whole()
@@ -138,7 +138,8 @@ def test_several_processes_agree_with_one_to_rounding(
     assert json.loads(done.stdout)["corpus"]["documents"] == len(LINES)
     assert sorted(each.name for each in folder.iterdir()) == [JSON, TENSORS]
     many, one = open_run(folder), measure_corpus(loaded, corpus, Options())
-    documents = [Measurer(loaded).measure(each) for each in look_through(corpus)]
+    naming = Measurer.of(loaded, truncate=False, names=True)
+    documents = [naming.measure(each) for each in look_through(corpus)]
     assert set(tensors(many)) == set(tensors(one))
     for half, wanted in (("first", documents[0::2]), ("second", documents[1::2])):
         for name in wanted[0].tensors():
@@ -236,6 +237,7 @@ def test_another_run_is_not_gone_on_with(loaded: Loaded, corpus: Path, tmp_path:
         (other, Options(folder), "differs in the corpus;"),
         (corpus, Options(folder, truncate=True), "differs in --truncate;"),
         (corpus, Options(folder, paragraphs=True), "differs in --paragraphs;"),
+        (corpus, Options(folder, names=False), "differs in --no-names;"),
     )
     for file, options, said in wrong:
         with pytest.raises(BadFile, match=f"save: .* holds another run, which {said}"):
@@ -289,7 +291,7 @@ def test_a_document_that_fails_is_named_and_the_others_are_kept(
     real, calls = measuring.run, iter(range(99))
 
     def failing(*given: object) -> None:
-        if next(calls) == 3:
+        if next(calls) == 6:  # each document is read by the model and by its random copy
             raise BadFile("model: it does not run", "model：无法运行")
         real(*given)  # type: ignore[arg-type]
 

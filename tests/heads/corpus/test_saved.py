@@ -13,7 +13,7 @@ from headwise.errors import BadFile
 from headwise.heads.corpus import saved, store
 from headwise.heads.corpus.export import SCHEMA, as_json
 from headwise.heads.corpus.gathered import Half
-from headwise.heads.corpus.report import report
+from headwise.heads.corpus.report import report, run_table
 from headwise.heads.corpus.saved import JSON, TENSORS, open_run
 from headwise.heads.corpus.store import read_tensors, write_tensors
 from headwise.heads.corpus.whole import Options, measure_corpus
@@ -21,7 +21,8 @@ from headwise.heads.export import faults
 from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
-from headwise.lang import LANGS
+from headwise.heads.taxonomy import UNEXPLAINED, Named
+from headwise.lang import LANGS, Text
 from tests.heads.tiny import bart, bert, tokenizer
 
 Break = Callable[[Path], None]
@@ -78,6 +79,50 @@ def test_it_is_reported_without_the_model(whole: Path, lang) -> None:
     labels = [str(r[0]) for b in document.blocks if isinstance(b, Table) for r in b.rows]
     assert "L1H2" in labels
     assert "documents cut" not in labels
+
+
+def named(head: str, name: str, value: float) -> Named:
+    title = Text(name, name)
+    nan = float("nan")
+    return Named(Head.parse(head), name, title, title, value, value, 0.5, 0.1, nan, nan, 9, 0.01)
+
+
+def test_names_are_a_row_each_with_the_clearest_heads_first(whole: Path) -> None:
+    run = open_run(whole)
+    vars(run)["names"] = (
+        named("L0H0", "local", 0.6),
+        named("L0H1", "local", 0.9),
+        named("L0H1", "redundant with L1H0", 0.8),
+        named("L1H0", UNEXPLAINED, float("nan")),
+        named("L1H1", "<b>syntax</b>", 0.7),
+    )
+    (table,) = [b for b in report(run).blocks if isinstance(b, Table) and str(b.head[1]) == "heads"]
+    assert [[str(cell) for cell in row[:4]] for row in table.rows] == [
+        ["local", "2", "L0H1 0.90, L0H0 0.60", "0.50"],
+        ["redundant with another", "1", "L0H1~L1H0 0.80", "0.50"],
+        ["<b>syntax</b>", "1", "L1H1 0.70", "0.50"],
+    ]
+    assert "3 of 6 heads have a name" in terminal.render(report(run), "en")
+    assert "<b>syntax" not in html.render(report(run), "en")
+    names = dict(zip(*(run_table(run)[column] for column in ("head", "names")), strict=True))
+    assert names["L0H1"] == "local; redundant with L1H0"
+    assert names["L0H2"] == ""
+    found = json.loads(as_json(run))
+    assert faults(found) == []
+    assert found["names"][3]["second_half"] is None
+
+
+def test_without_any_name_that_is_said(whole: Path) -> None:
+    run = open_run(whole)
+    vars(run)["names"] = (named("L0H0", UNEXPLAINED, float("nan")),)
+    assert "0 of 6 heads have a name" in terminal.render(report(run), "en")
+
+
+def test_one_document_suggests_and_tests_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("the cat")
+    run = measure_corpus(Loaded("toy", "directory", bert(), tokenizer()), file, Options())
+    assert run.names == ()
 
 
 def test_what_was_cut_is_said(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Asked:
     corpus: Path | None
     open: Path | None
     paragraphs: bool
+    no_names: bool
     save: Path | None
     every: float | None
     heads: str | None
@@ -124,6 +125,7 @@ class Asked:
             ("--save", self.save is not None, ("--corpus",)),
             ("--every", self.every is not None, ("--corpus",)),
             ("--paragraphs", self.paragraphs, ("--corpus",)),
+            ("--no-names", self.no_names, ("--corpus",)),
         )
 
     def read(self) -> tuple[str | Path | None, ...]:
@@ -145,6 +147,7 @@ def parameters(lang: Lang) -> list[click.Parameter]:
             ["--every"], type=click.FloatRange(min=0), metavar="SECONDS", help=_EVERY.to(lang)
         ),
         click.Option(["--paragraphs"], is_flag=True, help=_PARAGRAPHS.to(lang)),
+        click.Option(["--no-names"], is_flag=True, help=_NO_NAMES.to(lang)),
         click.Option(["--heads"], metavar="NAMES", help=_HEADS.to(lang)),
         click.Option(["--truncate"], is_flag=True, help=_TRUNCATE.to(lang)),
         *reporting.options(lang, FORMATS),
@@ -169,6 +172,10 @@ _EVERY = Text(
 _PARAGRAPHS = Text(
     "In a .txt file, a document is a paragraph, not a line.",
     "在 .txt 文件中，文档是段落而不是行。",
+)
+_NO_NAMES = Text(
+    "Measure a corpus without naming heads, which takes a second model.",
+    "只测量语料，不给头命名（命名需要再运行一个随机模型）。",
 )
 _HEADS = Text(
     "Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.",

@@ -8,7 +8,7 @@ from headwise.cli.inspect.figures import draw
 from headwise.cli.inspect.progress import shown
 from headwise.cli.reporting import Destination
 from headwise.heads.corpus.export import as_json
-from headwise.heads.corpus.report import report
+from headwise.heads.corpus.report import report, run_table
 from headwise.heads.corpus.running import EVERY
 from headwise.heads.corpus.saved import Run, open_run
 from headwise.heads.corpus.sharing import shared
@@ -31,7 +31,9 @@ def measured(asked: Asked, destination: Destination) -> int:
 
         loaded = load(asked.model or "", tell)
         every = EVERY if asked.every is None else asked.every
-        options = Options(asked.save, asked.paragraphs, asked.truncate, every, share)
+        options = Options(
+            asked.save, asked.paragraphs, asked.truncate, not asked.no_names, every, share
+        )
         with shown(lang, quiet=quiet) as progress:
             run = measure_corpus(
                 loaded, asked.corpus or Path(), options, tell=tell, progress=progress
@@ -51,6 +53,6 @@ def _write(run: Run, asked: Asked, destination: Destination) -> None:
     destination.write(
         lambda: report(run),
         lambda: as_json(run),
-        lambda kind: file_of(run.gathered.whole().statistics, kind),
+        lambda kind: file_of(run_table(run), kind),
     )
     draw(lambda sheet: of_run(sheet, run), asked.figures, destination.lang)

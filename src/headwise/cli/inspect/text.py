@@ -14,7 +14,7 @@ from headwise.heads.inspection import EVERY, inspect
 from headwise.heads.models.load import load
 from headwise.heads.names import Head, parse_heads
 from headwise.heads.report import report
-from headwise.heads.table import file_of
+from headwise.heads.table import file_of, table
 from headwise.lang import Text
 from headwise.plots.album import of_inspection
 
@@ -34,7 +34,9 @@ def inspected(asked: Asked, destination: Destination) -> int:
     progress(Text("running it and measuring every head", "正在运行并测量每个头"))
     seen = inspect(loaded, words, heads=wanted, truncate=asked.truncate)
     destination.write(
-        lambda: report(seen), lambda: as_json(seen), lambda kind: file_of(seen.statistics, kind)
+        lambda: report(seen),
+        lambda: as_json(seen),
+        lambda kind: file_of(table(seen.statistics), kind),
     )
     draw(lambda sheet: of_inspection(sheet, seen), asked.figures, destination.lang)
     return 0

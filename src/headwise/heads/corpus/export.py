@@ -7,6 +7,7 @@ from headwise.heads.corpus.saved import Run
 from headwise.heads.export import explained, measured, values, written
 from headwise.heads.statistics import Statistics
 from headwise.heads.table import known
+from headwise.heads.taxonomy import Named
 
 SCHEMA = "headwise.inspect.corpus/1"
 
@@ -27,8 +28,25 @@ def as_json(run: Run) -> str:
                 _half(half.statistics) for half in (run.gathered.first, run.gathered.second)
             ],
             "alignment": _aligned(whole.alignment),
+            "names": [_named(each) for each in run.names],
         }
     )
+
+
+def _named(named: Named) -> dict[str, object]:
+    return {
+        "head": str(named.head),
+        "name": named.name,
+        "criterion": named.criterion.en,
+        "first_half": known(named.found),
+        "second_half": known(named.value),
+        "bar": known(named.bar),
+        "uniform": known(named.uniform),
+        "random": known(named.random),
+        "offset": known(named.rule),
+        "texts": named.texts,
+        "chance": named.chance,
+    }
 
 
 def _half(statistics: Statistics) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ from headwise.errors import BadFile
 from headwise.heads.alignment import Alignment
 from headwise.heads.statistics import Statistics
 from headwise.heads.tally import Tally
+from headwise.heads.taxonomy import Evidence, Named, taxonomy
 
 COUNTS = ("documents", "tokens", "cut")
 """How many documents and tokens were measured, and how many documents were cut."""
@@ -23,11 +24,15 @@ class Half:
         counts: the numbers named in `COUNTS`.
         statistics: every metric of every head.
         alignment: heads against gold pairs, over the documents that have some.
+        evidence: what names of heads rest on; empty where no names are to be given.
+        random: the same of a copy of the model with random weights.
     """
 
     counts: Tally = field(default_factory=Tally)
     statistics: Statistics = field(default_factory=Statistics)
     alignment: Alignment = field(default_factory=Alignment)
+    evidence: Evidence = field(default_factory=Evidence)
+    random: Evidence = field(default_factory=Evidence)
 
     def count(self, *, tokens: int, cut: bool) -> None:
         """Count one document."""
@@ -39,6 +44,8 @@ class Half:
         self.counts.merge(other.counts)
         self.statistics.merge(other.statistics)
         self.alignment.merge(other.alignment)
+        self.evidence.merge(other.evidence)
+        self.random.merge(other.random)
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name, each of which adds up on its own."""
@@ -46,6 +53,8 @@ class Half:
             ("counts", self.counts.tensors()),
             ("statistics", self.statistics.tensors()),
             ("alignment", self.alignment.sums.tensors()),
+            ("evidence", self.evidence.tensors()),
+            ("random", self.random.tensors()),
         )
         return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
 
@@ -56,12 +65,17 @@ class Half:
         Raises:
             BadFile: if it is none.
         """
-        parts = _split(tensors, ("counts", "statistics", "alignment"))
+        parts = _split(tensors, ("counts", "statistics", "alignment", "evidence", "random"))
         counts = Tally.from_tensors(parts["counts"])
         if any(name not in COUNTS or counts[name].dim() for name in counts):
             raise _unknown(next(iter(parts["counts"])))
-        alignment = Tally.from_tensors(parts["alignment"])
-        return cls(counts, Statistics.from_tensors(parts["statistics"]), Alignment(alignment))
+        return cls(
+            counts,
+            Statistics.from_tensors(parts["statistics"]),
+            Alignment(Tally.from_tensors(parts["alignment"])),
+            Evidence.from_tensors(parts["evidence"]),
+            Evidence.from_tensors(parts["random"]),
+        )
 
     def number(self, name: str) -> int:
         """One of the counts."""
@@ -88,6 +102,19 @@ class Gathered:
         both.merge(self.first)
         both.merge(self.second)
         return both
+
+    def names(self) -> tuple[Named, ...]:
+        """The names of heads that the first half suggests and the second confirms.
+
+        None where no evidence was gathered, or all of it lies in one half.
+        """
+        halves = self.first.evidence, self.second.evidence
+        if not all(half.heads() for half in halves):
+            return ()
+        random = Evidence()
+        random.merge(self.first.random)
+        random.merge(self.second.random)
+        return taxonomy(*halves, random)
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name, each of which adds up on its own."""

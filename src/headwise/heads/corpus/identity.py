@@ -11,6 +11,7 @@ import torch
 import headwise
 from headwise.document.plain import clean
 from headwise.errors import BadFile
+from headwise.heads.corpus.measuring import Measurer
 from headwise.heads.corpus.reading import Corpus
 from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
@@ -24,14 +25,16 @@ PARTS = {
     "corpus": Text("the corpus", "语料"),
     "paragraphs": Text("--paragraphs", "--paragraphs"),
     "truncate": Text("--truncate", "--truncate"),
+    "names": Text("--no-names", "--no-names"),
     "metrics": Text("the metrics", "指标"),
     "processes": Text("the number of processes", "进程数"),
 }
 """What has to be the same, and what a person calls it."""
 
 
-def identity(loaded: Loaded, corpus: Corpus, *, truncate: bool, processes: int) -> dict[str, Any]:
+def identity(measurer: Measurer, corpus: Corpus, processes: int) -> dict[str, Any]:
     """Everything that a run's numbers depend on."""
+    loaded = measurer.loaded
     return {
         "headwise": headwise.__version__,
         "torch": str(torch.__version__),
@@ -39,7 +42,8 @@ def identity(loaded: Loaded, corpus: Corpus, *, truncate: bool, processes: int) 
         "tokenizer": _of_tokenizer(loaded.tokenizer),
         "corpus": corpus.sha256,
         "paragraphs": corpus.paragraphs,
-        "truncate": truncate,
+        "truncate": measurer.truncate,
+        "names": measurer.random is not None,
         "metrics": [metric.name for metric in MEASURED],
         "processes": processes,
     }

@@ -1,14 +1,20 @@
 """One document of a corpus through a model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
 
 from headwise.errors import BadFile, HeadwiseError
-from headwise.heads.capture import capture
+from headwise.heads.capture import Recorder, capture
 from headwise.heads.corpus.aligning import align, check_size
 from headwise.heads.corpus.document import Document
 from headwise.heads.corpus.gathered import Half
 from headwise.heads.inputs import check_length, encode, length, run, separators
 from headwise.heads.models.load import Loaded
+from headwise.heads.models.speech import hears
+from headwise.heads.taxonomy import random_copy, take
+from headwise.heads.taxonomy.reading import compared, punctuation
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,10 +24,29 @@ class Measurer:
     Attributes:
         loaded: the model and its tokenizer.
         truncate: whether documents that are too long are cut; otherwise they are refused.
+        random: the model with random weights, which names of heads are held against; None where no
+            names are to be given.
+        points: the ids of punctuation.
+        folder: where sounds are that documents name.
     """
 
     loaded: Loaded
     truncate: bool = False
+    random: Loaded | None = None
+    points: frozenset[int] = frozenset()
+    folder: Path = Path()
+
+    @classmethod
+    def of(
+        cls, loaded: Loaded, *, truncate: bool, names: bool, folder: Path = Path()
+    ) -> "Measurer":
+        """A measurer for a model; with names, documents are read by its random copy as well.
+
+        Raises:
+            BadType: if names are wanted and the model has no random copy.
+        """
+        random = replace(loaded, model=random_copy(loaded.model)) if names else None
+        return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
 
     def check(self, document: Document) -> None:
         """Whether the model can read a document, without running it.
@@ -50,19 +75,30 @@ class Measurer:
             raise _at(document, error) from error
 
     def _measure(self, document: Document) -> Half:
-        inputs, whole = encode(
-            self.loaded, document.text, truncate=self.truncate, target=document.target
-        )
-        special = separators(self.loaded.tokenizer)
-        heads = "all" if document.alignment else ()
+        text = document.text
+        if hears(self.loaded.model):
+            text = str(self.folder / text)
+        inputs, whole = encode(self.loaded, text, truncate=self.truncate, target=document.target)
         check_size(document, inputs, self.loaded.config)
-        with capture(self.loaded.model, heads=heads, separators=special) as seen:
-            run(self.loaded, inputs)
-        read = inputs["input_ids"].shape[1]
+        compare = self.random is not None and compared(self.loaded, inputs)
+        seen = self._seen(self.loaded, inputs, every=compare or bool(document.alignment))
+        read = inputs["input_ids" if "input_ids" in inputs else "decoder_input_ids"].shape[1]
         found = Half(statistics=seen.statistics)
         align(found.alignment, document, self.loaded, inputs, seen)
         found.count(tokens=read, cut=read < whole)
+        if self.random is not None:
+            take(found.evidence, self.loaded, document, seen)
+            take(found.random, self.random, document, self._seen(self.random, inputs, compare))
         return found
+
+    def _seen(self, loaded: Loaded, inputs: dict[str, Tensor], every: bool) -> Recorder:
+        """What a model's heads do, with the weights of every head or of none."""
+        special = separators(loaded.tokenizer)
+        with capture(
+            loaded.model, heads="all" if every else (), separators=special, punctuation=self.points
+        ) as seen:
+            run(loaded, inputs)
+        return seen
 
 
 def _at(document: Document, error: HeadwiseError) -> BadFile:

@@ -1,9 +1,12 @@
 """A corpus run as a document that a person reads."""
 
-from headwise.document import Block, Document, Heading, Table
+import math
+
+from headwise.document import Block, Document, Heading, Paragraph, Table
 from headwise.heads.alignment import Alignment
 from headwise.heads.corpus.gathered import Half
 from headwise.heads.corpus.saved import Run
+from headwise.heads.names import Head
 from headwise.heads.sections import (
     Row,
     every_head,
@@ -13,7 +16,15 @@ from headwise.heads.sections import (
     outstanding,
     written,
 )
+from headwise.heads.table import Column, table
+from headwise.heads.taxonomy import UNEXPLAINED, Named
 from headwise.lang import Text, same
+
+MOST_NAMED = 5
+"""How many of the heads with a name are listed."""
+
+WITH = " with "
+"""What stands in a name between what a head is and the other head that it is that with."""
 
 MOST_ALIGNED = 10
 """How many of the heads that agree best with gold pairs are listed."""
@@ -32,6 +43,7 @@ def report(run: Run) -> Document:
             Heading(Text("What stands out on this corpus", "在此语料上突出的头")),
             *outstanding(whole.statistics, _A_CORPUS),
             *_alignment(whole.alignment),
+            *_names(run.names, len(whole.statistics.heads())),
             *every_head(whole.statistics),
             *legend(),
         ),
@@ -39,11 +51,81 @@ def report(run: Run) -> Document:
     )
 
 
+def run_table(run: Run) -> dict[str, Column]:
+    """Every number of every head with its names, a row a head."""
+    names: dict[Head, list[str]] = {}
+    for named in run.names:
+        names.setdefault(named.head, []).append(named.name)
+    return table(run.gathered.whole().statistics, names)
+
+
 _A_CORPUS = Text(
     "Every number is a mean over all tokens of the corpus. It says what the heads did there, not "
     "what they are for.",
     "每个数值都是对语料全部词元的平均：它说明这些头在那里做了什么，而不是它们的用途。",
 )
+
+
+def _names(names: tuple[Named, ...], heads: int) -> tuple[Block, ...]:
+    """What heads are called, a row for each name, and how many have none."""
+    given = [each for each in names if each.name != UNEXPLAINED]
+    if not names:
+        return ()
+    explained = len({each.head for each in given})
+    said = Paragraph(
+        Text(
+            f"{explained} of {heads} heads have a name; the others are unexplained. Every second "
+            "document suggested the names, the others tested them. A model without structure "
+            "would be given any name at all with a chance of 5 %. The last four columns are about "
+            "the first head of a row.",
+            f"{heads} 个头中有 {explained} 个得到名称，其余未能解释。名称由每隔一个的文档提出，"
+            "由其余文档检验。没有结构的模型得到任何名称的概率为 5 %。最后四列针对每行的第一个头。",
+        )
+    )
+    kinds: dict[str, list[Named]] = {}
+    for each in sorted(given, key=lambda each: -_clear(each)):
+        kinds.setdefault(each.name.partition(WITH)[0], []).append(each)
+    title = Heading(Text("Names of heads", "头的名称"))
+    if not kinds:
+        return title, said
+    return title, said, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
+
+
+_NAME_COLUMNS = (
+    Text("name", "名称"),
+    Text("heads", "头数"),
+    Text("the clearest", "最明显的头"),
+    Text("must pass", "须超过"),
+    Text("uniform", "均匀"),
+    Text("random weights", "随机权重"),
+    Text("best offset", "最佳偏移"),
+)
+
+
+def _clear(named: Named) -> float:
+    """How far a value is beyond what it must pass."""
+    return named.value - named.bar if math.isfinite(named.value - named.bar) else 0.0
+
+
+def _kind(found: list[Named]) -> Row:
+    """One name with the heads that have it, the clearest first."""
+    first = found[0]
+    pairs = WITH in first.name
+    title = Text("redundant with another", "与另一头重复") if pairs else first.title
+    listed = ", ".join(f"{_who(each)} {number(each.value)}" for each in found[:MOST_NAMED])
+    numbers = (first.bar, first.uniform, first.random, first.rule)
+    return (
+        title,
+        written(len({each.head for each in found})),
+        same(listed + (" …" if len(found) > MOST_NAMED else "")),
+        *(same(number(each)) for each in numbers),
+    )
+
+
+def _who(named: Named) -> str:
+    """The head, or the two of a pair."""
+    _, pair, other = named.name.partition(WITH)
+    return f"{named.head}~{other}" if pair else str(named.head)
 
 
 def _corpus(run: Run, whole: Half) -> list[Row]:

@@ -48,12 +48,7 @@ class Job:
 
     def identity(self) -> dict[str, Any]:
         """What this run has to have in common with one that it goes on with."""
-        return identity(
-            self.measurer.loaded,
-            self.corpus,
-            truncate=self.measurer.truncate,
-            processes=self.share.processes,
-        )
+        return identity(self.measurer, self.corpus, self.share.processes)
 
     @property
     def part(self) -> Path | None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from headwise.errors import BadFile
 from headwise.heads.corpus.gathered import Gathered
 from headwise.heads.corpus.store import read_tensors, write_tensors
 from headwise.heads.metrics import MEASURED
+from headwise.heads.taxonomy import Named
 
 SCHEMA = "headwise.run/1"
 JSON, TENSORS = "run.json", "run.safetensors"
@@ -63,6 +65,11 @@ class Run:
     corpus: Mapping[str, str | int | bool]
     gathered: Gathered
     identity: Mapping[str, Any]
+
+    @cached_property
+    def names(self) -> tuple[Named, ...]:
+        """The names of heads; see `Gathered.names`."""
+        return self.gathered.names()
 
 
 def save(run: Run, folder: Path) -> None:

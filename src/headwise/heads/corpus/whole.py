@@ -30,6 +30,7 @@ class Options:
         folder: where sums are kept while it runs, and the run when it is done; None for nowhere.
         paragraphs: read a plain text by paragraphs in place of lines.
         truncate: cut documents that are longer than the model takes.
+        names: name heads by what they do, which takes a second model with random weights.
         every: seconds between two writings of what has been added up.
         share: which documents are this process's.
     """
@@ -37,6 +38,7 @@ class Options:
     folder: Path | None = None
     paragraphs: bool = False
     truncate: bool = False
+    names: bool = True
     every: float = EVERY
     share: Share = ALONE
 
@@ -60,7 +62,9 @@ def measure_corpus(
     """
     say = tell or _silent
     say(Text("looking through the corpus", "正在检查语料"))
-    measurer = Measurer(loaded, options.truncate)
+    measurer = Measurer.of(
+        loaded, truncate=options.truncate, names=options.names, folder=file.parent
+    )
     corpus = look_through(file, paragraphs=options.paragraphs, check=measurer.check)
     _make(options.folder)
     job = Job(measurer, corpus, options.folder, options.share, options.every)
