@@ -15,7 +15,8 @@ from headwise.verify.judging import judge_job
 from headwise.verify.modules import ModuleRunner
 from headwise.verify.oracle import oracle
 from headwise.verify.runners import Runner
-from headwise.verify.snippet import snippet
+from headwise.verify.snippet import GRADIENT, differentiable, gradient, snippet
+from headwise.verify.subject import Outcome
 from headwise.verify.target import runner
 
 SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (6, 2), (6, 3))
@@ -27,27 +28,31 @@ MASKS: tuple[tuple[str, Callable[[int, int], Mask]], ...] = (
     ("", lambda _b, _n: full()),
     ("causal", lambda _b, _n: causal()),
     ("padding", lambda b, n: padding([n] * (b - 1) + [max(n - 1, 1)])),
+    ("nothing", lambda b, n: padding([n] * (b - 1) + [0])),
 )
 """Masks that fit any batch and length, by the word for them in the name of a trial."""
 
 UNSHOWN = (
-    *("module_gradients", "masked_gradients", "large_scores", "long_sequence"),
-    *("non_contiguous", "dtype_kept", "inputs_unchanged"),
+    *("large_scores", "long_sequence", "non_contiguous", "dtype_kept"),
+    "inputs_unchanged",
 )
 """Checks that fail in what a small output in float32 does not show."""
 
 OF_WEIGHTS = ("module_weights", "weights_sum_to_one")
 """Checks of what is returned beside the output."""
 
+OF_GRADIENTS = ("module_gradients", "masked_gradients")
+"""Checks of gradients, which are shown where that of the input is wrong."""
+
 OUTPUT, WEIGHTS = "output", "weights"
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What fails: an output or weights, under a mask.
+    """What fails: an output, weights, or the gradient of the input, under a mask.
 
     Attributes:
-        what: which of the two.
+        what: which of the three.
         mask: makes the mask for a batch and a length.
     """
 
@@ -56,6 +61,7 @@ class Question:
 
     def fails(self, conventions: Conventions, job: Job) -> bool:
         """Whether the target gives something else than the oracle; what raises tells nothing."""
+        job = job.tracked() if self.what == GRADIENT else job
         try:
             masks = conventions.masks(job)
             outcome = None if masks is None else conventions.runner.run(job, masks)
@@ -65,10 +71,24 @@ class Question:
             return False
         if self.what == OUTPUT:
             return not judge_job(outcome, job).accepted
+        if self.what == GRADIENT:
+            return _bends_wrongly(conventions, job, outcome)
         if outcome.weights is None:
             return False
         plain, exact = oracle(job, job.query.dtype)["weights"], oracle(job)["weights"]
         return not judge(outcome.weights, plain, exact).accepted
+
+
+def _bends_wrongly(conventions: Conventions, job: Job, outcome: Outcome) -> bool:
+    """Whether the gradient of the input is wrong, where a snippet can ask for one."""
+    if not differentiable(conventions.runner) or not outcome.output.requires_grad:
+        return False
+    found = gradient(outcome.output, job.query)
+    plain, exact = (
+        gradient(oracle(job, dtype)["output"], job.query)
+        for dtype in (job.query.dtype, torch.float64)
+    )
+    return not judge(found, plain, exact.double()).accepted
 
 
 def smallest(
@@ -87,7 +107,7 @@ def smallest(
     for finding in findings:
         if finding.passed or finding.raised or finding.check.name in UNSHOWN:
             continue
-        what = WEIGHTS if finding.check.name in OF_WEIGHTS else OUTPUT
+        what = _what(finding)
         for word, mask in _masks(finding):
             if (what, word) not in known:
                 known[what, word] = _shown(target, name, conventions, Question(what, mask))
@@ -96,6 +116,11 @@ def smallest(
                 found[finding.check.name] = code
                 break
     return found
+
+
+def _what(finding: Finding) -> str:
+    name = finding.check.name
+    return GRADIENT if name in OF_GRADIENTS else WEIGHTS if name in OF_WEIGHTS else OUTPUT
 
 
 def _masks(finding: Finding) -> Iterator[tuple[str, Callable[[int, int], Mask]]]:

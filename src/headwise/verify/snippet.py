@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from headwise.call import Call
+from headwise.reference import reference
 from headwise.verify import steps
 from headwise.verify.conventions import Conventions
 from headwise.verify.functions import AdapterRunner, FunctionRunner
@@ -12,6 +14,10 @@ from headwise.verify.jobs import Job
 from headwise.verify.modules import ModuleRunner
 from headwise.verify.oracle import oracle
 from headwise.verify.pipeline import at_job
+from headwise.verify.runners import Runner
+
+GRADIENT = "gradient"
+"""What is shown: the gradient of the sum of the squared output."""
 
 DIGITS = 6
 """Decimals of what is exact."""
@@ -24,10 +30,12 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
         conventions: how the target is called.
         job: what it is given.
         name: the target, as it was asked for.
-        what: "output" or "weights".
+        what: "output", "weights" or "gradient", that of the input.
     """
     runner = conventions.runner
     masks = conventions.masks(job) or {}
+    if what == GRADIENT:
+        return _of_gradient(runner, job, masks, name)
     exact = oracle(job)[what]
     if isinstance(runner, FunctionRunner):
         lines, exact = _function(runner, job, masks, name), oracle(job)["heads"]
@@ -46,6 +54,65 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
             f"print(result, exact, sep='\\n')  # the {found}, and what is exact",
         )
     )
+
+
+def gradient(output: Tensor, *inputs: Tensor) -> Tensor:
+    """That of the sum of the squared output; 0 where an input has no influence."""
+    total = output.square().sum()
+    found = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+    return torch.stack(found) if len(found) > 1 else found[0]
+
+
+def differentiable(runner: Runner) -> bool:
+    """Whether a snippet can show a gradient of what a runner is given."""
+    if isinstance(runner, ModuleRunner):
+        return not runner.residual
+    return not getattr(runner, "arrays", False)
+
+
+def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: str) -> str:
+    """Source that prints the gradient of x, or of q, k and v, and what is exact."""
+    if isinstance(runner, FunctionRunner):
+        q, k, v = (x.detach() for x in _heads(job))
+        given = runner.signature.arguments(q, k, v)
+        lines = [f"{key} = {_literal(value)}.requires_grad_()" for key, value in given.items()]
+        words = ", ".join([f"{key}={key}" for key in given])
+        words += "".join(f", {key}={_literal(value)}" for key, value in masks.items())
+        lines = [*_loading(name), *lines, f"result = {_loaded(name)}({words})"]
+        leaves = [x.double().requires_grad_() for x in (q, k, v)]
+        call = Call.of(*leaves, mask=job.mask)
+        names = {role: key for key, role in runner.signature.tensors}
+        exact, of = gradient(reference(call).output, *leaves), [names[r] for r in "qkv"]
+    else:
+        if isinstance(runner, ModuleRunner):
+            lines = _module(runner, job, masks, name)
+        else:
+            lines = _adapter(job, masks, name)
+        lines = [f"{each}.requires_grad_()" if each[:4] == "x = " else each for each in lines]
+        wide = job.to(torch.float64).tracked()
+        exact, of = gradient(oracle(wide)["output"], wide.query), ["x"]
+        exact = exact.transpose(0, 1) if getattr(runner, "sequence_first", False) else exact
+    return "\n".join(
+        (
+            "import torch",
+            *lines,
+            "from headwise.verify.returned import tensors_in",
+            "from headwise.verify.snippet import gradient",
+            f"output = next(t for t in tensors_in(result) if t.shape == {of[0]}.shape)",
+            f"result = gradient(output, {', '.join(of)})  # of output.square().sum()",
+            f"exact = {_literal(_rounded(exact))}",
+            "print(result, exact, sep='\\n')  # the gradient, and what is exact",
+        )
+    )
+
+
+def _heads(job: Job) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of each head, (B, H, L, D)."""
+    at = at_job(job)
+    parts = steps.project(at, job.query, job.key, job.value)
+    counts = (job.heads, job.groups, job.groups)
+    q, k, v = (steps.split(at, x, n) for x, n in zip(parts, counts, strict=True))
+    return q, k, v
 
 
 def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
@@ -83,10 +150,7 @@ def _called(runner: ModuleRunner, call: str) -> list[str]:
 def _function(
     runner: FunctionRunner, job: Job, masks: Mapping[str, Tensor], name: str
 ) -> list[str]:
-    at = at_job(job)
-    counts = (job.heads, job.groups, job.groups)
-    parts = steps.project(at, job.query, job.key, job.value)
-    q, k, v = (steps.split(at, x, n) for x, n in zip(parts, counts, strict=True))
+    q, k, v = _heads(job)
     given = runner.signature.arguments(q, k, v) | dict(masks)
     end = ".numpy()" if runner.arrays else ""
     words = [
