@@ -15,6 +15,10 @@ from torch import Tensor
 from headwise.heads.capture.pattern import Pattern
 
 
+STEP = 64
+"""Keys are taken in whole runs of so many, which is what processors like."""
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """The weights of some queries over the keys that one of them may attend to.
@@ -96,6 +100,7 @@ class Terms:
         if also is not None:
             some = keys.stop > keys.start
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
+        keys = _rounded(keys, self.size[3])
         allowed = self.pattern.allowed(rows, keys).expand(batch, -1, -1, -1)
         scores = self._scores(rows, keys, dtype, room)
         closed = torch.zeros(allowed.shape, dtype=dtype, device=scores.device)
@@ -138,3 +143,8 @@ class Terms:
         if added is not None:
             scores += added.to(dtype)
         return scores
+
+
+def _rounded(keys: slice, most: int) -> slice:
+    """A range with its ends moved out to multiples of `STEP`."""
+    return slice(keys.start // STEP * STEP, min(-(-keys.stop // STEP) * STEP, most))

@@ -293,6 +293,10 @@ class Rows:
         """`at` for the key ``by`` places after each query; nothing counts without positions."""
         if self.position is None:
             return self.nothing
+        if abs(by) <= NEAR:
+            weight, offered = (each[..., NEAR + by] for each in self.near)
+            counted = offered & self.queries()
+            return weight * counted, counted
         return self.at((self.position + by).expand(self.weights.shape[0], -1))
 
 
