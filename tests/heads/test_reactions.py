@@ -97,8 +97,10 @@ def rxnmapper() -> Loaded:
             0.9704424331552834,
         ),
         (
-            "C=CCN=C=S.CNCc1ccc(C#N)cc1.NNC(=O)c1cn2c(n1)CCCC2>>"
-            "C=CCn1c(-c2cn3c(n2)CCCC3)nnc1N(C)Cc1ccc(C#N)cc1",
+            (
+                "C=CCN=C=S.CNCc1ccc(C#N)cc1.NNC(=O)c1cn2c(n1)CCCC2>>"
+                "C=CCn1c(-c2cn3c(n2)CCCC3)nnc1N(C)Cc1ccc(C#N)cc1"
+            ),
             0.919023506871605,
         ),
         ("C(C)O.BrC(C)>>CCOCC", 0.9754605679009868),
