@@ -104,7 +104,8 @@ class MultiheadAttention(nn.Module):
         [0.5, 0.5, 0.0]
     """
 
-    attend_heads: ClassVar[Callable[..., Result]] = staticmethod(attend)  # a capture looks in here
+    # a capture looks in here; of its overloads, the one that gives a Result
+    attend_heads: ClassVar[Callable[..., Result]] = staticmethod(attend)  # type: ignore[assignment]
     _qkv_same_embed_dim = False  # keeps torch's encoder layer from bypassing this module
     in_proj_weight = NotPacked()
     in_proj_bias = PackedBias()
