@@ -129,8 +129,28 @@ def test_bad_input_is_one_line_and_status_2(capsys, words: list[str], said: str)
     assert printed.err.count("\n") == 1
 
 
-def test_an_unknown_module_shows_the_adapter(capsys) -> None:
+def test_unknown_weights_are_unproven_and_show_the_adapter(capsys) -> None:
     assert main(["--lang", "en", "verify", f"{TARGETS / 'right.py'}:Stranger"]) == 2
+    said = capsys.readouterr().out
+    assert "not proven: no check fails" in said
+    assert "no parameter is recognised as k, q, v" in said
+    assert "def attention(x, weights, heads, mask=None):" in said
+
+
+POINTWISE = """
+from torch import nn
+class Pointwise(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.linear = nn.Linear(d_model, d_model)
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+def test_an_unknown_module_shows_the_adapter(capsys, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(POINTWISE)
+    assert main(["--lang", "en", "verify", f"{tmp_path / 'mine.py'}:Pointwise"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[2] == "def attention(x, weights, heads, mask=None):"
     assert lines[-1].startswith("error: target: no parameter is recognised")
