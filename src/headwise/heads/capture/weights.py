@@ -14,7 +14,6 @@ from torch import Tensor
 
 from headwise.heads.capture.pattern import Pattern
 
-
 STEP = 64
 """Keys are taken in whole runs of so many, which is what processors like."""
 
