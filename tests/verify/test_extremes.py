@@ -280,3 +280,26 @@ def test_what_it_refuses_is_a_note() -> None:
     assert "float16: raises ValueError: too long" in notes
     (long,) = [f for f in report.findings if f.check.name == "long_sequence"]
     assert long.trials > 0
+
+
+class Normalised(Wrong):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.q_norm, self.k_norm = nn.RMSNorm(self.d), nn.RMSNorm(self.d)
+
+    def forward(self, x, mask=None):
+        q, k, v = (
+            f(x).unflatten(-1, (self.h, self.d)).transpose(1, 2)
+            for f in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        scores = self.q_norm(q) @ self.k_norm(k).transpose(-2, -1) / self.d**0.5
+        weights = self.weigh(self.hidden(scores, mask))
+        return self.out_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def test_norms_of_queries_and_keys_are_said_to_be_what_may_differ() -> None:
+    report = verify(Normalised, embed_dim=6, heads=3)
+    assert not report.accepted
+    assert report.mistakes == ()
+    notes = " ".join(note.en for note in report.notes)
+    assert "q_norm, k_norm: it normalises its queries or keys" in notes

@@ -1,5 +1,6 @@
 """What a target chose that no mask shows: causal flags, hooks, NaN behind a mask, rotations."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -20,6 +21,9 @@ from headwise.verify.judging import judge_job
 from headwise.verify.modules import ModuleRunner
 from headwise.verify.pipeline import at_job
 from headwise.verify.subject import Outcome, Subject, compute
+
+OF_QUERIES = re.compile(r"(?i)(^|[._])(q|k|query|key)_?(layer_?)?(norm|ln)$")
+"""Modules that normalise queries or keys, by their names."""
 
 QUERIES = 5
 """Fewer queries than keys, so that the two ways of aligning a causal mask differ."""
@@ -93,7 +97,15 @@ def _around(runner: ModuleRunner) -> Iterator[Text]:
             f"the attention was reached at {runner.reached}; what is around it was not verified",
             f"注意力位于 {runner.reached}；其周围的部分未经验证",
         )
-    own = getattr(runner.make(0.0), "scaling", None)
+    module = runner.make(0.0)
+    inside = ", ".join(name for name, _ in module.named_modules() if OF_QUERIES.search(name))
+    if inside:
+        yield Text(
+            f"{inside}: it normalises its queries or keys, which attention by its definition does "
+            "not: what differs may be that, on purpose",
+            f"{inside}：它对查询或键作归一化，按定义的注意力并不如此：差异可能即由此而来，并非错误",
+        )
+    own = getattr(module, "scaling", None)
     if own == 1:
         yield Text(
             "its own attribute scaling is 1: it leaves out the division by sqrt(D) on purpose, as "
