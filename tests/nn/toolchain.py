@@ -5,7 +5,7 @@ the arithmetic with cannot be traced.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.export import Dim
 
 import headwise as hw
-from headwise.nn import KVCache, LogitScale, OutputGate, StaticCache, UnitNorm
+from headwise.nn import LogitScale, OutputGate, StaticCache, UnitNorm
 from headwise.verify.budget import accept
 
 E, H, D = 12, 3, 4
@@ -121,21 +121,18 @@ def test_torchs_encoder_with_padding_is_one_graph() -> None:
 
 
 def decoded(
-    run: Callable[..., tuple[Tensor, Tensor | None]], x: Tensor, cache: KVCache, padded: Tensor
-) -> Tensor:
+    run: Callable[..., tuple[Tensor, Tensor | None]], x: Tensor, padded: Tensor
+) -> Iterator[Tensor]:
     """A prefill of 5 tokens, and then one token a step."""
-    sizes = [5, *[1] * (x.shape[1] - 5)]
-    marks = padded.split(sizes, 1)
-    parts = zip(x.split(sizes, 1), marks, strict=True)
-    return torch.cat(
-        [run(each, each, each, mark, False, cache=cache)[0] for each, mark in parts], 1
-    )
+    sizes, cache = [5, *[1] * (x.shape[1] - 5)], StaticCache(64)
+    for part, mark in zip(x.split(sizes, 1), padded.split(sizes, 1), strict=True):
+        yield run(part, part, part, mark, False, cache=cache)[0]
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method. is deprecated")  # inductor's import
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_decoding_with_a_static_cache_is_compiled_once(backend: str) -> None:
-    """One compilation for the prefill, one for all steps; with nothing said of sizes, one more."""
+    """One compilation for all steps; where nothing is said of sizes, one more."""
     torch.manual_seed(0)
     position = hw.Rotary(D, pairs="halves")
     layer = hw.MultiheadAttention(
@@ -146,14 +143,19 @@ def test_decoding_with_a_static_cache_is_compiled_once(backend: str) -> None:
     with torch.no_grad():
         plain = layer(x, x, x, padded, False)[0]
         right = copy.deepcopy(layer).double()(*[x.double()] * 3, padded, False)[0]
-        for dynamic, most in ((True, 2), (None, 3)):
+        for dynamic, most in ((True, 1), (None, 2)):
             torch._dynamo.reset()
             counter = CompileCounterWithBackend(backend)
             step = torch.compile(layer, fullgraph=True, dynamic=dynamic, backend=counter)
-            accept(decoded(step, x, StaticCache(64), padded), plain, right)
-            assert counter.frame_count <= most
-            accept(decoded(step, x, StaticCache(64), padded), plain, right)
-            assert counter.frame_count <= most  # another text, the same graphs
+            parts = decoded(step, x, padded)
+            found = [next(parts)]
+            before = counter.frame_count  # of the prefill, which inductor may begin twice
+            found += list(parts)
+            assert counter.frame_count - before <= most
+            accept(torch.cat(found, 1), plain, right)
+            again = torch.cat(list(decoded(step, x, padded)), 1)
+            assert counter.frame_count - before <= most  # another text, the same graphs
+            accept(again, plain, right)
 
 
 def open_sizes() -> dict[str, dict[int, Dim]]:

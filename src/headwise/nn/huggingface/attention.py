@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from headwise.attention import AUTO, attend
-from headwise.call import softmax_dtype
 from headwise.errors import BadValue
 from headwise.masks import Mask, causal, from_tensor, full
 from headwise.masks.from_tensor import FromTensor
 from headwise.nn.huggingface.masks import Described
+from headwise.nn.huggingface.soft_cap import Cap, squeezed
 
 HONOURED = (
     "dropout",
@@ -85,13 +84,17 @@ def _attention(
     settings = getattr(module, SETTINGS, None) or Settings("")
     scale, cap = options.get("scaling"), options.get("softcap")
     mask, offset = sight(module, query, key, attention_mask, options.get("is_causal"))
-    for added in (options.get("position_bias"), _capped(query, key, scale, cap)):
-        mask = mask if added is None else mask & FromTensor(added, "b h q k")
+    added, position = options.get("position_bias"), None
+    mask = mask if added is None else mask & FromTensor(added, "b h q k")
+    if cap is not None:
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        query, mask, position = squeezed(query, key, mask, offset, Cap(cap, factor))
     result = attend(
-        query if cap is None else torch.zeros_like(query),  # the scores are in the mask then
+        query,
         key,
         value,
         mask=mask,
+        position=position,
         scale=scale,
         dropout=float(options.get("dropout") or 0.0),
         offset=offset,
@@ -163,13 +166,3 @@ def _with_own(mask: Mask, own: Mask | None, given: Described | Tensor | None) ->
             "transformers.DynamicCache()，它会全部保留",
         )
     return own if mask == full() else mask & own
-
-
-def _capped(query: Tensor, key: Tensor, scale: float | None, cap: float | None) -> Tensor | None:
-    """The scaled scores (B, H, Lq, Lk) squeezed between -cap and cap, or None without a cap."""
-    if cap is None:
-        return None
-    wide = softmax_dtype(query.dtype)
-    keys = key.to(wide).repeat_interleave(query.shape[1] // key.shape[1], 1)
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    return cap * torch.tanh(query.to(wide) @ keys.mT * (factor / cap))
