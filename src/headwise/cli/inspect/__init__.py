@@ -32,6 +32,10 @@ def _run(asked: Asked, lang: Lang) -> int:
         from headwise.cli.inspect.corpus import measured
 
         return measured(asked, destination)
+    if asked.source == "--probe":
+        from headwise.cli.inspect.corpus import probing
+
+        return probing(asked, destination)
     if asked.source == "--open":
         from headwise.cli.inspect.corpus import opened
 

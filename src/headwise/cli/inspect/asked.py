@@ -28,6 +28,7 @@ HELP = Text(
     headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
     headwise inspect minilm --corpus a.conllu --save run --output heads.csv
     headwise inspect --open run --figures pictures
+    headwise inspect smollm2 --probe repeated
     """,
     """测量并画出真实模型的每个头在一段文本或语料上做了什么。
 
@@ -42,11 +43,16 @@ HELP = Text(
     headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
     headwise inspect minilm --corpus a.conllu --save run --output heads.csv
     headwise inspect --open run --figures pictures
+    headwise inspect smollm2 --probe repeated
     """,
 )
 
 FORMATS = (*reporting.FORMATS, *reporting.TABLES)
 """What the word can write."""
+
+
+PROBES = ("repeated",)
+"""What may be read in place of a text."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class Asked:
     sentence: str | None
     text: str | None
     corpus: Path | None
+    probe: str | None
+    seed: int | None
     open: Path | None
     paragraphs: bool
     no_names: bool
@@ -75,6 +83,7 @@ class Asked:
             "SENTENCE": self.sentence,
             "--text": self.text,
             "--corpus": self.corpus,
+            "--probe": self.probe,
             "--open": self.open,
         }
         return tuple(name for name, value in given.items() if value is not None)
@@ -95,10 +104,11 @@ class Asked:
         if len(self.sources) != 1:
             got = " and ".join(self.sources) or "nothing"
             raise BadValue(
-                f"sentence: expected one of a sentence, --text FILE, --corpus FILE and --open DIR, "
-                f"got {got}; write the sentence in quotes after the model: "
+                "sentence: expected one of a sentence, --text FILE, --corpus FILE, --probe and "
+                f"--open DIR, got {got}; write the sentence in quotes after the model: "
                 'headwise inspect minilm "The cat sat."',
-                f"sentence：应给出句子、--text 文件、--corpus 文件、--open 文件夹之一，收到 {got}；"
+                "sentence：应给出句子、--text 文件、--corpus 文件、--probe、--open 文件夹之一，"
+                f"收到 {got}；"
                 '请在模型名后用引号写出句子：headwise inspect minilm "The cat sat."',
             )
         if (self.model is None) != (self.source == "--open"):
@@ -125,7 +135,8 @@ class Asked:
             ("--save", self.save is not None, ("--corpus",)),
             ("--every", self.every is not None, ("--corpus",)),
             ("--paragraphs", self.paragraphs, ("--corpus",)),
-            ("--no-names", self.no_names, ("--corpus",)),
+            ("--no-names", self.no_names, ("--corpus", "--probe")),
+            ("--seed", self.seed is not None, ("--probe",)),
         )
 
     def read(self) -> tuple[str | Path | None, ...]:
@@ -141,6 +152,8 @@ def parameters(lang: Lang) -> list[click.Parameter]:
         click.Argument(["sentence"], required=False),
         click.Option(["--text"], metavar="FILE", help=_TEXT.to(lang)),
         click.Option(["--corpus"], type=path, metavar="FILE", help=_CORPUS.to(lang)),
+        click.Option(["--probe"], type=click.Choice(PROBES), help=_PROBE.to(lang)),
+        click.Option(["--seed"], type=int, metavar="NUMBER", help=_SEED.to(lang)),
         click.Option(["--open"], type=path, metavar="DIR", help=_OPEN.to(lang)),
         click.Option(["--save"], type=path, metavar="DIR", help=_SAVE.to(lang)),
         click.Option(
@@ -160,6 +173,11 @@ _CORPUS = Text(
     "Read every document of a .txt, .jsonl or .conllu file.",
     "读取 .txt、.jsonl 或 .conllu 文件中的所有文档。",
 )
+_PROBE = Text(
+    "Read 25 random tokens, 4 times over, in place of a text: shows induction heads.",
+    "读重复 4 次的 25 个随机词元，而不是文本：能显出归纳头。",
+)
+_SEED = Text("Of --probe's random tokens; 0 by default.", "--probe 随机词元的种子；默认 0。")
 _OPEN = Text("Open what --save has written; needs no model.", "打开 --save 的结果，不需要模型。")
 _SAVE = Text(
     "Keep what is measured in this folder, and go on from there.",

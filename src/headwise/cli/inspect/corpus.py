@@ -8,6 +8,8 @@ from headwise.cli.inspect.figures import draw
 from headwise.cli.inspect.progress import shown
 from headwise.cli.reporting import Destination
 from headwise.heads.corpus.export import as_json
+from headwise.heads.corpus.measuring import Measurer
+from headwise.heads.corpus.probe import probed, sequences
 from headwise.heads.corpus.report import report, run_table
 from headwise.heads.corpus.running import EVERY
 from headwise.heads.corpus.saved import Run, open_run
@@ -40,6 +42,21 @@ def measured(asked: Asked, destination: Destination) -> int:
             )
         if not quiet:
             _write(run, asked, destination)
+    return 0
+
+
+def probing(asked: Asked, destination: Destination) -> int:
+    """Measure the heads on random tokens that repeat."""
+
+    def tell(done: Text) -> None:
+        screen.tell(f"{done.to(destination.lang)} …")
+
+    loaded = load(asked.model or "", tell)
+    sequences(loaded, asked.seed or 0)  # say what is wrong before the random copy is made
+    measurer = Measurer.of(loaded, truncate=False, names=not asked.no_names)
+    with shown(destination.lang) as progress:
+        run = probed(measurer, seed=asked.seed or 0, progress=progress)
+    _write(run, asked, destination)
     return 0
 
 

@@ -28,6 +28,7 @@ class Measurer:
             names are to be given.
         points: the ids of punctuation.
         folder: where sounds are that documents name.
+        compare: whether heads are compared with each other as well, where names are to be given.
     """
 
     loaded: Loaded
@@ -35,6 +36,7 @@ class Measurer:
     random: Loaded | None = None
     points: frozenset[int] = frozenset()
     folder: Path = Path()
+    compare: bool = True
 
     @classmethod
     def of(
@@ -79,8 +81,23 @@ class Measurer:
         if hears(self.loaded.model):
             text = str(self.folder / text)
         inputs, whole = encode(self.loaded, text, truncate=self.truncate, target=document.target)
+        return self.measure_inputs(document, inputs, whole)
+
+    def measure_inputs(self, document: Document, inputs: dict[str, Tensor], whole: int) -> Half:
+        """The sums of one document that has been made into a model's inputs.
+
+        Args:
+            document: what is known about it.
+            inputs: what the model is given.
+            whole: how many tokens it would have had, had it not been cut.
+
+        Raises:
+            BadFile: if the model does not run on them.
+            BadValue: if its weights would not fit in memory.
+        """
         check_size(document, inputs, self.loaded.config)
-        compare = self.random is not None and compared(self.loaded, inputs)
+        names = self.random is not None
+        compare = names and self.compare and compared(self.loaded, inputs)
         seen = self._seen(self.loaded, inputs, every=compare or bool(document.alignment))
         read = inputs["input_ids" if "input_ids" in inputs else "decoder_input_ids"].shape[1]
         found = Half(statistics=seen.statistics)

@@ -1,0 +1,102 @@
+"""The probe of random tokens that repeat: what is read, and who is found by it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headwise.errors import BadValue
+from headwise.heads.corpus import probe
+from headwise.heads.corpus.measuring import Measurer
+from headwise.heads.corpus.probe import SEQUENCES, TIMES, TOKENS, probed, sequences
+from headwise.heads.metrics import METRICS
+from headwise.heads.models.load import Loaded
+from headwise.heads.names import Head
+from tests.heads.tiny import bart, gpt2, tokenizer
+
+INDUCTION = next(metric for metric in METRICS if metric.name == "induction")
+
+
+def toy(most: int = 500) -> Loaded:
+    """A tiny decoder with room for the probe; its tokenizer knows 500 words."""
+    from tests.heads import tiny
+
+    config = gpt2().config
+    config.n_positions = config.max_position_embeddings = 128
+    config.vocab_size = most
+    model = tiny._made(type(gpt2())(config))
+    words = SimpleNamespace(
+        all_special_ids=[0, 3],
+        unk_token_id=0,
+        model_max_length=128,
+        get_vocab=lambda: {f"w{number}": number for number in range(most)},
+    )
+    return Loaded("toy", "directory", model, _Sized(words, most))
+
+
+class _Sized:
+    def __init__(self, inner: SimpleNamespace, size: int) -> None:
+        self._inner, self._size = inner, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def test_each_sequence_is_25_other_tokens_four_times() -> None:
+    found = sequences(toy(), seed=7)
+    assert len(found) == SEQUENCES
+    for ids in found:
+        assert len(ids) == TOKENS * TIMES
+        assert ids == ids[:TOKENS] * TIMES
+        assert len(set(ids)) == TOKENS
+        assert not {0, 3} & set(ids)
+    assert len({tuple(ids) for ids in found}) == SEQUENCES
+    assert found == sequences(toy(), seed=7) != sequences(toy(), seed=8)
+
+
+def test_every_head_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SEQUENCES", 4)
+    seen: list[tuple[int, int]] = []
+    given = Measurer.of(toy(), truncate=False, names=True)
+    run = probed(given, progress=lambda done, whole: seen.append((done, whole)))
+    assert seen == [(done, 4) for done in range(1, 5)]
+    assert run.gathered.whole().number("tokens") == 4 * TOKENS * TIMES
+    assert run.gathered.second.number("documents") == 2
+    assert {named.head for named in run.names} == set(run.gathered.whole().statistics.heads())
+    assert not run.gathered.first.evidence.similarity.heads()
+
+
+@pytest.mark.slow
+def test_smollm2_has_induction_heads() -> None:
+    """Acceptance: L18H6 at .85 or more, five of 270 above .5, and the name holds."""
+    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models.load import load
+
+    if not is_here(model_named("smollm2")):
+        pytest.skip("smollm2 is not got; headwise models get smollm2")
+    run = probed(Measurer.of(load("smollm2"), truncate=False, names=True))
+    whole = run.gathered.whole().statistics
+    scores = {head: whole.value(INDUCTION, head) for head in whole.heads()}
+    assert scores[Head.parse("L18H6")] >= 0.85
+    assert sum(score > 0.5 for score in scores.values()) >= 5
+    names = {(str(named.head), named.name) for named in run.names}
+    assert ("L18H6", "induction") in names
+    assert ("L18H8", "first-token sink") in names
+
+
+def test_what_cannot_be_probed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match=r"sentence: 100 tokens, and toy takes at most 37"):
+        sequences(Loaded("toy", "directory", gpt2(), tokenizer()))
+    with pytest.raises(
+        BadValue, match=r"probe: toy has 18 ordinary tokens, and the probe takes 25"
+    ):
+        sequences(toy(20))
+    with pytest.raises(BadValue, match=r"seed: expected a number from 0 to .*, got -1; use 0"):
+        sequences(toy(), seed=-1)
+    both = Loaded("toy", "directory", bart(), tokenizer())
+    both.model.config.max_position_embeddings = 128
+    with pytest.raises(BadValue, match=r"probe: toy has a decoder that reads another text; give a"):
+        sequences(both)
