@@ -9,8 +9,9 @@ from headwise.lang import Text
 def _sums(rows: Rows) -> Sums:
     if rows.position is None:
         return rows.nothing
-    ahead = torch.where(rows.allowed, rows.places, -1).amax(-1) - rows.position
-    behind = rows.position - torch.where(rows.allowed, rows.places, len(rows.places)).amin(-1)
+    key = rows.places.int()
+    ahead = torch.where(rows.allowed, key, -1).amax(-1) - rows.position
+    behind = rows.position - torch.where(rows.allowed, key, len(key)).amin(-1)
     furthest = ahead.maximum(behind)  # (B, H or 1, R)
     counted = (furthest > 0) & rows.queries()
     away = rows.distances[0] / furthest.clamp(min=1)

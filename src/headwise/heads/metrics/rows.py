@@ -15,6 +15,12 @@ from torch import Tensor
 NEAR = 16
 """How many tokens to each side of a query are looked up one by one."""
 
+AT_ONCE = 1 << 17
+"""How many numbers are held beside the weights: so few stay near the processor."""
+
+SETS = ("plain", "separators", "punctuation")
+"""The sets of keys that have a name."""
+
 Sums = tuple[Tensor, Tensor]
 """What is summed over queries, and what it is divided by: each broadcasts to (B, H, R)."""
 
@@ -112,9 +118,13 @@ class Rows:
             True
         """
         least = torch.finfo(self.weights.dtype).tiny  # the logarithm of 0 times 0 is NaN
-        logs = self.weights.clamp(min=least).log_()
-        found: Tensor = torch.einsum("bhrk,bhrk->bhr", self.weights, logs)
-        return -found
+        batch, heads, length, keys = self.weights.shape
+        few = max(1, AT_ONCE // max(1, batch * heads * keys))
+        parts = [
+            some.clamp(min=least).log_().mul_(some).sum(-1)
+            for some in torch.split(self.weights, few, 2)
+        ]
+        return -torch.cat(parts, -1) if length else self.weights.sum(-1)
 
     @cached_property
     def most(self) -> tuple[Float[Tensor, "b h r"], Int[Tensor, "b h r"]]:
@@ -219,8 +229,15 @@ class Rows:
 
     def offered(self, name: str) -> Int[Tensor, "b #h r"]:
         """How many keys of a named set each query may attend to."""
-        keys = self._columns[name].bool()[:, None, None]
-        return (self.allowed & keys).sum(-1)
+        return self._offered[name]
+
+    @cached_property
+    def _offered(self) -> dict[str, Tensor]:
+        """How many allowed keys of each set there are, (B, H or 1, R), in one pass over them."""
+        sets = {name: self._columns[name] for name in SETS if name in self._columns}
+        columns = torch.stack(list(sets.values()), -1).float()  # (B, Lk, m), counts below 2 ** 24
+        found = _onto(self.allowed.float(), columns).long().unbind(-1)
+        return dict(zip(sets, found, strict=True))
 
     @cached_property
     def _same(self) -> tuple[Tensor, Tensor]:
@@ -265,6 +282,16 @@ class Rows:
             by: 0 for the other occurrences themselves, 1 for what comes after them.
             earlier: whether only occurrences before the query count.
         """
+        if (by, earlier) not in self._patterns:
+            self._patterns[by, earlier] = self._pattern(by, earlier)
+        return self._patterns[by, earlier]
+
+    @cached_property
+    def _patterns(self) -> dict[tuple[int, bool], tuple[Tensor, Tensor]]:
+        """What `pattern` has found so far: several metrics ask for the same."""
+        return {}
+
+    def _pattern(self, by: int, earlier: bool) -> tuple[Tensor, Tensor]:
         query, key = self._same
         batch, heads, length, keys = self.weights.shape
         inside = (key + by >= 0) & (key + by < keys)
