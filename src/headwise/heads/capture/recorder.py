@@ -17,7 +17,7 @@ from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention import is_cross
 from headwise.verify.budget import Verdict, judge
 
-BLOCK = 1 << 22
+BLOCK = 1 << 21
 """How many weights are held at a time while statistics are taken, over batch and heads."""
 
 ALL = "all"

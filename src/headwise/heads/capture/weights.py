@@ -117,7 +117,9 @@ class Terms:
         """What the model's heads give for these rows in full precision, (B, H, R, Dv)."""
         block = self.block(rows, dtype)
         v = self.v[:, :, block.keys].to(block.weights.dtype)
-        output = block.weights @ v.repeat_interleave(self._group, dim=1)
+        batch, heads, count, keys = block.weights.shape
+        grouped = block.weights.reshape(batch, -1, self._group * count, keys)
+        output = torch.matmul(grouped, v).view(batch, heads, count, -1)
         more = None if self.values is None else self.values(block)
         return output if more is None else output + more
 

@@ -1,0 +1,180 @@
+"""What a capture costs: SmolLM2 on a long text, with every statistic of every head, and without.
+
+``python -m benchmarks.capture`` measures in turns, each in a process of its own, and writes the
+figures into docs/capture.md between its marks. ``--layers N`` takes the first N layers only.
+"""
+
+import argparse
+import ctypes
+import gc
+import importlib.metadata
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).parent
+PAGES = (HERE.parent / "docs" / "capture.md", HERE.parent / "docs" / "capture.zh.md")
+MARKS = ("<!-- figures -->", "<!-- end of figures -->")
+
+PLAIN, CAPTURE, EAGER = "plain", "capture", "output_attentions=True"
+KINDS = (PLAIN, CAPTURE, EAGER)
+LIMIT = 12 << 30
+"""Bytes of address space: what wants more fails, and not the machine."""
+
+WARM = 256
+ASKED = {"time": 2.5, "memory": 1.3}
+"""How many times the plain forward's a capture may cost."""
+
+
+def measured(kind: str, tokens: int, layers: int) -> dict[str, float]:
+    """Seconds by the clock and by the processor, and growth in bytes, of one forward."""
+    from transformers import AutoModel, logging
+
+    from headwise.heads.models import model_named, place_of
+
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    torch.set_num_threads(2)
+    logging.disable_progress_bar()
+    attention = "eager" if kind == EAGER else "sdpa"
+    place = place_of(model_named("smollm2"))
+    model = AutoModel.from_pretrained(place, attn_implementation=attention).eval()
+    if layers:
+        model.layers = model.layers[:layers]
+    torch.manual_seed(0)
+    text = torch.randint(5, model.config.vocab_size, (1, tokens))
+    _forward(kind, model, text[:, :WARM])
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before, clock, processor = _status("VmRSS"), time.perf_counter(), time.process_time()
+    _forward(kind, model, text)
+    return {
+        "seconds": time.perf_counter() - clock,
+        "processor": time.process_time() - processor,
+        "bytes": _status("VmHWM") - before,
+    }
+
+
+@torch.no_grad()
+def _forward(kind: str, model: Any, text: torch.Tensor) -> None:
+    import headwise as hw
+
+    if kind == CAPTURE:
+        with hw.capture(model) as seen:
+            model(input_ids=text, use_cache=False)
+        if not seen.statistics.heads():
+            raise RuntimeError("nothing was measured")
+        return
+    asked = {"output_attentions": True} if kind == EAGER else {}
+    model(input_ids=text, use_cache=False, **asked)
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return int(next(line for line in lines if line.startswith(name)).split()[1]) * 1024
+
+
+def child(kind: str, tokens: int, layers: int) -> dict[str, float] | str:
+    """One forward in a fresh process: its figures, or the last line of why it failed."""
+    words = ["--child", kind, "--tokens", str(tokens), "--layers", str(layers)]
+    print(f"bench: {kind}, {tokens} tokens ...", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.capture", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_WAIT_POLICY": "passive"},
+    )
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["killed"])[-1][:160]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    print(f"bench:   {found}", flush=True)
+    return found
+
+
+def table(results: dict[str, list[dict[str, float]] | str], tokens: int, layers: int) -> str:
+    """The figures as Markdown, with the ratios that are asked for."""
+    where = _machine()
+    lines = [
+        f"SmolLM2-135M, {layers or 30} of 30 layers of 9 heads, {tokens} tokens, float32, two "
+        "threads; medians; "
+        + ", ".join(
+            f"{name} {where[name]}" for name in ("processor", "capability", "torch", "transformers")
+        )
+        + ".",
+        "",
+        "| | seconds by the clock | by the processor | growth of memory, MB |",
+        "|---|---|---|---|",
+    ]
+    middle: dict[str, dict[str, float]] = {}
+    for kind, runs in results.items():
+        if isinstance(runs, str):
+            lines.append(f"| {kind} | fails: {runs} | | |")
+            continue
+        middle[kind] = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        each = middle[kind]
+        size = each["bytes"] / 1e6
+        lines.append(f"| {kind} | {each['seconds']:.1f} | {each['processor']:.1f} | {size:.0f} |")
+    if {PLAIN, CAPTURE} <= set(middle):
+        ratio = {key: middle[CAPTURE][key] / middle[PLAIN][key] for key in middle[PLAIN]}
+        lines.append(
+            f"| capture / plain | {ratio['seconds']:.2f} (asked ≤ {ASKED['time']}) | "
+            f"{ratio['processor']:.2f} | {ratio['bytes']:.2f} (asked ≤ {ASKED['memory']}) |"
+        )
+    return "\n".join(lines)
+
+
+def _machine() -> dict[str, str]:
+    """What the figures hold for."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+    return {
+        "processor": model,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        **{name: importlib.metadata.version(name) for name in ("torch", "transformers")},
+    }
+
+
+def write(text: str) -> None:
+    """Put the figures between the marks of both pages."""
+    for page in PAGES:
+        before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+        _, _, after = rest.partition(MARKS[1])
+        page.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    """Measure in turns, print, and write both pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--child", choices=KINDS)
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--layers", type=int, default=0, help="the first N layers; 0 for all")
+    parser.add_argument("--turns", type=int, default=3)
+    asked = parser.parse_args()
+    if asked.child:
+        print(json.dumps(measured(asked.child, asked.tokens, asked.layers)))
+        return
+    results: dict[str, Any] = {PLAIN: [], CAPTURE: []}
+    for _ in range(asked.turns):
+        for kind in (PLAIN, CAPTURE):
+            found = child(kind, asked.tokens, asked.layers)
+            if isinstance(found, str):
+                sys.exit(f"bench: {kind}: {found}")
+            results[kind].append(found)
+    eager = child(EAGER, asked.tokens, asked.layers)
+    results[EAGER] = eager if isinstance(eager, str) else [eager]
+    text = table(results, asked.tokens, asked.layers)
+    print(text)
+    write(text)
+
+
+if __name__ == "__main__":
+    main()
