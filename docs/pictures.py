@@ -116,9 +116,9 @@ def dropout() -> str:
         torch.manual_seed(seed)
         return f"{module(x, x, x)[0][0, 0, 0].item():.4f}"
 
-    training = f"training, seeds 1, 1, 2: {first(1)} {first(1)} {first(2)}"
+    training = f"training, seeds 1, 1, 4: {first(1)} {first(1)} {first(4)}"
     module.eval()
-    return f"{training}\nevaluation, the same:    {first(1)} {first(1)} {first(2)}"
+    return f"{training}\nevaluation, the same:    {first(1)} {first(1)} {first(4)}"
 
 
 def rope_pairs() -> str:

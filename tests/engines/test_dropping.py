@@ -248,14 +248,16 @@ def test_few_pairs_are_written_out_at_once(monkeypatch):
 
     def watched(*args):
         extra = real(*args)
-        sizes.append(0 if extra.scores is None else extra.scores.numel())
+        if extra.scores is not None and len(extra.scores[0]) > 1:  # not the same for every head
+            sizes.append(extra.scores.numel())
         return extra
 
     monkeypatch.setattr(forward, "added", watched)
-    monkeypatch.setattr(forward, "SCORES", 1 << 14)
+    monkeypatch.setattr(forward, "DROPPED", 1 << 14)
     q, k, v = (t.detach() for t in tensors(211, 211, dtype=torch.float32))
     hw.attend(q, k, v, mask=hw.window(17, 5), dropout=0.5, engine="tiled")
-    assert 0 < max(sizes) <= 1 << 14
+    assert sizes
+    assert max(sizes) <= 1 << 14
 
 
 def test_a_mask_that_drops_is_known_inside_others():

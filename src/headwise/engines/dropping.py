@@ -87,15 +87,15 @@ def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
     keep = Keep(call.dropout, numbered())
     whole = run(replace(call, dropout=0.0, need=call.need | {"logsumexp"}))
     some = run(replace(call, dropout=0.0, mask=call.mask & keep, need=frozenset({"logsumexp"})))
-    output = some.output * _share(some.logsumexp, whole.logsumexp, call.dropout)
+    assert some.logsumexp is not None  # noqa: S101 - both were asked for
+    assert whole.logsumexp is not None  # noqa: S101
+    output = some.output * share_kept(some.logsumexp, whole.logsumexp, call.dropout)
     sums = whole.logsumexp if "logsumexp" in call.need else None
     return replace(whole, output=output.to(whole.output.dtype), logsumexp=sums)
 
 
-def _share(some: Tensor | None, whole: Tensor | None, dropout: float) -> Tensor:
-    """Z' / Z / (1 - p), (B, H, Lq, 1); 0 where nothing is kept."""
-    assert some is not None  # noqa: S101 - both were asked for
-    assert whole is not None  # noqa: S101
+def share_kept(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
+    """Z' / Z / (1 - p), (B, H, Lq, 1), of the logarithms of Z' and Z; 0 where nothing is kept."""
     nothing = some == -torch.inf
     difference = torch.where(nothing, 0.0, some) - torch.where(nothing, 0.0, whole)
     factor = 0.0 if dropout == 1 else 1 / (1 - dropout)

@@ -138,6 +138,8 @@ def test_an_interval_of_two_values_is_known_exactly() -> None:
     wide, narrow = bootstrap(values), bootstrap(values, confidence=0.4)
     assert (wide.low, wide.mean, wide.high) == (0.0, 0.5, 1.0)
     assert (narrow.low, narrow.high) == (0.5, 0.5)
+    middle = bootstrap(values, confidence=0.6)
+    assert (middle.low, middle.high) == (0.0, 1.0)
     assert (wide.examples, wide.confidence) == (2, 0.95)
 
 

@@ -10,6 +10,7 @@ their logsumexp. Forward and backward, nothing of size (Lq, Lk) ever being writt
     scores              what the scores of a part get: mask and bias
     forward, backward   over all parts; `blocks` and `kernel` compute one
     function, operator  the doors for autograd and for torch.compile
+    dropped             the door for autograd of a call with dropout
     reasons             when it cannot run, and when it has nothing to win
 """
 
@@ -21,6 +22,7 @@ from headwise.engines.dropping import with_dropout
 from headwise.engines.sinks import widened
 from headwise.engines.tiled import kernel
 from headwise.engines.tiled.apart import groups, separately
+from headwise.engines.tiled.dropped import dropped, plain
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.far import pays as far_pays
 from headwise.engines.tiled.function import Setting, tiled
@@ -36,7 +38,7 @@ NAME = "tiled"
 def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
     if call.dropout:
-        return with_dropout(call, run)
+        return dropped(call) if plain(call) else with_dropout(call, run)
     apart = groups(call)
     return _run(call) if len(apart) == 1 else separately(call, apart, _run)
 

@@ -26,6 +26,9 @@ SCORES = 1 << 22
 MOVING = 1 << 21
 """The same where a position's bias is made for each of them."""
 
+DROPPED = 1 << 19
+"""Pairs of which it is counted at once whether dropout leaves them: few enough for a cache."""
+
 ROWS = 1 << 21
 """Numbers of the output that one kernel call gives."""
 
@@ -82,8 +85,10 @@ def most(work: Work, part: Part, numbers: int = ROWS) -> int:
     """
     heads = work.frame.batch * work.frame.heads
     rows = max(1, numbers // (heads * work.v.shape[3])) * part.keys.size
+    if drops(work.mask):
+        return max(1, min(DROPPED // heads, rows))
     known = kernel.fused(work.q) and not work.mask.biased
-    written = not known or moves(work, part) or by_weights(work, part) or drops(work.mask)
+    written = not known or moves(work, part) or by_weights(work, part)
     if written:
         return max(1, min((MOVING if moves(work, part) else SCORES) // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
