@@ -128,7 +128,7 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
         (["M", "--open", "run"], "model: expected a model to read with, and none with --open"),
         (["M", "the cat", "--save", "run"], "save: --save goes with --corpus, got SENTENCE; leave"),
         (["M", "the cat", "--every", "1"], "every: --every goes with --corpus, got SENTENCE"),
-        (["M", "the cat", "--no-names"], "no-names: --no-names goes with --corpus, got SENTENCE"),
+        (["M", "the cat", "--no-names"], "no-names: --no-names goes with --corpus or --probe, got"),
         (["M", "the cat", "--paragraphs"], "paragraphs: --paragraphs goes with --corpus"),
         (["M", "--corpus", "C", "--heads", "all"], "heads: --heads goes with SENTENCE or --text"),
         (["--open", "run", "--truncate"], "truncate: --truncate goes with SENTENCE or --text or"),
