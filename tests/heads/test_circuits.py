@@ -201,3 +201,23 @@ def test_what_is_built_in_another_way_is_refused() -> None:
         circuits_of(nn.Linear(3, 3))
     with pytest.raises(BadType, match="model: expected attentions whose projections are known"):
         circuits(nn.Linear(3, 3))
+
+
+@pytest.mark.slow
+def test_the_induction_head_of_smollm2_reads_what_its_previous_token_head_wrote() -> None:
+    """Elhage et al.: an induction head's keys are made of what a previous-token head has written.
+
+    Of all 162 heads below it, L16H0, which looks at the token before, composes most with L18H6's
+    keys, told from the weights alone.
+    """
+    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models.load import load
+
+    if not is_here(model_named("smollm2")):
+        pytest.skip("smollm2 is not in the cache; headwise models get smollm2")
+    found = circuits(load("smollm2").model)
+    later = found[Layer("", 18)]
+    below = [composition(found[Layer("", n)], later, "K")[:, 6] for n in range(18)]
+    strength = torch.stack(below)  # (layers, heads)
+    assert divmod(int(strength.argmax()), strength.shape[1]) == (16, 0)
+    assert strength.max() > 4 * chance(later.q.shape[1]) > 3 * strength.median()
