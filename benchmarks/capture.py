@@ -105,7 +105,7 @@ def table(results: dict[str, list[dict[str, float]] | str], tokens: int, layers:
     where = _machine()
     lines = [
         f"SmolLM2-135M, {layers or 30} of 30 layers of 9 heads, {tokens} tokens, float32, two "
-        "threads; medians; "
+        "threads; medians of the turns; "
         + ", ".join(
             f"{name} {where[name]}" for name in ("processor", "capability", "torch", "transformers")
         )
