@@ -56,6 +56,7 @@ class Asked:
     seed: int
     embed_dim: int
     heads: int
+    compile: bool
     time_limit: float
     memory_limit: int
 
@@ -100,6 +101,10 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
         ),
     )
     said = Text("Try the checks on known mistakes instead.", "改为用已知错误检验各项检查。")
+    also = Text(
+        "Hold it under torch.compile as well; takes some seconds.",
+        "同时在 torch.compile 下验证，需要数秒。",
+    )
     xml = Text("Write JUnit XML to this file as well.", "同时将 JUnit XML 写入此文件。")
     return [
         click.Argument(["target"], required=False),
@@ -108,6 +113,7 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
             click.Option([name], type=kind, default=value, show_default=True, help=what.to(lang))
             for name, kind, value, what in numbers
         ),
+        click.Option(["--compile"], is_flag=True, help=also.to(lang)),
         click.Option(["--junit"], type=click.Path(path_type=Path), help=xml.to(lang)),
         *reporting.options(lang),
     ]
@@ -154,7 +160,7 @@ def _verified(asked: Asked, destination: reporting.Destination) -> int:
     from headwise.verify.report import unusable
 
     target, lang = asked.target or "", destination.lang
-    request = Request(target, asked.embed_dim, asked.heads, asked.seed)
+    request = Request(target, asked.embed_dim, asked.heads, asked.seed, asked.compile)
     limits = Limits(asked.time_limit, asked.memory_limit)
     try:
         report = isolated(request, limits, progress=_progress(lang), hear=_pass_on)

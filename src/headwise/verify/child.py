@@ -40,7 +40,8 @@ def main(asked: Mapping[str, Any]) -> None:
     """Verify one target and end the process, whatever threads the target has left behind.
 
     Args:
-        asked: target, name, embed_dim, heads, seed, seconds and memory, as `isolation` wrote them.
+        asked: target, name, embed_dim, heads, seed, compiled, seconds and memory, as `isolation`
+            wrote them.
     """
     with _channel() as stream:
         channel = Channel(stream)
@@ -86,6 +87,7 @@ def _report(asked: Mapping[str, Any], channel: Channel) -> dict[str, object]:
         embed_dim=int(asked["embed_dim"]),
         heads=int(asked["heads"]),
         seed=int(asked["seed"]),
+        compiled=bool(asked["compiled"]),
         progress=lambda name: channel.at("check", name),
         watch=lambda words: channel.at("call", words),
     )

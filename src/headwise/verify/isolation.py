@@ -68,12 +68,14 @@ class Request:
         embed_dim: E.
         heads: H.
         seed: of inputs and weights.
+        compiled: whether it is held under `torch.compile` as well.
     """
 
     target: str
     embed_dim: int = 15
     heads: int = 3
     seed: int = 0
+    compiled: bool = False
 
 
 class Stopped(BadFile):
@@ -147,6 +149,7 @@ def _process(request: Request, limits: Limits, folder: str) -> Iterator[subproce
         "embed_dim": request.embed_dim,
         "heads": request.heads,
         "seed": request.seed,
+        "compiled": request.compiled,
         "seconds": limits.seconds,
         "memory": limits.memory,
         "path": [str(Path(entry).resolve()) for entry in sys.path],

@@ -24,8 +24,17 @@ def judge_job(outcome: Outcome, job: Job) -> Verdict:
     return judge(outcome.output, plain["output"], exact["output"])
 
 
-def gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradient of a fixed weighted sum of the output; 0 where a leaf has no influence."""
+def gradients(
+    output: Tensor, leaves: Mapping[str, Tensor], *, again: bool = True
+) -> dict[str, Tensor]:
+    """The gradient of a fixed weighted sum of the output; 0 where a leaf has no influence.
+
+    Args:
+        output: what hangs on the leaves.
+        leaves: what a gradient is wanted for, by name.
+        again: whether it may be asked for again, as where one output is held against many
+            candidates; what `torch.compile` has made may not.
+    """
     generator = torch.Generator().manual_seed(1)
     cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     if not output.requires_grad:
@@ -35,7 +44,7 @@ def gradients(output: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]
         list(leaves.values()),
         cotangent.to(output.dtype),
         allow_unused=True,
-        retain_graph=True,  # one output is held against many candidates
+        retain_graph=again,
     )
     return {
         name: torch.zeros_like(leaf) if gradient is None else gradient
@@ -52,7 +61,8 @@ def judge_gradients(
     of the dtype covers. A gradient that is exactly 0, such as the one of a key's bias, is noise in
     every finite precision; it is judged on the scale of the largest gradient.
     """
-    found, rough, right = (gradients(each, leaves) for each in (output, plain, exact))
+    found = gradients(output, leaves, again=False)
+    rough, right = (gradients(each, leaves) for each in (plain, exact))
     largest = max((g.abs().max() for g in right.values() if g.numel()), default=torch.zeros(()))
     for name, gradient in found.items():
         anchor = largest.reshape(1).to(gradient.dtype)

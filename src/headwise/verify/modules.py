@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import get_args
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parameter import UninitializedParameter
 
 from headwise.errors import BadValue
-from headwise.verify.adapter import NotRecognised
+from headwise.verify.adapter import NotRecognised, not_recognised
 from headwise.verify.binding import Binding, Layout, bind
 from headwise.verify.calling import Form, Signature, forms_for, read_signature
 from headwise.verify.dressed import dressed
@@ -122,10 +124,34 @@ def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> M
 
     @cache
     def made(dropout: float) -> nn.Module:
-        return make(cls, embed_dim, heads, dropout)
+        return sized(make(cls, embed_dim, heads, dropout), name, embed_dim)
 
     known = "batch_first" in inspect.signature(cls).parameters
     return _of_module(made, name, weights, heads, drops=takes_dropout(cls), turnable=not known)
+
+
+def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
+    """The module, called once where the sizes of its parameters wait for a first call.
+
+    `nn.LazyLinear` is such a layer, as in Dive into Deep Learning.
+
+    Raises:
+        NotRecognised: if it raises when it is called with one sequence.
+    """
+    if not any(isinstance(each, UninitializedParameter) for each in module.parameters()):
+        return module
+    x = torch.zeros(1, 3, embed_dim)
+    signature = read_signature(module.forward, f"{name}.forward")
+    try:
+        with torch.no_grad():
+            module(**signature.arguments(x, x, x), **dict.fromkeys(signature.masks))
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise not_recognised(
+            f"{name} has parameters without a size, and raises {said} when it is called first",
+            f"{name} 有未定大小的参数，首次调用时抛出 {said}",
+        ) from error
+    return module
 
 
 def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> ModuleRunner:
@@ -140,6 +166,7 @@ def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> M
             f"heads: {name} was made with {own} heads, got {heads}; use --heads {own}",
             f"heads：{name} 有 {own} 个头，收到 {heads}；请用 --heads {own}",
         )
+    sized(module, name, weights.q.shape[1])
     return _of_module(lambda _p: module, name, weights, heads, drops=False, turnable=True)
 
 

@@ -12,6 +12,8 @@ from headwise.lang import Text
 from headwise.masks import padding
 from headwise.verify.adapter import NotRecognised, no_memory, not_recognised
 from headwise.verify.blackbox import BLACK_BOX, BlackBoxRunner, black_box, subject_of
+from headwise.verify.compiling import COMPILED
+from headwise.verify.compiling import compiled as under_compile
 from headwise.verify.contract import CONTRACT, jobs, masks
 from headwise.verify.conventions import LENGTH, Conventions
 from headwise.verify.diagnosis import Seen, explain, explain_gradients
@@ -99,6 +101,7 @@ def verify(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
     watch: Tell = silent,
+    compiled: bool = False,
 ) -> Report:
     """Hold an attention against the oracle. This runs the target's code.
 
@@ -111,6 +114,7 @@ def verify(
         seed: of the inputs and weights by which conventions and mistakes are told apart.
         progress: called with the name of each check before it runs.
         watch: called with the arguments' names and shapes before each call of the target.
+        compiled: whether to hold it under `torch.compile` as well, which takes some seconds.
 
     Raises:
         BadFile: if the target is not recognised; the message shows the adapter to write.
@@ -125,6 +129,8 @@ def verify(
         report = _reported(target, (name, embed_dim, heads), seed, progress, watch)
         if report.not_compared:
             return report
+        if compiled:
+            report = _with_compiled(report)
         named = [mistake for group in report.mistakes for mistake in group]
         shown = smallest(target, name, report.conventions, report.findings)
         return replace(report, lines=most_likely(target, named), smallest=shown)
@@ -135,6 +141,15 @@ def verify(
     except (Exception, SystemExit) as error:  # the target is somebody else's code
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise not_recognised(f"{name} raises {said}", f"{name} 抛出 {said}") from error
+
+
+def _with_compiled(report: Report) -> Report:
+    """The report with what the target gives under `torch.compile`, where it can be compiled."""
+    own = under_compile(report.conventions)
+    if own is None:
+        return report
+    subject = own.subject(report.name, report.embed_dim, report.heads)
+    return replace(report, findings=(*report.findings, examine(COMPILED, subject, DTYPE)))
 
 
 def _reported(

@@ -17,6 +17,7 @@ MISTAKES = {
     "FloatMask": (),
     "Tuple": (),
     "Causal": (),
+    "Lazy": (),
     "by_hand": (),
     "by_einsum": (),
     "by_sdpa": (),
@@ -220,6 +221,31 @@ class Causal(nn.Module):
         scores.masked_fill_(self.mask.bool()[:n, :n], -torch.inf)
         weights = self.dropout(torch.softmax(scores / keys.shape[-1] ** 0.5, dim=-1))
         return self.out_proj((weights @ values).transpose(1, 2).reshape(b, n, self.d_out))
+
+
+class Lazy(nn.Module):
+    """Layers that find out their sizes when they are called first, as in d2l."""
+
+    def __init__(self, num_hiddens, num_heads, dropout=0.0, bias=False):
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = nn.Dropout(dropout)
+        self.W_q = nn.LazyLinear(num_hiddens, bias=bias)
+        self.W_k = nn.LazyLinear(num_hiddens, bias=bias)
+        self.W_v = nn.LazyLinear(num_hiddens, bias=bias)
+        self.W_o = nn.LazyLinear(num_hiddens, bias=bias)
+
+    def forward(self, queries, keys, values, valid_lens):
+        q, k, v = (
+            m(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for m, x in ((self.W_q, queries), (self.W_k, keys), (self.W_v, values))
+        )
+        scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+        if valid_lens is not None:
+            padded = torch.arange(k.shape[2]) >= valid_lens[:, None]
+            scores = scores.masked_fill(padded[:, None, None], -1e6)
+        y = self.dropout(scores.softmax(-1)) @ v
+        return self.W_o(y.transpose(1, 2).flatten(-2))
 
 
 def by_hand(query, key, value):
