@@ -42,7 +42,10 @@ EVERYWHERE = {"attend", "plan", "of", "__init__", "forward"}
 signature; `__init__` and `forward` of MultiheadAttention are PyTorch's, the latter with a cache."""
 
 MAY_IMPORT_REFERENCE = {"explain", "verify"}
-MAY_READ_ENVIRONMENT = {"cli/words.py": "the language", "heads/models/catalogue.py": "where models are kept"}
+MAY_READ_ENVIRONMENT = {
+    "cli/words.py": "the language",
+    "heads/models/catalogue.py": "where models are kept",
+}
 MOST_LINES, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
 
 
