@@ -83,6 +83,8 @@ def test_the_value_that_is_reported_is_that_of_the_half_nothing_was_chosen_on() 
     assert trial.found == first.share(metric, trial.head).value
     assert trial.confidence == 1 - trial.chance > 0.95
     assert trial.bar >= 0.5
+    raw = second.share(metric, trial.head).tail(trial.bar)
+    assert trial.chance >= len(HEADS) * len(_criteria()) * raw, "all that was tried counts"
     assert trial.texts == TEXTS
     assert trial.criterion.zh
     assert trial.title.zh != trial.title.en
