@@ -53,7 +53,12 @@ def gradients(
 
 
 def judge_gradients(
-    output: Tensor, plain: Tensor, exact: Tensor, leaves: Mapping[str, Tensor]
+    output: Tensor,
+    plain: Tensor,
+    exact: Tensor,
+    leaves: Mapping[str, Tensor],
+    *,
+    again: bool = True,
 ) -> Iterator[Evidence]:
     """Every gradient by the one rule; all three outputs hang on the same leaves.
 
@@ -61,7 +66,7 @@ def judge_gradients(
     of the dtype covers. A gradient that is exactly 0, such as the one of a key's bias, is noise in
     every finite precision; it is judged on the scale of the largest gradient.
     """
-    found = gradients(output, leaves, again=False)
+    found = gradients(output, leaves, again=again)
     rough, right = (gradients(each, leaves) for each in (plain, exact))
     largest = max((g.abs().max() for g in right.values() if g.numel()), default=torch.zeros(()))
     for name, gradient in found.items():
