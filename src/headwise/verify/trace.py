@@ -38,6 +38,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[Tensor] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: PyTorch would load its compiler for that, a second; where it asks this at all."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],
