@@ -55,12 +55,18 @@ def name(cell) -> str:
 
 def check(cell) -> None:
     """Accept a cell. Of tens of thousands of verdicts some few are an unlucky rounding a shade
-    beyond the rule: a cell that is rejected must be accepted on two other draws."""
+    beyond the rule: a cell that is rejected must be accepted on three of four other draws."""
     try:
         judge_cell(cell, 5)
     except AssertionError:
-        judge_cell(cell, 6)
-        judge_cell(cell, 7)
+        unlucky = 0
+        for draw in (6, 7, 8, 9):
+            try:
+                judge_cell(cell, draw)
+            except AssertionError:
+                unlucky += 1
+        if unlucky > 1:
+            raise
 
 
 def judge_cell(cell, draw: int) -> None:
