@@ -162,7 +162,7 @@ def _base(conventions: Conventions, job: Job) -> Mask:
     seen = influences(run, job)
     if bool((seen == _off_diagonal(causal(), job)).all()):
         return causal()
-    for band in _bands(run, job):
+    for band in _bands(seen, job):
         return band
     everything = bool((seen == _off_diagonal(full(), job)).all())
     for most in (1,) if everything else (1, 2):  # a softmax over the queries lets the future in
@@ -172,9 +172,8 @@ def _base(conventions: Conventions, job: Job) -> Mask:
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
 
 
-def _bands(run: Callable[[Job], Outcome], job: Job) -> tuple[Mask, ...]:
+def _bands(seen: Tensor, job: Job) -> tuple[Mask, ...]:
     """The window that shows in which token changes which output, where it is one."""
-    seen = influences(run, job)
     pairs = ((left, right) for left in range(LENGTH - 1) for right in range(LENGTH - 1))
     windows = (window(left, right) for left, right in pairs if left + right)
     return tuple(m for m in windows if bool((seen == _off_diagonal(m, job)).all()))
@@ -184,7 +183,8 @@ def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
     """The first reading that is right on a window of its own."""
     for each in tried:
         run = _runs(each, job)
-        if run is not None and any(_equals(each, job, mask) for mask in _bands(run, job)):
+        bands = () if run is None else _bands(influences(run, job), job)
+        if any(_equals(each, job, mask) for mask in bands):
             return each
     return None
 
@@ -194,7 +194,7 @@ def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
     if len(tried) == 1:
         return None
     runs = [(each, run) for each in tried if (run := _runs(each, job)) is not None]
-    masks = [(full(), causal(), *_bands(run, job)) for _, run in runs]
+    masks = [(full(), causal(), *_bands(influences(run, job), job)) for _, run in runs]
     for most in (1, 2):
         for (each, run), own in zip(runs, masks, strict=True):
             for mask in own:

@@ -15,6 +15,7 @@ from headwise.heads.capture.huggingface import OWN
 from headwise.heads.metrics import METRICS
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.verify.budget import accept
+from tests.heads.effect.families import LENGTH, REAL, text, two_texts
 from tests.heads.tiny import (
     ONE_STACK,
     PLAIN_ONLY,
@@ -30,24 +31,6 @@ from tests.heads.tiny import (
     mistral,
     t5,
 )
-
-LENGTH, REAL = 13, 11
-
-
-def text(seed: int = 0) -> dict[str, Tensor]:
-    """Two samples of 13 tokens, the second padded after 11."""
-    torch.manual_seed(seed)
-    mask = torch.ones(2, LENGTH, dtype=torch.long)
-    mask[1, REAL:] = 0
-    return {"input_ids": torch.randint(3, 31, (2, LENGTH)), "attention_mask": mask}
-
-
-def two_texts() -> dict[str, Tensor]:
-    """An encoder's text of 13 tokens and a decoder's of 7, both with padding."""
-    mask = torch.ones(2, 7, dtype=torch.long)
-    mask[1, 5:] = 0
-    ids = text(1)["input_ids"][:, :7]
-    return {**text(), "decoder_input_ids": ids, "decoder_attention_mask": mask}
 
 
 def answer(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:

@@ -5,15 +5,13 @@ F16, Q8_0 and Q4_1. Every length is held against the size of the file before it 
 """
 
 import mmap
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.document.plain import clean
-from headwise.errors import BadFile
+from headwise.heads.models.cursor import Cursor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,27 +85,8 @@ class _Entry:
         return prod(self.shape) // block * size
 
 
-class _Reader:
+class _Reader(Cursor):
     """A place in the file that moves on as things are read."""
-
-    def __init__(self, path: Path, content: "mmap.mmap | bytes") -> None:
-        self.path, self.content, self.at = path, content, 0
-
-    def wrong(self, why: str) -> BadFile:
-        name = clean(self.path.name)
-        return BadFile(
-            f"model: cannot read {name}: {clean(why)}; get it again",
-            f"model：无法读取 {name}：{clean(why)}；请重新获取",
-        )
-
-    def take(self, size: int) -> bytes:
-        if size > len(self.content) - self.at:
-            raise self.wrong("it ends too early")
-        self.at += size
-        return self.content[self.at - size : self.at]
-
-    def unpack(self, form: str) -> tuple[Any, ...]:
-        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
 
     def number(self, form: str) -> Any:
         return self.unpack(form)[0]

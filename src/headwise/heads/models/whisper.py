@@ -5,8 +5,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.document.plain import clean
-from headwise.errors import BadFile, MissingExtra
+from headwise.errors import MissingExtra
+from headwise.heads.models.cursor import Cursor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ def read(path: Path) -> tuple[dict[str, int], "dict[str, Tensor]"]:
     """
     import torch
 
-    reader = _Reader(path)
+    reader = _Reader(path, path.read_bytes())
     version, spec = reader.number("I"), reader.string()
     if version != FORMAT or spec != "WhisperSpec":
         raise reader.wrong(f"expected a WhisperSpec of format {FORMAT}, got {spec} {version}")
@@ -111,27 +111,11 @@ def _shaped(reader: "_Reader", name: str, flat: "Tensor", shape: list[int]) -> "
         raise reader.wrong(f"{name} does not have the shape {shape}") from None
 
 
-class _Reader:
+class _Reader(Cursor):
     """A place in the file that moves on as things are read."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.content, self.at = path, path.read_bytes(), 0
-
-    def wrong(self, why: str) -> BadFile:
-        name = clean(self.path.name)
-        return BadFile(
-            f"model: cannot read {name}: {clean(why)}; get it again",
-            f"model：无法读取 {name}：{clean(why)}；请重新获取",
-        )
-
-    def take(self, size: int) -> bytes:
-        if size > len(self.content) - self.at:
-            raise self.wrong("it ends too early")
-        self.at += size
-        return self.content[self.at - size : self.at]
-
     def number(self, form: str) -> int:
-        found: int = struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))[0]
+        found: int = self.unpack(form)[0]
         return found
 
     def string(self) -> str:
