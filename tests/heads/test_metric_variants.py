@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headwise.heads.metrics import EVERY, Rows, total
+from headwise.heads.metrics import EVERY, Metric, Offer, Rows, total
 from headwise.heads.metrics.profiles import BY_DISTANCE, PROFILES, RECEIVED, summed
 from headwise.verify.budget import accept
 from tests.heads.test_metrics import (
@@ -188,7 +188,9 @@ def test_each_of_the_first_keys_receives_the_mean_of_the_queries_that_may_look()
     assert not summed(RECEIVED, rows(EQUAL, cross=True))[1].any()
 
 
-def whole_and_blocks(seed: int, length: int, size: int) -> tuple[Rows, list[Rows]]:
+def whole_and_blocks(
+    seed: int, length: int, size: int, *, scored: bool = False
+) -> tuple[Rows, list[Rows]]:
     """A random causal text as one block, and as blocks of queries that keep reachable keys only."""
     make = torch.Generator().manual_seed(seed)
     reach = torch.ones(length, length, dtype=torch.bool).tril()
@@ -204,17 +206,22 @@ def whole_and_blocks(seed: int, length: int, size: int) -> tuple[Rows, list[Rows
     first = torch.tensor([0, 2])
 
     def part(start: int, stop: int, low: int, high: int) -> Rows:
+        allowed = reach[start:stop, low:high].expand(2, 1, -1, -1)
+        offer = Offer(
+            allowed=allowed,
+            counts=real[:, start:stop],
+            position=torch.arange(start, stop),
+            first=first,
+            separators=special,
+            tokens=tokens,
+            punctuation=marks,
+            origin=low,
+        )
+        logarithms = scores[:, :, start:stop, low:high].masked_fill(~allowed, -1e300)
         return Rows(
             weights=weights[:, :, start:stop, low:high],
-            allowed=reach[start:stop, low:high].expand(2, 1, -1, -1),
-            counts=real[:, start:stop],
-            position=torch.arange(start, stop) - low,
-            first=first - low,
-            separators=special[:, low:high],
-            tokens=tokens[:, low:high],
-            punctuation=marks[:, low:high],
-            origin=low,
-            text=tokens,
+            offer=offer,
+            scores=logarithms if scored else None,
         )
 
     blocks = []
@@ -237,6 +244,47 @@ def test_blocks_of_queries_add_up_to_the_whole(seed: int, length: int, size: int
         apart = [torch.stack(summed(profile, block)) for block in blocks]
         wanted = torch.stack(summed(profile, whole))
         accept(torch.stack(apart).sum(0), wanted, wanted)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**31), st.integers(1, 200), st.integers(1, 200))
+def test_what_is_kept_of_blocks_gives_the_same(seed: int, length: int, size: int) -> None:
+    """The weights are gone: each metric lives on the facts that it says it reads."""
+    whole, blocks = whole_and_blocks(seed, length, size, scored=True)
+    for measure in (*EVERY, *PROFILES):
+        reads = (*measure.reads, "queries")
+        kept = [block.let_go(reads) for block in blocks]
+        offer = Offer.joined([block.offer for block in kept], reads)
+        joined = Rows.joined(kept, offer, reads)
+        if isinstance(measure, Metric):
+            found, wanted = (torch.stack(total(measure, each)) for each in (joined, whole))
+        else:
+            found, wanted = (torch.stack(summed(measure, each)) for each in (joined, whole))
+        accept(found, wanted, wanted)
+
+
+def test_a_fact_that_was_not_kept_is_an_error_and_not_a_wrong_number() -> None:
+    _, (block, *_) = whole_and_blocks(1, 20, 7)
+    with pytest.raises(LookupError, match="queries was not kept; name it in what the metric"):
+        total(BY_NAME["entropy"], block.let_go(BY_NAME["self"].reads))
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 127, 128, 129, 193, 300])
+def test_the_first_of_several_largest_weights_is_found(length: int) -> None:
+    make = torch.Generator().manual_seed(length)
+    weights = torch.randint(0, 3, (2, 3, 5, length), generator=make).double()
+    offer = Offer(
+        allowed=torch.ones(2, 1, 5, length, dtype=torch.bool),
+        counts=torch.ones(2, 5, dtype=torch.bool),
+        position=None,
+        first=torch.zeros(2, dtype=torch.long),
+        origin=4,
+    )
+    value, key = Rows(weights=weights, offer=offer).most
+    assert torch.equal(value, weights.amax(-1))
+    index = torch.arange(length).expand_as(weights)
+    wanted = torch.where(weights == value[..., None], index, length).amin(-1)
+    assert torch.equal(key, wanted + 4)
 
 
 ONE_HOT = torch.eye(25, dtype=torch.float64)[torch.arange(25).repeat(4)]  # (100, 25)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import headwise.heads.metrics as metrics_room
-from headwise.heads.metrics import EVERY, MEASURED, METRICS, Metric, Rows, total
+from headwise.heads.metrics import EVERY, MEASURED, METRICS, Metric, Offer, Rows, total
 from headwise.verify.budget import accept
 
 BY_NAME = {metric.name: metric for metric in EVERY}
@@ -34,8 +34,7 @@ def rows(
     table = torch.as_tensor(weights, dtype=torch.float64)[None, None]
     length, keys = table.shape[-2:]
     seen = torch.ones(length, keys, dtype=torch.bool) if allowed is None else allowed
-    return Rows(
-        weights=table,
+    offer = Offer(
         allowed=seen[None, None],
         counts=torch.tensor([real or [True] * length]),
         position=None if cross else torch.arange(length),
@@ -44,6 +43,7 @@ def rows(
         tokens=None if tokens is None else torch.tensor([tokens]),
         punctuation=None if marks is None else torch.tensor([marks]),
     )
+    return Rows(weights=table, offer=offer)
 
 
 def value(name: str, given: Rows) -> float:
@@ -204,7 +204,9 @@ def test_heads_and_samples_are_kept_apart_and_pooled_over_tokens() -> None:
     weights[1, :, 0, 0] = 1.0
     counts = torch.tensor([[True, True, True], [True, False, False]])
     allowed = torch.ones(2, 1, 3, 3, dtype=torch.bool)
-    given = Rows(weights, allowed, counts, torch.arange(3), torch.zeros(2, dtype=torch.long))
+    place, first = torch.arange(3), torch.zeros(2, dtype=torch.long)
+    offer = Offer(allowed=allowed, counts=counts, position=place, first=first)
+    given = Rows(weights=weights, offer=offer)
     above, below = total(BY_NAME["self"], given)
     assert above.tolist() == [4.0, 2.0]
     assert below.tolist() == [4.0, 4.0]
@@ -223,8 +225,16 @@ def drawn(draw: st.DrawFn) -> Rows:
     special = torch.rand(1, length, generator=make) < 0.3
     real = torch.ones(1, length, dtype=torch.bool)
     tokens = torch.randint(498, 503, (1, length), generator=make)
-    place, first = torch.arange(length), torch.tensor([0])
-    return Rows(weights, allowed, real, place, first, special, tokens, special.roll(1, 1))
+    offer = Offer(
+        allowed=allowed,
+        counts=real,
+        position=torch.arange(length),
+        first=torch.tensor([0]),
+        separators=special,
+        tokens=tokens,
+        punctuation=special.roll(1, 1),
+    )
+    return Rows(weights=weights, offer=offer)
 
 
 @given(drawn())
@@ -251,30 +261,26 @@ def test_shares_lie_between_0_and_1(given_rows: Rows) -> None:
 
 def padded(given_rows: Rows) -> Rows:
     """The same rows with three padded tokens behind them, whose own rows hold rubbish."""
-    grown = {}
-    for name, fill in (("weights", 0.0), ("allowed", False)):
-        grown[name] = torch.nn.functional.pad(getattr(given_rows, name), (0, 3, 0, 3), value=fill)
-    grown["weights"][..., -3:, :] = 0.125
-    grown["allowed"][..., -3:, :] = True
-    real = torch.nn.functional.pad(given_rows.counts, (0, 3), value=False)
-    assert given_rows.separators is not None
-    assert given_rows.tokens is not None
-    assert given_rows.punctuation is not None
-    marks = torch.nn.functional.pad(given_rows.punctuation, (0, 3), value=True)
-    special = torch.nn.functional.pad(given_rows.separators, (0, 3), value=True)
-    tokens = torch.nn.functional.pad(given_rows.tokens, (0, 3), value=500)
-    place = torch.arange(real.shape[1])
-    return Rows(
-        weights=grown["weights"],
-        allowed=grown["allowed"],
+
+    def behind(table: Tensor | None, wide: tuple[int, ...], value: float) -> Tensor:
+        assert table is not None
+        return torch.nn.functional.pad(table, wide, value=value)
+
+    offer, square = given_rows.offer, (0, 3, 0, 3)
+    weights = behind(given_rows.weights, square, 0.0)
+    allowed = behind(offer.allowed, square, False)
+    weights[..., -3:, :], allowed[..., -3:, :] = 0.125, True
+    real = behind(offer.counts, (0, 3), False)
+    grown = Offer(
+        allowed=allowed,
         counts=real,
-        position=place,
-        first=given_rows.first,
-        separators=special,
-        tokens=tokens,
-        punctuation=marks,
-        text=tokens.where(real, -1),
+        position=torch.arange(real.shape[1]),
+        first=offer.first,
+        separators=behind(offer.separators, (0, 3), True),
+        tokens=behind(offer.tokens, (0, 3), -1),
+        punctuation=behind(offer.punctuation, (0, 3), True),
     )
+    return Rows(weights=weights, offer=grown)
 
 
 @given(drawn())

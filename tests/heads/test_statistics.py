@@ -1,17 +1,13 @@
 """Sums of metrics: they merge, and they are written and read as tensors."""
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads import statistics
-from headwise.heads.metrics import MEASURED, METRICS, Rows
+from headwise.heads.metrics import MEASURED, METRICS, Offer, Rows
 from headwise.heads.names import Head, Layer
-from headwise.heads.statistics import Baseline, Statistics
+from headwise.heads.statistics import Statistics
 
 LOW, CROSS = Layer("", 0), Layer("cross", 3)
 
@@ -20,13 +16,13 @@ def block(length: int, seed: int, heads: int = 2) -> Rows:
     make = torch.Generator().manual_seed(seed)
     scores = torch.randn(1, heads, length, length, generator=make, dtype=torch.float64)
     allowed = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
-    return Rows(
-        weights=scores.masked_fill(~allowed, -torch.inf).softmax(-1),
+    offer = Offer(
         allowed=allowed,
         counts=torch.ones(1, length, dtype=torch.bool),
         position=torch.arange(length),
         first=torch.tensor([0]),
     )
+    return Rows(weights=scores.masked_fill(~allowed, -torch.inf).softmax(-1), offer=offer)
 
 
 def seen(*seeds: int) -> Statistics:
@@ -35,57 +31,6 @@ def seen(*seeds: int) -> Statistics:
         for layer in (LOW, CROSS):
             found.add(layer, block(3 + seed, seed))
     return found
-
-
-HIGH = Layer("", 1)
-
-
-def narrowed(rows: Rows, allowed: Tensor) -> Rows:
-    """The same block with fewer keys allowed."""
-    weights = torch.where(allowed, rows.weights, 0.0)
-    return replace(rows, weights=weights / weights.sum(-1, keepdim=True), allowed=allowed)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda rows: narrowed(rows, torch.eye(7, dtype=torch.bool)[None, None]),
-        lambda rows: narrowed(rows, rows.allowed & ~torch.eye(7).bool().roll(2, 0)),
-        lambda rows: replace(rows, counts=torch.arange(7)[None] % 2 == 0),
-        lambda rows: replace(rows, first=torch.tensor([1])),
-        lambda rows: replace(rows, tokens=torch.tensor([[1, 2, 1, 2, 1, 2, 1]])),
-        lambda rows: replace(rows, separators=torch.arange(7)[None] == 3),
-        lambda rows: replace(rows, position=None),
-    ],
-)
-def test_each_layer_has_the_uniform_head_of_its_own_mask(change: Callable[[Rows], Rows]) -> None:
-    """What is remembered from the layer before is used only where it is the same."""
-    low, high = block(7, 1), change(block(7, 2))
-    both, alone = Statistics(), Statistics()
-    both.add(LOW, low)
-    both.add(HIGH, high)
-    both.add(HIGH, high)
-    alone.add(HIGH, high)
-    alone.layers[HIGH].add(alone.layers[HIGH].copy())
-    for name, tensor in both.layers[HIGH].tensors().items():
-        assert torch.equal(tensor, alone.layers[HIGH].tensors()[name]), name
-    assert both.layers[HIGH].uniform_above.tolist() != (2 * both.layers[LOW].uniform_above).tolist()
-
-
-def test_the_uniform_head_is_measured_once_for_layers_that_are_alike(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    measured: list[object] = []
-    of = Baseline.of
-    monkeypatch.setattr(Baseline, "of", lambda *given: measured.append(given) or of(*given))
-    found = Statistics()
-    for layer in (LOW, HIGH, CROSS):
-        found.add(layer, block(7, layer.number))
-    assert len(measured) == 1
-    monkeypatch.setattr(statistics, "MOST_BLOCKS", 1)
-    found.add(LOW, block(8, 0))
-    found.add(LOW, block(7, 0))
-    assert len(measured) == 3
 
 
 def test_what_is_written_is_read_back() -> None:

@@ -11,9 +11,6 @@ from headwise.heads.metrics import MEASURED, Metric, Rows, totals
 from headwise.heads.metrics.profiles import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer
 
-MOST_BLOCKS = 1 << 10
-"""Of how many blocks of a text the uniform head is remembered, from one layer to the next."""
-
 MOST_HEADS = 1 << 16
 """How many heads a layer may have that is read from a file."""
 
@@ -49,15 +46,15 @@ class Sums:
         Args:
             rows: the block.
             metrics: what is measured.
-            baseline: what is known of a uniform head on the same block; None to measure it.
+            baseline: what a uniform head gives on the same block; None to measure it.
         """
         above, below = totals(metrics, rows).cpu()
-        known = Baseline.of(rows, metrics) if baseline is None else baseline
+        known = Baseline.of(rows.uniform, metrics) if baseline is None else baseline
         curves = {}
         for profile in PROFILES:
             own = torch.stack(summed(profile, rows)).cpu()
             curves[profile.name] = torch.cat((own, known.curves[profile.name].expand_as(own)))
-        queries = int(rows.queries().any(1).sum())
+        queries = int(rows.offer.queries.any(1).sum())
         uniform_above, uniform_below = known.sums.clone()
         return cls(above, below, uniform_above, uniform_below, curves, queries)
 
@@ -107,32 +104,26 @@ CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """What a head that attends to every allowed key alike gives on one block of queries.
+    """What a head that attends to every allowed key alike gives on some queries.
 
     Attributes:
-        shape: what another block must share for this to be its baseline too.
         sums: (2, metrics), numerators and denominators.
         curves: for each profile's name (2, 1, places).
     """
 
-    shape: tuple[Tensor, ...]
     sums: Tensor
     curves: dict[str, Tensor]
 
     @classmethod
-    def of(cls, rows: Rows, metrics: Sequence[Metric]) -> "Baseline":
-        """Measure it."""
-        uniform = rows.uniform
-        curves = {each.name: torch.stack(summed(each, uniform)).cpu() for each in PROFILES}
-        return cls(rows.shape, totals(metrics, uniform)[..., 0].cpu(), curves)
+    def of(cls, uniform: Rows, metrics: Sequence[Metric]) -> "Baseline":
+        """Measure it.
 
-    def fits(self, rows: Rows) -> bool:
-        """Whether it is that of another block as well."""
-        pairs = zip(self.shape, rows.shape, strict=True)
-        return all(
-            one is other or (one.shape == other.shape and torch.equal(one, other))
-            for one, other in pairs
-        )
+        Args:
+            uniform: the rows of such a head.
+            metrics: what is measured.
+        """
+        curves = {each.name: torch.stack(summed(each, uniform)).cpu() for each in PROFILES}
+        return cls(totals(metrics, uniform)[..., 0].cpu(), curves)
 
 
 @dataclass
@@ -146,24 +137,23 @@ class Statistics:
 
     layers: dict[Layer, Sums] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = MEASURED
-    _known: dict[tuple[int, ...], Baseline] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
-    def add(self, layer: Layer, rows: Rows) -> None:
-        """Take in a block of queries of one layer."""
-        self._take(layer, Sums.of(rows, self.metrics, self._baseline(rows)))
+    def add(self, layer: Layer, rows: Rows, baseline: Baseline | None = None) -> None:
+        """Take in a block of queries of one layer.
 
-    def _baseline(self, rows: Rows) -> Baseline:
-        """What a uniform head gives: as the block at this place in the layer before, if it fits."""
-        start = 0 if rows.position is None or not len(rows.position) else int(rows.position[0])
-        place = (rows.origin, start, *rows.weights.shape[2:])
-        known = self._known.get(place)
-        if known is None or not known.fits(rows):
-            if len(self._known) >= MOST_BLOCKS:
-                self._known.clear()
-            known = self._known[place] = Baseline.of(rows, self.metrics)
-        return known
+        Args:
+            layer: which.
+            rows: the block.
+            baseline: what a uniform head gives on it; None to measure it.
+        """
+        self._take(layer, Sums.of(rows, self.metrics, baseline))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The facts of rows that all that is measured looks at."""
+        read = [*(metric.reads for metric in self.metrics), *(each.reads for each in PROFILES)]
+        found = {"queries"}.union(*read)
+        return tuple(sorted(found))
 
     def merge(self, other: "Statistics") -> None:
         """Take in the statistics of another text through the same model.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headwise.errors import BadValue
 from headwise.heads.capture import capture
 from headwise.heads.capture import huggingface as capture_file
-from headwise.heads.capture import recorder as recorder_file
+from headwise.heads.capture import layout as layout_file
 from headwise.heads.capture.huggingface import OWN
 from headwise.heads.metrics import METRICS
 from headwise.heads.names import Head, Layer, parse_heads
@@ -186,7 +186,7 @@ def plain_mean(metric: str, weights: Tensor, allowed: Tensor, real: Tensor) -> f
 def test_statistics_are_the_plain_formulas_on_eager_weights(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_file, "BLOCK", 500)  # several blocks of queries for each layer
+    monkeypatch.setattr(layout_file, "BLOCK", 500)  # several blocks of queries for each layer
     model, inputs = make(), text()
     real = inputs["attention_mask"].bool()
     oracle = eager_weights(exact_copy(model, make), inputs)[""]

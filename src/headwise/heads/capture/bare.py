@@ -21,9 +21,9 @@ def terms_of(call: Call) -> Terms:
     adds = Stage.VALUES in call.position.stages
 
     def values(block: Block) -> Tensor | None:
-        first = call.frame.offset + block.rows.start
+        first = call.frame.offset + block.part.rows.start
         query = torch.arange(first, first + block.weights.shape[2], device=q.device)
-        key = torch.arange(block.keys.start, block.keys.stop, device=q.device)
+        key = torch.arange(block.part.keys.start, block.part.keys.stop, device=q.device)
         return call.position.values(block.weights, query, key)
 
     return Terms(

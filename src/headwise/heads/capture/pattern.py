@@ -1,7 +1,7 @@
 """Which query of a running attention may attend to which key, and what is added to its score."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool
@@ -30,6 +30,10 @@ class Pattern(ABC):
     def reach(self, rows: slice) -> slice:
         """Keys outside of which none of these queries may attend; more is never wrong."""
 
+    @abstractmethod
+    def alike(self, other: "Pattern") -> bool:
+        """Whether the other certainly allows the same; False is never wrong."""
+
 
 @dataclass(frozen=True, eq=False)
 class TensorPattern(Pattern):
@@ -42,6 +46,7 @@ class TensorPattern(Pattern):
             added, the lowest of their dtype meaning "not allowed"; or None.
         causal: whether query i sees keys 0 to i only.
         bias: (B or 1, H or 1, Lq, Lk or more), added to the scaled scores; or None.
+        written: how often the mask had been written to, where PyTorch counts that.
     """
 
     keys: int
@@ -49,6 +54,11 @@ class TensorPattern(Pattern):
     mask: Tensor | None = None
     causal: bool = False
     bias: Tensor | None = None
+    written: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.mask is not None and not self.mask.is_inference():
+            object.__setattr__(self, "written", self.mask._version)
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#b #h r k"]:
         key = torch.arange(keys.start, keys.stop, device=self.device)
@@ -72,6 +82,13 @@ class TensorPattern(Pattern):
             return slice(0, stop)
         seen = _open(self.mask[:, :, rows, :stop]).any(2).flatten(0, 1).any(0).nonzero()
         return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 0)
+
+    def alike(self, other: Pattern) -> bool:
+        """Layers are handed one and the same mask; one that was written to since is another."""
+        if not isinstance(other, TensorPattern):
+            return False
+        known = (self.keys, self.causal, self.device) == (other.keys, other.causal, other.device)
+        return known and self.mask is other.mask and self.written == other.written
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +131,11 @@ class CallPattern(Pattern):
             middle = (low + high) // 2
             low, high = (low, middle) if empty(middle, frame.keys) else (middle + 1, high)
         return slice(first, low)
+
+    def alike(self, other: Pattern) -> bool:
+        if not isinstance(other, CallPattern):
+            return False
+        return self.call.frame == other.call.frame and self.call.mask == other.call.mask
 
     def _indices(self, rows: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         frame = self.call.frame

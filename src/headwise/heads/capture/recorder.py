@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue, one_of
-from headwise.heads.capture.texts import Place, Texts, Told
+from headwise.heads.capture.layout import Asked, Layout, Layouts
+from headwise.heads.capture.memory import give_back
+from headwise.heads.capture.texts import Texts, Told
 from headwise.heads.capture.weights import Block, Terms
 from headwise.heads.metrics import EVERY, MEASURED, Metric, Rows
 from headwise.heads.names import Head, Layer
@@ -17,10 +19,10 @@ from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention import is_cross
 from headwise.verify.budget import Verdict, judge
 
-BLOCK = 1 << 21
-"""How many weights are held at a time while statistics are taken, over batch and heads."""
-
 ALL = "all"
+
+LARGE = 1 << 20
+"""How many weights a block must have for its memory to be handed back to the system at the end."""
 
 CHECKED = 32
 """How many of the first and of the last rows of each attention are recomputed exactly and held
@@ -126,6 +128,9 @@ class Recorder:
         self.allowed: dict[Head, Tensor] = {}
         self.model, self.taken = model, 0
         self._wanted = wanted
+        reads = self.statistics.reads
+        asked = Asked(wanted.metrics, reads, wanted.separators, wanted.punctuation)
+        self._layouts = Layouts(asked)
         self._names = {id(module): name for name, module in model.named_modules()}
         self._two_stacks = _two_stacks(model)
         self._texts = Texts(model, self._two_stacks)
@@ -137,6 +142,7 @@ class Recorder:
         """Before each pass: layers are counted from 0 again."""
         del model
         self._texts.start(args, kwargs)
+        self._layouts.forget()
         self._calls.clear()
         self._inside = True
 
@@ -185,17 +191,25 @@ class Recorder:
         if answer is not None:
             _check(layer, terms, answer)
         place = self._texts.place(layer.part, terms.q, terms.k, told)
-        text = None if place.tokens is None else place.tokens.where(place.keys, -1)
-        batch, heads, length, keys = terms.size
-        step = max(1, BLOCK // max(1, batch * heads * keys))
-        sizes = batch * heads * min(step, length) * keys
-        room = torch.empty(sizes, dtype=terms.wide, device=terms.q.device)
-        for start in range(0, length, step):
-            rows = slice(start, min(start + step, length))
-            block = terms.block(rows, also=place.own(rows, keys), room=room)
-            self.statistics.add(layer, self._rows(block, place, text))
-            self._keep(layer, block, length, keys)
+        layout = self._layouts.of(terms, place)
+        self._measure(layer, terms, layout)
+        if layout.room >= LARGE:
+            give_back()
         self.taken += 1
+
+    def _measure(self, layer: Layer, terms: Terms, layout: Layout) -> None:
+        """A block of queries at a time; of each only what metrics look at is kept."""
+        reads, device = self.statistics.reads, terms.q.device
+        rooms = torch.empty(2, layout.room, dtype=terms.wide, device=device)
+        for group in layout.groups:
+            seen = []
+            for part, offer in zip(group.parts, group.offers, strict=True):
+                block = terms.block(part, rooms=rooms)
+                rows = Rows(weights=block.weights, offer=offer, scores=block.scores)
+                seen.append(rows.let_go(reads))
+                self._keep(layer, block, terms)
+            joined = Rows.joined(seen, group.offer, reads)
+            self.statistics.add(layer, joined, group.baseline)
 
     def _layer(self, module: nn.Module, cross: bool | None) -> Layer:
         """Within a pass calls are counted, not modules: ALBERT runs one module once a layer.
@@ -216,43 +230,26 @@ class Recorder:
             self._numbers[id(module)] = Layer(part, number)
         return self._numbers[id(module)]
 
-    def _rows(self, block: Block, place: Place, text: Tensor | None) -> Rows:
-        """The block as metrics see it: keys are counted from the first that is reached."""
-        start, device = block.keys.start, block.weights.device
-        position = None
-        if place.offset is not None:
-            position = torch.arange(block.rows.start, block.rows.stop, device=device)
-            position = position + place.offset - start
-        tokens = None if place.tokens is None else place.tokens[:, block.keys]
-        return Rows(
-            weights=block.weights,
-            allowed=block.allowed,
-            counts=place.queries[:, block.rows],
-            position=position,
-            first=place.keys.int().argmax(-1) - start,
-            separators=_among(tokens, self._wanted.separators),
-            tokens=tokens,
-            punctuation=_among(tokens, self._wanted.punctuation),
-            origin=start,
-            text=text,
-        )
-
-    def _keep(self, layer: Layer, block: Block, length: int, keys: int) -> None:
-        batch, heads = block.weights.shape[:2]
+    def _keep(self, layer: Layer, block: Block, terms: Terms) -> None:
+        """The weights of the heads and rows that were asked for."""
+        wanted = self._wanted.heads
+        numbers = [n for n in range(terms.size[1]) if wanted is None or Head(layer, n) in wanted]
+        if not numbers:
+            return
+        part, (batch, _, length, keys) = block.part, terms.size
         chosen = self._wanted.rows
         rows = range(length) if chosen is None else [row for row in chosen if row < length]
-        here = [n for n, row in enumerate(rows) if block.rows.start <= row < block.rows.stop]
-        within = [rows[n] - block.rows.start for n in here]
-        for number in range(heads):
+        here = [n for n, row in enumerate(rows) if part.rows.start <= row < part.rows.stop]
+        within = [rows[n] - part.rows.start for n in here]
+        allowed = terms.allowed(part.rows, part.keys)
+        for number in numbers:
             head = Head(layer, number)
-            if self._wanted.heads is not None and head not in self._wanted.heads:
-                continue
-            if block.rows.start == 0:
+            if part.rows.start == 0:
                 self.weights[head] = block.weights.new_zeros(batch, len(rows), keys)
-                self.allowed[head] = block.allowed.new_zeros(batch, len(rows), keys)
-            seen = block.allowed[:, number % block.allowed.shape[1]]
-            self.weights[head][:, here, block.keys] = block.weights[:, number][:, within]
-            self.allowed[head][:, here, block.keys] = seen[:, within]
+                self.allowed[head] = allowed.new_zeros(batch, len(rows), keys)
+            seen = allowed[:, number % allowed.shape[1]]
+            self.weights[head][:, here, part.keys] = block.weights[:, number][:, within]
+            self.allowed[head][:, here, part.keys] = seen[:, within]
 
 
 def _two_stacks(model: nn.Module) -> bool:
@@ -262,12 +259,6 @@ def _two_stacks(model: nn.Module) -> bool:
         return bool(config.is_encoder_decoder)
     words = {word for name, _ in model.named_modules() for word in name.lower().split(".")}
     return {"encoder", "decoder"} <= words
-
-
-def _among(tokens: Tensor | None, ids: frozenset[int]) -> Tensor | None:
-    if tokens is None or not ids:
-        return None
-    return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device))
 
 
 def _check(layer: Layer, terms: Terms, answer: Tensor) -> None:
@@ -291,7 +282,7 @@ def _check(layer: Layer, terms: Terms, answer: Tensor) -> None:
 
 def _judged(terms: Terms, answer: Tensor, rows: slice) -> Verdict:
     """Our formula on some rows, in float64 and in the model's precision, beside its answer."""
-    allowed = terms.block(rows).allowed
+    allowed = terms.allowed(rows, terms.reach(rows))
     outputs = [terms.output(rows, torch.float64), terms.output(rows, torch.float32)]
     if terms.finish is None:
         seen = allowed.any(-1).transpose(1, 2)[..., None]  # (B, R, H or 1, 1)

@@ -62,6 +62,15 @@ class Place:
     keys: Tensor
     tokens: Tensor | None
 
+    def alike(self, other: "Place") -> bool:
+        """Whether it is the same text in the same place."""
+        pairs = zip(
+            (self.queries, self.keys, self.tokens),
+            (other.queries, other.keys, other.tokens),
+            strict=True,
+        )
+        return self.offset == other.offset and all(_alike(one, two) for one, two in pairs)
+
     def own(self, rows: slice, keys: int) -> slice | None:
         """The keys that these queries stand at, of ``keys``, and the one before them."""
         if self.offset is None:
@@ -183,6 +192,12 @@ class Texts:
     def _mask(self, prefix: str) -> Tensor | None:
         mask = self._inputs.get(f"{prefix}attention_mask")
         return mask != 0 if isinstance(mask, Tensor) and mask.dim() == 2 else None
+
+
+def _alike(one: Tensor | None, two: Tensor | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return one.shape == two.shape and torch.equal(one, two)
 
 
 def _cache(named: Mapping[str, Any]) -> Any:

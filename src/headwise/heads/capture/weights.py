@@ -17,6 +17,34 @@ from headwise.heads.capture.pattern import Pattern
 STEP = 64
 """Keys are taken in whole runs of so many, which is what processors like."""
 
+LEAST = -1e30
+"""A score below which nothing is told apart; a key that is not allowed has a lower one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some queries, the keys that one of them may attend to, and where they may not attend to all.
+
+    Attributes:
+        rows: which queries.
+        keys: which keys; none of these queries may attend to another.
+        mixed: keys outside of which, among ``keys``, every query may attend to every key.
+        blind: (B, H or 1, R, 1), the queries that may attend to no key; None where none is.
+    """
+
+    rows: slice
+    keys: slice
+    mixed: slice
+    blind: Bool[Tensor, "b #h r one"] | None
+
+    @classmethod
+    def of(cls, rows: slice, keys: slice, allowed: Bool[Tensor, "b #h r k"]) -> "Part":
+        """The part that these queries and keys are, by who may attend to what."""
+        some = (~allowed).flatten(0, 2).any(0).nonzero().flatten().tolist() or [-1, -1]
+        mixed = slice(keys.start + some[0], keys.start + some[-1] + 1) if some[0] >= 0 else None
+        blind = ~allowed.any(-1, keepdim=True)
+        return cls(rows, keys, mixed or slice(0, 0), blind if bool(blind.any()) else None)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -24,15 +52,13 @@ class Block:
 
     Attributes:
         weights: (B, H, R, K), 0 where not allowed; float32 at least.
-        allowed: (B, H or 1, R, K), True where the query may attend.
-        rows: which queries.
-        keys: which keys; none of these queries may attend to another.
+        scores: (B, H, R, K), finite, whose softmax, over keys and sink, the weights are.
+        part: which queries and keys.
     """
 
     weights: Float[Tensor, "b h r k"]
-    allowed: Bool[Tensor, "b #h r k"]
-    rows: slice
-    keys: slice
+    scores: Float[Tensor, "b h r k"]
+    part: Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,46 +103,62 @@ class Terms:
         """(B·G, Lk, D), laid out once for all blocks."""
         return self.k.flatten(0, 1)
 
-    def block(
-        self,
-        rows: slice,
-        dtype: torch.dtype | None = None,
-        also: slice | None = None,
-        room: Tensor | None = None,
-    ) -> Block:
-        """The weights of these rows, over the keys they reach.
+    def part(self, rows: slice, also: slice | None = None) -> Part:
+        """These queries with the keys that they reach; those of ``also`` are among them anyway."""
+        keys = self.reach(rows, also)
+        return Part.of(rows, keys, self.allowed(rows, keys))
 
-        Args:
-            rows: with a start and a stop.
-            dtype: to compute in; None means `wide`.
-            also: keys that are to be among them anyway.
-            room: numbers of that dtype, B·H·R·Lk or more, where the weights may be written: the
-                block then lasts until the next one. New memory for each costs more than the
-                arithmetic.
-        """
-        dtype, batch = dtype or self.wide, self.size[0]
+    def reach(self, rows: slice, also: slice | None = None) -> slice:
+        """The keys that these queries reach; those of ``also`` are among them anyway."""
         keys = self.pattern.reach(rows)
         if also is not None:
             some = keys.stop > keys.start
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
-        keys = _rounded(keys, self.size[3])
-        allowed = self.pattern.allowed(rows, keys).expand(batch, -1, -1, -1)
-        scores = self._scores(rows, keys, dtype, room)
-        closed = torch.zeros(allowed.shape, dtype=dtype, device=scores.device)
-        scores += closed.masked_fill_(~allowed, -torch.inf)
+        return _rounded(keys, self.size[3])
+
+    def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "b #h r k"]:
+        """True where a query of these rows may attend to one of these keys."""
+        return self.pattern.allowed(rows, keys).expand(self.size[0], -1, -1, -1)
+
+    def block(
+        self,
+        part: Part,
+        dtype: torch.dtype | None = None,
+        rooms: Tensor | None = None,
+    ) -> Block:
+        """The weights of a part.
+
+        Args:
+            part: of these terms, or of others with the same pattern.
+            dtype: to compute in; None means `wide`.
+            rooms: (2, B·H·R·K or more) of that dtype, where scores and weights may be written: the
+                block then lasts until the next one. New memory for each costs more than the
+                arithmetic.
+        """
+        dtype, keys = dtype or self.wide, part.keys
+        scores = self._scores(part.rows, keys, dtype, rooms)
+        mixed = part.mixed
+        if mixed.stop > mixed.start:
+            closed = ~self.allowed(part.rows, mixed)
+            where = slice(mixed.start - keys.start, mixed.stop - keys.start)
+            scores[..., where].masked_fill_(closed, torch.finfo(dtype).min)
         if self.sink is not None:
             extra = self.sink.to(dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-            scores = torch.cat((scores, extra), dim=-1)
-        weights = torch.softmax(scores, -1, out=scores)[..., : allowed.shape[-1]]
-        blind = ~allowed.any(-1, keepdim=True)  # (B, H or 1, R, 1): their softmax is NaN
-        if bool(blind.any()):
-            weights = weights.masked_fill(blind, 0.0)
-        return Block(weights, allowed, rows, keys)
+            both = torch.cat((scores, extra), dim=-1)
+            weights = torch.softmax(both, -1)[..., :-1]
+        elif rooms is None:
+            weights = torch.softmax(scores, -1)
+        else:
+            room = rooms[1][: scores.numel()].view(scores.shape)
+            weights = torch.softmax(scores, -1, out=room)
+        if part.blind is not None:
+            weights = weights.masked_fill(part.blind, 0.0)
+        return Block(weights, scores, part)
 
     def output(self, rows: slice, dtype: torch.dtype | None = None) -> Tensor:
         """What the model's heads give for these rows in full precision, (B, H, R, Dv)."""
-        block = self.block(rows, dtype)
-        v = self.v[:, :, block.keys].to(block.weights.dtype)
+        block = self.block(self.part(rows), dtype)
+        v = self.v[:, :, block.part.keys].to(block.weights.dtype)
         batch, heads, count, keys = block.weights.shape
         grouped = block.weights.reshape(batch, -1, self._group * count, keys)
         output = torch.matmul(grouped, v).view(batch, heads, count, -1)
@@ -127,7 +169,7 @@ class Terms:
     def _group(self) -> int:
         return self.q.shape[1] // max(self.k.shape[1], 1)
 
-    def _scores(self, rows: slice, keys: slice, dtype: torch.dtype, room: Tensor | None) -> Tensor:
+    def _scores(self, rows: slice, keys: slice, dtype: torch.dtype, rooms: Tensor | None) -> Tensor:
         """(B, H, R, K): scaled, capped, and with what is added."""
         q = self.q[:, :, rows].to(dtype)
         batch, heads, count, dim = q.shape
@@ -135,7 +177,7 @@ class Terms:
         k = self._keys[:, keys].to(dtype).mT
         size = (k.shape[0], grouped.shape[1], k.shape[2])
         wide = batch * heads * count * k.shape[2]
-        free = q.new_empty(wide) if room is None else room[:wide]
+        free = q.new_empty(wide) if rooms is None else rooms[0][:wide]
         scores = torch.bmm(grouped * self.scale, k, out=free.view(size))
         scores = scores.view(batch, heads, count, -1)
         if self.softcap is not None:
@@ -143,6 +185,7 @@ class Terms:
         added = self.pattern.added(rows, keys)
         if added is not None:
             scores += added.to(dtype)
+            scores.clamp_(min=LEAST)
         return scores
 
 

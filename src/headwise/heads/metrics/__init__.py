@@ -26,6 +26,7 @@ from headwise.heads.metrics.itself import SELF
 from headwise.heads.metrics.largest import LARGEST
 from headwise.heads.metrics.local import LOCAL
 from headwise.heads.metrics.normalised_entropy import NORMALISED_ENTROPY
+from headwise.heads.metrics.offer import Offer
 from headwise.heads.metrics.positional import MOSTLY_NEXT, MOSTLY_PREVIOUS
 from headwise.heads.metrics.previous import PREVIOUS
 from headwise.heads.metrics.punctuation import PUNCTUATION
@@ -84,4 +85,4 @@ MEASURED = (
 EVERY = (*MEASURED, SMOOTHED_ENTROPY, SEGMENT)
 """Every metric there is; the last of them take a pass over the weights of their own."""
 
-__all__ = ["EVERY", "MEASURED", "METRICS", "Metric", "Rows", "total", "totals"]
+__all__ = ["EVERY", "MEASURED", "METRICS", "Metric", "Offer", "Rows", "total", "totals"]

@@ -24,6 +24,7 @@ class Metric:
         formula: how it is computed, with A the weights, i a query and j a key.
         source: which published variant this is.
         share: whether it is a share of the attention, from 0 to 1, that a head may stand out by.
+        reads: the facts of `Rows` and of its `Offer` that ``sums`` looks at.
         sums: the numerator and the denominator for each query.
     """
 
@@ -33,6 +34,7 @@ class Metric:
     formula: Text
     source: Text
     share: bool
+    reads: tuple[str, ...]
     sums: Callable[[Rows], Sums]
 
 
@@ -41,12 +43,13 @@ def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
 
     A query that does not count contributes to neither.
     """
-    shape = rows.weights.shape[:3]
-    sides = zip(*(metric.sums(rows) for metric in metrics), strict=True)
-    stacked = torch.stack(
-        [torch.stack([each.double().expand(shape) for each in side]) for side in sides]
-    )  # (2, metrics, B, H, R)
-    return torch.where(rows.queries(), stacked, 0.0).sum((2, 4))
+    counted, shape = rows.offer.queries, rows.shape
+    sums = [
+        torch.where(counted, each, 0.0).expand(shape).sum((0, 2), dtype=torch.float64)
+        for metric in metrics
+        for each in metric.sums(rows)
+    ]
+    return torch.stack(sums).view(-1, 2, shape[1]).transpose(0, 1)
 
 
 def total(metric: Metric, rows: Rows) -> tuple[Tensor, Tensor]:

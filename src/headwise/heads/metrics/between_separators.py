@@ -8,10 +8,11 @@ from headwise.lang import Text
 
 def _from(special: bool) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
-        if rows.separators is None or rows.position is None:
+        separators, position = rows.offer.separators, rows.offer.position
+        if separators is None or position is None:
             return rows.nothing
         weight, counted = rows.on("separators")
-        asking = rows.separators[:, rows.position] == special  # (B, R)
+        asking = separators[:, position] == special  # (B, R)
         return weight * asking[:, None], counted & asking[:, None]
 
     return sums
@@ -30,6 +31,7 @@ FROM_SEPARATORS = Metric(
         "Clark 等 2019，第 3.2 节，[SEP] 到 [SEP]；这里查询也含 [CLS]",
     ),
     share=False,
+    reads=("sets",),
     sums=_from(True),
 )
 
@@ -47,5 +49,6 @@ FROM_OTHERS = Metric(
         "Clark 等 2019，第 3.2 节，其他词元到 [SEP]",
     ),
     share=False,
+    reads=("sets",),
     sums=_from(False),
 )

@@ -1,28 +1,12 @@
 """How much of its attention a head gives to few blocks of keys."""
 
-import torch
-from torch.nn import functional
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
-SIZE, SHARE = 16, 10
-"""Keys in a block, and which part of the blocks is few: a tenth."""
-
 
 def _sums(rows: Rows) -> Sums:
-    before = rows.origin % SIZE  # blocks are counted from the start of the text
-    around = (before, -(before + rows.weights.shape[-1]) % SIZE)
-    weights = functional.pad(rows.weights, around) if any(around) else rows.weights
-    shape = (*weights.shape[:-1], -1, SIZE)
-    blocks = weights.reshape(shape) @ weights.new_ones(SIZE)  # (B, H, R, blocks)
-    allowed = functional.pad(rows.allowed, around) if any(around) else rows.allowed
-    seen = allowed.reshape(*allowed.shape[:-1], -1, SIZE).any(-1)
-    few = -(-seen.sum(-1) // SHARE)  # (B, H or 1, R)
-    heaviest = blocks.topk(-(-blocks.shape[-1] // SHARE), -1).values
-    taken = torch.arange(heaviest.shape[-1], device=few.device) < few[..., None]
-    counted = (seen.sum(-1) > 1) & rows.queries()
-    return (heaviest * taken).sum(-1) * counted, counted
+    counted = (rows.offer.blocks > 1) & rows.offer.queries
+    return rows.blocks * counted, counted
 
 
 BLOCKS = Metric(
@@ -41,5 +25,6 @@ BLOCKS = Metric(
         "Jiang 等 2024（MInference）的块稀疏模式，对单个查询；本项目自定",
     ),
     share=False,
+    reads=("blocks",),
     sums=_sums,
 )

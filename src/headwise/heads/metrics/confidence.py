@@ -6,9 +6,9 @@ from headwise.lang import Text
 
 def _sums(rows: Rows) -> Sums:
     value, key = rows.most
-    counted = rows.queries().expand_as(value)
-    if rows.separators is not None:
-        special = rows.separators[:, None].expand(*value.shape[:2], -1)
+    counted = rows.offer.queries.expand_as(value)
+    if rows.offer.separators is not None:
+        special = rows.offer.separators[:, None].expand(*value.shape[:2], -1)
         counted = counted & ~special.gather(-1, key)
     return value * counted, counted
 
@@ -26,5 +26,6 @@ CONFIDENCE = Metric(
         "Voita 等 2019，第 4.1 节；原文排除句末符",
     ),
     share=False,
+    reads=("most",),
     sums=_sums,
 )

@@ -8,27 +8,30 @@ from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
-def _pattern(rows: Rows, by: int | None) -> Sums:
+def _pattern(rows: Rows, name: str) -> Sums:
     """The weight of each row on the pattern, and how many keys the pattern has there."""
-    if by is not None:
-        return rows.pattern(by, earlier=True)
-    return rows.shifted(-1)
+    if name == "near":
+        return rows.shifted(-1)
+    return rows.repeats[name], rows.offer.repeats[name]
 
 
-def _mul(by: int | None) -> Callable[[Rows], Sums]:
+def _shows(rows: Rows, name: str) -> bool:
+    """Whether the pattern can be drawn."""
+    return rows.offer.position is not None and (name == "near" or rows.offer.tokens is not None)
+
+
+def _mul(name: str) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
-        if rows.position is None or (by is not None and rows.tokens is None):
-            return rows.nothing
-        return _pattern(rows, by)[0], rows.mass
+        return (_pattern(rows, name)[0], rows.mass) if _shows(rows, name) else rows.nothing
 
     return sums
 
 
-def _abs(by: int | None) -> Callable[[Rows], Sums]:
+def _abs(name: str) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
-        if rows.position is None or (by is not None and rows.tokens is None):
+        if not _shows(rows, name):
             return rows.nothing
-        on, many = _pattern(rows, by)  # |A - 1| is 1 - A on the pattern, |A - 0| is A beside it
+        on, many = _pattern(rows, name)  # |A - 1| is 1 - A on the pattern, |A - 0| is A beside it
         return 1 - (rows.mass + many - 2 * on), torch.ones_like(rows.mass)
 
     return sums
@@ -50,7 +53,8 @@ PREVIOUS_MUL = Metric(
         "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
     ),
     share=False,
-    sums=_mul(None),
+    reads=("single", "mass"),
+    sums=_mul("near"),
 )
 
 
@@ -70,7 +74,8 @@ DUPLICATE_MUL = Metric(
         "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
     ),
     share=False,
-    sums=_mul(0),
+    reads=("repeats", "mass"),
+    sums=_mul("earlier_same"),
 )
 
 
@@ -90,7 +95,8 @@ INDUCTION_MUL = Metric(
         "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
     ),
     share=False,
-    sums=_mul(1),
+    reads=("repeats", "mass"),
+    sums=_mul("earlier_after"),
 )
 
 
@@ -110,7 +116,8 @@ PREVIOUS_ABS = Metric(
         "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
     ),
     share=False,
-    sums=_abs(None),
+    reads=("single", "mass"),
+    sums=_abs("near"),
 )
 
 
@@ -130,7 +137,8 @@ DUPLICATE_ABS = Metric(
         "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
     ),
     share=False,
-    sums=_abs(0),
+    reads=("repeats", "mass"),
+    sums=_abs("earlier_same"),
 )
 
 
@@ -150,5 +158,6 @@ INDUCTION_ABS = Metric(
         "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
     ),
     share=False,
-    sums=_abs(1),
+    reads=("repeats", "mass"),
+    sums=_abs("earlier_after"),
 )

@@ -1,19 +1,14 @@
 """How close a head keeps to the diagonal, by the length of the text."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.position is None:
+    if rows.offer.position is None:
         return rows.nothing
-    key = rows.places.int()
-    ahead = torch.where(rows.allowed, key, -1).amax(-1) - rows.position
-    behind = rows.position - torch.where(rows.allowed, key, len(key)).amin(-1)
-    furthest = ahead.maximum(behind)  # (B, H or 1, R)
-    counted = (furthest > 0) & rows.queries()
+    furthest = rows.offer.furthest  # (B, H or 1, R)
+    counted = (furthest > 0) & rows.offer.queries
     away = rows.distances[0] / furthest.clamp(min=1)
     return (rows.mass - away) * counted, rows.mass * counted
 
@@ -31,5 +26,6 @@ DIAGONALITY = Metric(
         "Shim 等 2022 的累积对角性 ∫ C(r) dr；r 为 d(i) 的比例",
     ),
     share=False,
+    reads=("distances", "furthest", "mass"),
     sums=_sums,
 )

@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.position is None:
+    if rows.offer.position is None:
         return rows.nothing
     return rows.distances[0], rows.mass
 
@@ -23,5 +23,6 @@ DISTANCE = Metric(
         "Vig 与 Belinkov 2019，第 4.4 节；键可在查询之后时取 |i - j|",
     ),
     share=False,
+    reads=("distances", "mass"),
     sums=_sums,
 )

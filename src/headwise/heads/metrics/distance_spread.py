@@ -7,9 +7,9 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.position is None:
+    if rows.offer.position is None:
         return rows.nothing
-    counted = rows.queries()
+    counted = rows.offer.queries
     _, signed, square, _ = rows.distances
     mass = rows.mass.clamp(min=torch.finfo(rows.weights.dtype).tiny)
     variance = square / mass - (signed / mass).square()
@@ -29,5 +29,6 @@ DISTANCE_SPREAD = Metric(
         "每一行的标准差；本项目自定，与平均距离并列",
     ),
     share=False,
+    reads=("distances", "mass"),
     sums=_sums,
 )

@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    return rows.after_same(0)
+    return rows.on_repeats("same")
 
 
 DUPLICATE = Metric(
@@ -21,5 +21,6 @@ DUPLICATE = Metric(
         "Wang 等 2023，第 3.1 节的重复词元头，取其份额",
     ),
     share=False,  # few queries have one: on one text no head stands out by it
+    reads=("repeats",),
     sums=_sums,
 )

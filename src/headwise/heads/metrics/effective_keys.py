@@ -1,12 +1,11 @@
 """How many keys a head attends to, as if it shared its attention equally among them."""
 
 from headwise.heads.metrics.base import Metric, Rows, Sums
-from headwise.heads.metrics.entropy import chooses
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    counted = chooses(rows)
+    counted = rows.offer.chooses
     return rows.entropy.exp() * counted, counted
 
 
@@ -23,5 +22,6 @@ EFFECTIVE_KEYS = Metric(
         "每一行的困惑度；先取指数再求平均",
     ),
     share=False,
+    reads=("entropy", "chooses"),
     sums=_sums,
 )

@@ -1,18 +1,11 @@
 """How widely a head spreads its attention."""
 
-from torch import Tensor
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
 
-def chooses(rows: Rows) -> Tensor:
-    """Queries that may attend to at least two keys: the only ones whose entropy says anything."""
-    return rows.queries() & (rows.choices > 1)
-
-
 def _sums(rows: Rows) -> Sums:
-    counted = chooses(rows)
+    counted = rows.offer.chooses
     return rows.entropy * counted, counted
 
 
@@ -29,5 +22,6 @@ ENTROPY = Metric(
         "Clark 等 2019，第 3.2 节；不做其代码中的平滑",
     ),
     share=False,
+    reads=("entropy", "chooses"),
     sums=_sums,
 )

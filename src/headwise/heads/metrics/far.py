@@ -1,25 +1,17 @@
 """How much a head looks at words far away."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
-from headwise.heads.metrics.rows import NEAR
 from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.position is None:
+    if rows.offer.position is None:
         return rows.nothing
-    near, offered = rows.near
-    reach = torch.arange(-NEAR, NEAR + 1, device=near.device)
-    key = rows.position[:, None] + reach  # (R, 2 NEAR + 1)
-    inside = (key >= 0) & (key < rows.weights.shape[-1])
-    plain = rows.plain[:, key.where(inside, 0)] & inside  # (B, R, 2 NEAR + 1)
-    beside = (near * plain[:, None]).sum(-1)
-    many = rows.offered("plain") - (offered & plain[:, None]).sum(-1)
-    weight, _ = rows.on("plain")
-    counted = (many > 0) & rows.queries()
-    return (weight - beside).clamp(min=0) * counted, counted
+    words = rows.offer.near_words
+    beside = (rows.near * words).sum(-1)
+    many = rows.offer.sets["plain"] - (rows.offer.near & words).sum(-1)
+    counted = (many > 0) & rows.offer.queries
+    return (rows.on("plain")[0] - beside).clamp(min=0) * counted, counted
 
 
 FAR = Metric(
@@ -35,5 +27,6 @@ FAR = Metric(
         "本项目自定：不计离多数查询都远的首个词元与分隔符",
     ),
     share=True,
+    reads=("single", "near_words", "sets"),
     sums=_sums,
 )

@@ -5,7 +5,8 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    return rows.at(rows.first[:, None].expand_as(rows.counts))
+    counted = rows.offer.on_first
+    return rows.on_first * counted, counted
 
 
 FIRST = Metric(
@@ -21,5 +22,6 @@ FIRST = Metric(
         "Gu 等 2025（ICLR），首个键的重要性 α；与长度有关",
     ),
     share=True,
+    reads=("single",),
     sums=_sums,
 )

@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    return rows.after_same(1)
+    return rows.on_repeats("after")
 
 
 INDUCTION = Metric(
@@ -24,5 +24,6 @@ INDUCTION = Metric(
         "Olsson 等 2022，前缀匹配；原文用 25 个随机词元重复 4 次",
     ),
     share=False,  # few queries have one: on one text no head stands out by it
+    reads=("repeats",),
     sums=_sums,
 )

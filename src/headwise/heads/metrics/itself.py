@@ -21,5 +21,6 @@ SELF = Metric(
         "Clark 等 2019，第 3.1 节",
     ),
     share=True,
+    reads=("single",),
     sums=_sums,
 )

@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    return rows.most[0], rows.queries()
+    return rows.most[0], rows.offer.queries
 
 
 LARGEST = Metric(
@@ -21,5 +21,6 @@ LARGEST = Metric(
         "Voita 等 2019，第 5 节，置信度；原文不计键为 EOS 的查询",
     ),
     share=False,
+    reads=("most",),
     sums=_sums,
 )

@@ -1,7 +1,7 @@
 """How much a head looks at the tokens around it."""
 
 from headwise.heads.metrics.base import Metric, Rows, Sums
-from headwise.heads.metrics.rows import NEAR
+from headwise.heads.metrics.offer import NEAR
 from headwise.lang import Text
 
 REACH = 4
@@ -9,10 +9,9 @@ REACH = 4
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.position is None:
+    if rows.offer.position is None:
         return rows.nothing
-    weights, _ = rows.near
-    around = weights[..., NEAR - REACH : NEAR + REACH + 1]
+    around = rows.near[..., NEAR - REACH : NEAR + REACH + 1]
     return around.sum(-1), rows.mass
 
 
@@ -29,5 +28,6 @@ LOCAL = Metric(
         "attention-atlas 远程分数（|i - j| ≥ 5）的补集，取份额",
     ),
     share=True,
+    reads=("single", "mass"),
     sums=_sums,
 )

@@ -5,8 +5,8 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    counted = rows.queries() & (rows.choices > 1)
-    most = rows.choices.clamp(min=2).to(rows.weights.dtype).log()
+    counted = rows.offer.chooses
+    most = rows.offer.choices.clamp(min=2).to(rows.weights.dtype).log()
     return rows.entropy / most * counted, counted
 
 
@@ -23,5 +23,6 @@ NORMALISED_ENTROPY = Metric(
         "每一行除以自身的最大值：因果模型中第 i 行为 log(i + 1)",
     ),
     share=False,
+    reads=("entropy", "choices", "chooses"),
     sums=_sums,
 )

@@ -8,11 +8,11 @@ from headwise.lang import Text
 
 def _at(offset: int) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
-        if rows.position is None:
+        if rows.offer.position is None:
             return rows.nothing
         counted = rows.shifted(offset)[1]
         _, key = rows.most
-        return (key == rows.position + offset) & counted, counted
+        return (key == rows.offer.position + offset) & counted, counted
 
     return sums
 
@@ -30,6 +30,7 @@ MOSTLY_PREVIOUS = Metric(
         "Voita 等 2019，第 4.1 节：达到 0.9 为位置头",
     ),
     share=False,
+    reads=("single", "most"),
     sums=_at(-1),
 )
 
@@ -47,5 +48,6 @@ MOSTLY_NEXT = Metric(
         "Voita 等 2019，第 4.1 节：达到 0.9 为位置头",
     ),
     share=False,
+    reads=("single", "most"),
     sums=_at(1),
 )

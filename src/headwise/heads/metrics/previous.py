@@ -21,5 +21,6 @@ PREVIOUS = Metric(
         "Clark 等 2019，第 3.1 节；除以 N - 1，其代码除以 N",
     ),
     share=True,
+    reads=("single",),
     sums=_sums,
 )

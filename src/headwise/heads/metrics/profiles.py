@@ -9,11 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.heads.metrics.rows import NEAR, Rows, Sums
+from headwise.heads.metrics.offer import EARLY, NEAR
+from headwise.heads.metrics.rows import Rows, Sums
 from headwise.lang import Text
-
-EARLY = 64
-"""T: how many of the first keys, and of the first queries, `RECEIVED` is measured on."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class Profile:
         formula: how it is computed.
         source: which published variant this is.
         places: what each point stands for, for a person: an offset, a key's number.
+        reads: the facts of `Rows` and of its `Offer` that ``sums`` looks at.
         sums: numerator (H, places) and denominator (H or 1, places), summed over queries.
     """
 
@@ -34,47 +33,30 @@ class Profile:
     formula: Text
     source: Text
     places: tuple[str, ...]
+    reads: tuple[str, ...]
     sums: Callable[[Rows], Sums]
 
 
 def _by_distance(rows: Rows) -> Sums:
-    near, _ = rows.near
-    counted = rows.queries()
+    near, counted = rows.near, rows.offer.queries
     mass = torch.where(counted, rows.mass, 0.0).double()
     if not near.shape[-1]:
         wide = 2 * NEAR + 3
         return mass.new_zeros(mass.shape[1], wide), mass.new_zeros(1, wide)
-    near = torch.where(counted[..., None], near, 0.0).double()
+    near = torch.where(counted[..., None], near, 0.0)
     before = torch.where(counted, rows.distances[3], 0.0).double()
-    behind = (before - near[..., :NEAR].sum(-1)).clamp(min=0)
-    ahead = (mass - before - near[..., NEAR:].sum(-1)).clamp(min=0)
-    above = torch.cat((behind[..., None], near, ahead[..., None]), -1).sum((0, 2))
+    around = [part.sum(-1, dtype=torch.float64) for part in (near[..., :NEAR], near[..., NEAR:])]
+    behind = (before - around[0]).clamp(min=0).sum((0, 2))  # (H,)
+    ahead = (mass - before - around[1]).clamp(min=0).sum((0, 2))
+    beside = near.sum((0, 2), dtype=torch.float64)  # (H, 2 NEAR + 1)
+    above = torch.cat((behind[:, None], beside, ahead[:, None]), -1)
     return above, mass.sum((0, 2))[:, None].expand_as(above)
 
 
 def _received(rows: Rows) -> Sums:
-    heads, wide = rows.weights.shape[1], EARLY
-    none = rows.weights.new_zeros(heads, wide, dtype=torch.float64), torch.zeros(1, wide).double()
-    if rows.position is None:
-        return none
-    early = rows.position - rows.first[:, None] < EARLY  # (B, R)
-    early &= rows.position >= rows.first[:, None]
-    if not bool(early.any()):
-        return none
-    some = early.any(0).nonzero().flatten()  # the rows that are early in any text
-    key = rows.first[:, None] + torch.arange(wide, device=early.device)  # (B, T)
-    inside = (key >= 0) & (key < rows.weights.shape[-1])
-    index = key.where(inside, 0)[:, None, None]
-    counted = (rows.queries() & early[:, None])[:, :, some, None]
-    tables = rows.weights[:, :, some], rows.allowed[:, :, some]
-    weights, allowed = (
-        each.gather(-1, index.expand(*each.shape[:3], -1)) & inside[:, None, None]
-        if each.dtype == torch.bool
-        else each.gather(-1, index.expand(*each.shape[:3], -1)).double()
-        for each in tables
-    )
-    offered = allowed & counted
-    return (weights * offered).sum((0, 2)), offered.sum((0, 2)).double()
+    numbers = rows.received, rows.offer.received
+    above, below = (each.sum((0, 2), dtype=torch.float64) for each in numbers)
+    return above, below
 
 
 BY_DISTANCE = Profile(
@@ -89,6 +71,7 @@ BY_DISTANCE = Profile(
         "Vig 与 Belinkov 2019 第 4.4 节的距离，不取平均",
     ),
     places=("< -16", *(f"{d:+d}" if d else "0" for d in range(-NEAR, NEAR + 1)), "> +16"),
+    reads=("single", "mass", "distances"),
     sums=_by_distance,
 )
 
@@ -104,6 +87,7 @@ RECEIVED = Profile(
         "Gu 等 2025（ICLR），键 k 的重要性，T = 64；大于 0.3 为汇",
     ),
     places=tuple(str(k) for k in range(EARLY)),
+    reads=("received",),
     sums=_received,
 )
 

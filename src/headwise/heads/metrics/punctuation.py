@@ -21,5 +21,6 @@ PUNCTUATION = Metric(
         "Clark 等 2019，第 3.2 节；原文取句号与逗号",
     ),
     share=True,
+    reads=("sets",),
     sums=_sums,
 )

@@ -1,7 +1,5 @@
 """How often a head looks at the rarest word."""
 
-import torch
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
@@ -10,13 +8,12 @@ COMMON = 500
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.tokens is None:
+    tokens, rarest = rows.offer.tokens, rows.offer.rarest  # (B, Lk), (B, H or 1, R)
+    if tokens is None:
         return rows.nothing
-    ranks = torch.where(rows.plain, rows.tokens, -1)[:, None, None]  # (B, 1, 1, Lk)
-    rarest = torch.where(rows.allowed, ranks, -1).amax(-1)  # (B, H or 1, R)
-    counted = (rarest >= COMMON) & rows.queries()
-    _, key = rows.most
-    looked = ranks[:, 0].expand(*key.shape[:2], -1).gather(-1, key)
+    counted = (rarest >= COMMON) & rows.offer.queries
+    key = rows.most[1].flatten(1)  # (B, H R)
+    looked = tokens.gather(1, key).where(rows.offer.words(key), -1).view(rows.shape)
     return (looked == rarest) & counted, counted
 
 
@@ -33,5 +30,6 @@ RAREST = Metric(
         "Voita 等 2019，第 4.3 节；以词元编号代替词频排名",
     ),
     share=False,
+    reads=("most", "rarest"),
     sums=_sums,
 )

@@ -2,211 +2,225 @@
 
 At thousands of keys a pass over all weights is what a metric costs, so they share their passes: one
 product with a few columns gives every sum over a set of keys and every moment of distance, one
-maximum the confidence and where it lies, one logarithm every entropy.
+maximum the confidence and where it lies, one sum every entropy.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-NEAR = 16
-"""How many tokens to each side of a query are looked up one by one."""
+from headwise.heads.metrics.facts import Block, fact, joined
+from headwise.heads.metrics.offer import NEAR, SIZE, Offer, by_block, onto
 
 AT_ONCE = 1 << 17
 """How many numbers are held beside the weights: so few stay near the processor."""
 
-SETS = ("plain", "separators", "punctuation")
-"""The sets of keys that have a name."""
+RUN = 64
+"""Of how many keys the largest weight is found first."""
+
+SHARE = 10
+"""Which part of the blocks of keys is few: a tenth."""
+
+SMOOTH = 1e-4
+"""What Clark et al. mix into each row before they take its entropy."""
 
 Sums = tuple[Tensor, Tensor]
 """What is summed over queries, and what it is divided by: each broadcasts to (B, H, R)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Attention weights of a block of queries: what a metric is given. R is the block's length.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rows(Block):
+    """Attention weights of a block of queries: what a metric is given.
 
     Attributes:
-        weights: (B, H, R, Lk), 0 where not allowed; rows sum to 1, or less beside a learned sink.
-        allowed: (B, H or 1, R, Lk), True where a query may attend.
-        counts: (B, R), True for the queries that count: real ones, no padding.
-        position: (R,), where each query stands among the keys; None where queries and keys are
-            different texts (cross-attention) and distance has no meaning.
-        first: (B,), the first real key.
-        separators: (B, Lk), True on special tokens such as [SEP]; None where unknown.
-        tokens: (B, Lk), the numbers of the keys' tokens; None where unknown.
-        punctuation: (B, Lk), True on punctuation; None where unknown.
-        origin: the number in its text of the first key here: keys that no query of the block may
-            attend to may be left away before and after, and ``position`` and ``first`` are counted
-            from the first that is kept.
-        text: (B, N), the tokens of the whole text and -1 on padding; None where ``tokens`` are.
+        weights: (B, H, R, K), 0 where not allowed; rows sum to 1, or less beside a learned sink.
+        offer: what the queries are offered.
+        scores: (B, H, R, K), finite, whose softmax, over keys and sinks, the weights are; or None.
+            The entropy uses them up.
     """
 
-    weights: Float[Tensor, "b h r lk"]
-    allowed: Bool[Tensor, "b #h r lk"]
-    counts: Bool[Tensor, "b r"]
-    position: Int[Tensor, " r"] | None
-    first: Int[Tensor, " b"]
-    separators: Bool[Tensor, "b lk"] | None = None
-    tokens: Int[Tensor, "b lk"] | None = None
-    punctuation: Bool[Tensor, "b lk"] | None = None
-    origin: int = 0
-    text: Int[Tensor, "b n"] | None = None
+    weights: Float[Tensor, "b h r k"]
+    offer: Offer
+    scores: Float[Tensor, "b h r k"] | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """B, H, R."""
+        return self.weights.shape[:3]
 
     @property
     def uniform(self) -> "Rows":
         """The same rows of a head that attends to every allowed key alike: the baseline, H = 1."""
-        allowed = self.allowed
+        offer, allowed = self.offer, self.offer.allowed
         if allowed.shape[1] > 1:
-            allowed = allowed.any(1, keepdim=True)  # (B, 1, R, Lk)
+            allowed = allowed.any(1, keepdim=True)  # (B, 1, R, K)
+            offer = replace(offer, allowed=allowed)
         share = allowed.to(self.weights.dtype)
         share /= share.sum(-1, keepdim=True).clamp(min=1)
-        return replace(self, weights=share, allowed=allowed)
+        return Rows(weights=share, offer=offer)
 
-    @cached_property
-    def shape(self) -> tuple[Tensor, ...]:
-        """What is the same in two blocks if a head that attends to all alike is.
+    def let_go(self, names: Collection[str]) -> "Rows":
+        """The same without the weights: facts of those names remain."""
+        none = self.weights.new_zeros(1).expand(self.weights.shape)
+        offer, known = self.offer.let_go(names), self.known(names)
+        return Rows(weights=none, offer=offer, only_kept=True).told(known)
 
-        Which keys are allowed is told by a sum of numbers of the keys, one for each query.
+    @classmethod
+    def joined(cls, parts: Sequence["Rows"], offer: Offer, names: Collection[str]) -> "Rows":
+        """The rows of blocks of one text, one behind the other, with the facts of those names.
+
+        Args:
+            parts: the blocks.
+            offer: what all of them are offered.
+            names: of facts.
         """
-        numbers = torch.sin(torch.arange(1, self.allowed.shape[-1] + 1, dtype=torch.float64))
-        seen = self.allowed.any(1, keepdim=True).to(torch.float64) @ numbers.to(self.counts.device)
-        parts = (self.position, self.separators, self.tokens, self.punctuation, self.text)
-        kept = tuple(self.places[:0] if part is None else part for part in parts)
-        return seen, self.counts, self.first, *kept
-
-    @cached_property
-    def choices(self) -> Int[Tensor, "b #h r"]:
-        """How many keys each query may attend to."""
-        return self.allowed.sum(-1)
-
-    def queries(self) -> Bool[Tensor, "b #h r"]:
-        """The queries that count and see a key: (B, H or 1, R)."""
-        return self._queries
-
-    @cached_property
-    def _queries(self) -> Bool[Tensor, "b #h r"]:
-        return self.counts[:, None] & (self.choices > 0)
+        facts = joined([part.known(names) for part in parts])
+        shape = (*parts[0].shape[:2], offer.counts.shape[1], 0)
+        none = parts[0].weights.new_zeros(shape)
+        return cls(weights=none, offer=offer, only_kept=True).told(facts)
 
     @property
     def nothing(self) -> Sums:
         """What a metric gives that none of these queries can show."""
-        return torch.zeros_like(self.weights[..., 0]), torch.zeros_like(self.queries())
+        zeros = self.weights.new_zeros(self.shape)
+        return zeros, torch.zeros_like(self.offer.queries)
 
-    @cached_property
-    def places(self) -> Int[Tensor, " lk"]:
-        """The keys' numbers."""
-        return torch.arange(self.weights.shape[-1], device=self.weights.device)
-
-    @cached_property
+    @fact
     def mass(self) -> Float[Tensor, "b h r"]:
         """What each query gives to all keys: 1, or less beside a learned sink."""
         return self.weights.sum(-1)
 
-    @cached_property
+    @fact
     def entropy(self) -> Float[Tensor, "b h r"]:
         """-Σ_j A log A of each row in nats, where 0 log 0 is 0.
 
+        With scores s, and m that of the largest weight a, it is (m - log a) Σ_j A - Σ_j A s: no
+        weight has a logarithm of its own, and s is no less exact than the weights are.
+
         Example:
-            >>> weights = torch.tensor([[[[0.5, 0.5, 0.0]]]])
-            >>> here = torch.ones(1, 1, dtype=torch.bool)
-            >>> rows = Rows(weights, weights > 0, here, None, torch.tensor([0]))
+            >>> allowed = torch.ones(1, 1, 1, 3, dtype=torch.bool)
+            >>> here, first = torch.ones(1, 1, dtype=torch.bool), torch.tensor([0])
+            >>> offer = Offer(allowed=allowed, counts=here, position=None, first=first)
+            >>> rows = Rows(weights=torch.tensor([[[[0.5, 0.5, 0.0]]]]), offer=offer)
             >>> rows.entropy.item() == torch.tensor(2.0).log().item()
             True
         """
         least = torch.finfo(self.weights.dtype).tiny  # the logarithm of 0 times 0 is NaN
-        batch, heads, length, keys = self.weights.shape
-        few = max(1, AT_ONCE // max(1, batch * heads * keys))
-        parts = [
-            some.clamp(min=least).log_().mul_(some).sum(-1)
-            for some in torch.split(self.weights, few, 2)
-        ]
-        return -torch.cat(parts, -1) if length else self.weights.sum(-1)
+        if self.scores is not None:
+            largest, key = self.most
+            top = self.scores.gather(-1, (key - self.offer.origin)[..., None])[..., 0]
+            told = self.scores.mul_(self.weights).sum(-1)
+            return ((top - largest.clamp(min=least).log()) * self.mass - told).clamp(min=0)
 
-    @cached_property
+        if not self.weights.shape[2]:
+            return self.weights.sum(-1)
+        parts = torch.split(self.weights, self._few, 2)
+        sums = [some.clamp(min=least).log_().mul_(some).sum(-1) for some in parts]
+        return -torch.cat(sums, -1)
+
+    @property
+    def _few(self) -> int:
+        """Of how many queries some numbers may be held beside the weights."""
+        batch, heads, _, keys = self.weights.shape
+        return max(1, AT_ONCE // max(1, batch * heads * keys))
+
+    @fact
     def most(self) -> tuple[Float[Tensor, "b h r"], Int[Tensor, "b h r"]]:
-        """The largest weight of each row, and the key it lies on."""
-        values, keys = self.weights.max(-1)
-        return values, keys
+        """The largest weight of each row, and the key it lies on: the first, if there are several.
 
-    @cached_property
-    def near(self) -> tuple[Float[Tensor, "b h r n"], Bool[Tensor, "b #h r n"]]:
-        """Weights at -NEAR to +NEAR tokens from each query, and whether each is allowed.
+        The largest of each run of keys is found first, since finding where it is costs more.
+        """
+        weights, origin = self.weights, self.offer.origin
+        runs = weights.shape[-1] // RUN
+        if runs < 2:
+            value, key = weights.max(-1)
+            return value, key + origin
+        largest = weights[..., : runs * RUN].view(*self.shape, runs, RUN).amax(-1)
+        run = largest.argmax(-1, keepdim=True)  # (B, H, R, 1)
+        value = largest.gather(-1, run)[..., 0]
+        inside = run * RUN + torch.arange(RUN, device=run.device)
+        key = weights.gather(-1, inside).argmax(-1) + run[..., 0] * RUN
+        if runs * RUN < weights.shape[-1]:
+            rest, place = weights[..., runs * RUN :].max(-1)
+            key = torch.where(rest > value, place + runs * RUN, key)
+            value = rest.maximum(value)
+        return value, key + origin
+
+    @fact
+    def single(self) -> Float[Tensor, "b h r n"]:
+        """The weight on each of the keys that are looked up one by one, 0 where not allowed."""
+        index, _ = self.offer.singles
+        found = self.weights.gather(-1, index.expand(-1, self.weights.shape[1], -1, -1))
+        return found.mul_(self.offer.single)
+
+    @property
+    def near(self) -> Float[Tensor, "b h r n"]:
+        """Weights at -NEAR to +NEAR tokens from each query, 0 where not allowed.
 
         With no positions there are none: the last axis has length 0.
         """
-        if self.position is None:
-            return self.weights[..., :0], self.allowed[..., :0]
-        reach = torch.arange(-NEAR, NEAR + 1, device=self.weights.device)
-        key = self.position[:, None] + reach  # (R, 2 NEAR + 1)
-        inside = (key >= 0) & (key < self.weights.shape[-1])
-        index = key.where(inside, 0)
-        found = self.weights.gather(-1, index.expand(*self.weights.shape[:2], -1, -1))
-        allowed = self.allowed.gather(-1, index.expand(*self.allowed.shape[:2], -1, -1)) & inside
-        return found * allowed, allowed
+        return self.single[..., :-2]
 
-    @cached_property
-    def plain(self) -> Bool[Tensor, "b lk"]:
-        """Keys that are words of the text: neither the first token nor special."""
-        first = self.places == self.first[:, None]
-        return ~first if self.separators is None else ~(first | self.separators)
+    @property
+    def on_first(self) -> Float[Tensor, "b h r"]:
+        """The weight on the first real key."""
+        return self.single[..., -2]
+
+    @property
+    def on_stripe(self) -> Float[Tensor, "b h r"]:
+        """The weight on what followed the query's token one period ago."""
+        return self.single[..., -1]
 
     @cached_property
     def _columns(self) -> dict[str, Tensor]:
-        """What weights are summed by, each (B, Lk): sets of keys, and keys' distances."""
-        batch = self.weights.shape[0]
-        found = {"plain": self.plain}
-        if self.separators is not None:
-            found["separators"] = self.separators & (self.places != self.first[:, None])
-        if self.punctuation is not None:
-            found["punctuation"] = self.punctuation
-        if self.position is not None:
-            start, stop = self._span
-            behind, ahead = start - self.places, self.places - (stop - 1)
-            for name, apart in (("behind", behind), ("ahead", ahead)):
-                away = apart.clamp(min=0)
-                found[name] = (away > 0).expand(batch, -1)
-                found[f"{name} distance"] = away.expand(batch, -1)
-                found[f"{name} square"] = away.square().expand(batch, -1)
-        return {name: column.to(self.weights.dtype) for name, column in found.items()}
+        """What weights are summed by, each (B, K): sets of keys, and keys' distances."""
+        (batch, *_, keys), dtype = self.weights.shape, self.weights.dtype
+        found = {name: column.to(dtype) for name, column in self.offer.columns.items()}
+        if self.offer.position is not None:
+            start, stop = self.offer.span
+            place = torch.arange(keys, dtype=dtype, device=self.weights.device)
+            sides = (("behind", start - place), ("ahead", place - (stop - 1)))
+            for (name, away), some in zip(sides, self.offer.beyond, strict=True):
+                if some:
+                    away.clamp_(min=0)
+                    found[name] = away.clamp(max=1).expand(batch, -1)
+                    found[f"{name} distance"] = away.expand(batch, -1)
+                    found[f"{name} square"] = away.square().expand(batch, -1)
+        return found
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
         """The sum of each row by each column, (B, H, R), in one pass over the weights."""
-        columns = torch.stack(list(self._columns.values()), -1)  # (B, Lk, m)
-        found = _onto(self.weights, columns).unbind(-1)
+        columns = torch.stack(list(self._columns.values()), 1)  # (B, m, K)
+        found = onto(self.weights, columns).unbind(-1)
         return dict(zip(self._columns, found, strict=True))
 
-    @cached_property
-    def _span(self) -> tuple[int, int]:
-        """The keys from the first query's own to after the last's; all where they do not follow."""
-        place, length = self.position, self.weights.shape[-1]
-        if place is None or not len(place) or not bool((place.diff() == 1).all()):
-            return 0, length
-        start, stop = int(place[0]), int(place[-1]) + 1
-        return (start, stop) if start >= 0 and stop <= length else (0, length)
-
-    @cached_property
+    @fact
     def distances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Σ_j A |i - j|, Σ_j A (j - i), Σ_j A (i - j)² and Σ_{j<i} A of each row, (B, H, R) each.
 
         Keys before the block lie (i - start) + (start - j) away, so that sums over them need no
         distance of their own for each pair; keys beside its queries are measured one by one.
         """
-        if self.position is None:
-            return (torch.zeros_like(self.weights[..., 0]),) * 4
-        (start, stop), dtype = self._span, self.weights.dtype
+        if self.offer.position is None:
+            return (self.weights.new_zeros(self.shape),) * 4
+        (start, stop), dtype = self.offer.span, self.weights.dtype
+        position = self.offer.position - self.offer.origin
         beside = self.weights[..., start:stop]
-        apart = (self.places[start:stop] - self.position[:, None]).to(dtype)  # (R, n)
+        places = torch.arange(start, stop, device=beside.device)
+        apart = (places - position[:, None]).to(dtype)  # (R, n)
         away, signed, square, before = (
-            torch.einsum("bhrk,rk->bhr", beside, each)
+            (beside * each).sum(-1)
             for each in (apart.abs(), apart, apart.square(), (apart < 0).to(dtype))
         )
-        sides = (("behind", self.position - start, -1), ("ahead", stop - 1 - self.position, 1))
+        sides = (("behind", position - start, -1), ("ahead", stop - 1 - position, 1))
         for name, extra, sign in sides:
+            if name not in self._sums:  # nobody may attend there
+                continue
             mass, far = self._sums[name], self._sums[f"{name} distance"]
             squares = self._sums[f"{name} square"]
             offset = extra.to(dtype)
@@ -214,7 +228,13 @@ class Rows:
             away = away + further
             signed = signed + sign * further
             square = square + squares + 2 * offset * far + offset.square() * mass
-        return away, signed, square, before + self._sums["behind"]
+            before = before + mass if name == "behind" else before
+        return away, signed, square, before
+
+    @fact
+    def sets(self) -> dict[str, Float[Tensor, "b h r"]]:
+        """The weight on the keys of each set that is known."""
+        return {name: self._sums[name] for name in self.offer.columns}
 
     def on(self, name: str) -> Sums:
         """For each query the weight on a named set of keys, and whether it may attend to one.
@@ -222,112 +242,73 @@ class Rows:
         Args:
             name: "plain", "separators" (after the first token) or "punctuation".
         """
-        if name not in self._columns:
+        if name not in self.sets:
             return self.nothing
-        offered = (self.offered(name) > 0) & self.queries()
-        return self._sums[name] * offered, offered
+        offered = (self.offer.sets[name] > 0) & self.offer.queries
+        return self.sets[name] * offered, offered
 
-    def offered(self, name: str) -> Int[Tensor, "b #h r"]:
-        """How many keys of a named set each query may attend to."""
-        return self._offered[name]
+    @fact
+    def blocks(self) -> Float[Tensor, "b h r"]:
+        """The weight on the heaviest tenth of the blocks of keys that a query may attend to."""
+        ones = self.weights.new_ones(SIZE)
+        sums = by_block(self.weights, self.offer.origin) @ ones  # (B, H, R, blocks)
+        most = -(-sums.shape[-1] // SHARE)
+        fewer = most + self.offer.blocks.neg() // SHARE  # (B, H or 1, R)
+        if bool((fewer > 1).any()):
+            heaviest = sums.topk(most, -1).values
+            taken = torch.arange(most, device=fewer.device) < most - fewer[..., None]
+            return (heaviest * taken).sum(-1)
+        heaviest = sums.topk(most, -1, sorted=False).values  # queries that see about as much
+        return heaviest.sum(-1) - heaviest.amin(-1) * fewer
 
-    @cached_property
-    def _offered(self) -> dict[str, Tensor]:
-        """How many allowed keys of each set there are, (B, H or 1, R), in one pass over them."""
-        sets = {name: self._columns[name] for name in SETS if name in self._columns}
-        columns = torch.stack(list(sets.values()), -1).float()  # (B, Lk, m), counts below 2 ** 24
-        found = _onto(self.allowed.float(), columns).long().unbind(-1)
-        return dict(zip(sets, found, strict=True))
+    @fact
+    def smoothed(self) -> Float[Tensor, "b h r"]:
+        """The entropy of each row with `SMOOTH` spread over all keys of the text."""
+        kept, tokens = self.weights.shape[-1], self.offer.tokens
+        length = kept if tokens is None else tokens.shape[1]
+        least = self.weights.new_tensor(SMOOTH / length)
+        terms: Tensor = torch.special.entr((1 - SMOOTH) * self.weights + least)
+        elsewhere: Tensor = (length - kept) * torch.special.entr(least)
+        return terms.sum(-1) + elsewhere
 
-    @cached_property
-    def _same(self) -> tuple[Tensor, Tensor]:
-        """Every pair of a query (its number in B·R) and another place of its token (from -1 on).
+    @fact
+    def segment(self) -> Float[Tensor, "b h r"]:
+        """The weight on the part between separators that the query is in."""
+        return (self.weights * self.offer.own_part).sum(-1)
 
-        The key before the first one kept is looked at as well: what follows it is kept.
+    @fact
+    def received(self) -> Float[Tensor, "b h r t"]:
+        """What each of the first `EARLY` keys gets from each early query, where allowed."""
+        return self.offer.first_keys(self.weights) * self.offer.received
+
+    @fact
+    def repeats(self) -> dict[str, Float[Tensor, "b h r"]]:
+        """The weight on the keys of each of `repeats.NAMES`."""
+        batch, heads, length = self.shape
+
+        def on(query: Tensor, place: Tensor) -> Tensor:
+            return self.weights[query // length, :, query % length, place]
+
+        def summed(query: Tensor, weights: Tensor) -> Tensor:
+            found = self.weights.new_zeros(batch * length, heads).index_add_(0, query, weights)
+            return found.view(batch, length, heads).transpose(1, 2)
+
+        return self.offer.by_pair(on, summed)
+
+    def on_repeats(self, name: str) -> Sums:
+        """For each query the weight on one of `repeats.NAMES`, and whether it has such a key.
+
+        Nothing where tokens are unknown, or queries and keys are different texts.
         """
-        if self.tokens is None or self.position is None:
-            return self.places[:0], self.places[:0]
-        known, more = self.tokens, 0
-        if self.text is not None and self.origin:
-            more = 1
-            known = self.text[:, self.origin - 1 : self.origin + self.weights.shape[-1]]
-        batch, length = known.shape
-        text = torch.arange(batch, device=known.device)[:, None]
-        several = known.long() + text * (known.max().long() + 2)  # apart by text
-        ordered, order = several.flatten().sort(stable=True)
-        wanted = several[:, self.position + more].flatten()  # (B·R,)
-        begin = torch.searchsorted(ordered, wanted)
-        many = torch.searchsorted(ordered, wanted, right=True) - begin
-        query = torch.arange(len(wanted), device=known.device).repeat_interleave(many)
-        within = torch.arange(len(query), device=known.device)
-        within = within - (many.cumsum(0) - many).repeat_interleave(many)
-        key = order[begin[query] + within] % length - more
-        other = key != self.position[query % len(self.position)]
-        return query[other], key[other]
-
-    def after_same(self, by: int) -> Sums:
-        """For each query the weight on the keys ``by`` places after other occurrences of its token.
-
-        The first is (B, H, R), the second whether the query counts and has such a key; nothing
-        where tokens are unknown, or queries and keys are different texts.
-        """
-        weight, seen = self.pattern(by)
-        counted = (seen > 0) & self.queries()
-        return weight * counted, counted
-
-    def pattern(self, by: int, *, earlier: bool = False) -> tuple[Tensor, Tensor]:
-        """The same weights, and how many such allowed keys there are, (B, H or 1, R).
-
-        Args:
-            by: 0 for the other occurrences themselves, 1 for what comes after them.
-            earlier: whether only occurrences before the query count.
-        """
-        if (by, earlier) not in self._patterns:
-            self._patterns[by, earlier] = self._pattern(by, earlier)
-        return self._patterns[by, earlier]
-
-    @cached_property
-    def _patterns(self) -> dict[tuple[int, bool], tuple[Tensor, Tensor]]:
-        """What `pattern` has found so far: several metrics ask for the same."""
-        return {}
-
-    def _pattern(self, by: int, earlier: bool) -> tuple[Tensor, Tensor]:
-        query, key = self._same
-        batch, heads, length, keys = self.weights.shape
-        inside = (key + by >= 0) & (key + by < keys)
-        if earlier and self.position is not None:
-            inside = inside & (key < self.position[query % length])
-        query, place = query[inside], key[inside] + by
-        text, row = query // length, query % length
-        found = self.weights.new_zeros(batch * length, heads)
-        seen = self.weights.new_zeros(batch * length, self.allowed.shape[1])
-        allowed = self.allowed[text, :, row, place]  # (pairs, H or 1)
-        found.index_add_(0, query, self.weights[text, :, row, place] * allowed)
-        seen.index_add_(0, query, allowed.to(seen.dtype))
-        back = (batch, length, -1)
-        return found.view(back).transpose(1, 2), seen.view(back).transpose(1, 2)
-
-    def at(self, key: Int[Tensor, "b r"]) -> Sums:
-        """For each query the weight on one key (B, H, R), and whether it counts and is allowed."""
-        inside = (key >= 0) & (key < self.weights.shape[-1])  # (B, R)
-        index = key.where(inside, 0)[:, None, :, None]  # (B, 1, R, 1)
-        weight = self.weights.gather(-1, index.expand(-1, self.weights.shape[1], -1, -1))[..., 0]
-        allowed = self.allowed.gather(-1, index.expand(-1, self.allowed.shape[1], -1, -1))[..., 0]
-        counted = allowed & inside[:, None] & self.queries()
-        return weight * counted, counted
+        counted = (self.offer.repeats[name] > 0) & self.offer.queries
+        return self.repeats[name] * counted, counted
 
     def shifted(self, by: int) -> Sums:
-        """`at` for the key ``by`` places after each query; nothing counts without positions."""
-        if self.position is None:
+        """For each query the weight on the key ``by`` places after it, and whether it may attend.
+
+        At most `NEAR` places; nothing counts without positions.
+        """
+        if self.offer.position is None:
             return self.nothing
-        if abs(by) <= NEAR:
-            weight, offered = (each[..., NEAR + by] for each in self.near)
-            counted = offered & self.queries()
-            return weight * counted, counted
-        return self.at((self.position + by).expand(self.weights.shape[0], -1))
-
-
-def _onto(weights: Tensor, columns: Tensor) -> Tensor:
-    """Weights (B, H, R, Lk) times columns (B, Lk, m): (B, H, R, m)."""
-    found = torch.bmm(weights.flatten(1, 2), columns)
-    return found.view(*weights.shape[:3], -1)
+        counted = self.offer.near[..., NEAR + by] & self.offer.queries
+        return self.near[..., NEAR + by] * counted, counted

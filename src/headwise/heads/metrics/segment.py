@@ -5,12 +5,8 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.separators is None or rows.position is None:
-        return rows.nothing
-    part = rows.separators.cumsum(-1) - rows.separators.long()  # a separator ends its part
-    own = (part[:, rows.position][..., None] == part[:, None])[:, None]  # (B, 1, R, Lk)
-    counted = (rows.allowed & own).any(-1) & (rows.allowed & ~own).any(-1) & rows.queries()
-    return (rows.weights * own).sum(-1) * counted, counted
+    counted = rows.offer.segment
+    return rows.segment * counted, counted
 
 
 SEGMENT = Metric(
@@ -26,5 +22,6 @@ SEGMENT = Metric(
         "Kovaleva 等 2019 的块状类，规则由本项目自定；原文未给阈值",
     ),
     share=False,
+    reads=("segment",),
     sums=_sums,
 )

@@ -21,5 +21,6 @@ SEPARATORS = Metric(
         "Clark 等 2019，第 3.2 节；首个词元（[CLS]）在那里也单独统计，见 first",
     ),
     share=True,
+    reads=("sets",),
     sums=_sums,
 )

@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    return rows.nothing if rows.position is None else (rows.distances[1], rows.mass)
+    return rows.nothing if rows.offer.position is None else (rows.distances[1], rows.mass)
 
 
 SIGNED_DISTANCE = Metric(
@@ -24,5 +24,6 @@ SIGNED_DISTANCE = Metric(
         "Vig 与 Belinkov 2019 第 4.4 节的距离，保留符号",
     ),
     share=False,
+    reads=("distances", "mass"),
     sums=_sums,
 )

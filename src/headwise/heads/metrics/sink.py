@@ -1,18 +1,16 @@
 """How much the first tokens of a text hold of the attention on the first of all."""
 
 from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.heads.metrics.offer import EARLY
 from headwise.lang import Text
-
-EARLY = 64
-"""T: how many queries count."""
 
 
 def _sums(rows: Rows) -> Sums:
-    if rows.position is None:
+    if rows.offer.position is None:
         return rows.nothing
-    weight, counted = rows.at(rows.first[:, None].expand_as(rows.counts))
-    early = (rows.position - rows.first[:, None] < EARLY)[:, None]  # (B, 1, R)
-    return weight * early, counted & early
+    early = (rows.offer.position - rows.offer.first[:, None] < EARLY)[:, None]  # (B, 1, R)
+    counted = rows.offer.on_first & early
+    return rows.on_first * counted, counted
 
 
 SINK = Metric(
@@ -31,5 +29,6 @@ SINK = Metric(
         "Gu 等 2025（ICLR），首个词元的重要性，T = 64；大于 0.3 为汇",
     ),
     share=True,
+    reads=("single",),
     sums=_sums,
 )

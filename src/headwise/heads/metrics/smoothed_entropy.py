@@ -1,23 +1,12 @@
 """The entropy as the code of Clark et al. computes it."""
 
-import torch
-from torch import Tensor
-
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
-SMOOTH = 1e-4
-"""The share of a uniform head that is mixed in."""
-
 
 def _sums(rows: Rows) -> Sums:
-    counted = rows.queries()
-    kept = rows.weights.shape[-1]
-    length = kept if rows.text is None else rows.text.shape[1]
-    least = rows.weights.new_tensor(SMOOTH / length)
-    terms: Tensor = torch.special.entr((1 - SMOOTH) * rows.weights + least)
-    elsewhere = (length - kept) * torch.special.entr(least)
-    return (terms.sum(-1) + elsewhere) * counted, counted
+    counted = rows.offer.queries
+    return rows.smoothed * counted, counted
 
 
 SMOOTHED_ENTROPY = Metric(
@@ -36,5 +25,6 @@ SMOOTHED_ENTROPY = Metric(
         "Clark 等 2019 的代码；N 也计入不允许的键",
     ),
     share=False,
+    reads=("smoothed",),
     sums=_sums,
 )

@@ -5,7 +5,7 @@ from headwise.lang import Text
 
 
 def _sums(rows: Rows) -> Sums:
-    counted = rows.queries()
+    counted = rows.offer.queries
     return (1 - rows.mass).clamp(min=0) * counted, counted
 
 
@@ -25,5 +25,6 @@ UNSPENT = Metric(
         "gpt-oss（OpenAI 2025）的汇，其列不是词元",
     ),
     share=False,
+    reads=("mass",),
     sums=_sums,
 )
