@@ -9,7 +9,6 @@ import ctypes
 import gc
 import importlib.metadata
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -91,7 +90,6 @@ def child(kind: str, tokens: int, layers: int) -> dict[str, float] | str:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"OMP_WAIT_POLICY": "passive"},
     )
     if done.returncode:
         return (done.stderr.strip().splitlines() or ["killed"])[-1][:160]

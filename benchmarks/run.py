@@ -69,7 +69,6 @@ def _child(key: str, module: str, argument: str) -> Row:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"OMP_WAIT_POLICY": "passive"},
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -1,14 +1,14 @@
 """Statistics of the weights without a gradient: in two buffers, in as few passes as there can be.
 
 A block is some queries of one head or a few. Its scores s are made by a matrix product into one
-buffer and e = exp(s - m) into another, m being the largest of a row; with Z = Σ e and f = 1/Z (with
-a sink, what its keys keep of that) everything is a sum over e:
+buffer, and their softmax w into another; m is the largest score of a row, a the largest weight, and
+f the part of a row that a sink leaves to its keys, 1 without one. Everything is a sum over w:
 
-    output f Σ e v    received Σ_i f e    largest f    logsumexp m + log Z
-    entropy -f Z log f - f Σ e (s - m)    distance f Σ e |i - j|
+    output f Σ w v    received Σ_i f w    largest f a    logsumexp m - log a
+    entropy f (-log a - log f - Σ w (s - m))    distance f Σ w |i - j|
 
-No weight is divided or has a logarithm of its own, and no term of the entropy is negative, so that
-nothing cancels. A mask is written out only where a tile is mixed.
+No weight has a logarithm of its own, and no term of the entropy is negative, so that nothing
+cancels. A mask is written out only where a tile is mixed.
 """
 
 from collections.abc import Iterator
@@ -74,24 +74,19 @@ class Rows:
 
     Attributes:
         below: s - m, (h, n, m).
-        shares: e, (h, n, m).
+        weights: w, (h, n, m); of a blind row nobody's.
         top: m.
-        total: Z, 1 where blind.
-        kept: the part of a row's weight that its keys have: 1 without a sink; 0 where blind.
+        largest: a.
+        kept: f; 0 where blind.
         blind: which rows see nothing, or None.
     """
 
     below: Tensor
-    shares: Tensor
+    weights: Tensor
     top: Tensor
-    total: Tensor
+    largest: Tensor
     kept: Tensor
     blind: Tensor | None
-
-    @property
-    def factor(self) -> Tensor:
-        """f: what an e is multiplied with to be a weight."""
-        return self.kept / self.total
 
 
 def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, whole: Result) -> None:
@@ -107,7 +102,7 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, whole: Result
     """
     stripes = list(_stripes(call, tiles))
     room = max(_heads(call, stripe) * stripe.pairs for stripe in stripes)
-    buffers = [q.new_empty(room, dtype=softmax_dtype(q.dtype)) for _ in "se"]
+    buffers = [q.new_empty(room, dtype=softmax_dtype(q.dtype)) for _ in "sw"]
     for stripe in stripes:
         apart = _apart(call, stripe) if "distance" in call.need else None
         size, once = _heads(call, stripe), _seen_by_all(call, stripe)
@@ -117,11 +112,11 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, whole: Result
             bias = _bias(call, stripe, sample)
             for first in range(0, call.frame.heads, size):
                 heads = slice(first, min(first + size, call.frame.heads))
-                scores, shares = (_shaped(each, heads, stripe) for each in buffers)
+                scores, weights = (_shaped(each, heads, stripe) for each in buffers)
                 _score(call, scores, own_q, own_k, heads, stripe)
                 if bias is not None:
                     scores += bias[0, heads] if len(bias[0]) > 1 else bias[0]
-                rows = _summed(call, scores, shares, _of(seen, heads), heads, stripe)
+                rows = _summed(call, scores, weights, _of(seen, heads), heads, stripe)
                 _write(call, whole, rows, own_v, apart, (sample, heads, stripe))
 
 
@@ -239,23 +234,25 @@ def _score(call: Call, scores: Tensor, q: Tensor, k: Tensor, heads: slice, strip
 
 
 def _summed(
-    call: Call, scores: Tensor, shares: Tensor, seen: Seen, heads: slice, stripe: Stripe
+    call: Call, scores: Tensor, weights: Tensor, seen: Seen, heads: slice, stripe: Stripe
 ) -> Rows:
-    """The exponentials of a block and their sums; the scores are used up."""
+    """The softmax of a block and what its sums need; the scores are used up."""
     for where, hidden in zip(stripe.mixed, seen.hidden, strict=True):
         scores[..., where].masked_fill_(hidden, -torch.inf)
     top = scores.amax(-1, keepdim=True)
     if seen.blind is not None:
         top.masked_fill_(seen.blind, 0.0)
-    below = scores.sub_(top).clamp_(min=torch.finfo(scores.dtype).min)  # 0 times it is 0
-    total = torch.exp(below, out=shares).sum(-1, keepdim=True)
-    kept = torch.ones_like(total)
+    below = scores.sub_(top)
+    if stripe.mixed or call.biased:
+        below.clamp_(min=torch.finfo(scores.dtype).min)  # 0 times it is 0
+    torch.softmax(below, -1, out=weights)
+    largest = weights.amax(-1, keepdim=True)
+    kept = torch.ones_like(largest)
     if call.sinks is not None:
-        kept = sinks.share((top + total.log())[None, ..., 0], call.sinks[heads])[0, ..., None]
+        kept = sinks.share((top - largest.log())[None, ..., 0], call.sinks[heads])[0, ..., None]
     if seen.blind is not None:
-        total.masked_fill_(seen.blind, 1.0)
         kept = kept.masked_fill(seen.blind, 0.0)
-    return Rows(below, shares, top, total, kept, seen.blind)
+    return Rows(below, weights, top, largest, kept, seen.blind)
 
 
 def _write(
@@ -263,43 +260,43 @@ def _write(
     whole: Result,
     rows: Rows,
     v: Tensor,
-    apart: Tensor | None,
+    away: Tensor | None,
     where: tuple[int, slice, Stripe],
 ) -> None:
-    """What a block gives, to where it belongs; below and shares are used up."""
+    """What a block gives, to where it belongs; below and weights are used up."""
     sample, heads, stripe = where
     place = (sample, heads, stripe.rows)
-    factor = rows.factor
+    kept = rows.kept
     whole.output[place] = _mixed(call, rows, v, heads, stripe).to(whole.output.dtype)
     if whole.received is not None:
         gets = whole.received[sample, heads, stripe.keys]
-        for number, shares in enumerate(rows.shares):
-            gets[number].addmv_(shares.t(), factor[number, :, 0])
+        for number, weights in enumerate(rows.weights):
+            gets[number].addmv_(weights.t(), kept[number, :, 0])
     if whole.largest is not None:
-        whole.largest[place] = factor[..., 0]
+        whole.largest[place] = (kept * rows.largest)[..., 0]
     if whole.logsumexp is not None:
         whole.logsumexp[place] = _logsumexp(call, rows, heads)
     if whole.entropy is not None:
-        held = rows.kept * (rows.total.log() - _logarithm(rows.kept))
-        found = held - factor * rows.below.mul_(rows.shares).sum(-1, keepdim=True)
+        apart = rows.below.mul_(rows.weights).sum(-1, keepdim=True)
+        found = kept * (0.0 - (rows.largest.log() + _logarithm(kept) + apart))
         whole.entropy[place] = found[..., 0]
-    if whole.distance is not None and apart is not None:
-        away = torch.mul(rows.shares, apart, out=rows.below).sum(-1, keepdim=True)
-        whole.distance[place] = (away * factor)[..., 0]
+    if whole.distance is not None and away is not None:
+        far = torch.mul(rows.weights, away, out=rows.below).sum(-1, keepdim=True)
+        whole.distance[place] = (far * kept)[..., 0]
 
 
 def _mixed(call: Call, rows: Rows, v: Tensor, heads: slice, stripe: Stripe) -> Tensor:
     """The output of a block, (h, n, Dv); v (G, Lk, Dv)."""
-    shares = rows.shares
-    mixed = shares.new_empty(*shares.shape[:2], v.shape[-1])
+    weights = rows.weights
+    mixed = weights.new_empty(*weights.shape[:2], v.shape[-1])
     for number, head in enumerate(range(heads.start, heads.stop)):
-        values = v[head // call.group, stripe.keys].to(shares.dtype)
-        torch.mm(shares[number], values, out=mixed[number])
-    mixed *= rows.factor
+        values = v[head // call.group, stripe.keys].to(weights.dtype)
+        torch.mm(weights[number], values, out=mixed[number])
+    mixed *= rows.kept
     if Stage.VALUES in call.position.stages:
         _, _, query, key = call.frame.indices()
         places = query.flatten()[stripe.rows], key.flatten()[stripe.keys]
-        added = call.position.values((shares * rows.factor)[None], *places)
+        added = call.position.values((weights * rows.kept)[None], *places)
         mixed = mixed if added is None else mixed + added[0]
     return mixed
 
@@ -310,7 +307,7 @@ def _logarithm(kept: Tensor) -> Tensor:
 
 
 def _logsumexp(call: Call, rows: Rows, heads: slice) -> Tensor:
-    sums = (rows.top + rows.total.log())[..., 0]
+    sums = (rows.top - rows.largest.log())[..., 0]
     if rows.blind is not None:
         sums = sums.masked_fill(rows.blind[..., 0], -torch.inf)
     return sums if call.sinks is None else sinks.total(sums[None], call.sinks[heads])[0]
