@@ -92,7 +92,7 @@ def child(kind: str, tokens: int, layers: int) -> dict[str, float] | str:
         check=False,
     )
     if done.returncode:
-        return (done.stderr.strip().splitlines() or ["killed"])[-1][:160]
+        return (done.stderr.strip().splitlines() or ["killed"])[-1][:240]
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     print(f"bench:   {found}", flush=True)
     return found

@@ -15,16 +15,18 @@ HEAD = """# Benchmarks
 
 Made by `make bench`: float32, B=1, H=8, D=64, two threads. Times are medians of {turns} turns,
 every contender once a turn, each case in a process of its own; "times" is the peer's time over
-ours, by the clock and, in brackets, by the processor's. The roof is the machine's own product of
-two 1536 x 1536 matrices in the same turns. A case is measured only if ours passes the rule of
-acceptance against the float64 reference, gradients included, and its peers compute the same (the
-Reformers hash with their own random numbers; `local-attention` sees one key more under the causal
-window; of the whole module, the tests hold it to PyTorch's). Forward and backward count as 3.5
-times the FLOPs of the forward. Memory is the growth of the resident size of a fresh process in one
-call.
+ours, by the clock and, in brackets, by the processor's: threads wait as OpenMP has them do unless
+told otherwise, so that the processor's time counts waiting too. The roof is the machine's own
+product of two 1536 x 1536 matrices in the same turns. A case is measured only if ours passes the
+rule of acceptance against the float64 reference, gradients included, and its peers compute the same
+(the Reformers hash with their own random numbers; `local-attention` sees one key more under the
+causal window; of the whole module, the tests hold it to PyTorch's). Forward and backward count as
+3.5 times the FLOPs of the forward. Memory is the growth of the resident size of a fresh process in
+one call.
 
 由 `make bench` 生成：float32，B=1，H=8，D=64，两个线程。时间为 {turns} 轮的中位数，
-每轮各方各运行一次，每项在独立进程中；“倍数”是对方用时除以我们的用时，先按时钟，括号内按处理器时间。
+每轮各方各运行一次，每项在独立进程中；“倍数”是对方用时除以我们的用时，先按时钟，括号内按处理器时间；
+线程按 OpenMP 的默认方式等待，因此处理器时间包含等待。
 峰值是同一轮中本机 1536 x 1536 矩阵乘法的速度。只有我们的结果（含梯度）按验收规则与 float64
 参考一致、且对方计算同一内容时才测量（两个 Reformer 用各自的随机数散列；
 `local-attention` 在因果窗口下多看一个键；整个模块由测试与 PyTorch 对照）。

@@ -1,5 +1,6 @@
 """Published values, and properties, of what is computed on whole maps of attention."""
 
+import itertools
 import math
 
 import pytest
@@ -153,6 +154,29 @@ def test_heads_that_agree_are_one_group() -> None:
 def test_a_chain_of_neighbours_is_not_one_group() -> None:
     line = torch.tensor([0.0, 1.0, 2.0])
     assert groups((line[:, None] - line).abs(), 1.0) == [[0, 1], [2]]
+
+
+def joined_one_by_one(distance: torch.Tensor, most: float) -> list[list[int]]:
+    """Complete linkage as it is defined, looking at every two groups each time."""
+    found = [[number] for number in range(len(distance))]
+    while len(found) > 1:
+        apart, one, other = min(
+            (distance[found[i]][:, found[j]].max().item(), i, j)
+            for i, j in itertools.combinations(range(len(found)), 2)
+        )
+        if apart > most:
+            break
+        found[one] = sorted(found[one] + found.pop(other))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_are_those_of_the_definition(seed: int) -> None:
+    make = torch.Generator().manual_seed(seed)
+    half = torch.randint(0, 12, (11, 11), generator=make) / 10  # with ties
+    distance = (half + half.mT).fill_diagonal_(0.0)
+    for most in (0.0, 0.4, 0.9, 1.5, 3.0):
+        assert groups(distance, most) == joined_one_by_one(distance, most)
 
 
 def test_blind_queries_do_not_count() -> None:

@@ -11,6 +11,8 @@ import torch
 
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.effect.curve import Point
+from headwise.heads.effect.interval import Interval
 from headwise.heads.inspection import Inspection, inspect
 from headwise.heads.metrics import METRICS
 from headwise.heads.metrics.profiles import BY_DISTANCE
@@ -78,8 +80,11 @@ def test_each_part_of_a_model_has_its_own(tmp_path: Path) -> None:
 def test_a_corpus_run_has_figures(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("the cat\nsat on a mat")
-    run = measure_corpus(Loaded("toy", "directory", bert(), tokenizer()), file, Options())
-    assert [name for name, _ in album.of_run(sheet(), run)] == ["overview", "distance"]
+    for names, more in ((True, ["similarity"]), (False, [])):
+        toy = Loaded("toy", "directory", bert(), tokenizer())
+        run = measure_corpus(toy, file, Options(names=names))
+        drawn = [name for name, _ in album.of_run(sheet(), run)]
+        assert drawn == ["overview", "distance", *more]
 
 
 def test_an_overview_shows_the_values(seen: Inspection) -> None:
@@ -200,7 +205,10 @@ def test_heads_that_agree_stand_side_by_side_in_a_frame() -> None:
 
 def test_an_ablation_curve_has_a_line_and_a_band_for_each_order() -> None:
     shares, losses = (0.0, 0.1, 0.2), (3.0, 3.5, 5.0)
-    given = Removal(Text("random", "随机"), shares, losses, (2.0, 3.0, 4.0), (4.0, 4.0, 6.0))
+    ends = zip(losses, (2.0, 3.0, 4.0), (4.0, 4.0, 6.0), strict=True)
+    each = [Interval(loss, low, high, 0.95, 8) for loss, low, high in ends]
+    points = [Point((), share, loss) for share, loss in zip(shares, each, strict=True)]
+    given = Removal(Text("random", "随机"), points)
     figure = ablation(sheet(), same("t"), [given, given], same("loss"))
     axes = figure.axes[0]
     assert [list(line.get_ydata()) for line in axes.lines] == [list(losses)] * 2

@@ -91,17 +91,18 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
             f"distance: expected a symmetric (H, H), got {tuple(distance.shape)}",
             f"distance：应为对称的 (H, H)，收到 {tuple(distance.shape)}",
         )
-    found = [[number] for number in range(distance.shape[0])]
+    heads = distance.shape[0]
+    found = {number: [number] for number in range(heads)}  # by the first head of each
+    apart = distance.double().clone().fill_diagonal_(torch.inf)  # of groups: their furthest heads
     while len(found) > 1:
-        apart, one, other = min(
-            (distance[found[i]][:, found[j]].max().item(), i, j)
-            for i in range(len(found))
-            for j in range(i + 1, len(found))
-        )
-        if apart > most:
+        one, other = divmod(int(apart.argmin()), heads)
+        if apart[one, other] > most:
             break
         found[one] = sorted(found[one] + found.pop(other))
-    return found
+        apart[one] = apart[one].maximum(apart[other])
+        apart[:, one] = apart[one]
+        apart[other] = apart[:, other] = torch.inf
+    return list(found.values())
 
 
 MOST_CELLS = 1 << 22

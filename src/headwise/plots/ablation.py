@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headwise.heads.effect.curve import Point
 from headwise.lang import Text
 from headwise.plots.sheet import LINES, Sheet
 
@@ -17,16 +18,11 @@ class Removal:
 
     Attributes:
         name: how they are chosen.
-        shares: of all heads, from 0 to 1, rising.
-        losses: the mean loss at each share.
-        low, high: the ends of its interval.
+        points: the curve, as `headwise.heads.effect.curve` measures it.
     """
 
     name: Text
-    shares: Sequence[float]
-    losses: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
+    points: Sequence[Point]
 
 
 def ablation(sheet: Sheet, title: Text, removals: Sequence[Removal], loss: Text) -> "Figure":
@@ -41,11 +37,13 @@ def ablation(sheet: Sheet, title: Text, removals: Sequence[Removal], loss: Text)
     figure = sheet.figure(6.4, 4.0, title)
     axes = figure.subplots()
     for removal, colour in zip(removals, LINES, strict=False):
-        shares = [100 * share for share in removal.shares]
-        axes.fill_between(shares, removal.low, removal.high, color=colour, alpha=0.18, linewidth=0)
+        shares = [100 * point.share for point in removal.points]
+        losses = [point.loss for point in removal.points]
+        low, high = [loss.low for loss in losses], [loss.high for loss in losses]
+        axes.fill_between(shares, low, high, color=colour, alpha=0.18, linewidth=0)
         axes.plot(
-            shares, removal.losses, "-o", color=colour, label=sheet.say(removal.name),
-            linewidth=1.4, markersize=3.5,
+            shares, [loss.mean for loss in losses], "-o", color=colour,
+            label=sheet.say(removal.name), linewidth=1.4, markersize=3.5,
         )  # fmt: skip
     axes.grid(axis="y", linewidth=0.4, color="#dddddd")
     axes.set_axisbelow(True)

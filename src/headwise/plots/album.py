@@ -59,9 +59,16 @@ def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
 
 
 def of_run(sheet: Sheet, run: Run) -> Named:
-    """The overview, and how far the heads look that stand out."""
+    """The overview, how far the heads look that stand out, and how alike heads are.
+
+    The last where names were asked for, whose evidence it is.
+    """
     whole = run.gathered.whole()
     yield from _of_statistics(sheet, whole.statistics, str(run.model["name"]))
+    for part, said in PARTS.items():
+        heads, apart = whole.evidence.similarity.distances(part)
+        if len(heads) > 1:
+            yield _file("similarity", part), _similarity(sheet, said, heads, apart)
 
 
 def write(figures: Named, folder: Path) -> tuple[Path, ...]:

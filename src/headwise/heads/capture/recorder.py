@@ -142,7 +142,6 @@ class Recorder:
         """Before each pass: layers are counted from 0 again."""
         del model
         self._texts.start(args, kwargs)
-        self._layouts.forget()
         self._calls.clear()
         self._inside = True
 
@@ -150,6 +149,7 @@ class Recorder:
         """After each pass."""
         del model, args
         self._texts.finish(output)
+        self._layouts.forget()
         self._inside = False
 
     def owns(self, module: nn.Module) -> bool:
@@ -193,6 +193,8 @@ class Recorder:
         place = self._texts.place(layer.part, terms.q, terms.k, told)
         layout = self._layouts.of(terms, place)
         self._measure(layer, terms, layout)
+        if not self._inside:
+            self._layouts.forget()
         if layout.room >= LARGE:
             give_back()
         self.taken += 1

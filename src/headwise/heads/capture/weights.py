@@ -103,9 +103,9 @@ class Terms:
         """(B·G, Lk, D), laid out once for all blocks."""
         return self.k.flatten(0, 1)
 
-    def part(self, rows: slice, also: slice | None = None) -> Part:
-        """These queries with the keys that they reach; those of ``also`` are among them anyway."""
-        keys = self.reach(rows, also)
+    def part(self, rows: slice) -> Part:
+        """These queries with the keys that they reach."""
+        keys = self.reach(rows)
         return Part.of(rows, keys, self.allowed(rows, keys))
 
     def reach(self, rows: slice, also: slice | None = None) -> slice:

@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
-    """A property of a `Block` of queries that is computed when somebody first asks for it.
+    """A property of `Queries` that is computed when somebody first asks for it.
 
     Example:
-        >>> class Some(Block):
+        >>> class Some(Queries):
         ...     @fact
         ...     def many(self) -> Tensor:
         ...         return torch.zeros(1, 1, 3)
@@ -33,18 +33,18 @@ class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
-        def computed(block: "Block") -> T:
-            if block.only_kept:
+        def computed(queries: "Queries") -> T:
+            if queries.only_kept:
                 name = function.__name__
                 raise LookupError(f"{name} was not kept; name it in what the metric `reads`")
-            return function(block)
+            return function(queries)
 
         super().__init__(computed)
         self.__doc__ = function.__doc__
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Block:
+class Queries:
     """Some queries, and facts about them.
 
     Attributes:

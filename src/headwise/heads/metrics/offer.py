@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headwise.heads.metrics.facts import Block, fact, joined
+from headwise.heads.metrics.facts import Queries, fact, joined
 from headwise.heads.metrics.repeats import NAMES as REPEATS
 from headwise.heads.metrics.repeats import Pairs, period
 
@@ -29,7 +29,7 @@ SETS = ("plain", "separators", "punctuation")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Offer(Block):
+class Offer(Queries):
     """Who may attend to what in a block of queries. R is how many these are, K how many keys.
 
     Keys that no query of the block may attend to may be left away before and after: K counts those

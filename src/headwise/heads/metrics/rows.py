@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.heads.metrics.facts import Block, fact, joined
+from headwise.heads.metrics.facts import Queries, fact, joined
 from headwise.heads.metrics.offer import NEAR, SIZE, Offer, by_block, onto
 
 AT_ONCE = 1 << 17
@@ -33,7 +33,7 @@ Sums = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows(Block):
+class Rows(Queries):
     """Attention weights of a block of queries: what a metric is given.
 
     Attributes:

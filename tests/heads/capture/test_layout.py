@@ -1,0 +1,186 @@
+"""Layers share what their mask says of a text, and never what another mask says."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headwise.call import Call
+from headwise.heads.capture import layout, memory
+from headwise.heads.capture.bare import measure, terms_of
+from headwise.heads.capture.layout import Asked, Layout, Layouts
+from headwise.heads.capture.pattern import CallPattern, Pattern, TensorPattern
+from headwise.heads.capture.texts import Place
+from headwise.heads.capture.weights import Terms
+from headwise.heads.metrics import MEASURED
+from headwise.heads.statistics import Statistics
+from headwise.masks import causal, documents, full, window
+from headwise.verify.budget import accept
+
+LENGTH = 7
+ASKED = Asked(MEASURED, Statistics().reads, frozenset({3}), frozenset())
+CPU = torch.device("cpu")
+
+
+def terms(pattern: Pattern, length: int = LENGTH, heads: int = 2) -> Terms:
+    make = torch.Generator().manual_seed(length)
+    q, k, v = (torch.randn(2, heads, length, 5, generator=make) for _ in "qkv")
+    return Terms(q=q, k=k, v=v, scale=1.0, pattern=pattern)
+
+
+def place(length: int = LENGTH) -> Place:
+    tokens = torch.arange(length).expand(2, -1) % 4
+    real = torch.ones(2, length, dtype=torch.bool)
+    return Place(0, real, real, tokens)
+
+
+def tensor_pattern(**changed: object) -> TensorPattern:
+    return TensorPattern(**({"keys": LENGTH, "device": CPU, "causal": True} | changed))  # type: ignore[arg-type]
+
+
+def call_pattern(mask: object) -> CallPattern:
+    q = torch.zeros(2, 2, LENGTH, 5)
+    return CallPattern(Call.of(q, q, q, mask=mask))  # type: ignore[arg-type]
+
+
+MASK = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (tensor_pattern(), tensor_pattern()),
+        (tensor_pattern(), tensor_pattern(bias=torch.randn(1, 1, LENGTH, LENGTH))),
+        (tensor_pattern(mask=MASK), tensor_pattern(mask=MASK)),
+        (call_pattern(causal() & window(2, 0)), call_pattern(causal() & window(2, 0))),
+    ],
+    ids=["causal", "another bias", "one mask", "masks that are equal"],
+)
+def test_layers_with_one_mask_share_one_layout(low: Pattern, high: Pattern) -> None:
+    layouts = Layouts(ASKED)
+    first = layouts.of(terms(low), place())
+    assert layouts.of(terms(high), place()) is first
+    layouts.forget()
+    assert layouts.of(terms(low), place()) is not first
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (tensor_pattern(), tensor_pattern(causal=False)),
+        (tensor_pattern(mask=MASK), tensor_pattern(mask=MASK.clone())),
+        (tensor_pattern(), tensor_pattern(mask=MASK)),
+        (call_pattern(causal()), call_pattern(causal() & window(2, 0))),
+        (call_pattern(documents([3, 4])), call_pattern(documents([4, 3]))),
+        (call_pattern(full()), tensor_pattern(causal=False)),
+    ],
+    ids=["order", "another mask", "a mask", "a window", "documents", "another kind"],
+)
+def test_layers_with_another_mask_do_not(low: Pattern, high: Pattern) -> None:
+    layouts = Layouts(ASKED)
+    assert layouts.of(terms(low), place()) is not layouts.of(terms(high), place())
+
+
+def test_a_mask_that_was_written_to_since_is_another() -> None:
+    mask, layouts = MASK.clone(), Layouts(ASKED)
+    first = layouts.of(terms(tensor_pattern(mask=mask)), place())
+    mask[..., -1, 0] = False
+    second = layouts.of(terms(tensor_pattern(mask=mask)), place())
+    assert first.groups[-1].offer.choices.sum() == second.groups[-1].offer.choices.sum() + 2
+
+
+PLACES: tuple[Callable[[Place], Place], ...] = (
+    lambda given: replace(given, offset=None),
+    lambda given: replace(given, offset=-1),
+    lambda given: replace(given, queries=torch.arange(LENGTH).expand(2, -1) % 2 == 0),
+    lambda given: replace(given, keys=torch.arange(LENGTH).expand(2, -1) > 0),
+    lambda given: replace(given, tokens=given.tokens.flip(1) if given.tokens is not None else None),
+    lambda given: replace(given, tokens=None),
+)
+
+
+@pytest.mark.parametrize("change", PLACES)
+def test_another_text_is_looked_at_anew(change: Callable[[Place], Place]) -> None:
+    layouts = Layouts(ASKED)
+    first = layouts.of(terms(tensor_pattern()), place())
+    second = layouts.of(terms(tensor_pattern()), change(place()))
+    assert second is not first
+    alone = Layout.of(terms(tensor_pattern()), change(place()), ASKED).groups[0]
+    assert torch.equal(second.groups[0].baseline.sums, alone.baseline.sums)
+    same = torch.equal(first.groups[0].baseline.sums, alone.baseline.sums)
+    assert not same, "the change makes a difference"
+
+
+def test_only_the_last_layouts_are_remembered() -> None:
+    layouts = Layouts(ASKED)
+    masks = [MASK.clone() for _ in range(layout.MOST_KNOWN + 1)]
+    patterns = [tensor_pattern(mask=mask) for mask in masks]
+    made = [layouts.of(terms(pattern), place()) for pattern in patterns]
+    assert layouts.of(terms(patterns[-1]), place()) is made[-1]
+    assert layouts.of(terms(patterns[1]), place()) is made[1]
+    assert layouts.of(terms(patterns[0]), place()) is not made[0]
+
+
+@given(
+    length=st.integers(1, 90),
+    most=st.integers(1, 2000),
+    left=st.integers(0, 90),
+    together=st.integers(1, 90),
+)
+def test_every_query_is_in_one_block_that_is_small_enough(
+    length: int, most: int, left: int, together: int
+) -> None:
+    q = torch.zeros(1, 3, length, 2)
+    given_terms = terms_of(Call.of(q, q, q, mask=causal() & window(left, 0)))
+    real = torch.ones(1, length, dtype=torch.bool)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "BLOCK", most)
+        patch.setattr(layout, "TOGETHER", together)
+        patch.setattr("headwise.heads.capture.weights.STEP", 1)
+        found = Layout.of(given_terms, Place(0, real, real, None), ASKED)
+    parts = [part for group in found.groups for part in group.parts]
+    assert [row for part in parts for row in range(part.rows.start, part.rows.stop)] == list(
+        range(length)
+    )
+    weights = [
+        3 * (part.rows.stop - part.rows.start) * (part.keys.stop - part.keys.start)
+        for part in parts
+    ]
+    assert found.room == max(weights)
+    for part, many in zip(parts, weights, strict=True):
+        assert many <= most or part.rows.stop - part.rows.start == 1
+        mixed = range(part.mixed.start, part.mixed.stop)
+        open_ = [n for n in range(part.keys.start, part.keys.stop) if n not in mixed]
+        allowed = given_terms.allowed(part.rows, part.keys)
+        assert bool(allowed[..., [n - part.keys.start for n in open_]].all())
+
+
+def numbers(blocks: int, together: int, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """What is measured of one attention, cut as said."""
+    make = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, 3, 61, 5, generator=make, dtype=torch.float64) for _ in "qkv")
+    monkeypatch.setattr(layout, "BLOCK", blocks)
+    monkeypatch.setattr(layout, "TOGETHER", together)
+    (sums,) = measure(q, k, v, mask=causal()).statistics.layers.values()
+    return torch.stack((sums.above, sums.below))
+
+
+def test_how_it_is_cut_changes_no_number_beyond_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = numbers(1 << 22, 1 << 10, monkeypatch)
+    for blocks, together in ((1, 1), (500, 1), (500, 20), (500, 1000), (4000, 7)):
+        accept(numbers(blocks, together, monkeypatch), whole, whole)
+
+
+@pytest.mark.parametrize("library", [memory._trim(), None])
+def test_memory_goes_back_where_the_c_library_can(
+    library: Callable[[int], int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    trim = None if library is None else lambda most: asked.append(most) or library(most)
+    monkeypatch.setattr(memory, "_trim", lambda: trim)
+    memory.give_back()
+    assert asked == ([] if library is None else [0])
