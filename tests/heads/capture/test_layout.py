@@ -98,7 +98,7 @@ PLACES: tuple[Callable[[Place], Place], ...] = (
     lambda given: replace(given, offset=-1),
     lambda given: replace(given, queries=torch.arange(LENGTH).expand(2, -1) % 2 == 0),
     lambda given: replace(given, keys=torch.arange(LENGTH).expand(2, -1) > 0),
-    lambda given: replace(given, tokens=given.tokens.flip(1) if given.tokens is not None else None),
+    lambda given: replace(given, tokens=torch.arange(LENGTH).expand(2, -1)),
     lambda given: replace(given, tokens=None),
 )
 
