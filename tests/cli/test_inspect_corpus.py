@@ -201,9 +201,10 @@ def test_figures_go_into_a_folder_of_their_own(
     pytest.importorskip("matplotlib")
     folder = tmp_path / "figures"
     assert run(model, "--corpus", corpus, "--format", "csv", "--figures", str(folder)) == 0
-    assert f"4 figures in: {folder}" in capsys.readouterr().err
-    names = sorted(file.name for file in folder.iterdir())
-    assert names == ["distance.png", "distance.svg", "overview.png", "overview.svg"]
+    assert f"6 figures in: {folder}" in capsys.readouterr().err
+    names = {file.name for file in folder.iterdir()}
+    kinds = ("distance", "overview", "similarity")
+    assert names == {f"{kind}.{ending}" for kind in kinds for ending in ("png", "svg")}
 
 
 def test_a_missing_matplotlib_is_said_before_the_work(
