@@ -332,6 +332,27 @@ def test_the_published_scores_of_one_constructed_head() -> None:
     assert f"{value('induction_mul', perfect.uniform):.4f}" == "0.0235"
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_pattern_of_induction_is_that_of_transformer_lens(causal: bool) -> None:
+    """P[i, j] = 1 where x[j - 1] = x[i] and j - 1 < i: a token that repeats its neighbour looks at
+    itself."""
+    tokens = [5, 5, 7, 5, 5, 5, 7, 9]
+    length = len(tokens)
+    make = torch.Generator().manual_seed(4)
+    allowed = torch.ones(length, length, dtype=torch.bool)
+    allowed = allowed.tril() if causal else allowed
+    scores = torch.randn(length, length, generator=make, dtype=torch.float64)
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    same = torch.tensor([[one == other for other in tokens] for one in tokens])
+    duplicate = same & torch.ones(length, length, dtype=torch.bool).tril(-1)
+    for name, pattern in (("duplicate", duplicate), ("induction", duplicate.roll(1, 1))):
+        shown = rows(weights, allowed=allowed, tokens=tokens)
+        wanted = (weights * pattern).sum() / weights.sum()
+        exactly(value(f"{name}_mul", shown), wanted.item())
+        apart = (weights - (pattern & allowed).double()).abs().sum() / length
+        exactly(value(f"{name}_abs", shown), 1 - apart.item())
+
+
 def test_every_name_is_one() -> None:
     assert len(BY_NAME) == len(EVERY)
     assert len({profile.name for profile in PROFILES}) == len(PROFILES)

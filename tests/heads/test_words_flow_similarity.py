@@ -179,6 +179,10 @@ def test_groups_are_those_of_the_definition(seed: int) -> None:
         assert groups(distance, most) == joined_one_by_one(distance, most)
 
 
+def test_heads_that_are_nowhere_near_each_other_stay_apart() -> None:
+    assert groups(torch.full((3, 3), torch.inf), torch.inf) == [[0], [1], [2]]
+
+
 def test_blind_queries_do_not_count() -> None:
     maps = random_maps(2, 4)
     allowed = torch.ones(2, 4, 4, dtype=torch.bool)

@@ -96,7 +96,7 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
     apart = distance.double().clone().fill_diagonal_(torch.inf)  # of groups: their furthest heads
     while len(found) > 1:
         one, other = divmod(int(apart.argmin()), heads)
-        if apart[one, other] > most:
+        if one == other or apart[one, other] > most:
             break
         found[one] = sorted(found[one] + found.pop(other))
         apart[one] = apart[one].maximum(apart[other])

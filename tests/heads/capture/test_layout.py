@@ -17,8 +17,9 @@ from headwise.heads.capture.pattern import CallPattern, Pattern, TensorPattern
 from headwise.heads.capture.texts import Place
 from headwise.heads.capture.weights import Terms
 from headwise.heads.metrics import MEASURED
+from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
-from headwise.masks import causal, documents, full, window
+from headwise.masks import causal, documents, from_tensor, full, window
 from headwise.verify.budget import accept
 
 LENGTH = 7
@@ -184,3 +185,49 @@ def test_memory_goes_back_where_the_c_library_can(
     monkeypatch.setattr(memory, "_trim", lambda: trim)
     memory.give_back()
     assert asked == ([] if library is None else [0])
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_mask_written_to_without_being_counted_is_looked_at_anew(inference: bool) -> None:
+    layouts = Layouts(ASKED)
+    with torch.inference_mode(inference):
+        mask = MASK.clone()
+        first = layouts.of(terms(tensor_pattern(mask=mask)), place())
+        mask[..., -1, 0] = False
+        second = layouts.of(terms(tensor_pattern(mask=mask)), place())
+        assert first.groups[-1].offer.choices.sum() == second.groups[-1].offer.choices.sum() + 2
+
+
+def test_blocks_that_reach_no_key_are_blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k = torch.randn(1, 1, 50, 8), torch.randn(1, 1, 10, 8)
+    whole = measure(q, k, k, mask=causal()).statistics
+    monkeypatch.setattr(layout, "BLOCK", 100)
+    monkeypatch.setattr(layout, "TOGETHER", 7)
+    found = measure(q, k, k, mask=causal()).statistics
+    for one, other in zip(found.tensors().values(), whole.tensors().values(), strict=True):
+        accept(one.double(), other.double(), other.double())
+
+
+@pytest.mark.parametrize("offset", [0.0, -1e4, -1e9])
+def test_the_entropy_of_scores_with_one_offset_is_as_exact(offset: float) -> None:
+    """A row whose scores are all large together is as spread out as one whose are small."""
+    make = torch.Generator().manual_seed(1)
+    q, k = torch.zeros(1, 1, 70, 5), torch.randn(1, 1, 70, 5, generator=make)
+    seen = torch.full((70, 70), offset).masked_fill(~torch.ones(70, 70).bool().tril(), -torch.inf)
+    recorder = measure(q, k, k, mask=from_tensor(seen), want=["entropy", "effective_keys"])
+    head = Head(Layer("", 0), 0)
+    exact = torch.arange(2.0, 71.0, dtype=torch.float64)  # all keys alike
+    for metric, wanted in zip(recorder.statistics.metrics, (exact.log(), exact), strict=True):
+        found = recorder.statistics.value(metric, head)
+        right = wanted.mean()[None]
+        accept(torch.tensor([found]), right.float(), right)
+
+
+def test_the_smoothed_entropy_counts_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(1, 2, 300, 5, generator=make, dtype=torch.float64) for _ in "qkv")
+    want, found = ["smoothed_entropy"], []
+    for blocks in (1 << 22, 500):
+        monkeypatch.setattr(layout, "BLOCK", blocks)
+        found.append(measure(q, k, v, mask=causal(), want=want).statistics.layers[Layer("", 0)])
+    accept(found[1].above, found[0].above, found[0].above)

@@ -170,6 +170,7 @@ def _offer(place: Place, asked: Asked, rows: slice, keys: slice, allowed: Tensor
         tokens=None if tokens is None else tokens.where(place.keys, -1),
         punctuation=_among(tokens, asked.punctuation),
         origin=keys.start,
+        length=place.keys.shape[1],
     )
 
 

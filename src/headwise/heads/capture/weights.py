@@ -114,6 +114,8 @@ class Terms:
         if also is not None:
             some = keys.stop > keys.start
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
+        if keys.stop == keys.start:
+            keys = slice(0, 1)  # what reaches no key is blind, and has a key to be so
         return _rounded(keys, self.size[3])
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "b #h r k"]:
@@ -141,7 +143,7 @@ class Terms:
         if mixed.stop > mixed.start:
             closed = ~self.allowed(part.rows, mixed)
             where = slice(mixed.start - keys.start, mixed.stop - keys.start)
-            scores[..., where].masked_fill_(closed, torch.finfo(dtype).min)
+            scores[..., where].masked_fill_(closed, torch.finfo(dtype).min / 2)
         if self.sink is not None:
             extra = self.sink.to(dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
             both = torch.cat((scores, extra), dim=-1)

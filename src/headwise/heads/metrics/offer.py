@@ -45,6 +45,7 @@ class Offer(Queries):
         tokens: (B, Lk), the numbers of the keys' tokens, -1 on padding; None where unknown.
         punctuation: (B, Lk), True on punctuation; None where unknown.
         origin: the number of the first key that is kept.
+        length: Lk; None means that of ``tokens``, or K where these are unknown.
     """
 
     allowed: Bool[Tensor, "b #h r k"]
@@ -55,6 +56,14 @@ class Offer(Queries):
     tokens: Int[Tensor, "b lk"] | None = None
     punctuation: Bool[Tensor, "b lk"] | None = None
     origin: int = 0
+    length: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Lk, how many keys the text has."""
+        if self.length is not None:
+            return self.length
+        return self.allowed.shape[-1] if self.tokens is None else self.tokens.shape[1]
 
     @fact
     def choices(self) -> Int[Tensor, "b #h r"]:

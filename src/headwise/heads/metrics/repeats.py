@@ -7,8 +7,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 NAMES = ("same", "earlier_same", "after", "earlier_after")
-"""Keys by their pairs: other occurrences of the query's token, those before the query, what follows
-an occurrence, and what follows one and still stands before the query."""
+"""Keys by their pairs: other places of the query's token, those of them before the query, what
+follows another place, and what follows one that stands before the query."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Pairs:
         query: the query's number in B·R.
         place: the key's number among those kept.
         allowed: whether the query of each head may attend to it: (p, H or 1).
-        before: whether the key stands before the query; None where all do.
+        before: whether the other place of the token stands before the query; None where all do.
     """
 
     query: Int[Tensor, " p"]
@@ -57,23 +57,20 @@ class Pairs:
         key = order[begin[query] + within] % known.shape[1] + start
         other = key != position[query % length]
         query, key = query[other], key[other]
-        same, after = (cls._allowed(allowed, origin, query, key + by, position) for by in (0, 1))
+        before = key < position[query % length]
+        same, after = (cls._allowed(allowed, query, key + by - origin, before) for by in (0, 1))
         return same, after
 
     @classmethod
-    def _allowed(
-        cls, allowed: Tensor, origin: int, query: Tensor, key: Tensor, position: Tensor
-    ) -> "Pairs":
+    def _allowed(cls, allowed: Tensor, query: Tensor, place: Tensor, before: Tensor) -> "Pairs":
         """Of these pairs those that some head may attend to."""
         length, kept = allowed.shape[2:]
-        inside = (key >= origin) & (key < origin + kept)
-        query, key = query[inside], key[inside]
-        seen = allowed[query // length, :, query % length, key - origin]
+        inside = (place >= 0) & (place < kept)
+        query, place, before = query[inside], place[inside], before[inside]
+        seen = allowed[query // length, :, query % length, place]
         some = seen.any(-1)
-        query, key, seen = query[some], key[some], seen[some]
-        before = key < position[query % length]
-        place = (key - origin).int()
-        return cls(query.int(), place, seen, None if bool(before.all()) else before)
+        query, place, before, seen = query[some], place[some], before[some], seen[some]
+        return cls(query.int(), place.int(), seen, None if bool(before.all()) else before)
 
 
 def period(tokens: Int[Tensor, " n"]) -> int:

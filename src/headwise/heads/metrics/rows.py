@@ -98,8 +98,8 @@ class Rows(Queries):
     def entropy(self) -> Float[Tensor, "b h r"]:
         """-Σ_j A log A of each row in nats, where 0 log 0 is 0.
 
-        With scores s, and m that of the largest weight a, it is (m - log a) Σ_j A - Σ_j A s: no
-        weight has a logarithm of its own, and s is no less exact than the weights are.
+        With scores s, and m that of the largest weight a, it is Σ_j A (m - s) - log a Σ_j A: no
+        weight has a logarithm of its own, and no term is negative, so that nothing cancels.
 
         Example:
             >>> allowed = torch.ones(1, 1, 1, 3, dtype=torch.bool)
@@ -112,10 +112,9 @@ class Rows(Queries):
         least = torch.finfo(self.weights.dtype).tiny  # the logarithm of 0 times 0 is NaN
         if self.scores is not None:
             largest, key = self.most
-            top = self.scores.gather(-1, (key - self.offer.origin)[..., None])[..., 0]
-            told = self.scores.mul_(self.weights).sum(-1)
-            return ((top - largest.clamp(min=least).log()) * self.mass - told).clamp(min=0)
-
+            top = self.scores.gather(-1, (key - self.offer.origin)[..., None])
+            below = self.scores.sub_(top).mul_(self.weights).sum(-1)
+            return -below - largest.clamp(min=least).log() * self.mass
         if not self.weights.shape[2]:
             return self.weights.sum(-1)
         parts = torch.split(self.weights, self._few, 2)
@@ -264,8 +263,7 @@ class Rows(Queries):
     @fact
     def smoothed(self) -> Float[Tensor, "b h r"]:
         """The entropy of each row with `SMOOTH` spread over all keys of the text."""
-        kept, tokens = self.weights.shape[-1], self.offer.tokens
-        length = kept if tokens is None else tokens.shape[1]
+        kept, length = self.weights.shape[-1], self.offer.total
         least = self.weights.new_tensor(SMOOTH / length)
         terms: Tensor = torch.special.entr((1 - SMOOTH) * self.weights + least)
         elsewhere: Tensor = (length - kept) * torch.special.entr(least)
