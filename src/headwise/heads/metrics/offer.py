@@ -24,9 +24,6 @@ EARLY = 64
 SIZE = 16
 """How many keys a block of keys has."""
 
-SETS = ("plain", "separators", "punctuation")
-"""The sets of keys that have a name."""
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Offer(Queries):
@@ -270,26 +267,24 @@ class Offer(Queries):
     @fact
     def repeats(self) -> dict[str, Int[Tensor, "b #h r"]]:
         """How many keys of each of `repeats.NAMES` a query may attend to."""
-        batch, length = self.counts.shape
-
-        def summed(query: Tensor, many: Tensor) -> Tensor:
-            found = many.new_zeros(batch * length, many.shape[1]).index_add_(0, query, many)
-            return found.view(batch, length, -1).transpose(1, 2)
-
         ones = torch.ones((1, self.allowed.shape[1]), dtype=torch.int, device=self.first.device)
-        return self.by_pair(lambda query, _: ones.expand(len(query), -1), summed)
+        return self.by_pair(lambda query, _: ones.expand(len(query), -1))
 
-    def by_pair(
-        self,
-        on: Callable[[Tensor, Tensor], Tensor],
-        summed: Callable[[Tensor, Tensor], Tensor],
-    ) -> dict[str, Tensor]:
+    def by_pair(self, on: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Tensor]:
         """Something about every allowed pair, summed for each query: for each of `repeats.NAMES`.
 
         Args:
             on: from the pairs' queries in B·R and their kept keys to (pairs, H).
-            summed: from the pairs' queries and (pairs, H) to (B, H, R).
+
+        Returns:
+            (B, H, R) each.
         """
+        batch, length = self.counts.shape
+
+        def summed(query: Tensor, told: Tensor) -> Tensor:
+            found = told.new_zeros(batch * length, told.shape[1]).index_add_(0, query, told)
+            return found.view(batch, length, -1).transpose(1, 2)
+
         found: dict[str, Tensor] = {}
         for pairs, names in zip(self.pairs, (REPEATS[:2], REPEATS[2:]), strict=True):
             query, before = pairs.query.long(), pairs.before

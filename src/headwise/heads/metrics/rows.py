@@ -282,16 +282,10 @@ class Rows(Queries):
     @fact
     def repeats(self) -> dict[str, Float[Tensor, "b h r"]]:
         """The weight on the keys of each of `repeats.NAMES`."""
-        batch, heads, length = self.shape
-
-        def on(query: Tensor, place: Tensor) -> Tensor:
-            return self.weights[query // length, :, query % length, place]
-
-        def summed(query: Tensor, weights: Tensor) -> Tensor:
-            found = self.weights.new_zeros(batch * length, heads).index_add_(0, query, weights)
-            return found.view(batch, length, heads).transpose(1, 2)
-
-        return self.offer.by_pair(on, summed)
+        weights, length = self.weights, self.shape[2]
+        return self.offer.by_pair(
+            lambda query, place: weights[query // length, :, query % length, place]
+        )
 
     def on_repeats(self, name: str) -> Sums:
         """For each query the weight on one of `repeats.NAMES`, and whether it has such a key.
