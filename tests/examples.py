@@ -1,6 +1,7 @@
 """Small attentions for the tests: every size is a different prime, but for H, which G divides."""
 
-from collections.abc import Sequence
+import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from headwise.call import Call, Result
 from headwise.masks import Mask, appended
 from headwise.positions import Position
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from tests.roundings import hold, nudged
 
 BATCH, HEADS, GROUPS, QUERIES, KEYS, DIM, VALUE_DIM = 2, 6, 3, 5, 7, 11, 13
 
@@ -98,23 +99,45 @@ def identity(mask: Mask) -> str:
     return mask.name
 
 
-def accept_with_gradients(call: Call, result: Result) -> None:
-    """Assert that an engine's output and every gradient of it are accepted."""
-    oracle, plain = reference(call), reference(call, call.q.dtype)
-    accept(result.output, plain.output, oracle.output)
-    seed = torch.randn_like(oracle.output)
-    inputs = (call.q, call.k, call.v, *call.position.parameters())
-    for x, n, o in zip(
-        _gradients(result.output, inputs, seed),
-        _gradients(plain.output, inputs, seed),
-        _gradients(oracle.output, inputs, seed),
-        strict=True,
-    ):
-        accept(x, n, o)
+def accept_with_gradients(call: Call, *results: Result) -> None:
+    """Assert that an engine's output and every gradient of it are accepted, or each of several's.
+
+    The gradient of the values is joined to one that is exactly 0, as that of a query with one key
+    is: alone it would be noise without a scale.
+    """
+    seed = torch.randn(reference(call).output.shape, dtype=torch.float64)
+
+    def gradients(output: Tensor, of: Call) -> tuple[Tensor, ...]:
+        inputs = (of.v, of.q, of.k, *of.position.parameters())
+        return torch.autograd.grad(output, inputs, seed.to(output.dtype), retain_graph=True)
+
+    def numbers(output: Tensor, of: Call) -> list[Tensor]:
+        first, *others = gradients(output, of)
+        joined = [
+            each if scaled else torch.cat((each.flatten(), first.flatten()))
+            for each, scaled in zip(others, has_scale, strict=True)
+        ]
+        return [output, first, *joined]
+
+    def again(run: int) -> list[Tensor]:
+        other = rounded_otherwise(call, run)
+        return numbers(reference(other, call.q.dtype).output, other)
+
+    oracle = reference(call).output
+    has_scale = [bool(each.any()) for each in gradients(oracle, call)[1:]]
+    exact, near = numbers(oracle, call), numbers(reference(call, call.q.dtype).output, call)
+    for result in results:
+        hold(numbers(result.output, call), near, exact, again)
 
 
-def _gradients(output: Tensor, inputs: Sequence[Tensor], seed: Tensor) -> tuple[Tensor, ...]:
-    return torch.autograd.grad(output, inputs, seed.to(output.dtype))
+def rounded_otherwise(call: Call, run: int) -> Call:
+    """The call with inputs and learned numbers that differ by less than their rounding."""
+    position = copy.deepcopy(call.position)
+    for parameter in position.parameters():
+        parameter.data = nudged(parameter, run).detach()
+    sinks = None if call.sinks is None else nudged(call.sinks, run)
+    q, k, v = (nudged(x, run) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, position=position, sinks=sinks)
 
 
 class Largest(TorchDispatchMode):

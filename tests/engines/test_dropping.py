@@ -13,8 +13,17 @@ from headwise.engines.dropping import Keep, numbered
 from headwise.masks import Tile
 from headwise.reference import reference
 from headwise.shapes import Frame
-from headwise.verify.budget import accept
-from tests.examples import DIM, HEADS, every_mask, every_position, identity, named, tensors
+from tests.examples import (
+    DIM,
+    HEADS,
+    every_mask,
+    every_position,
+    identity,
+    named,
+    rounded_otherwise,
+    tensors,
+)
+from tests.roundings import hold
 
 ENGINES = [pytest.param(engine, id=engine.NAME) for engine in (eager, rows, tiled)]
 SEED, DROPOUT = 7, 0.3
@@ -41,13 +50,20 @@ def check(engine, *qkv: Tensor, **options) -> None:
     call = Call.of(*qkv, **options)
     torch.manual_seed(SEED)
     found = engine.run(Call.of(*qkv, dropout=DROPOUT, **options)).output
-    each = [found, dropped(call, found.dtype), dropped(call, torch.float64)]
-    accept(*each)
-    inputs = (*qkv, *(p for p in call.position.parameters() if p.requires_grad))
-    seed = torch.randn_like(each[2])
-    gradients = [torch.autograd.grad(x, inputs, seed.to(x.dtype)) for x in each]
-    for own in zip(*gradients, strict=True):
-        accept(*own)
+    exact = dropped(call, torch.float64)
+    seed = torch.randn_like(exact)
+
+    def numbers(output: Tensor, of: Call) -> list[Tensor]:
+        learned = (p for p in of.position.parameters() if p.requires_grad)
+        inputs = (of.q, of.k, of.v, *learned)
+        return [output, *torch.autograd.grad(output, inputs, seed.to(output.dtype))]
+
+    def again(run: int) -> list[Tensor]:
+        other = rounded_otherwise(call, run)
+        return numbers(dropped(other, found.dtype), other)
+
+    near = dropped(call, found.dtype)
+    hold(*(numbers(each, call) for each in (found, near, exact)), again)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -12,7 +12,16 @@ from headwise.engines.tiled.operator import operator
 from headwise.errors import BadType, BadValue
 from headwise.reference import reference
 from headwise.verify.budget import accept
-from tests.examples import HEADS, every_mask, every_position, identity, named, tensors
+from tests import roundings
+from tests.examples import (
+    HEADS,
+    every_mask,
+    every_position,
+    identity,
+    named,
+    rounded_otherwise,
+    tensors,
+)
 
 HERE = [pytest.param(engine, id=engine.NAME) for engine in (tiled, rows, sdpa, eager)]
 with torch.random.fork_rng():  # the same masks, whatever else is collected
@@ -35,28 +44,27 @@ def hold(call, result):
     over all rows, does not cancel: what would be left is noise.
     """
     oracle, plain = reference(call), reference(call, call.q.dtype)
-    accept(result.output, plain.output, oracle.output)
-    learned = list(call.position.parameters())
-    inputs = [call.q, call.k, call.v, call.sinks, *learned]
-    of_sums = None
-    if result.logsumexp is not None:
-        accept(result.logsumexp, plain.logsumexp, oracle.logsumexp)
-        of_sums = torch.rand_like(oracle.logsumexp)
+    of_sums = None if result.logsumexp is None else torch.rand_like(oracle.logsumexp)
 
-    def gradients(each):
+    def numbers(each, of):
         total = (each.output.double() * oracle.output.detach()).sum()
         if of_sums is not None:
             finite = each.logsumexp.masked_fill(each.logsumexp == -torch.inf, 0)
             total = total - (finite.double() * of_sums).sum()
-        found = torch.autograd.grad(total, inputs)
+        found = torch.autograd.grad(total, [of.q, of.k, of.v, of.sinks, *of.position.parameters()])
+        kept = [each.output] if of_sums is None else [each.output, each.logsumexp]
         if call.q.dtype != torch.bfloat16:
-            return found
+            return [*kept, *found]
         # six numbers alone compare how lucky a rounding was: with v's they are some hundred
         q, k, v, sinks, *rest = (each.float() for each in found)
-        return q.bfloat16(), k.bfloat16(), torch.cat((v.flatten(), sinks)).bfloat16(), *rest
+        joined = torch.cat((v.flatten(), sinks))
+        return [*kept, q.bfloat16(), k.bfloat16(), joined.bfloat16(), *rest]
 
-    for x, n, o in zip(*(gradients(each) for each in (result, plain, oracle)), strict=True):
-        accept(x, n, o)
+    def again(run):
+        other = rounded_otherwise(call, run)
+        return numbers(reference(other, call.q.dtype), other)
+
+    roundings.hold(*(numbers(each, call) for each in (result, plain, oracle)), again)
 
 
 def test_the_reference_is_a_softmax_with_one_more_column():

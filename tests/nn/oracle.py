@@ -16,6 +16,8 @@ from headwise.call import Call
 from headwise.nn import UnitNorm
 from headwise.reference import reference
 from headwise.verify.budget import accept
+from tests import roundings
+from tests.roundings import nudged
 
 B, L, S, E, H = 2, 5, 7, 12, 3
 """Primes, but for E, which H divides."""
@@ -128,6 +130,7 @@ class Truth:
         allowed: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> None:
+        self.module, self.given, self.hidden = module, given, (allowed, bias)
         self.own = dict(zip(NAMES, given, strict=True)) | dict(module.named_parameters())
         self.oracle = exact(module, given, allowed, bias)
         self.plain = exact(module, given, allowed, bias, given[0].dtype)
@@ -137,14 +140,29 @@ class Truth:
 
     def hold(self, output: Tensor, weights: Tensor | None) -> None:
         """Assert that a result, batch first, is accepted, and its gradients where it has any."""
-        accept(output, self.plain.output, self.oracle.output)
-        if weights is not None:
-            pair = (self.plain.weights, self.oracle.weights)
-            accept(weights, *((w.mean(1) if weights.dim() == 3 else w) for w in pair))
-        if output.requires_grad:
-            found = _gradients(output, self.own, self.probe)
-            for name, right in self.right.items():
-                accept(found[name], self.near[name], right)
+
+        def numbers(run: Exact, gradients: dict[str, Tensor]) -> list[Tensor]:
+            kept = [run.output]
+            if weights is not None:
+                kept.append(run.weights.mean(1) if weights.dim() == 3 else run.weights)
+            return kept + [gradients[name] for name in found]
+
+        found = _gradients(output, self.own, self.probe) if output.requires_grad else {}
+        results = [x for x in (output, weights, *found.values()) if x is not None]
+        pair = (self.plain, self.near), (self.oracle, self.right)
+        roundings.hold(
+            results, *(numbers(*each) for each in pair), lambda run: numbers(*self._again(run))
+        )
+
+    def _again(self, run: int) -> tuple[Exact, dict[str, Tensor]]:
+        """A plain run that rounds otherwise, with its gradients."""
+        module = copy.deepcopy(self.module)
+        with torch.enable_grad():
+            for parameter in module.parameters():
+                parameter.data = nudged(parameter, run).detach()
+            given = [nudged(x, run) for x in self.given]
+            plain = exact(module, given, *self.hidden, given[0].dtype)
+            return plain, _gradients(plain.output, plain.leaves, self.probe)
 
 
 def check(
