@@ -14,7 +14,7 @@ import click
 from headwise.cli import screen
 from headwise.lang import LANGS, Lang, Text
 
-WORDS = ("explain", "check", "verify", "inspect", "models", "demo", "show", "plan")
+WORDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
 """Every word there is, in the order the help shows them."""
 
 _PART = {

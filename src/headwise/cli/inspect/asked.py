@@ -141,7 +141,7 @@ class Asked:
 
     def read(self) -> tuple[str | Path | None, ...]:
         """The files that are read, which nothing may be written over."""
-        return (self.text, self.corpus, *_files(self.model or ""))
+        return (self.text, self.corpus, *files_of(self.model or ""))
 
 
 def parameters(lang: Lang) -> list[click.Parameter]:
@@ -206,7 +206,7 @@ _FIGURES = Text(
 _TRUNCATE = Text("Cut a text that is too long.", "截断过长的文本。")
 
 
-def _files(model: str) -> tuple[Path, ...]:
+def files_of(model: str) -> tuple[Path, ...]:
     """The files of a model that is on this machine."""
     from headwise.heads.models import MODELS, place_of
 

@@ -12,25 +12,31 @@ EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
+DOCUMENTS = Text("documents", "文档")
+
+
 @contextmanager
-def shown(lang: Lang, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+def shown(
+    lang: Lang, what: Text = DOCUMENTS, *, quiet: bool = False
+) -> Iterator[Callable[[int, int], None]]:
     """A function that is told how many documents of how many are done.
 
     Args:
         lang: the reader's language.
+        what: is counted.
         quiet: show nothing: another process does.
     """
     if quiet:
         yield _nothing
     elif sys.stderr is not None and sys.stderr.isatty():
-        with _bar(lang) as show:
+        with _bar(what.to(lang)) as show:
             yield show
     else:
-        yield _lines(lang)
+        yield _lines(lang, what)
 
 
 @contextmanager
-def _bar(lang: Lang) -> Iterator[Callable[[int, int], None]]:
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -40,14 +46,13 @@ def _bar(lang: Lang) -> Iterator[Callable[[int, int], None]]:
         TimeRemainingColumn,
     )
 
-    title = Text("documents", "文档").to(lang)
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
-def _lines(lang: Lang) -> Callable[[int, int], None]:
+def _lines(lang: Lang, what: Text) -> Callable[[int, int], None]:
     begun = last = time.monotonic()
 
     def show(done: int, whole: int) -> None:
@@ -57,8 +62,8 @@ def _lines(lang: Lang) -> Callable[[int, int], None]:
             return
         last = now
         said = Text(
-            f"{done} of {whole} documents, {now - begun:.0f} s",
-            f"{whole} 个文档中的 {done} 个，{now - begun:.0f} 秒",
+            f"{done} of {whole} {what.en}, {now - begun:.0f} s",
+            f"{whole} 个{what.zh}中的 {done} 个，{now - begun:.0f} 秒",
         )
         screen.tell(f"{said.to(lang)} …")
 

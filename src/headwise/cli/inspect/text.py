@@ -44,9 +44,15 @@ def inspected(asked: Asked, destination: Destination) -> int:
 
 def _words(asked: Asked) -> str:
     """The text to read: the sentence, or what the file holds."""
-    if asked.text is None:
-        return asked.sentence or ""
-    file = asked.text
+    return (asked.sentence or "") if asked.text is None else text_of(asked.text)
+
+
+def text_of(file: str) -> str:
+    """What a text file holds.
+
+    Raises:
+        BadFile: if it cannot be read, is no UTF-8, or is too large.
+    """
     try:
         if not Path(file).is_file() and Path(file).exists():
             raise BadFile(

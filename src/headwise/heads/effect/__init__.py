@@ -16,12 +16,12 @@ curve            the loss as more and more heads are taken out
 """
 
 from headwise.heads.effect.ablation import Ablation, ablate
-from headwise.heads.effect.against_random import Comparison, against_random, repeated
+from headwise.heads.effect.against_random import Comparison, against_random, compared, repeated
 from headwise.heads.effect.curve import Point, curve
 from headwise.heads.effect.importance import Importance, importance
 from headwise.heads.effect.interval import Interval, bootstrap
 from headwise.heads.effect.kinds import KINDS, Kind
-from headwise.heads.effect.loss import next_token_loss
+from headwise.heads.effect.loss import next_token_loss, unpredicting
 from headwise.heads.effect.measured import Effect, How, effect, effects
 from headwise.heads.effect.pruning import prune
 from headwise.heads.effect.sites import Site, every_head, sites
@@ -40,6 +40,7 @@ __all__ = [
     "ablate",
     "against_random",
     "bootstrap",
+    "compared",
     "curve",
     "effect",
     "effects",
@@ -49,4 +50,5 @@ __all__ = [
     "prune",
     "repeated",
     "sites",
+    "unpredicting",
 ]

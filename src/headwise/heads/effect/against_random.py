@@ -14,6 +14,11 @@ from headwise.heads.effect.measured import Group, How, effects
 from headwise.heads.effect.sites import every_head, parsed, sites
 from headwise.heads.names import Head
 
+Texts = Callable[[int], Batch | Collection[Batch]]
+"""A seed to its texts."""
+
+SEEDS = tuple(range(10))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -34,11 +39,11 @@ class Comparison:
 
 def against_random(
     model: nn.Module,
-    batch: Callable[[int], Batch],
+    batch: Texts,
     heads: Group,
     loss: Loss = next_token_loss,
     *,
-    seeds: Sequence[int] = tuple(range(10)),
+    seeds: Sequence[int] = SEEDS,
     how: How | None = None,
 ) -> Comparison:
     """Take heads out, and as many random others, on the same texts: once for each seed.
@@ -61,33 +66,72 @@ def against_random(
     Source: Olsson et al. 2022, argument 3 (ablation), with the control that Michel et al. 2019 and
         Budhraja et al. 2020 ask for.
     """
-    chosen, every = parsed(heads), every_head(sites(model))
-    others = [head for head in every if head not in chosen]
-    if len(others) < len(chosen):
-        raise BadValue(
-            f"heads: {len(chosen)} of {len(every)} leave only {len(others)} others to draw from; "
-            "choose fewer",
-            f"heads：共 {len(every)} 个头，选了 {len(chosen)} 个，只剩 {len(others)} 个可抽取；"
-            "请少选一些",
-        )
-    found = [_of_seed(model, batch, (chosen, others), loss, (seed, how)) for seed in seeds]
-    theirs, random = (torch.stack(each) for each in zip(*found, strict=True))
-    return Comparison(chosen, bootstrap(theirs), bootstrap(random), bootstrap(theirs - random))
+    return compared(model, batch, [heads], loss, seeds=seeds, how=how)[0]
 
 
-def _of_seed(
+def compared(
     model: nn.Module,
-    batch: Callable[[int], Batch],
-    heads: tuple[tuple[Head, ...], list[Head]],
+    batch: Texts,
+    groups: Sequence[Group],
+    loss: Loss = next_token_loss,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    how: How | None = None,
+    others: Group | None = None,
+) -> tuple[Comparison, ...]:
+    """Each of several groups of heads against as many random ones, on the same texts.
+
+    A seed draws one order of the others, of which each group is held against as many as it has: as
+    the groups grow, so do the random ones.
+
+    Args:
+        model: in eval mode.
+        batch: makes the texts of a seed.
+        groups: each such as "L0H2,L1H8".
+        loss: takes the model and a batch, and returns one loss for each example.
+        seeds: at least two, each for its texts and its random heads.
+        how: how they are taken out; None puts them to zero.
+        others: what is drawn from; None for the heads that are in no group.
+
+    Raises:
+        BadType, BadValue: as `against_random`.
+    """
+    chosen, every = [parsed(group) for group in groups], every_head(sites(model))
+    taken = {head for group in chosen for head in group}
+    pool = parsed(others) if others else tuple(head for head in every if head not in taken)
+    most = max(map(len, chosen))
+    if len(pool) < most:
+        raise BadValue(
+            f"heads: {most} of {len(every)} leave only {len(pool)} others to draw from; choose "
+            "fewer",
+            f"heads：共 {len(every)} 个头，选了 {most} 个，只剩 {len(pool)} 个可抽取；请少选一些",
+        )
+    rises = torch.stack(
+        [_rises(model, batch(seed), (chosen, _drawn(pool, seed)), loss, how) for seed in seeds], -1
+    )
+    return tuple(
+        Comparison(group, bootstrap(theirs), bootstrap(random), bootstrap(theirs - random))
+        for group, theirs, random in zip(chosen, *rises.chunk(2), strict=True)
+    )
+
+
+def _drawn(pool: tuple[Head, ...], seed: int) -> list[Head]:
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))
+    return [pool[number] for number in order.tolist()]
+
+
+def _rises(
+    model: nn.Module,
+    batch: Batch | Collection[Batch],
+    heads: tuple[list[tuple[Head, ...]], list[Head]],
     loss: Loss,
-    run: tuple[int, How | None],
-) -> tuple[Tensor, Tensor]:
-    """The mean rise of the loss without the chosen heads, and without random ones."""
-    (chosen, others), (seed, how) = heads, run
-    order = torch.randperm(len(others), generator=torch.Generator().manual_seed(seed))
-    drawn = [others[number] for number in order[: len(chosen)].tolist()]
-    theirs, random = effects(model, batch(seed), [chosen, drawn], loss, how)
-    return (theirs.ablated - theirs.clean).mean(), (random.ablated - random.clean).mean()
+    how: How | None,
+) -> Tensor:
+    """(2 · groups,): the mean rise of the loss without each group, then without random heads."""
+    chosen, drawn = heads
+    random = [drawn[: len(group)] for group in chosen]
+    found = effects(model, batch, [*chosen, *random], loss, how)
+    return torch.stack([(each.ablated - each.clean).mean() for each in found])
 
 
 def repeated(

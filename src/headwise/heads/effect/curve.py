@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headwise.errors import BadValue, one_of
 from headwise.heads.effect.ablation import ablate
@@ -12,14 +12,15 @@ from headwise.heads.effect.batches import Batch, in_evaluation, several
 from headwise.heads.effect.importance import importance
 from headwise.heads.effect.interval import Interval, bootstrap
 from headwise.heads.effect.loss import Loss, next_token_loss
-from headwise.heads.effect.measured import How, losses
-from headwise.heads.effect.sites import every_head, sites
+from headwise.heads.effect.measured import Group, How, losses
+from headwise.heads.effect.sites import check_exist, every_head, parsed, sites
 from headwise.heads.names import Head
 
 STEP = 0.1
 """The share of all heads that a step takes out: Michel et al. 2019, section 4.2."""
 
-ORDERS = ("importance", "random")
+ORDERS = ("importance", "random", "given")
+"""The least important head first, any head first, or the heads as they are given."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class Point:
         removed: the heads taken out so far.
         share: their number, divided by that of all heads.
         loss: the mean loss over the corpus, with its interval over examples.
+        rise: by how much it is above the whole model's, with its paired interval over examples.
     """
 
     removed: tuple[Head, ...]
     share: float
     loss: Interval
+    rise: Interval | None = None
 
 
 def curve(
@@ -43,11 +46,12 @@ def curve(
     loss: Loss = next_token_loss,
     *,
     order: str = ORDERS[0],
+    heads: Group | None = None,
     step: float = STEP,
     until: float = 1.0,
     how: How | None = None,
 ) -> tuple[Point, ...]:
-    """The loss with 0 %, 10 %, 20 % … of the heads taken out, the least important first.
+    """The loss with 0 %, 10 %, 20 % … of some heads taken out, the least important first.
 
     The importance of those that are left is measured anew at each step, without those that are
     gone.
@@ -57,13 +61,15 @@ def curve(
         batches: the corpus.
         loss: takes the model and a batch, and returns one loss for each example.
         order: "importance", or "random" for what it is to be held against: Budhraja et al. 2020
-            found random heads about as good to remove, once the rest is trained on.
-        step: which share of all heads goes at each step.
+            found random heads about as good to remove, once the rest is trained on; or "given".
+        heads: which may go, such as "L0H2,L1H8"; None for every head, layer by layer.
+        step: which share of them goes at each step.
         until: the share at which to stop.
         how: how they are taken out, and the seed of a random order.
 
     Raises:
-        BadType, BadValue: as `headwise.heads.effect.effect`; or if a share is not between 0 and 1.
+        BadType, BadValue: as `headwise.heads.effect.effect`; or if a share is not between 0 and 1,
+            or a head is not there.
 
     Source: Michel et al. 2019, section 4.2.
 
@@ -85,14 +91,21 @@ def curve(
                 f"{name}：应为大于 0 且不超过 1 的比例，收到 {share}；0.1 即所有头的十分之一",
             )
     corpus, how = several(batches, "batches"), how or How()
-    every = every_head(sites(model))
-    drawn = _shuffled(every, how.seed)
-    points, gone = [_point(model, corpus, (), loss, how)], list[Head]()
-    for number in _numbers(len(every), step, until):
+    found = sites(model)
+    total = len(every_head(found))
+    may = every_head(found) if heads is None else parsed(heads)
+    check_exist(may, found)
+    drawn = _shuffled(may, how.seed) if order == "random" else may
+    whole = losses(model, corpus, loss)
+    points, gone = [_point((), 0.0, whole, whole, how.seed)], list[Head]()
+    for number in _numbers(len(may), step, until):
         if order == "importance":
             drawn = _least(model, corpus, tuple(gone), loss, how)
-        gone += [head for head in drawn if head not in gone][: number - len(gone)]
-        points.append(_point(model, corpus, tuple(gone), loss, how))
+        left = [head for head in drawn if head in may and head not in gone]
+        gone += left[: number - len(gone)]
+        with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):
+            without = losses(model, corpus, loss)
+        points.append(_point(tuple(gone), len(gone) / total, without, whole, how.seed))
     return tuple(points)
 
 
@@ -124,11 +137,7 @@ def _least(
 
 
 def _point(
-    model: nn.Module, corpus: list[Batch], gone: tuple[Head, ...], loss: Loss, how: How
+    gone: tuple[Head, ...], share: float, without: Tensor, whole: Tensor, seed: int
 ) -> Point:
-    total = len(every_head(sites(model)))
-    if not gone:
-        return Point((), 0.0, bootstrap(losses(model, corpus, loss), seed=how.seed))
-    with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):
-        found = losses(model, corpus, loss)
-    return Point(gone, len(gone) / total, bootstrap(found, seed=how.seed))
+    rise = bootstrap(without - whole, seed=seed)
+    return Point(gone, share, bootstrap(without, seed=seed), rise)

@@ -10,9 +10,15 @@ from torch import Tensor, nn
 from headwise.errors import BadValue
 from headwise.heads.effect.batches import Batch, run
 from headwise.heads.effect.sites import sites
+from headwise.lang import Text
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 """A model and a batch of B examples to the loss of each, (B,)."""
+
+FURTHER = (
+    "final_logit_softcapping", "logit_scale", "logits_scaling", "scale_decoder_outputs",
+)  # fmt: skip
+"""What configurations say of something done to logits beside the product with the embeddings."""
 
 
 def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor:
@@ -73,36 +79,57 @@ def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
     )
 
 
-def _logits(model: nn.Module, answer: Any) -> Tensor:
-    """What the model predicts, (B, L, V)."""
-    logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
-    _check_causal(model)
-    if isinstance(logits, Tensor):
-        return logits
+def unpredicting(model: nn.Module, answer: Any) -> Text | None:
+    """Why a model predicts no next token, by its answer; None where it predicts one."""
+    later = _sees_later(model)
+    if later is not None:
+        return Text(f"{later} sees later tokens", f"{later} 看得到后面的词元")
+    if _given(answer) is not None:
+        return None
     hidden = getattr(answer, "last_hidden_state", None)
     config: Any = getattr(model, "config", None)
     if hidden is None or not getattr(config, "tie_word_embeddings", False):
-        raise _no_prediction(model, "it gives no logits, and its embeddings do not serve as such")
+        return Text(
+            "it gives no logits, and its embeddings do not serve as such",
+            "它不给出 logits，词嵌入也不能当作最后的投影",
+        )
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
-    if weight.shape[1] != hidden.shape[2] or getattr(config, "final_logit_softcapping", None):
-        raise _no_prediction(model, "its embeddings are not all of its last projection")
-    return torch.as_tensor(hidden @ weight.T)
+    if weight.shape[1] != hidden.shape[2] or any(getattr(config, n, None) for n in FURTHER):
+        return Text(
+            "its embeddings are not all of its last projection",
+            "词嵌入不是最后投影的全部",
+        )
+    return None
 
 
-def _check_causal(model: nn.Module) -> None:
-    """A model that sees the token it predicts predicts nothing."""
+def _logits(model: nn.Module, answer: Any) -> Tensor:
+    """What the model predicts, (B, L, V)."""
+    reason, logits = unpredicting(model, answer), _given(answer)
+    if reason is not None:
+        kind = type(model).__name__
+        raise BadValue(
+            f"loss: {kind} predicts no next token ({reason.en}); load it with its last projection, "
+            "such as AutoModelForCausalLM, or give a loss of your own",
+            f"loss：{kind} 不预测下一词元（{reason.zh}）；请连同最后的投影一起加载，例如 "
+            "AutoModelForCausalLM，或给出自己的损失函数",
+        )
+    if logits is not None:
+        return logits
+    weight = model.get_input_embeddings().weight  # type: ignore[operator]
+    return torch.as_tensor(answer.last_hidden_state @ weight.T)
+
+
+def _given(answer: Any) -> Tensor | None:
+    """The logits that a model itself gives."""
+    logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
+    return logits if isinstance(logits, Tensor) else None
+
+
+def _sees_later(model: nn.Module) -> str | None:
+    """The attention by which a model sees the token it should predict."""
     for site in () if getattr(model, "config", None) is None else sites(model):
         part = site.layers[0].part
         inner = getattr(site.module, "self", site.module)
         if part in ("", "decoder") and getattr(inner, "is_causal", None) is False:
-            raise _no_prediction(model, f"{site.name} sees later tokens")
-
-
-def _no_prediction(model: nn.Module, why: str) -> BadValue:
-    kind = type(model).__name__
-    return BadValue(
-        f"loss: {kind} predicts no next token ({why}); load it with its last projection, such as "
-        "AutoModelForCausalLM, or give a loss of your own",
-        f"loss：{kind} 不预测下一词元（{why}）；请连同最后的投影一起加载，例如 "
-        "AutoModelForCausalLM，或给出自己的损失函数",
-    )
+            return site.name
+    return None

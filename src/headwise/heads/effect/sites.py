@@ -12,6 +12,9 @@ from headwise.heads.effect.anatomy import ANATOMIES, Anatomy, anatomy_of, attrib
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.nn.huggingface.attention import is_cross
 
+ANOTHER = "encoder_attention"
+"""What a decoder's attention to the encoder's text is called in ANARCII."""
+
 
 @dataclass(frozen=True, eq=False)
 class Site:
@@ -66,7 +69,7 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
     named = _attentions(model)
     two = _two_stacks(model, [name for name, _ in named])
     for name, module in named:
-        part = _part(name, module, two)
+        part = _part(name, module, two, model)
         layers = found.setdefault(id(module), (name, module, []))[2]
         layers.append(Layer(part, counts[part]))
         counts[part] += 1
@@ -179,13 +182,15 @@ def _two_stacks(model: nn.Module, names: list[str]) -> bool:
     return {"encoder", "decoder"} <= words
 
 
-def _part(name: str, module: nn.Module, two: bool) -> str:
-    last = name.rpartition(".")[2]
-    if is_cross(name, module) or last == "multihead_attn":  # nn.TransformerDecoderLayer's word
+def _part(name: str, module: nn.Module, two: bool, model: nn.Module) -> str:
+    words = name.lower().split(".")
+    beside = hasattr(model.get_submodule(name.rpartition(".")[0]), "self_attn")
+    named = words[-1] == "multihead_attn" and beside  # nn.TransformerDecoderLayer's word
+    if is_cross(name, module) or named or ({"decoder", ANOTHER} <= set(words)):
         return "cross"
     if not two:
         return ""
-    return "encoder" if "encoder" in name.lower().split(".") else "decoder"
+    return "encoder" if "encoder" in words else "decoder"
 
 
 def _site(name: str, module: nn.Module, layers: list[Layer], model: nn.Module) -> Site:

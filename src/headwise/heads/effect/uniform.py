@@ -10,8 +10,15 @@ from headwise.nn import MultiheadAttention
 from headwise.positions import Position, Rotary, Stage
 
 
-def check_uniform(found: tuple[Site, ...], layers: Collection[Layer]) -> None:
+def check_uniform(
+    found: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
+) -> None:
     """Refuse attentions whose scores are not all equal where the queries are 0.
+
+    Args:
+        found: the attentions of a model.
+        layers: those that are asked for.
+        argument: what asked for it is called.
 
     Raises:
         BadValue: the message says what else is in the scores.
@@ -20,9 +27,10 @@ def check_uniform(found: tuple[Site, ...], layers: Collection[Layer]) -> None:
         reason = _reason(site) if set(site.layers) & set(layers) else None
         if reason is not None:
             raise BadValue(
-                f"kind: 'uniform' sets the queries of a head to 0, and in {site.name or 'it'} "
-                f"{reason.en}, so that its weights would not be equal; use 'zero' or 'mean'",
-                f"kind：'uniform' 将头的查询置 0，而在 {site.name or '其中'} 里{reason.zh}，"
+                f"{argument}: 'uniform' sets the queries of a head to 0, and in "
+                f"{site.name or 'it'} {reason.en}, so that its weights would not be equal; use "
+                "'zero' or 'mean'",
+                f"{argument}：'uniform' 将头的查询置 0，而在 {site.name or '其中'} 里{reason.zh}，"
                 "权重不会相等；请用 'zero' 或 'mean'",
             )
 

