@@ -13,6 +13,7 @@ from headwise.engines.dropping import Keep, numbered
 from headwise.masks import Tile
 from headwise.reference import reference
 from headwise.shapes import Frame
+from headwise.verify.budget import accept
 from tests.examples import (
     DIM,
     HEADS,
@@ -85,6 +86,30 @@ def test_over_many_tiles_and_blocks(engine, dtype):
     mask = (hw.window(17, 5) | hw.global_tokens([0, 61])) & hw.padding([211, 149])
     check(engine, *tensors(211, 211, dtype=dtype), mask=mask)
     check(engine, *tensors(97, 211, dtype=dtype), mask=hw.causal() & hw.window(63, 0))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        hw.window(0, 0),
+        hw.window(0, 0) | hw.window(0, 0),
+        hw.dilated(5, 0, step=100) | hw.dilated(0, 2, step=100),
+        hw.causal() & hw.global_tokens([0], symmetric=False),
+    ],
+    ids=identity,
+)
+def test_a_query_with_one_key_has_no_gradient_but_that_of_the_value(engine, mask):
+    """What is kept and what is not must be known as such of the same plan."""
+    q, k, v = tensors(67, 67, dtype=torch.float32)
+    torch.manual_seed(SEED)
+    output = engine.run(Call.of(q, k, v, mask=mask, dropout=DROPOUT)).output
+    from_q, from_k, from_v = torch.autograd.grad(output.square().sum(), (q, k, v))
+    assert from_v.any()
+    for gradient in (from_q, from_k):
+        anchored = torch.cat((gradient.flatten(), from_v.flatten()))
+        exact = torch.cat((torch.zeros_like(gradient).flatten(), from_v.flatten()))
+        accept(anchored, exact, exact.double())
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -248,12 +273,6 @@ def test_under_a_transform_eager_draws_for_itself():
 
     found = torch.func.vmap(output, randomness="different")(q)
     assert found.shape == q.shape
-
-
-def test_compiled_it_is_refused_with_the_reason(monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    reasons = [reason.en for reason in tiled.why_not(Call.of(*tensors(), dropout=0.5))]
-    assert "under torch.compile it has no dropout" in reasons
 
 
 def test_few_pairs_are_written_out_at_once(monkeypatch):

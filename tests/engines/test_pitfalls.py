@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
-from headwise.call import Call
+from headwise.call import Call, Result
 from headwise.engines import sdpa, tiled
 from headwise.engines.tiled import kernel
 from headwise.reference import reference
 from headwise.verify.budget import accept, judge
+from tests.examples import accept_with_gradients, identity, tensors
 
 pytestmark = pytest.mark.skipif(
     not kernel.fused(torch.zeros(1)), reason="this PyTorch has no fused kernel for a CPU"
@@ -120,3 +121,16 @@ def test_there_is_no_second_derivative_there_and_one_here():
         return torch.autograd.grad(one.square().sum(), q)[0]
 
     accept(second, of(reference(call, torch.float32).output), of(reference(call).output))
+
+
+@pytest.mark.parametrize("scale", [-1.0, -0.3, 0.0])
+@pytest.mark.parametrize("engine", ["auto", "sdpa", "tiled", "rows", "eager"])
+@pytest.mark.parametrize("mask", [hw.causal(), hw.full(), hw.window(3, 0)], ids=identity)
+def test_a_scale_that_is_not_positive_hides_as_any_other(mask, engine, scale):
+    """PyTorch's own triangle hides by -inf before it scales: with such a scale it gives NaN."""
+    rows = [torch.ones(1, 1, 3, D) for _ in "qkv"]
+    assert F.scaled_dot_product_attention(*rows, is_causal=True, scale=scale).isnan().any()
+    q, k, v = tensors(13, 13, dtype=torch.float32)
+    call = Call.of(q, k, v, mask=mask, scale=scale)
+    output = hw.attend(q, k, v, mask=mask, scale=scale, engine=engine)
+    accept_with_gradients(call, Result(output))

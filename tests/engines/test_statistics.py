@@ -75,6 +75,17 @@ def test_statistics_are_those_of_the_oracle(engine, dtype, groups, mask, small_b
 
 
 @pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("keys", [1, 5, 10, 19, 33, 100, 127, 255, 257])
+def test_blind_rows_of_any_number_of_keys_have_statistics(engine, dtype, keys):
+    """Where nothing is seen all scores are the lowest number there is, whose sum may overflow."""
+    inputs = tensors(3, keys, dtype=dtype)
+    call = Call.of(*inputs, mask=hw.padding([0, keys]), need=(*WORDS, "logsumexp"))
+    with torch.no_grad():
+        accept_statistics(call, engine.run(call))
+
+
+@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("position", every_position(), ids=named)
 @pytest.mark.parametrize(("queries", "keys", "offset"), [(7, 5, None), (5, 11, 2), (7, 7, -3)])
 def test_every_position_and_offset(engine, position, queries, keys, offset, small_blocks):

@@ -106,6 +106,43 @@ def test_any_composition_at_any_size_and_offset_is_taken_apart_rightly(data):
     holds(work_of(mask, queries, keys, offset), data.draw(st.sampled_from([8, 16])))
 
 
+@settings(max_examples=150)
+@given(data=st.data())
+def test_any_set_of_distances_is_taken_apart_rightly(data):
+    """Solid runs, lone distances between them and beside them, in every order."""
+    size = data.draw(st.integers(60, 140), label="size")
+    near = data.draw(st.lists(windows(), min_size=1, max_size=3), label="in")
+    far = data.draw(st.lists(windows(), max_size=2), label="out")
+    mask = near[0]
+    for other in near[1:]:
+        mask = mask | other
+    for other in far:
+        mask = mask & ~other
+    holds(work_of(mask, size, size, data.draw(st.integers(-9, 9), label="offset")), 16)
+
+
+@st.composite
+def windows(draw):
+    """A window, dilated or not."""
+    left, right, step = draw(st.integers(0, 20)), draw(st.integers(0, 20)), draw(st.integers(1, 2))
+    return hw.window(left, right) if step == 1 else hw.dilated(left // 4, right // 4, step=step)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        hw.window(20, 20) & ~hw.dilated(3, 3, step=2),
+        hw.window(20, 20) & ~hw.dilated(5, 0, step=2),
+        (hw.window(20, 20) & ~hw.window(8, 8)) | hw.dilated(3, 3, step=2),
+        hw.dilated(3, 3, step=2) | (hw.window(30, 0) & ~hw.window(11, 11)),
+    ],
+    ids=identity,
+)
+def test_a_comb_between_two_solid_runs_is_computed_once(mask):
+    """The runs may be one band, which then must not have the comb's teeth again."""
+    holds(work_of(mask, 131, 131), 16)
+
+
 @pytest.mark.parametrize("mask", every_mask(67, 67), ids=identity)
 def test_alternatives_are_the_mask(mask):
     place = work_of(mask, 67, 67)

@@ -36,7 +36,8 @@ class Keep(Mask):
 
     Attributes:
         dropout: the probability with which a pair is not among them.
-        number: of the call; another number, other pairs.
+        number: of the call; another number, other pairs. While compiling it is a tensor, which an
+            operator reads when it runs.
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain), applied to sample, head and query
         one after the other, to the key, and to both together; the last shift is left out, since the
@@ -51,7 +52,7 @@ class Keep(Mask):
     """
 
     dropout: float
-    number: int
+    number: int | Tensor
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         row = _finished(b.to(torch.int32) + self.number)
@@ -72,9 +73,10 @@ class Keep(Mask):
         return f"keep({self.dropout}, {self.number})"
 
 
-def numbered() -> int:
-    """A number for one call, from torch's generator."""
-    return int(torch.randint(CALLS, ()).item())
+def numbered() -> int | Tensor:
+    """A number for one call, from torch's generator; while compiling it is not known yet."""
+    number = torch.randint(CALLS, ())
+    return number if torch.compiler.is_compiling() else int(number.item())
 
 
 def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:

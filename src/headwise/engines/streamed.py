@@ -278,6 +278,8 @@ def _write(
         whole.logsumexp[place] = _logsumexp(call, rows, heads)
     if whole.entropy is not None:
         apart = rows.below.mul_(rows.weights).sum(-1, keepdim=True)
+        if rows.blind is not None:  # there it may have overflown
+            apart.masked_fill_(rows.blind, 0.0)
         found = kept * (0.0 - (rows.largest.log() + _logarithm(kept) + apart))
         whole.entropy[place] = found[..., 0]
     if whole.distance is not None and away is not None:

@@ -55,9 +55,13 @@ def run(call: Call) -> Result:
 
 
 def without_mask(call: Call) -> bool:
-    """Whether the kernel needs no mask: everything may attend, or it knows the triangle itself."""
+    """Whether the kernel needs no mask: everything may attend, or it knows the triangle itself.
+
+    It hides by -inf before it scales, so that a scale of 0 makes NaN of the triangle and a negative
+    one lets everything through.
+    """
     frame = call.frame
-    square = frame.queries == frame.keys and not frame.offset
+    square = frame.queries == frame.keys and not frame.offset and call.scale > 0
     return not call.biased and (call.mask == full() or (square and call.mask == causal()))
 
 

@@ -8,8 +8,9 @@ their logsumexp. Forward and backward, nothing of size (Lq, Lk) ever being writt
     layers              a mask taken apart: `bands`, `lines` and `tiles`, each giving parts
     parts               blocks of queries and keys; `rows` says which; `far` tells places apart
     scores              what the scores of a part get: mask and bias
+    made                what a position gives once for all pairs
     forward, backward   over all parts; `blocks` and `kernel` compute one
-    function, operator  the doors for autograd and for torch.compile
+    function, operator  the doors for autograd and for torch.compile, by an `encoding`
     dropped             the door for autograd of a call with dropout
     reasons             when it cannot run, and when it has nothing to win
 """
@@ -18,25 +19,24 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.dropping import with_dropout
+from headwise.engines.dropping import Keep, numbered, with_dropout
 from headwise.engines.sinks import widened
-from headwise.engines.tiled import kernel
+from headwise.engines.tiled import kernel, made
 from headwise.engines.tiled.apart import groups, separately
 from headwise.engines.tiled.dropped import dropped, plain
 from headwise.engines.tiled.encoding import encode, known
-from headwise.engines.tiled.far import pays as far_pays
 from headwise.engines.tiled.function import Setting, tiled
 from headwise.engines.tiled.operator import operator
 from headwise.engines.tiled.reasons import pays, why_not
 from headwise.positions import Stage
-from headwise.positions.base import Far
-from headwise.positions.relative import Relative, differences
 
 NAME = "tiled"
 
 
 def run(call: Call) -> Result:
     """Attention a part at a time; see the package."""
+    if torch.compiler.is_compiling():
+        return _compiled(call)
     if call.dropout:
         return dropped(call) if plain(call) else with_dropout(call, run)
     apart = groups(call)
@@ -45,52 +45,54 @@ def run(call: Call) -> Result:
 
 def _run(call: Call) -> Result:
     """The same for heads with one mask, or with masks that cannot be told apart."""
-    q, k = call.position.content(call.q, call.k, call.frame)
-    q, k, v, asked = (kernel.packed(t) for t in widened(call, q, k, call.v, call.q))
-    relative = _relative(call, asked)
-    far = _far(call, k, v)
+    q, k, v, asked = _packed(call)
+    known = made.relative(call.position, asked, call.frame, call.scale)
+    far = made.stand_ins(call.position, call.mask, call.frame, k, v)
     more = () if far is None else (*far.keys, *far.values)
-    width, held = v.shape[3], [q, k, v, *more]
+    q, k, v, *further = _even(call, q, k, v, *more)
+    setting = Setting(
+        call.mask,
+        call.position,
+        call.scale,
+        call.frame,
+        tuple(each is not None for each in known),
+        None if far is None else far.reach,
+        call.sinks is not None,
+    )
+    relative = [each for each in known if each is not None]
+    sinks = () if call.sinks is None else (call.sinks,)
+    tensors = (q, k, v, asked, *relative, *further, *sinks)
+    return _result(call, *tiled(setting, *tensors, *_learned(call)))
+
+
+def _compiled(call: Call) -> Result:
+    """The same as one node of a graph, which makes what else it needs when it runs."""
+    if call.dropout and not plain(call):
+        return with_dropout(call, _compiled)
+    q, k, v, asked = _packed(call)
+    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
+    keep = Keep(call.dropout, numbered()) if call.dropout else None
+    written = encode(call.mask, *((call.position, asked) if acts else (None, None)), keep)
+    qkv = _even(call, q, k, v)
+    return _result(call, *operator(*qkv, *written, call.frame.offset, call.scale, call.sinks))
+
+
+def _packed(call: Call) -> list[Tensor]:
+    """q and k as they meet in the scores, v, and the queries as they were given."""
+    q, k = call.position.content(call.q, call.k, call.frame)
+    return [kernel.packed(each) for each in widened(call, q, k, call.v, call.q)]
+
+
+def _even(call: Call, q: Tensor, *others: Tensor) -> list[Tensor]:
+    """With one last size where the fused kernel has them all."""
     if kernel.fused(q) and Stage.VALUES not in call.position.stages:
-        held = kernel.even(*held)
-    q, k, v, *further = held
-    if torch.compiler.is_compiling():
-        offset, scale = call.frame.offset, call.scale
-        output, logsumexp = operator(q, k, v, *encode(call.mask), offset, scale, call.sinks)
-    else:
-        setting = Setting(
-            call.mask,
-            call.position,
-            call.scale,
-            call.frame,
-            tuple(each is not None for each in relative),
-            None if far is None else far.reach,
-            call.sinks is not None,
-        )
-        known = [each for each in relative if each is not None]
-        sinks = () if call.sinks is None else (call.sinks,)
-        tensors = (q, k, v, asked, *known, *further, *sinks)
-        output, logsumexp = tiled(setting, *tensors, *_learned(call))
+        return kernel.even(q, *others)
+    return [q, *others]
+
+
+def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
     sums = logsumexp if "logsumexp" in call.need else None
-    return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
-
-
-def _relative(call: Call, asked: Tensor) -> Relative:
-    """What the position adds at every difference of a key and a query, if that is all it adds."""
-    if Stage.SCORES not in call.position.stages:
-        return Relative()
-    with torch.autocast(asked.device.type, enabled=False):
-        found = call.position.relative(differences(*call.places()), asked, call.scale)
-    return found or Relative()
-
-
-def _far(call: Call, k: Tensor, v: Tensor) -> Far | None:
-    """What stands for k and v where pairs are far apart, if most are."""
-    with torch.autocast(k.device.type, enabled=False):
-        far = call.position.far(k, v)
-    if far is None or not far_pays(call.mask, call.frame, far.reach):
-        return None
-    return far
+    return Result(output[..., : call.v.shape[3]].to(call.v.dtype), logsumexp=sums)
 
 
 def _learned(call: Call) -> list[Tensor]:

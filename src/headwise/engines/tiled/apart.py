@@ -24,13 +24,12 @@ Group = tuple[tuple[int, ...], Mask]
 def groups(call: Call) -> list[Group]:
     """The heads by their masks; one group of all of them where they cannot be told apart.
 
-    They cannot where something other than `per_head` looks at the number of a head, where a
-    position adds to scores or values, for which each head may have numbers of its own, nor under
-    `torch.compile`.
+    They cannot where something other than `per_head` looks at the number of a head, nor where a
+    position adds to scores or values, for which each head may have numbers of its own.
     """
     heads = tuple(range(call.frame.heads))
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    if acts or not heads or torch.compiler.is_compiling() or not _splits(call.mask, call.frame):
+    if acts or not heads or not _splits(call.mask, call.frame):
         return [(heads, call.mask)]
     found: dict[Mask, tuple[int, ...]] = {}
     for head in heads:

@@ -37,6 +37,8 @@ def backward(
     given: Given,
     grad_logsumexp: Tensor | None = None,
     learned: Sequence[Tensor] = (),
+    *,
+    alone: bool | None = None,
 ) -> Sums:
     """The gradients of everything that an attention is made of.
 
@@ -45,9 +47,11 @@ def backward(
         given: over all keys and the sinks; the logsumexp is -inf on rows without either.
         grad_logsumexp: (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
+        alone: what `lonely` says where the logsumexp is another attention's; None to ask it.
     """
     seen, plan = _seen(given), planned(work, SIDE)
-    lonely, moves = work.sinks is None and _lonely(plan), _moves(work, learned)
+    still = _lonely(work, plan) if alone is None else alone
+    moves = _moves(work, learned)
     slow = [
         part
         for part in plan
@@ -56,16 +60,16 @@ def backward(
     written = not slow and covers(plan, work.frame)
     sums = Sums.of(work, learned, written=written)
     if slow:
-        whole = work.sinks is None and not lonely and not any(part.layer for part in plan)
-        known = lonely or whole
+        whole = work.sinks is None and not still and not any(part.layer for part in plan)
+        known = still or whole
         held = torch.zeros_like(seen.logsumexp) if known else _delta(work, seen, plan)
         held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
         for chunk in _small(work, slow):
             own = _own(seen, chunk)
             if _by_products(work, chunk, learned):
-                add_by_products(sums, work, chunk, own, held, still=lonely, whole=whole)
+                add_by_products(sums, work, chunk, own, held, still=still, whole=whole)
             else:
-                _add_exactly(sums, work, chunk, own, learned, held, still=lonely, whole=whole)
+                _add_exactly(sums, work, chunk, own, learned, held, still=still, whole=whole)
     for part in (each for each in plan if each not in slow):
         for chunk, extra in pieces(work, part, most(work, part, ROWS)):
             rows = _rows(work, chunk)[:3]
@@ -76,7 +80,7 @@ def backward(
             (chunk.queries.put if first else chunk.queries.add)(sums.q, from_q)
             for into, gradient in zip(sums.rows(chunk), (from_k, from_v), strict=True):
                 chunk.keys.add(into, gradient)
-    if lonely and not slow:
+    if still and not slow:
         sums.q.zero_()
         sums.k.zero_()
     return sums
@@ -212,13 +216,17 @@ def _exact(
     return output, shares
 
 
-def _lonely(plan: Sequence[Part]) -> bool:
+def lonely(work: Work) -> bool:
     """Whether no query sees more than one key: its weight is 1, whatever the score."""
+    return _lonely(work, planned(work, SIDE))
+
+
+def _lonely(work: Work, plan: Sequence[Part]) -> bool:
     narrow = all(
         part.keys.size == 1 or (part.band is not None and len(part.band.allowed) == 1)
         for part in plan
     )
-    return narrow and not any(part.layer for part in plan)
+    return work.sinks is None and narrow and not any(part.layer for part in plan)
 
 
 def _seen(given: Given) -> Given:

@@ -70,7 +70,8 @@ def reaches(near: Mask, frame: Frame) -> list[Reach]:
     stops = torch.cat((places[turns], places[-1:])) + 1
     short = stops - starts < RUN
     comb = _comb(starts[short], stops[short], allowed, low, frame)
-    if comb:
+    if comb:  # a band over the gap between two solid runs must not have its teeth again
+        allowed = allowed.index_fill(0, starts[short], value=False)
         starts, stops = starts[~short], stops[~short]
     solid = _merged(starts.tolist(), stops.tolist())
     return [Reach(low + start, 1, allowed[start:stop]) for start, stop in solid] + comb

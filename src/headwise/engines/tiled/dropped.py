@@ -6,7 +6,8 @@ With P the weights over all keys and M = 1/(1-p) where a pair is kept, 0 elsewhe
 
 A backward that is told the logsumexp over all keys takes Δ from the output that it is given. Over
 the kept pairs, given dO/(1-p) and an output of 0, it gives P M dO Vᵀ and the gradient of V; over
-all pairs, given dO, O and values of 0, it gives the rest, -P Δ.
+all pairs, given dO, O and values of 0, it gives the rest, -P Δ. Where no query sees more than one
+key the two cancel, and both are 0.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from headwise.call import Call, Result
 from headwise.engines.derivatives import again
 from headwise.engines.dropping import Keep, numbered, share_kept
 from headwise.engines.tiled import kernel
-from headwise.engines.tiled.backward import backward
+from headwise.engines.tiled.backward import backward, lonely
 from headwise.engines.tiled.dense import dense
 from headwise.engines.tiled.forward import forward
 from headwise.engines.tiled.function import Gradients, Setting
@@ -37,16 +38,39 @@ def plain(call: Call) -> bool:
     return not beside and call.dropout < 1 and "logsumexp" not in call.need
 
 
+def forward_dropped(work: Work, keep: Keep) -> tuple[Tensor, Tensor]:
+    """Output (B, H, Lq, Dv), and the logsumexp (B, H, Lq) over all keys."""
+    _, whole = forward(work)
+    output, some = forward(replace(work, mask=work.mask & keep))
+    return (output * share_kept(some, whole, keep.dropout)).to(output.dtype), whole
+
+
+def backward_dropped(
+    work: Work, keep: Keep, given: Given, grad_logsumexp: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, in the softmax dtype.
+
+    Args:
+        work: the attention, without what `plain` excludes.
+        keep: which pairs are kept.
+        given: what `forward_dropped` gave, and the gradient of its output.
+        grad_logsumexp: (B, H, Lq), or None.
+    """
+    work, grad = without_hidden(work), given.grad / (1 - keep.dropout)
+    products = Given(grad, torch.zeros_like(given.output), given.logsumexp)
+    kept = backward(replace(work, mask=work.mask & keep), products, alone=lonely(work))
+    silent = replace(work, v=torch.zeros_like(work.v))
+    every = backward(silent, given, grad_logsumexp)
+    return kept.q + every.q, kept.k + every.k, kept.v
+
+
 class Dropped(torch.autograd.Function):
     """The output of (setting, which pairs are kept, q, k, v, q as asked)."""
 
     @staticmethod
     def forward(ctx: Any, setting: Setting, keep: Keep, *tensors: Tensor) -> Tensor:
         with torch.autocast(tensors[0].device.type, enabled=False):
-            work = setting.work(tensors)
-            _, whole = forward(work)
-            output, some = forward(replace(work, mask=work.mask & keep))
-            output = (output * share_kept(some, whole, keep.dropout)).to(output.dtype)
+            output, whole = forward_dropped(setting.work(tensors), keep)
         ctx.setting, ctx.keep = setting, keep
         ctx.save_for_backward(*tensors, output, whole)
         return output
@@ -58,12 +82,8 @@ class Dropped(torch.autograd.Function):
         with torch.autocast(setting.frame.device.type, enabled=False):
             if torch.is_grad_enabled():
                 return (None, None, *_twice(setting, keep, tensors, ctx, gradients))
-            work, grad = without_hidden(setting.work(tensors)), gradients[0].contiguous()
-            products = Given(grad / (1 - keep.dropout), torch.zeros_like(output), whole)
-            kept = backward(replace(work, mask=work.mask & keep), products)
-            silent = replace(work, v=torch.zeros_like(work.v))
-            every = backward(silent, Given(grad, output, whole))
-        found = (kept.q + every.q, kept.k + every.k, kept.v)
+            given = Given(gradients[0].contiguous(), output, whole)
+            found = backward_dropped(setting.work(tensors), keep, given)
         own = (each.to(tensor.dtype) for each, tensor in zip(found, tensors, strict=False))
         return (None, None, *own, None)
 

@@ -1,11 +1,13 @@
-"""A mask as numbers and tensors, and back: what an operator of PyTorch can be handed."""
+"""A mask or a position as numbers and tensors, and back: what an operator can be handed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
+import torch
 from torch import Tensor
 
+from headwise.engines.dropping import Keep
 from headwise.errors import BadValue
 from headwise.masks import Mask
 from headwise.masks.appended import Appended
@@ -24,6 +26,7 @@ from headwise.masks.lsh import Hashed
 from headwise.masks.padding import Padding
 from headwise.masks.per_head import PerHead
 from headwise.masks.window import Window
+from headwise.positions import ALiBi, Position, Shaw, Stage, T5Bias, TransformerXL
 
 MASKS: tuple[type[Mask], ...] = (
     And,
@@ -46,61 +49,78 @@ MASKS: tuple[type[Mask], ...] = (
 )
 """Every class of mask that `Mask.resolve` gives."""
 
-WORDS = get_args(Layout)
-NONE, TRUTH, NUMBER, WORD, TENSOR, MANY, MASK = range(7)
+CLASSES: tuple[type[Mask], ...] = (*MASKS, Keep)
+"""Those, and what dropout leaves."""
+
+POSITIONS: tuple[type[Position], ...] = (ALiBi, Shaw, T5Bias, TransformerXL)
+"""Every class of position that acts on the scores or the values."""
+
+HELD: tuple[tuple[str, ...], ...] = (
+    ("num_heads",),
+    ("max_distance", "stages", "table", "value_table"),
+    ("num_heads", "num_buckets", "max_distance", "bidirectional", "table"),
+    ("embed_dim", "u", "v", "projection"),
+)
+"""What one of each is made of."""
+
+WORDS, STAGES = get_args(Layout), tuple(Stage)
+NONE, TRUTH, NUMBER, WORD, TENSOR, SCALAR, MANY, MASK, POSITION, STAGE = range(10)
 
 
-def known(mask: Mask) -> bool:
-    """Whether `encode` can write the mask: it and its parts are of headwise's own classes."""
-    if type(mask) not in MASKS:
+def known(value: Mask | Position) -> bool:
+    """Whether `encode` can write it: it and its parts are of headwise's own classes."""
+    if isinstance(value, Position):
+        return type(value) in POSITIONS
+    if type(value) not in CLASSES:
         return False
-    values = [getattr(mask, field.name) for field in fields(mask)]  # type: ignore[arg-type]
-    parts = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    values = [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type]
+    parts = [one for each in values for one in (each if isinstance(each, tuple) else (each,))]
     return all(known(one) for one in parts if isinstance(one, Mask))
 
 
-def encode(mask: Mask) -> tuple[list[int], list[Tensor]]:
-    """The mask as numbers, and the tensors that it holds, in the order they are met.
+def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
+    """Values as numbers, and the tensors that they hold, in the order they are met.
+
+    Args:
+        values: masks, positions, tensors, None, and tuples of them. A float is a tensor without
+            axes, and such a tensor is a number that is known only when the operator runs.
 
     Raises:
-        BadValue: if it is of no class in `MASKS`.
+        BadValue: if a mask or a position is of no class in `CLASSES` and `POSITIONS`.
     """
     numbers: list[int] = []
     tensors: list[Tensor] = []
-    _write(mask, numbers, tensors)
+    for value in values:
+        _write(value, numbers, tensors)
     return numbers, tensors
 
 
-def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> Mask:
-    """The mask that `encode` wrote."""
-    mask = _read(iter(numbers), iter(tensors))
+def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Mask, list[Any]]:
+    """The mask that `encode` wrote first, and what else it wrote."""
+    left, held = iter(numbers), iter(tensors)
+    found = [_read(kind, left, held) for kind in left]
+    mask, *others = found or [None]
     if not isinstance(mask, Mask):
         raise BadValue(
             f"numbers: expected those of a mask, got {mask!r}; use encode(mask)",
             f"numbers：应为一个掩码的编码，收到 {mask!r}；请用 encode(mask)",
         )
-    return mask
+    return mask, others
 
 
 def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
-    if isinstance(value, Mask):
-        if type(value) not in MASKS:
-            raise BadValue(
-                f"mask: {type(value).__name__} is none of headwise's own classes and cannot be "
-                "written as numbers; compose it of those in headwise.masks",
-                f"mask：{type(value).__name__} 不是 headwise 自带的类，无法编码；"
-                "请用 headwise.masks 中的掩码组合",
-            )
-        numbers += [MASK, MASKS.index(type(value))]
-        for field in fields(value):  # type: ignore[arg-type]
-            _write(getattr(value, field.name), numbers, tensors)
+    if isinstance(value, Mask | Position):
+        _write_parts(value, numbers, tensors)
     elif isinstance(value, tuple):
         numbers += [MANY, len(value)]
         for one in value:
             _write(one, numbers, tensors)
-    elif isinstance(value, Tensor):
-        numbers.append(TENSOR)
-        tensors.append(value)
+    elif isinstance(value, frozenset):
+        numbers += [STAGE, sum(1 << n for n, stage in enumerate(STAGES) if stage in value)]
+    elif isinstance(value, Tensor | float):
+        whole = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        numbers.append(TENSOR if whole.dim() else SCALAR)
+        tensors.append(whole)
     elif value is None:
         numbers.append(NONE)
     elif isinstance(value, str):
@@ -109,16 +129,50 @@ def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
         numbers += [TRUTH if isinstance(value, bool) else NUMBER, int(value)]
 
 
-def _read(numbers: Iterator[int], tensors: Iterator[Tensor]) -> Any:
-    kind = next(numbers)
+def _write_parts(value: Mask | Position, numbers: list[int], tensors: list[Tensor]) -> None:
+    if isinstance(value, Position) and type(value) in POSITIONS:
+        at = POSITIONS.index(type(value))
+        kind, names = POSITION, HELD[at]
+    elif isinstance(value, Mask) and type(value) in CLASSES:
+        at = CLASSES.index(type(value))
+        kind, names = MASK, tuple(field.name for field in fields(value))  # type: ignore[arg-type]
+    else:
+        word = "mask" if isinstance(value, Mask) else "position"
+        raise BadValue(
+            f"{word}: {type(value).__name__} is none of headwise's own classes and cannot be "
+            f"written as numbers; use those in headwise.{word}s",
+            f"{word}：{type(value).__name__} 不是 headwise 自带的类，无法编码；"
+            f"请用 headwise.{word}s 中的类",
+        )
+    numbers += [kind, at]
+    for name in names:
+        _write(getattr(value, name), numbers, tensors)
+
+
+def _read(kind: int, numbers: Iterator[int], tensors: Iterator[Tensor]) -> Any:
     if kind == NONE:
         return None
-    if kind == TENSOR:
-        return next(tensors)
+    if kind in (TENSOR, SCALAR):
+        tensor = next(tensors)
+        return tensor if kind == TENSOR else tensor.item()
     count = next(numbers)
     if kind == MASK:
-        made = MASKS[count]
-        return made(*(_read(numbers, tensors) for _ in fields(made)))  # type: ignore[arg-type]
+        made = CLASSES[count]
+        each = (next(numbers) for _ in fields(made))  # type: ignore[arg-type]
+        return made(*(_read(one, numbers, tensors) for one in each))
+    if kind == POSITION:
+        return _read_position(count, numbers, tensors)
     if kind == MANY:
-        return tuple(_read(numbers, tensors) for _ in range(count))
+        return tuple(_read(next(numbers), numbers, tensors) for _ in range(count))
+    if kind == STAGE:
+        return frozenset(stage for n, stage in enumerate(STAGES) if count >> n & 1)
     return {TRUTH: bool(count), NUMBER: count}.get(kind) if kind != WORD else WORDS[count]
+
+
+def _read_position(at: int, numbers: Iterator[int], tensors: Iterator[Tensor]) -> Position:
+    """One that holds the very tensors given: nothing is drawn, and autograd knows them."""
+    made = POSITIONS[at].__new__(POSITIONS[at])
+    Position.__init__(made)
+    for name in HELD[at]:
+        setattr(made, name, _read(next(numbers), numbers, tensors))
+    return made

@@ -1,6 +1,12 @@
-"""The engine as operators that `torch.compile` and `torch.export` carry as one node."""
+"""The engine as operators that `torch.compile` and `torch.export` carry as one node.
 
-from collections.abc import Sequence
+What the operators are handed beside q, k and v is written by `encoding.encode`: a mask; then, where
+there is more than a mask, a position, the queries as they were given, and what dropout keeps, each
+of them or None. What a position gives once for all pairs is made from its tensors inside.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +14,11 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines.dropping import Keep
 from headwise.engines.sinks import gradient
+from headwise.engines.tiled import kernel, made
 from headwise.engines.tiled.backward import backward
+from headwise.engines.tiled.dropped import backward_dropped, forward_dropped
 from headwise.engines.tiled.encoding import decode
 from headwise.engines.tiled.forward import forward
 from headwise.engines.tiled.kernel import Given
@@ -30,14 +39,98 @@ def operator(
     scale: float,
     sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq) under a mask given by `encoding.encode`."""
-    work = _work(q, k, v, numbers, tensors, offset, scale)
-    return forward(replace(work, sinks=sinks))
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq) under what `numbers` and `tensors` write.
+
+    With dropout the logsumexp is that of all keys.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        work, keep = _read(q, k, v, numbers, tensors, offset, scale)
+        work = replace(work, sinks=sinks)
+        return forward(work) if keep is None else forward_dropped(work, keep)
 
 
 @torch.library.custom_op("headwise::tiled_backward", mutates_args=())
 def operator_backward(
-    results: Sequence[Tensor],
+    known: Sequence[Tensor],
+    perhaps: Sequence[Tensor | None],
+    numbers: Sequence[int],
+    tensors: Sequence[Tensor],
+    offset: int,
+    scale: float,
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    """The gradients that are wanted of q, k, v and the tensors, in that order.
+
+    Args:
+        known: q, k, v, the output and the logsumexp.
+        perhaps: the gradients of output and logsumexp, None for 0; the sinks.
+        numbers: as for `operator`.
+        tensors: as for `operator`.
+        offset: as for `operator`.
+        scale: as for `operator`.
+        wanted: for q, k, v and each of the tensors.
+    """
+    *qkv, output, logsumexp = known
+    grad, grad_sums, sinks = perhaps
+    full = torch.zeros_like(output) if grad is None else grad.contiguous()
+    given = Given(full, output, logsumexp)
+    with _recorded(), torch.autocast(output.device.type, enabled=False):
+        pairs = zip((*qkv, *tensors), wanted, strict=True)
+        leaves = [each.detach().requires_grad_(want) for each, want in pairs]
+        q, k, v, *held = leaves
+        with torch.enable_grad():
+            work, keep = _read(q, k, v, numbers, held, offset, scale)
+        work = replace(work, sinks=sinks)
+        with torch.no_grad():
+            if keep is None:
+                parts = _gradients(work, given, grad_sums, held)
+            else:
+                found = backward_dropped(work, keep, given, grad_sums)
+                parts = list(zip((q, k, v), found, strict=True))
+        return _gathered(parts, [each for each in leaves if each.requires_grad])
+
+
+Part = tuple[Tensor | None, Tensor | None]
+"""A tensor of an attention and its gradient; None where there is none."""
+
+
+def _gradients(
+    work: Work, given: Given, grad_sums: Tensor | None, held: Sequence[Tensor]
+) -> list[Part]:
+    """What an attention is made of, each with its gradient."""
+    learned = [each for each in held if each.requires_grad and each is not work.asked]
+    sums = backward(without_hidden(work), given, grad_sums, learned)
+    far = () if work.far is None else (*work.far.keys, *work.far.values)
+    tensors = (work.q, work.k, work.v, work.asked, *(work.relative or ()), *far, *learned)
+    relative = () if work.relative is None else sums.relative
+    found = (sums.q, sums.k, sums.v, sums.asked, *relative, *sums.far, *sums.learned)
+    return list(zip(tensors, found, strict=True))
+
+
+def _gathered(parts: Sequence[Part], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of what the parts are made of."""
+    known = [(x, each) for x, each in parts if x is not None and each is not None]
+    moved = [(x, each.to(x.dtype)) for x, each in known if x.requires_grad]
+    outputs, gradients = zip(*moved, strict=True)
+    found = torch.autograd.grad(outputs, leaves, gradients)
+    return [_laid_out(each, leaf) for each, leaf in zip(found, leaves, strict=True)]
+
+
+def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
+    """The same in memory as `torch.empty_like`, which is what the compiler counts on."""
+    place = torch.empty_like(like)
+    return gradient if gradient.stride() == place.stride() else place.copy_(gradient)
+
+
+@contextmanager
+def _recorded() -> Iterator[None]:
+    """With autograd on, which an operator runs beneath."""
+    key = torch._C.DispatchKey.AutogradFunctionality
+    with torch._C._SetExcludeDispatchKeyGuard(key, False):
+        yield
+
+
+def _read(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -45,12 +138,19 @@ def operator_backward(
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v; ``results`` are gradient, output and logsumexp."""
-    work = without_hidden(_work(q, k, v, numbers, tensors, offset, scale))
-    grad, output, logsumexp = results
-    sums = backward(work, Given(grad.contiguous(), output, logsumexp))
-    return sums.q.to(q.dtype), sums.k.to(k.dtype), sums.v.to(v.dtype)
+) -> tuple[Work, Keep | None]:
+    """The attention that is written, but for its sinks, and what dropout keeps."""
+    mask, others = decode(numbers, tensors)
+    position, asked, keep = others or (None, None, None)
+    position, asked = position or NoPosition(), q if asked is None else asked
+    frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+    relative = made.relative(position, asked, frame, scale)
+    known = relative if any(each is not None for each in relative) else None
+    far = made.stand_ins(position, mask, frame, k[..., : asked.shape[3]], v)
+    if far is not None:  # its keys as wide as k, which may have been widened for the kernel
+        behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
+        far = replace(far, keys=(behind, ahead))
+    return Work(q, k, v, asked, mask, position, scale, frame, known, far), keep
 
 
 @operator.register_fake
@@ -71,45 +171,42 @@ def _(
 
 @operator_backward.register_fake
 def _(
-    results: Sequence[Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    known: Sequence[Tensor],
+    perhaps: Sequence[Tensor | None],
     numbers: Sequence[int],
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    del results, numbers, tensors, offset, scale
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    del perhaps, numbers, offset, scale
+    pairs = zip((*known[:3], *tensors), wanted, strict=True)
+    return [torch.empty_like(each) for each, want in pairs if want]
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, numbers, tensors, offset, scale, sinks = inputs
-    ctx.save_for_backward(*output, q, k, v, sinks, *tensors)
-    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(q, k, v, *output, sinks, *tensors)
     ctx.setting = numbers, offset, scale
 
 
-def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
-    output, logsumexp, q, k, v, sinks, *tensors = ctx.saved_tensors
-    numbers, offset, scale = ctx.setting
-    of_sinks = None if sinks is None else gradient(sinks, grad, output, logsumexp, None)
-    found = operator_backward([grad, output, logsumexp], q, k, v, numbers, tensors, offset, scale)
-    return (*found, None, [None] * len(tensors), None, None, of_sinks)
+def _differentiated(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
+    *known, sinks = ctx.saved_tensors[:6]
+    tensors, (numbers, offset, scale) = list(ctx.saved_tensors[6:]), ctx.setting
+    wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
+    found: list[Tensor] = []
+    if any(wanted):
+        perhaps = [grad, grad_sums, sinks]
+        found = operator_backward(known, perhaps, numbers, tensors, offset, scale, wanted)
+    each = iter(found)
+    q, k, v, *others = (next(each) if want else None for want in wanted)
+    of_sinks = None
+    if sinks is not None and ctx.needs_input_grad[7]:
+        output, logsumexp = known[3:]
+        full = torch.zeros_like(output) if grad is None else grad
+        of_sinks = gradient(sinks, full, output, logsumexp, grad_sums)
+    return q, k, v, None, others, None, None, of_sinks
 
 
-operator.register_autograd(_gradients, setup_context=_remember)
-
-
-def _work(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    numbers: Sequence[int],
-    tensors: Sequence[Tensor],
-    offset: int,
-    scale: float,
-) -> Work:
-    frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
-    return Work(q, k, v, q, decode(numbers, tensors), NoPosition(), scale, frame)
+operator.register_autograd(_differentiated, setup_context=_remember)

@@ -1,6 +1,7 @@
 """When the engine cannot run a call, and when it has nothing to win."""
 
 from dataclasses import replace
+from functools import reduce
 
 import torch
 
@@ -13,6 +14,7 @@ from headwise.engines.tiled.forward import SIDE
 from headwise.engines.tiled.layers import conjuncts, disjuncts, parts
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
+from headwise.masks.base import And
 from headwise.masks.global_tokens import GlobalTokens
 from headwise.positions import Stage
 
@@ -51,14 +53,14 @@ def why_not(call: Call) -> list[Text]:
 
 def _why_not_compiled(call: Call) -> list[Text]:
     """What the operator that `torch.compile` sees does not take."""
-    reasons = []
-    if call.dropout:
+    reasons, acts = [], {Stage.SCORES, Stage.VALUES} & call.position.stages
+    if acts and not known(call.position):
+        name = type(call.position).__name__
         reasons.append(
-            Text("under torch.compile it has no dropout", "在 torch.compile 下它没有 dropout")
-        )
-    if call.biased or Stage.VALUES in call.position.stages:
-        reasons.append(
-            Text("under torch.compile it takes no bias", "在 torch.compile 下它不支持偏置")
+            Text(
+                f"under torch.compile it knows headwise's own positions only, not {name}",
+                f"在 torch.compile 下它只认识 headwise 自带的位置编码，不认识 {name}",
+            )
         )
     if not known(call.mask):
         name = type(call.mask).__name__
@@ -66,13 +68,6 @@ def _why_not_compiled(call: Call) -> list[Text]:
             Text(
                 f"under torch.compile it knows headwise's own masks only, not {name}",
                 f"在 torch.compile 下它只认识 headwise 自带的掩码，不认识 {name}",
-            )
-        )
-    if "logsumexp" in call.need and torch.is_grad_enabled():
-        reasons.append(
-            Text(
-                "under torch.compile its logsumexp has no gradient; use torch.no_grad()",
-                "在 torch.compile 下其 logsumexp 没有梯度；请用 torch.no_grad()",
             )
         )
     return reasons
@@ -85,17 +80,46 @@ def pays(call: Call) -> bool:
     (Lq, Lk) would have to be written out otherwise; not for short sequences.
     """
     frame = call.frame
+    stored = frame.keys >= LONG and _stored(call)
     if frame.keys < SHORT or call.mask in (full(), causal()):
-        return frame.keys >= LONG and frame.queries > 1 and _stored(call)
-    if torch.compiler.is_compiling() and encode(call.mask)[1]:
-        return False  # what a tensor holds is not known while compiling
+        return stored and frame.queries > 1
+    if torch.compiler.is_compiling():
+        return stored or _foreseen(call)
     apart = groups(call)
     if len(apart) > 1:
         kept = sum(len(heads) * share(replace(call, mask=mask)) for heads, mask in apart)
         return kept <= SHARE * frame.heads
-    if (frame.keys >= LONG and _stored(call)) or share(call) <= SHARE:
+    return stored or _sparse(call)
+
+
+def _sparse(call: Call) -> bool:
+    """Whether half of the pairs lie in empty tiles, or most in small ones or beside lines."""
+    if share(call) <= SHARE:
         return True
     return _lined(call) or sampled(call) <= SCATTERED
+
+
+def _foreseen(call: Call) -> bool:
+    """The same while compiling: by masks that hold no tensor, at lengths that stand for more.
+
+    What a tensor holds is not known then, so that only the masks beside it count: all together can
+    but leave fewer pairs. And what is compiled should serve other lengths: the greatest power of 2
+    that is no longer stands for all up to the next.
+    """
+    without = [each for each in conjuncts(call.mask) if not encode(each)[1]]
+    if not without:
+        return False
+    queries, keys = _power(call.frame.queries), _power(call.frame.keys)
+    frame = replace(call.frame, queries=queries, keys=keys, offset=keys - queries)
+    return _sparse(replace(call, mask=reduce(And, without), frame=frame))
+
+
+def _power(size: int) -> int:
+    """The greatest power of 2 that is not above a size."""
+    power = 1
+    while 2 * power <= size:
+        power *= 2
+    return power
 
 
 def _lined(call: Call) -> bool:
