@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headwise.cli import BAD_INPUT, main
 from headwise.cli.ablate.asked import HOWS
 from headwise.cli.ablate.export import faults, schema
-from headwise.cli.ablate.reading import TOGETHER, pieces, probe_name
+from headwise.cli.ablate.reading import TOGETHER, pieces, probe_name, together
 from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
 from headwise.heads.effect import (
     KINDS,
@@ -36,6 +36,7 @@ from headwise.heads.effect.interval import Interval
 from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, parse_heads
+from headwise.lang import Text
 from headwise.verify.budget import accept
 from tests.heads import tiny
 from tests.heads.effect.families import made, silenced
@@ -45,6 +46,9 @@ ROOM = 113
 """Tokens that the tiny model takes: enough for the probe."""
 
 UNKNOWN = "[UNK]"
+
+LONG = "a" * 5000
+"""A name that no file system takes."""
 
 
 def words(count: int = 41) -> list[str]:
@@ -305,6 +309,14 @@ def test_a_mistake_is_seen(
         said = found(capsys, model, "--corpus", corpus, *ASKED)
     with pytest.raises(AssertionError, match=r"max\|X-O\|"):
         agrees(said, loaded.model, texts(loaded, corpus))
+
+
+@pytest.mark.parametrize("steps", ["3", "4", "7", f"1{400 * '0'}"])
+def test_a_step_takes_one_head_at_least(
+    model: str, corpus: str, capsys: pytest.CaptureFixture[str], steps: str
+) -> None:
+    said = found(capsys, model, "--corpus", corpus, "--heads", HEADS, "--steps", steps)
+    assert [step["heads"] for step in said["steps"]] == [[], *([h] for h in HEADS.split(","))]
 
 
 # What is read.
@@ -664,6 +676,8 @@ def test_the_figure_draws_the_rise_of_both(
         (["M", "--corpus", "C", "--heads", "L0H0", "--output", "C"], "output: expected another"),
         (["M", "w1", "--heads", "L0H0", "--output", "M/config.json"], "output: expected another"),
         (["M", "w1", "--heads", "L0H0", "--figures", "C"], "figures: expected a folder, got the f"),
+        (["M", "w1", "--heads", "L0H0", "--figures", LONG], "figures: cannot make the folder aaa"),
+        (["M", "w1", "--open", LONG, "--named", "x"], "File name too long"),
         (["M", "w1", "--open", "C", "--named", "x"], "open: expected the folder of `inspect --sa"),
         (["M", "w1", "--open", "/no", "--named", "x"], "wrote, got /no: No such file"),
         (["M", "w1", "--open", "D", "--named", "x"], "open: expected a folder that --save has wr"),
@@ -744,6 +758,74 @@ def unknown() -> nn.Module:
     return FNetModel(config)
 
 
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("cats", "/run.json: heads: expected names such as L0H2"),
+        ("L9H9", "open: the run is of another model: heads: L9H9 does not exist; this model has"),
+        ("cross.L0H0", "open: the run is of another model: heads: cross.L0H0 does not exist"),
+    ],
+)
+def test_a_head_of_a_run_that_is_none_is_the_runs_mistake(
+    model: str,
+    corpus: str,
+    json_run: Path,
+    capsys: pytest.CaptureFixture[str],
+    head: str,
+    said: str,
+) -> None:
+    named = json.loads(json_run.read_text(encoding="utf-8"))["names"][0]
+    file = changed(json_run, names=[{**named, "head": head}])
+    asked = ("--open", str(file), "--named", "induction")
+    assert run(model, "--corpus", corpus, *asked) == BAD_INPUT
+    err = capsys.readouterr().err
+    assert "error: open: " in err
+    assert said in err
+
+
+@pytest.mark.parametrize("times", [7, 12])
+def test_a_head_that_a_run_names_several_times_goes_once(
+    model: str, corpus: str, json_run: Path, capsys: pytest.CaptureFixture[str], times: int
+) -> None:
+    """Seven of twelve would leave too few others, and twelve be all there are."""
+    named = json.loads(json_run.read_text(encoding="utf-8"))["names"][0]
+    file = changed(json_run, names=[named] * times)
+    asked = (model, "--corpus", corpus, "--against", "random", "--seeds", "3")
+    said = found(capsys, *asked, "--open", str(file), "--named", "induction")
+    assert said == found(capsys, *asked, "--heads", named["head"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (),
+        ("w1", "--probe", "repeated"),
+        ("--probe", "repeated", "--length", "9"),
+        ("w1", "--paragraphs"),
+        ("w1", "--truncate"),
+        ("w1", "--named", "x"),
+        ("w1", "--seeds", "2"),
+    ],
+)
+def test_what_does_not_go_together_is_said_in_chinese(
+    model: str, capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
+) -> None:
+    assert run(model, *given, "--heads", "L0H0", lang="zh") == BAD_INPUT
+    said = capsys.readouterr().err.partition("；")[0].partition("：")[2]
+    words = re.sub(r"--[a-z]+|^[a-z]+：|SENTENCE", "", said)
+    assert not re.search("[A-Za-z]", words), said
+
+
+def test_another_layout_is_said_in_chinese(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "one.json")
+    assert main(["inspect", model, "w1 w2 w3", "--output", file]) == 0
+    for lang, said in (("en", "it is not of layout "), ("zh", "布局不是 ")):
+        assert run(model, "w1", "--open", file, "--named", "x", lang=lang) == BAD_INPUT
+        assert f"{said}headwise.inspect.corpus/1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(
     ("make", "en", "zh"),
@@ -801,6 +883,83 @@ def test_an_encoder_decoder_is_measured_on_whole_documents(
     assert said["steps"][0]["loss"]["mean"] == torch.cat(numbers).mean().item()
     assert run(model, "--corpus", str(file), "--length", "2", "--heads", "all") == BAD_INPUT
     assert "length: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("heads", "target", "stack"),
+    [
+        ("encoder.L0H0", "a mat", Text("encoder", "编码器")),
+        ("cross.L0H0", "a mat on", Text("decoder", "解码器")),
+        ("cross.L0H0", "a mat", None),
+    ],
+)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_resampling_wants_one_length_in_the_stacks_whose_heads_may_go(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    heads: str,
+    target: str,
+    stack: Text | None,
+    drawn: bool,
+) -> None:
+    """The encoder's texts are not of one length; where heads are drawn, its may be."""
+    from transformers import BartForConditionalGeneration
+
+    model = saved(tmp_path / "m", made(BartForConditionalGeneration(tiny.bart().config)))
+    rows = [{"text": text, "target": "a mat"} for text in 7 * ["the cat", "the cat sat"]]
+    rows[3]["target"] = target
+    file = tmp_path / "a.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    against = ("--against", "random", "--seeds", "2") if drawn else ()
+    given = (model, "--corpus", str(file), "--heads", heads, "--how", "resample", *against)
+    if stack is None and not drawn:
+        assert found(capsys, *given)["read"]["texts"] == 7
+        return
+    first = stack or Text("encoder", "编码器")
+    for lang, said in (
+        ("en", f"needs texts of one length, got 2 to 3 tokens in the {first.en}; use --how mean"),
+        ("zh", f"收到 2 到 3 个词元（{first.zh}）；请用 --how mean"),
+    ):
+        capsys.readouterr()
+        assert run(*given, lang=lang) == BAD_INPUT
+        err = capsys.readouterr().err
+        assert said in err
+        assert re.search(r"how(: |：)'resample'", err)
+
+
+@pytest.mark.parametrize("against", [(), ("--against", "random", "--seeds", "3")])
+def test_resampling_says_before_the_work_that_too_much_would_be_kept(
+    model: str,
+    corpus: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    against: tuple[str, ...],
+) -> None:
+    """To the number that is refused while it is read."""
+    given = (model, "--corpus", corpus, "--heads", HEADS, "--how", "resample", *against)
+    kept = 6 * 7 * 3 * 10  # texts, tokens, heads, and what each puts out
+    monkeypatch.setattr("headwise.heads.effect.instead.MOST_NUMBERS", kept)
+    monkeypatch.setattr("headwise.cli.ablate.resampling.MOST_NUMBERS", kept)
+    found(capsys, *given)
+    monkeypatch.setattr("headwise.heads.effect.instead.MOST_NUMBERS", kept - 1)
+    assert run(*given) == BAD_INPUT
+    assert "reference: more than 1259 numbers" in capsys.readouterr().err
+    monkeypatch.setattr("headwise.cli.ablate.resampling.MOST_NUMBERS", kept - 1)
+    assert run(*given) == BAD_INPUT
+    err = capsys.readouterr().err
+    assert "how: 'resample' would keep 1260 numbers of other texts, and 1259 at most" in err
+    assert "taking heads out" not in err
+
+
+def test_a_pass_is_no_larger_where_the_encoder_reads_more() -> None:
+    text = {
+        "input_ids": torch.zeros(1, TOGETHER // 3),
+        "attention_mask": torch.ones(1, TOGETHER // 3),
+        "decoder_input_ids": torch.zeros(1, 2),
+    }
+    assert [batch["input_ids"].shape[0] for batch in together([text] * 7)] == [3, 3, 1]
+    sound = {"input_features": torch.zeros(1, 5, TOGETHER), "decoder_input_ids": torch.zeros(1, 2)}
+    assert [batch["input_features"].shape[0] for batch in together([sound] * 2)] == [1, 1]
 
 
 def test_uniform_names_the_option_where_it_cannot_be(

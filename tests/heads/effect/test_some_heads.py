@@ -1,6 +1,8 @@
 """The curve and the comparison where only some heads go."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +90,56 @@ def test_what_is_drawn_from_may_be_said() -> None:
     assert found.random.low == found.random.high == (alone.ablated - alone.clean).mean().item()
     with pytest.raises(BadValue, match="heads: 2 of 12 leave only 1 others to draw from"):
         compared(model, text, ["L0H0,L0H1"], others="L1H3")
+
+
+def test_no_group_and_nothing_to_draw_from_are_refused() -> None:
+    """An empty choice is no wish for every other head."""
+    with pytest.raises(BadValue, match="groups: expected at least one, got none; give heads"):
+        compared(causal(), lambda _: text(), [])
+    with pytest.raises(BadValue, match="heads: expected at least one, got none"):
+        compared(causal(), lambda _: text(), ["L0H0"], others=[])
+
+
+SIZES = {
+    "vocab_size": 31, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 12, "intermediate_size": 26,
+}  # fmt: skip
+
+
+def capped_in_its_decoder() -> tuple[Any, Any]:
+    from transformers import T5GemmaConfig, T5GemmaForConditionalGeneration
+
+    return T5GemmaForConditionalGeneration, T5GemmaConfig(
+        encoder=SIZES, decoder=SIZES, vocab_size=31, tie_word_embeddings=True
+    )
+
+
+def capped() -> tuple[Any, Any]:
+    from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
+
+    return RecurrentGemmaForCausalLM, RecurrentGemmaConfig(**SIZES, lru_width=24)
+
+
+def multiplied() -> tuple[Any, Any]:
+    from transformers import FalconH1Config, FalconH1ForCausalLM
+
+    return FalconH1ForCausalLM, FalconH1Config(
+        **SIZES, mamba_d_ssm=24, mamba_n_heads=2, mamba_d_head=12, mamba_d_state=4,
+        tie_word_embeddings=True, lm_head_multiplier=0.3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [capped_in_its_decoder, capped, multiplied])
+def test_a_loss_without_the_last_projection_is_that_with_it_or_refused(
+    make: Callable[[], tuple[Any, Any]],
+) -> None:
+    kind, config = make()
+    model, ids = made(kind(config)), {"input_ids": text()["input_ids"]}
+    if config.is_encoder_decoder:
+        ids["decoder_input_ids"] = ids["input_ids"][:, :5]
+    assert next_token_loss(model, ids).isfinite().all()
+    with pytest.raises(BadValue, match="its embeddings are not all of its last projection"):
+        next_token_loss(model.model, ids)
 
 
 def test_a_projection_that_scales_is_not_made_up() -> None:

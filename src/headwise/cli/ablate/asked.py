@@ -7,7 +7,7 @@ import click
 
 from headwise.cli import reporting
 from headwise.cli.inspect.asked import PROBES, files_of
-from headwise.lang import Lang, Text
+from headwise.lang import Lang, Text, same
 
 SUMMARY = Text(
     "Measure and draw what a model loses as heads are taken out of it.",
@@ -121,12 +121,13 @@ class Asked:
         from headwise.errors import BadValue
 
         if len(self.sources) != 1:
-            got = " and ".join(self.sources) or "nothing"
+            got = Text(" and ".join(self.sources), "、".join(self.sources))
+            got = got if self.sources else Text("nothing", "空")
             raise BadValue(
                 "sentence: expected one of a sentence, --text FILE, --corpus FILE and --probe, got "
-                f"{got}; for random tokens that repeat: --probe repeated",
+                f"{got.en}; for random tokens that repeat: --probe repeated",
                 "sentence：应给出句子、--text 文件、--corpus 文件、--probe 之一，"
-                f"收到 {got}；可用 --probe repeated 读重复的随机词元",
+                f"收到 {got.zh}；可用 --probe repeated 读重复的随机词元",
             )
         if (self.heads is None) == (self.open is None):
             number = Text("neither", "零个") if self.heads is None else Text("both", "两个")
@@ -139,29 +140,35 @@ class Asked:
         for name, value, fits, needs in self._options():
             if value and not fits:
                 raise BadValue(
-                    f"{name[2:]}: {name} goes with {needs}; leave it out, or give that as well",
-                    f"{name[2:]}：{name} 只与 {needs} 同用；请去掉它，或同时给出后者",
+                    f"{name[2:]}: {name} goes with {needs.en}; leave it out, or give that as well",
+                    f"{name[2:]}：{name} 只与 {needs.zh} 同用；请去掉它，或同时给出后者",
                 )
 
-    def _options(self) -> tuple[tuple[str, object, bool, str], ...]:
+    def _options(self) -> tuple[tuple[str, object, bool, Text], ...]:
         """Each option that takes another: whether it is given, and whether that is."""
         corpus = self.source == "--corpus"
+        text = Text("a text or --corpus", "文本或 --corpus")
+        whole = Text("a whole --corpus", "不切片的 --corpus")
         return (
-            ("--length", self.length is not None, self.source != "--probe", "a text or --corpus"),
-            ("--paragraphs", self.paragraphs, corpus, "--corpus"),
-            ("--truncate", self.truncate, corpus and self.length is None, "a whole --corpus"),
-            ("--open", self.open is not None, self.named is not None, "--named"),
-            ("--named", self.named is not None, self.open is not None, "--open"),
-            ("--seeds", self.seeds is not None, self.against is not None, "--against"),
+            ("--length", self.length is not None, self.source != "--probe", text),
+            ("--paragraphs", self.paragraphs, corpus, same("--corpus")),
+            ("--truncate", self.truncate, corpus and self.length is None, whole),
+            ("--open", self.open is not None, self.named is not None, same("--named")),
+            ("--named", self.named is not None, self.open is not None, same("--open")),
+            ("--seeds", self.seeds is not None, self.against is not None, same("--against")),
         )
 
     def read(self) -> tuple[str | Path | None, ...]:
         """The files that are read, which nothing may be written over."""
-        run = (self.open, *(self.open / name for name in _RUN)) if self.open is not None else ()
+        run = () if self.open is None else _files_of_run(self.open)
         return (self.text, self.corpus, *run, *files_of(self.model))
 
 
-_RUN = ("run.json", "run.safetensors")
+def _files_of_run(place: Path) -> tuple[Path, ...]:
+    """A run as a file, or the files of its folder."""
+    from headwise.heads.corpus.saved import JSON, TENSORS
+
+    return (place, place / JSON, place / TENSORS)
 
 
 def parameters(lang: Lang) -> list[click.Parameter]:

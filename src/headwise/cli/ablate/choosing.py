@@ -60,7 +60,15 @@ class Chosen:
                 )
         if self.heads is None:
             return every
-        check_exist(self.heads, found)
+        try:
+            check_exist(self.heads, found)
+        except BadValue as error:
+            if self.model is None:
+                raise
+            raise BadValue(
+                f"open: the run is of another model: {error}; name the heads with --heads",
+                f"open：该结果属于另一个模型：{error.text.zh}；请用 --heads 写出各头",
+            ) from error
         return self.heads
 
     def same_texts(self, reading: Reading) -> bool:
@@ -86,7 +94,7 @@ def choose(asked: Asked) -> Chosen:
 
 
 def _named(place: Path, name: str) -> Chosen:
-    if place.is_dir():
+    if _is_folder(place):
         run = open_run(place)
         given = [(str(each.head), each.name) for each in run.names]
         model, corpus = run.model, run.corpus
@@ -94,7 +102,7 @@ def _named(place: Path, name: str) -> Chosen:
         said = _json(place)
         given = [(each["head"], each["name"]) for each in said["names"]]
         model, corpus = said["model"], said["corpus"]
-    heads = tuple(Head.parse(head) for head, each in given if each == name)
+    heads = _heads(place, [head for head, each in given if each == name])
     if not heads:
         there = ", ".join(clean(each) for each in sorted({each for _, each in given})) or "–"
         raise BadValue(
@@ -103,6 +111,21 @@ def _named(place: Path, name: str) -> Chosen:
             f"named：{clean(str(place))} 中没有名为 {name!r} 的头；其中的名称有：{there}",
         )
     return Chosen(heads, model, corpus)
+
+
+def _is_folder(place: Path) -> bool:
+    try:
+        return place.is_dir()
+    except OSError:  # a name that the file system refuses: reading says why
+        return False
+
+
+def _heads(place: Path, words: list[str]) -> tuple[Head, ...]:
+    """What a run calls its heads, each once."""
+    try:
+        return tuple(dict.fromkeys(Head.parse(word) for word in words))
+    except BadValue as error:
+        raise _no_run(place, str(error), error.text.zh) from error
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -120,8 +143,12 @@ def _json(file: Path) -> dict[str, Any]:
         raise _no_run(file, "it is no JSON", "不是 JSON") from error
     wrong = faults(said)
     if wrong or said["schema"] != SCHEMA:
-        reason = clean(wrong[0])[:200] if wrong else f"it is not of layout {SCHEMA}"
-        raise _no_run(file, reason, reason)
+        reason = clean(wrong[0])[:200] if wrong else ""
+        raise _no_run(
+            file,
+            reason or f"it is not of layout {SCHEMA}",
+            reason or f"布局不是 {SCHEMA}",
+        )
     return dict(said)
 
 

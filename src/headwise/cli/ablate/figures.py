@@ -26,12 +26,20 @@ def check_folder(folder: Path, lang: Lang) -> None:
     """Say that nothing can be drawn, or not there, before the work and not after it.
 
     Raises:
-        BadFile: if the folder is something else.
+        BadFile: if the folder is something else, or its name none that the file system takes.
         BadValue, MissingExtra: as `Sheet.of`.
     """
     Sheet.of(lang)
-    if folder.exists() and not folder.is_dir():
-        name = clean(str(folder))
+    name = clean(str(folder))
+    try:
+        other = folder.exists() and not folder.is_dir()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise BadFile(
+            f"figures: cannot make the folder {name}: {reason}; choose another place",
+            f"figures：无法建立文件夹 {name}：{reason}；请换一个位置",
+        ) from error
+    if other:
         raise BadFile(
             f"figures: expected a folder, got the file {name}; choose another place",
             f"figures：应为文件夹，{name} 是文件；请换一个位置",

@@ -119,7 +119,7 @@ def measure(loaded: Loaded, plan: Plan, reading: Reading, progress: Progress) ->
     told = _Told(loss, progress, reads * len(reading.measured))
     points = curve(
         loaded.model, reading.batches(), told, order=plan.order, heads=plan.heads,
-        step=1 / plan.steps, how=how,
+        step=1 / steps, how=how,
     )  # fmt: skip
     comparisons: tuple[Comparison, ...] = ()
     if plan.draws:

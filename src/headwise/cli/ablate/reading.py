@@ -28,7 +28,8 @@ PIECE = 128
 """Tokens of a piece of a text."""
 
 TOGETHER = 512
-"""Tokens that are read in one pass at most, where texts are of one length."""
+"""Tokens that are read in one pass at most, where texts are of one length; of an encoder-decoder
+those of its longer text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ class Reading:
     @property
     def tokens(self) -> int:
         """How many tokens the texts have that the loss is of."""
-        return sum(_ids(text).numel() for text in self.measured)
+        return sum(tokens(text) for text in self.measured)
 
     def batches(self) -> list[Example]:
         """The texts that the loss is of, as they are read."""
@@ -100,7 +101,7 @@ def together(texts: Sequence[Example]) -> list[Example]:
     groups: list[list[Example]] = []
     for text in texts:
         last = groups[-1] if groups else []
-        size = (len(last) + 1) * _ids(text).shape[1]
+        size = (len(last) + 1) * max(each.shape[-1] for each in text.values())
         if last and _shapes(last[0]) == _shapes(text) and size <= TOGETHER:
             last.append(text)
         else:
@@ -108,6 +109,14 @@ def together(texts: Sequence[Example]) -> list[Example]:
     return [
         {name: torch.cat([text[name] for text in group]) for name in group[0]} for group in groups
     ]
+
+
+def tokens(text: Example, part: str = "") -> int:
+    """How many tokens a text has: those that are predicted, or those that the encoder reads."""
+    if part != "encoder":
+        return _ids(text).shape[1]
+    heard = text.get("input_features")
+    return text["input_ids"].shape[1] if heard is None else heard.shape[-1] // 2  # by convolution
 
 
 def probe_name(seed: int) -> str:
@@ -165,7 +174,7 @@ def _whole(document: Document, measurer: Measurer) -> Example:
     if hears(measurer.loaded.model):
         text = str(measurer.folder / text)
     found, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
-    if _ids(found).shape[1] < 2:
+    if tokens(found) < 2:
         raise BadFile(
             f"corpus: {document.name}: it has one token, and no next one to predict; leave it out",
             f"corpus：{document.name}：只有一个词元，没有下一个可预测；请去掉它",
@@ -236,18 +245,10 @@ def _check_one_stack(option: str, loaded: Loaded) -> None:
 
 
 def _check(asked: Asked, found: Reading) -> None:
-    """Refuse fewer texts than an interval takes, and lengths that do not fit together."""
+    """Refuse fewer texts than an interval takes."""
     count, least = len(found.measured), max(2, 2 * asked.draws)
     if count < least:
         raise _too_few(asked, found.source, count, least)
-    lengths = {_ids(text).shape[1] for text in (*found.measured, *found.others)}
-    if asked.how == "resample" and len(lengths) > 1:
-        raise BadValue(
-            f"how: 'resample' needs texts of one length, got {min(lengths)} to {max(lengths)} "
-            "tokens; cut them with --length, or use --how mean",
-            f"how：'resample' 要求各文本等长，收到 {min(lengths)} 到 {max(lengths)} 个词元；"
-            "请用 --length 切成等长，或用 --how mean",
-        )
 
 
 def _too_few(asked: Asked, source: str, count: int, least: int) -> BadValue:

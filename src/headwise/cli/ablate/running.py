@@ -11,6 +11,7 @@ from headwise.cli.ablate.figures import check_folder, curves
 from headwise.cli.ablate.measured import Measured, Plan, measure
 from headwise.cli.ablate.reading import Reading, read
 from headwise.cli.ablate.report import report
+from headwise.cli.ablate.resampling import check_resampling
 from headwise.cli.inspect.figures import draw
 from headwise.cli.inspect.progress import shown
 from headwise.cli.reporting import Destination
@@ -56,6 +57,8 @@ def _plan(asked: Asked, loaded: Loaded, chosen: Chosen) -> tuple[Plan, Reading]:
     plan = Plan(heads, asked.how, asked.order, asked.steps, asked.draws, asked.seed)
     plan.check(loaded.model)
     reading = read(asked, loaded)
+    if asked.how == "resample":
+        check_resampling(plan, found, reading)
     _check_loss(loaded, reading)
     return replace(plan, same=chosen.same_texts(reading)), reading
 

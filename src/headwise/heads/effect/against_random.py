@@ -94,11 +94,17 @@ def compared(
         others: what is drawn from; None for the heads that are in no group.
 
     Raises:
-        BadType, BadValue: as `against_random`.
+        BadType, BadValue: as `against_random`; or if there is no group.
     """
+    if not groups:
+        raise BadValue(
+            "groups: expected at least one, got none; give heads, such as ['L0H2,L1H8']",
+            "groups：至少应有一组，收到零组；请给出头，例如 ['L0H2,L1H8']",
+        )
     chosen, every = [parsed(group) for group in groups], every_head(sites(model))
     taken = {head for group in chosen for head in group}
-    pool = parsed(others) if others else tuple(head for head in every if head not in taken)
+    rest = tuple(head for head in every if head not in taken)
+    pool = rest if others is None else parsed(others)
     most = max(map(len, chosen))
     if len(pool) < most:
         raise BadValue(

@@ -16,7 +16,8 @@ Loss = Callable[[nn.Module, Batch], Tensor]
 """A model and a batch of B examples to the loss of each, (B,)."""
 
 FURTHER = (
-    "final_logit_softcapping", "logit_scale", "logits_scaling", "scale_decoder_outputs",
+    "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling",
+    "logits_soft_cap", "output_logit_soft_cap", "output_multiplier", "scale_decoder_outputs",
 )  # fmt: skip
 """What configurations say of something done to logits beside the product with the embeddings."""
 
@@ -94,12 +95,18 @@ def unpredicting(model: nn.Module, answer: Any) -> Text | None:
             "它不给出 logits，词嵌入也不能当作最后的投影",
         )
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
-    if weight.shape[1] != hidden.shape[2] or any(getattr(config, n, None) for n in FURTHER):
+    if weight.shape[1] != hidden.shape[2] or _further(config):
         return Text(
             "its embeddings are not all of its last projection",
             "词嵌入不是最后投影的全部",
         )
     return None
+
+
+def _further(config: Any) -> bool:
+    """Whether a configuration, or that of the decoder in it, says of something in `FURTHER`."""
+    parts = (config, *(getattr(config, name, None) for name in ("decoder", "text_config")))
+    return any(getattr(part, name, None) for part in parts for name in FURTHER)
 
 
 def _logits(model: nn.Module, answer: Any) -> Tensor:
