@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
 from headwise.call import Call, Result
-from headwise.engines import sdpa, tiled
+from headwise.engines import eager, rows, sdpa, tiled
 from headwise.engines.tiled import kernel
 from headwise.reference import reference
 from headwise.verify.budget import accept, judge
@@ -128,9 +128,21 @@ def test_there_is_no_second_derivative_there_and_one_here():
 @pytest.mark.parametrize("mask", [hw.causal(), hw.full(), hw.window(3, 0)], ids=identity)
 def test_a_scale_that_is_not_positive_hides_as_any_other(mask, engine, scale):
     """PyTorch's own triangle hides by -inf before it scales: with such a scale it gives NaN."""
-    rows = [torch.ones(1, 1, 3, D) for _ in "qkv"]
-    assert F.scaled_dot_product_attention(*rows, is_causal=True, scale=scale).isnan().any()
+    ones = [torch.ones(1, 1, 3, D) for _ in "qkv"]
+    assert F.scaled_dot_product_attention(*ones, is_causal=True, scale=scale).isnan().any()
     q, k, v = tensors(13, 13, dtype=torch.float32)
     call = Call.of(q, k, v, mask=mask, scale=scale)
     output = hw.attend(q, k, v, mask=mask, scale=scale, engine=engine)
     accept_with_gradients(call, Result(output))
+
+
+@pytest.mark.parametrize("engine", [rows, eager], ids=lambda engine: engine.NAME)
+def test_scores_in_the_thousands_have_their_gradients_from_kept_weights(engine):
+    """The fused backward makes weights of a float32 logsumexp, which has few digits left there."""
+    q, k, v = (t.mul(100).requires_grad_() for t in inputs())
+    call = Call.of(q, k, v)
+    accept_with_gradients(call, engine.run(call))
+    exact, plain = reference(call).output, reference(call, torch.float32).output
+    found = F.scaled_dot_product_attention(q, k, v)
+    of_v = [torch.autograd.grad(each.sum(), v)[0] for each in (found, plain, exact)]
+    assert not judge(*of_v).accepted
