@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from headwise.cli import BAD_INPUT, main
+from headwise.cli.inspect.corpus import documents_of
+from headwise.cli.inspect.progress import shown
+from headwise.heads.corpus.sharing import Share
 from headwise.heads.export import faults
 from headwise.heads.metrics import MEASURED
 from headwise.heads.table import HEAD
@@ -136,7 +139,11 @@ def test_paragraphs(model: str, corpus: str, capsys: pytest.CaptureFixture[str])
         (["M", "--corpus", "/no/a.txt"], "corpus: cannot read /no/a.txt: No such file"),
         (["M", "--corpus", "/"], "corpus: expected a name that ends in .txt, .jsonl, .conllu"),
         (["M", "--corpus", "C", "--output", "C"], "output: expected another file than those that"),
-        (["M", "--probe", "repeated"], "sentence: 100 tokens, and"),
+        (["M", "--probe", "repeated"], "15 ordinary tokens, and the probe takes 18 different ones"),
+        (["M", "--corpus", "C", "--every", "nan"], "every: expected seconds from 0 on, got nan; l"),
+        (["M", "--corpus", "C", "--every", "inf"], "every: expected seconds from 0 on, got inf; l"),
+        (["M", "--corpus", "C", "--save", "C"], "save: cannot write into the folder"),
+        (["M", "--corpus", "C", "--figures", "C"], "figures: cannot write into the folder"),
         (["M", "--probe", "once"], "'once' is not"),
         (["M", "the cat", "--seed", "1"], "seed: --seed goes with --probe, got SENTENCE; leave"),
         (["M", "the cat", "--format", "parquet"], "format: parquet is not for the screen; give a"),
@@ -163,10 +170,72 @@ def test_bad_input_is_one_line_and_status_2(
     assert {file: file.read_bytes() for file in Path(model).iterdir()} == before
 
 
+@pytest.mark.parametrize("words", [["the cat", "--text", "a"], [], ["the cat", "--open", "run"]])
+def test_a_chinese_message_has_no_english_words_between_its_names(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert run("M", *words, lang="zh") == BAD_INPUT
+    got = capsys.readouterr().err.partition("收到")[2].partition("；")[0]
+    assert got
+    assert "and" not in got
+    assert "nothing" not in got
+
+
+@pytest.mark.parametrize("option", ["save", "figures"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_place_that_takes_no_file_is_told_of_under_its_option(
+    model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, option: str, when: str,
+) -> None:  # fmt: skip
+    """A folder that is only read is found at once; a disk that is full, as it is written to."""
+    import tempfile
+
+    if option == "figures":
+        pytest.importorskip("matplotlib")
+
+    def refused(*given: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile" if when == "before" else "mkstemp", refused)
+    assert run(model, "--corpus", corpus, f"--{option}", str(tmp_path)) == BAD_INPUT
+    err = capsys.readouterr().err
+    (said,) = [line for line in err.splitlines() if not line.endswith("…")]
+    assert said.startswith(f"error: {option}: cannot write")
+    assert "No space left on device" in said
+    assert ("looking through" in err) == (when == "after")
+
+
+def test_a_gold_pair_beyond_the_tokens_is_told_of_by_its_key(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "the cat"}\n{"text": "the cat", "alignment": [[0, 99]]}')
+    for lang in ("en", "zh"):
+        assert run(model, "--corpus", str(file), "--no-names", lang=lang) == BAD_INPUT
+        err = capsys.readouterr().err
+        assert "a.jsonl:2" in err
+        assert "alignment" in err
+        assert "pairs:" not in err
+        assert "pairs：" not in err
+
+
+@pytest.mark.parametrize("share", [Share(), Share(0, 2), Share(0, 9)])
+def test_the_progress_of_one_of_several_processes_says_so(
+    capsys: pytest.CaptureFixture[str], share: Share
+) -> None:
+    count = len(share.numbers(5))
+    for lang in ("en", "zh"):
+        with shown(lang, documents_of(share)) as show:
+            show(count, count)
+    en, zh = capsys.readouterr().err.splitlines()
+    alone = share.processes == 1
+    assert en.startswith(f"{count} of {count} documents" + (", " if alone else " of the first of "))
+    assert ("个进程" in zh) == (not alone)
+    assert alone or (str(share.processes) in en and str(share.processes) in zh)
+
+
 def test_a_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
-
-    from headwise.cli.inspect.progress import shown
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

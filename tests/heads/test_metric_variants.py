@@ -4,6 +4,7 @@ A number that a fraction gives is compared by the rule of acceptance, in float64
 """
 
 import math
+import re
 
 import pytest
 import torch
@@ -356,3 +357,31 @@ def test_the_pattern_of_induction_is_that_of_transformer_lens(causal: bool) -> N
 def test_every_name_is_one() -> None:
     assert len(BY_NAME) == len(EVERY)
     assert len({profile.name for profile in PROFILES}) == len(PROFILES)
+
+
+def some_do_not_count() -> Rows:
+    """Causal, of 40 tokens, all kinds among them; and a first block, whose queries see one."""
+    allowed = torch.ones(40, 40, dtype=torch.bool).tril()
+    weights = allowed / allowed.sum(-1, keepdim=True)
+    special, marks = [False] * 40, [False] * 40
+    special[9] = marks[11] = True
+    tokens = [520 + n % 7 if n else 5 for n in range(40)]
+    return rows(weights, allowed=allowed, special=special, marks=marks, tokens=tokens)
+
+
+@pytest.mark.parametrize("metric", EVERY, ids=lambda metric: metric.name)
+def test_a_formula_says_which_queries_count(metric: Metric) -> None:
+    shown = some_do_not_count()
+    counted = metric.sums(shown)[1].expand(shown.shape) > 0
+    formula = metric.formula
+    if not bool(counted.all()) and formula.en.startswith(("mean_i", "share of queries")):
+        assert re.search(
+            r"\b(over the|for (the )?|of those whose|of those that|two or more)", formula.en
+        )
+        assert re.search("只计|至少|≥", formula.zh)
+
+
+def test_the_rarest_formula_says_who_may_be_it() -> None:
+    (rarest,) = (metric for metric in EVERY if metric.name == "rarest")
+    assert "first token and special ones" in rarest.formula.en
+    assert "首个词元与特殊词元" in rarest.formula.zh

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.errors import BadFile, BadValue
+from headwise.errors import BadFile, BadType, BadValue
 from headwise.heads.metrics import MEASURED, METRICS, Offer, Rows
+from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 
@@ -98,3 +99,41 @@ def test_tensors_of_another_form_are_refused(name: str, tensor: Tensor) -> None:
     written = {**seen(1).tensors(), name: tensor}
     with pytest.raises(BadFile, match=r"statistics: expected the sums that Statistics.tensors"):
         Statistics.from_tensors(written)
+
+
+@pytest.mark.parametrize("missing", [Head(LOW, 2), Head(LOW, -1), Head(Layer("", 1), 0)])
+def test_a_head_that_was_not_seen_has_no_value(missing: Head) -> None:
+    found, there = seen(1), "there are L0H0 … L0H1, cross.L3H0 … cross.L3H1"
+    for ask in (
+        lambda: found.value(METRICS[0], missing),
+        lambda: found.profile(BY_DISTANCE, missing),
+    ):
+        with pytest.raises(BadValue, match=f"heads: {missing} does not exist; {there}"):
+            ask()
+
+
+def test_a_layer_that_was_not_seen_has_no_value() -> None:
+    found, missing = seen(1), Layer("encoder", 0)
+    for ask in (
+        lambda: found.uniform(METRICS[0], missing),
+        lambda: found.uniform_profile(BY_DISTANCE, missing),
+    ):
+        with pytest.raises(BadValue, match=r"heads: encoder.L0H0 does not exist; there are L0H0"):
+            ask()
+
+
+def test_a_metric_that_was_not_measured_has_no_value() -> None:
+    few = Statistics(metrics=METRICS[:2])
+    few.add(LOW, block(5, 1))
+    for ask in (
+        lambda: few.value(METRICS[2], Head(LOW, 0)),
+        lambda: few.uniform(METRICS[2], LOW),
+    ):
+        with pytest.raises(
+            BadValue, match=r"metric: distance was not measured; there are entropy, "
+        ):
+            ask()
+    with pytest.raises(BadValue, match=r"metric: 'entropy' was not measured"):
+        few.value("entropy", Head(LOW, 0))  # type: ignore[arg-type]
+    with pytest.raises(BadType, match=r"head: expected a Head, got 'L0H0'; Head.parse"):
+        few.value(METRICS[0], "L0H0")  # type: ignore[arg-type]

@@ -4,15 +4,15 @@ In an encoder-decoder the part stands before it: encoder.L0H2, decoder.L0H2, cro
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from headwise.errors import BadValue
+from headwise.errors import BadType, BadValue
 
 PARTS = ("", "encoder", "decoder", "cross")
 """A model that is one stack of layers has the single part ""."""
 
-_FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE)
+_FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
@@ -43,8 +43,11 @@ class Head:
         """The head that a word names.
 
         Raises:
+            BadType: if it is no string.
             BadValue: if the word is not of that form.
         """
+        if not isinstance(word, str):
+            raise _no_names(word)
         found = _FORM.fullmatch(word.strip())
         if found is None:
             raise BadValue(
@@ -64,9 +67,65 @@ def parse_heads(words: str) -> tuple[Head, ...]:
     """The heads that a list such as ``L0H2,L1H8`` names, each once, in that order.
 
     Raises:
+        BadType: if it is no string.
         BadValue: if a word is not a head, or the list is empty.
     """
+    if not isinstance(words, str):
+        raise _no_names(words)
     return tuple(dict.fromkeys(Head.parse(word) for word in words.split(",")))
+
+
+def heads_of(asked: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
+    """Heads, or their names, as heads, each once; of nothing none.
+
+    Raises:
+        BadType: if they are neither heads nor their names.
+        BadValue: if a name is not of the form L0H2.
+
+    Example:
+        >>> [str(head) for head in heads_of(["l0h2", Head.parse("L1H0")])]
+        ['L0H2', 'L1H0']
+    """
+    if isinstance(asked, str):
+        return parse_heads(asked)
+    if isinstance(asked, Head):
+        return (asked,)
+    if not isinstance(asked, Collection):
+        raise _no_names(asked)
+    each = (head if isinstance(head, Head) else Head.parse(head) for head in asked)
+    return tuple(dict.fromkeys(each))
+
+
+def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
+    """The error for a head that there is not.
+
+    Args:
+        head: which.
+        counts: how many heads each layer has.
+
+    Example:
+        >>> str(none_such(Head.parse("L2H0"), {Layer("", 0): 4, Layer("", 1): 4}))
+        'heads: L2H0 does not exist; there are L0H0 … L1H3, counted from 0'
+    """
+    ends: dict[str, tuple[Layer, Layer]] = {}
+    for layer in sorted(counts):
+        first, _ = ends.get(layer.part, (layer, layer))
+        ends[layer.part] = (first, layer)
+    there = ", ".join(
+        f"{Head(first, 0)} … {Head(last, counts[last] - 1)}" for first, last in ends.values()
+    )
+    return BadValue(
+        f"heads: {head} does not exist; there are {there}, counted from 0",
+        f"heads：不存在 {head}；现有 {there}，从 0 数起",
+    )
+
+
+def _no_names(got: object) -> BadType:
+    kind = type(got).__name__
+    return BadType(
+        f"heads: expected names such as 'L0H2,L1H8', or heads, got {kind}",
+        f"heads：应为 'L0H2,L1H8' 这样的名称，或若干头，收到 {kind}",
+    )
 
 
 def by_layer(heads: Iterable[Head]) -> dict[Layer, list[Head]]:

@@ -1,6 +1,6 @@
 """How alike heads are: the divergence of what they attend to, and groups of heads that agree."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 
@@ -11,7 +11,8 @@ from torch import Tensor
 from headwise.errors import BadValue
 from headwise.heads.moments import Share, moments
 from headwise.heads.names import Head, Layer, by_layer
-from headwise.heads.tally import Tally
+from headwise.heads.tally import MOST_NAMES, Tally
+from headwise.lang import Text
 
 
 def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
@@ -109,9 +110,49 @@ MOST_CELLS = 1 << 22
 """How many pairs of numbers one text is compared by: of longer ones fewer queries are taken."""
 
 
+MOST_PAIRS = 1_400_000
+"""How many pairs of heads of one part of a model are compared: those of 1600 heads in 40 layers.
+
+Their sums grow with the square of the heads. Of the four times that a run keeps them, in each half
+for the model and for its random copy, in three parts of a model, these are 0.8 GB.
+"""
+
+NOT_COMPARED = Text(
+    f"heads are not compared with each other: they are more than {MOST_PAIRS:,} pairs; everything "
+    "else is measured",
+    f"未将头两两比较：超过 {MOST_PAIRS:,} 对；其余各项均已测量",
+)
+
+
+def is_comparable(heads: Iterable[Head]) -> bool:
+    """Whether the heads of each part of a model are few enough to be compared with each other.
+
+    Args:
+        heads: of one part, or of several.
+    """
+    sizes: dict[str, list[int]] = {}
+    for layer, found in by_layer(heads).items():
+        sizes.setdefault(layer.part, []).append(len(found))
+    return all(
+        _pairs(each) <= MOST_PAIRS and _squares(each) <= MOST_NAMES for each in sizes.values()
+    )
+
+
+def _pairs(sizes: Sequence[int]) -> int:
+    """How many pairs of heads have sums: of one layer with itself, and with each later one."""
+    return (sum(sizes) ** 2 + sum(each * each for each in sizes)) // 2
+
+
+def _squares(sizes: Sequence[int]) -> int:
+    """How many pairs of layers that are."""
+    return len(sizes) * (len(sizes) + 1) // 2
+
+
 @dataclass
 class Similarity:
     """How alike every two heads of a part of a model are, over many texts.
+
+    Of a part with more pairs than `MOST_PAIRS` nothing is taken in.
 
     Two heads that are both near to a uniform one are near to each other too, and say nothing. So
     what counts is which share of their departures from uniform two heads have in common:
@@ -135,6 +176,8 @@ class Similarity:
             weights: of each head of one part of the model, (Lq, Lk); 0 where not allowed.
             allowed: (Lq, Lk), where each of them may attend.
         """
+        if not is_comparable(weights):
+            return
         layers = by_layer(weights)
         ordered = [head for heads in layers.values() for head in heads]
         queries = _chosen(allowed, len(ordered))

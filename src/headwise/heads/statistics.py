@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headwise.errors import BadFile, BadValue
+from headwise.errors import BadFile, BadType, BadValue
 from headwise.heads.metrics import MEASURED, Metric, Rows, totals
 from headwise.heads.metrics.profiles import PROFILES, Profile, summed
-from headwise.heads.names import Head, Layer
+from headwise.heads.names import Head, Layer, none_such
 
 MOST_HEADS = 1 << 16
 """How many heads a layer may have that is read from a file."""
@@ -217,24 +217,65 @@ class Statistics:
         )
 
     def value(self, metric: Metric, head: Head) -> float:
-        """One metric of one head; NaN where no query could show it."""
-        sums, row = self.layers[head.layer], self.metrics.index(metric)
+        """One metric of one head; NaN where no query could show it.
+
+        Raises:
+            BadType: if it is no head.
+            BadValue: if the metric was not measured, or there is no such head.
+        """
+        sums, row = self._of(head), self._row(metric)
         return _quotient(sums.above[row, head.number], sums.below[row, head.number])
 
     def uniform(self, metric: Metric, layer: Layer) -> float:
-        """The same metric of a head that attends to every allowed key alike."""
-        sums, row = self.layers[layer], self.metrics.index(metric)
+        """The same metric of a head that attends to every allowed key alike.
+
+        Raises:
+            BadValue: if the metric was not measured, or there is no such layer.
+        """
+        sums, row = self._of(Head(layer, 0)), self._row(metric)
         return _quotient(sums.uniform_above[row], sums.uniform_below[row])
 
     def profile(self, profile: Profile, head: Head) -> tuple[float, ...]:
-        """One curve of one head, a number for each of its places; NaN where no query shows it."""
-        above, below, _, _ = self.layers[head.layer].profiles[profile.name][:, head.number]
+        """One curve of one head, a number for each of its places; NaN where no query shows it.
+
+        Raises:
+            BadType: if it is no head.
+            BadValue: if there is no such head.
+        """
+        above, below, _, _ = self._of(head).profiles[profile.name][:, head.number]
         return tuple((above / below).tolist())
 
     def uniform_profile(self, profile: Profile, layer: Layer) -> tuple[float, ...]:
-        """The same curve of a head that attends to every allowed key alike."""
-        _, _, above, below = self.layers[layer].profiles[profile.name][:, 0]
+        """The same curve of a head that attends to every allowed key alike.
+
+        Raises:
+            BadValue: if there is no such layer.
+        """
+        _, _, above, below = self._of(Head(layer, 0)).profiles[profile.name][:, 0]
         return tuple((above / below).tolist())
+
+    def _of(self, head: Head) -> Sums:
+        """The sums of the layer that a head is in."""
+        if not isinstance(head, Head):
+            raise BadType(
+                f"head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name",
+                f"head：应为 Head，收到 {head!r}；可用 Head.parse('L0H2') 读取名称",
+            )
+        found = self.layers.get(head.layer)
+        if found is None or not 0 <= head.number < found.above.shape[1]:
+            counts = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
+            raise none_such(head, counts)
+        return found
+
+    def _row(self, metric: Metric) -> int:
+        """Which row of the sums is that of a metric."""
+        if metric not in self.metrics:
+            name = metric.name if isinstance(metric, Metric) else repr(metric)
+            raise BadValue(
+                f"metric: {name} was not measured; there are {_named(self.metrics)}",
+                f"metric：未测量 {name}；已测量的有 {_named(self.metrics)}",
+            )
+        return self.metrics.index(metric)
 
 
 def _quotient(above: Tensor, below: Tensor) -> float:

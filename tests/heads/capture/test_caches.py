@@ -9,7 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from headwise.heads.capture import Recorder, capture
-from headwise.heads.metrics import DISTANCE, DUPLICATE, FIRST, METRICS, PREVIOUS, Metric
+from headwise.heads.metrics import (
+    DISTANCE,
+    DUPLICATE,
+    FIRST,
+    MEASURED,
+    METRICS,
+    PREVIOUS,
+    SINK,
+    Metric,
+)
+from headwise.heads.metrics.profiles import PROFILES
 from headwise.heads.names import Head
 from headwise.verify.budget import accept
 from tests.heads.tiny import bart, llama, mistral
@@ -29,9 +39,9 @@ def _name() -> str:
 CACHE = _name()
 
 
-def ids(batch: int = 2) -> Tensor:
+def ids(batch: int = 2, length: int = LENGTH) -> Tensor:
     torch.manual_seed(4)
-    return torch.randint(3, 9, (batch, LENGTH))  # few words: they come again
+    return torch.randint(3, 9, (batch, length))  # few words: they come again
 
 
 def causal(make: Callable[..., nn.Module]) -> nn.Module:
@@ -57,9 +67,9 @@ def whole(model: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> Recor
 
 def chunked(model: nn.Module, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Recorder:
     """The text in pieces, each seeing those before it in the cache."""
-    start = 0
+    start, times = 0, tokens.shape[1] // LENGTH
     with torch.no_grad(), capture(model) as seen:
-        for size in CHUNKS:
+        for size in CHUNKS * times:
             given = None if mask is None else mask[:, : start + size]
             out = model(
                 input_ids=tokens[:, start : start + size],
@@ -96,16 +106,41 @@ def test_chunks_through_a_cache_add_up_to_the_whole(kind: str) -> None:
     check(seen, whole(model, ids()), llama)
 
 
-def test_a_sliding_cache_keeps_its_distances() -> None:
-    """The window of 5 keys slides out of the cache, and keys are numbered anew each time."""
-    from transformers import DynamicCache
+@pytest.mark.parametrize("kind", ["growing", "static"])
+@pytest.mark.parametrize("padded", [0, 2, 9, 20])
+def test_a_window_that_slides_changes_no_number(kind: str, padded: int) -> None:
+    """The window of 5 keys slides out of the cache, the first token and whole blocks with it."""
+    from transformers import DynamicCache, StaticCache
 
+    model, tokens = causal(mistral), ids(length=3 * LENGTH)
+    mask = torch.ones_like(tokens)
+    mask[1, :padded] = 0
+    cache: Any = DynamicCache(config=model.config)
+    if kind == "static":
+        cache = StaticCache(config=model.config, max_cache_len=3 * LENGTH)
+    seen = chunked(model, tokens, cache, mask)
+    plain, oracle = whole(model, tokens, mask), whole(causal(mistral).double(), tokens, mask)
+    one, other, exact = (
+        torch.stack([value(each, metric) for metric in MEASURED]) for each in (seen, plain, oracle)
+    )
+    accept(one, other, exact.double())
+    for profile in PROFILES:
+        for head in seen.statistics.heads():
+            one, other, exact = (
+                torch.tensor(each.statistics.profile(profile, head))
+                for each in (seen, plain, oracle)
+            )
+            accept(one, other, exact.double())
+
+
+def test_the_first_token_is_no_other_once_it_has_gone() -> None:
+    """While generating, queries that see the first token no more say nothing of it."""
     model = causal(mistral)
-    seen = chunked(model, ids(), DynamicCache(config=model.config))
-    plain = whole(model, ids())
-    exact = causal(mistral).double()
-    oracle = whole(exact, ids())
-    for metric in (DISTANCE, PREVIOUS):
+    given = {"input_ids": ids(1), "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    with capture(model) as seen:
+        tokens = model.generate(**given)[:, :-1]
+    plain, oracle = whole(model, tokens), whole(causal(mistral).double(), tokens)
+    for metric in (FIRST, SINK, DISTANCE, PREVIOUS, DUPLICATE):
         accept(value(seen, metric), value(plain, metric), value(oracle, metric).double())
 
 

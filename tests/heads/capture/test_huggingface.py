@@ -409,3 +409,14 @@ def test_a_window_is_reported_as_not_allowed() -> None:
     allowed = seen.allowed[head][0]
     i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
     assert torch.equal(allowed, (j <= i) & (i - j < 5))
+
+
+def test_nan_that_spreads_from_padding_is_told() -> None:
+    """transformers' eager attention in float64 makes NaN of padding on the left."""
+    model = llama("eager").double()
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[1, :3] = 0
+    given = {"input_ids": text()["input_ids"], "attention_mask": mask}
+    assert bool(answer(model, given)[1, 3:].isnan().any()), "it still does"
+    with pytest.raises(BadValue, match="L1 answers NaN for real tokens"), capture(model):
+        answer(model, given)

@@ -1,5 +1,7 @@
 """Our own attention, bare q, k and v, and models that were converted to it."""
 
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,9 +9,11 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadType, BadValue
-from headwise.heads.capture import measure
-from headwise.heads.metrics import ENTROPY, METRICS
+from headwise.heads.capture import Recorder, measure
+from headwise.heads.metrics import ENTROPY, MEASURED, METRICS, UNSPENT
 from headwise.heads.names import Head, Layer
+from headwise.masks import appended
+from headwise.nn import GrowingCache, SlidingCache
 from headwise.reference import reference
 from headwise.verify.budget import accept
 from tests.heads.tiny import bert, llama, mistral, t5
@@ -148,6 +152,146 @@ def test_what_is_wanted_is_what_is_measured() -> None:
         hw.capture(own(), rows=[-1]),
     ):
         pass
+
+
+@pytest.mark.parametrize("heads", ["L0H1", " l0h1", ["L0H1"], (head(1),), {"L0H1"}, head(1)])
+def test_heads_are_taken_by_name_too(heads: object) -> None:
+    module, x = own(), torch.randn(B, L, E)
+    q = x.unflatten(-1, (H, D)).transpose(1, 2)
+    with torch.no_grad(), hw.capture(module, heads=heads) as seen:  # type: ignore[arg-type]
+        module(x, x, x)
+    assert list(seen.weights) == [head(1)]
+    assert list(measure(q, q, q, heads=heads).weights) == [head(1)]  # type: ignore[arg-type]
+    assert list(measure(q, q, q, heads="all").weights) == [head(n) for n in range(H)]
+
+
+def run(capturing: AbstractContextManager[Recorder], module: nn.Module, x: Tensor) -> None:
+    """One pass inside a capture."""
+    with torch.no_grad(), capturing:
+        module(x, x, x)
+
+
+def test_a_head_that_does_not_exist_is_an_error_and_not_nothing() -> None:
+    module, x = own(), torch.randn(B, L, E)
+    q, there = x.unflatten(-1, (H, D)).transpose(1, 2), r"there are L0H0 … L0H2, counted from 0"
+    for missing in ("L0H3", "L1H0", "cross.L0H0"):
+        with pytest.raises(BadValue, match=f"heads: {missing} does not exist; {there}"):
+            measure(q, q, q, heads=["L0H0", missing])
+        known = hw.capture(module, heads=["L0H0", missing])
+        with pytest.raises(BadValue, match=f"heads: {missing} does not exist; {there}"):
+            run(known, module, x)
+    for wrong in (3, None, [3], [None]):
+        with pytest.raises(BadType, match=r"heads: expected names such as 'L0H2,L1H8', or heads"):
+            measure(q, q, q, heads=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"separators": "ab"}, BadType, "separators: expected a collection of ids.*got 'ab'"),
+        ({"separators": ["a"]}, BadType, "separators: expected a collection of ids.*got 'a'"),
+        ({"punctuation": 3}, BadType, "punctuation: expected a collection of ids.*got 3"),
+        ({"punctuation": [-1]}, BadValue, "punctuation: expected ids of tokens.*got -1"),
+        ({"want": []}, BadValue, "want: expected at least one name, got none"),
+        ({"want": 3}, BadType, "want: expected a collection of names, got int"),
+        ({"rows": 3}, BadType, "rows: expected a collection of numbers of queries, got int"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(
+    given: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message), hw.capture(own(), **given):  # type: ignore[arg-type]
+        pass
+
+
+@pytest.mark.parametrize("empty", [0, 2, 3])
+def test_bare_tensors_of_which_nothing_can_be_measured_are_refused(empty: int) -> None:
+    sizes = [B, H, L, D]
+    sizes[0 if empty == 0 else 2] = 0
+    keys = torch.zeros(*sizes)
+    q = keys if empty < 3 else torch.zeros(B, H, L, D)
+    with pytest.raises(BadValue, match=r"q, k: expected at least one sample, head, query and key"):
+        measure(q, keys, keys)
+    with pytest.raises(BadType, match="q: expected a tensor, got"):
+        measure(q.numpy(), keys, keys)
+
+
+def test_a_module_that_is_called_with_nothing_goes_on() -> None:
+    module, x = own(), torch.randn(B, L, E)
+    with torch.no_grad(), hw.capture(module) as seen:
+        module(x, x, x)
+        before = seen.statistics.layers[Layer("", 0)].above.clone()
+        module(x[:0], x[:0], x[:0])
+        module(x[:, :0], x[:, :0], x[:, :0])
+    assert torch.equal(seen.statistics.layers[Layer("", 0)].above, before)
+
+
+@pytest.mark.parametrize("padded", [0, 2, 6])
+def test_a_sliding_cache_changes_no_number(padded: int) -> None:
+    """The first token and its padding go with the window, and are the first all the same."""
+    module, x = own(mask=hw.causal() & hw.window(3, 0)).double(), torch.randn(B, L, E).double()
+    pad = torch.zeros(B, L, dtype=torch.bool)
+    pad[1, :padded] = True
+    found = []
+    for cache in (GrowingCache(), SlidingCache(3)):
+        with torch.no_grad(), hw.capture(module) as seen:
+            for some in (slice(0, 4), slice(4, 5), slice(5, 8), slice(8, L)):
+                new = x[:, some]
+                module(new, new, new, cache=cache, key_padding_mask=pad[:, some])
+        found.append(seen.statistics)
+    one, other = (
+        torch.tensor(
+            [each.value(metric, head(n)) for metric in MEASURED for n in range(H)],
+            dtype=torch.float64,
+        )
+        for each in found
+    )
+    accept(other, one, one)
+
+
+def test_a_key_of_zeros_is_a_sink_and_no_token() -> None:
+    """What add_zero_attn adds to the softmax is what a learned sink of 0 adds."""
+    x = torch.randn(B, L, E).double()
+    zeros, sink = (
+        own(mask=hw.causal(), **each).double()
+        for each in ({"add_zero_attn": True}, {"sinks": True})
+    )
+    sink.load_state_dict({**zeros.state_dict(), "sinks": torch.zeros(H).double()})
+    found = []
+    for module in (zeros, sink):
+        with torch.no_grad(), hw.capture(module) as seen:
+            module(x, x, x)
+        found.append(seen.statistics.tensors())
+    assert found[0].keys() == found[1].keys()
+    for name, tensor in found[0].items():
+        accept(tensor.double(), found[1][name].double(), found[1][name].double())
+
+
+def test_appended_keys_of_a_bare_call_are_no_tokens() -> None:
+    q = torch.randn(1, H, 4, D).double()
+    k = torch.cat((q, torch.zeros(1, H, 1, D).double()), 2)
+    mask = appended(hw.padding(torch.tensor([[True, True, True, False]])), 1)
+    seen = measure(q, k, k, mask=mask, heads="all")
+    for n in range(H):
+        extra = seen.weights[head(n)][..., -1].mean()
+        value = torch.tensor(seen.statistics.value(UNSPENT, head(n)), dtype=torch.float64)
+        accept(value, extra, extra)
+
+
+def test_padding_may_answer_nan_and_a_token_may_not() -> None:
+    module, x = own(), torch.randn(B, L, E)
+    pad = torch.tensor([[False] * L, [False] * 8 + [True] * 3])
+    x[1, 8:] = torch.nan
+    with torch.no_grad(), hw.capture(module) as seen:
+        module(x, x, x, key_padding_mask=pad)
+    assert seen.statistics.layers[Layer("", 0)].queries == B * L - 3
+    x[1, 5] = torch.nan
+    with (
+        torch.no_grad(),
+        pytest.raises(BadValue, match=r"model: L0 answers NaN for real tokens \(sample 1, query 0"),
+        hw.capture(module),
+    ):
+        module(x, x, x, key_padding_mask=pad)
 
 
 def test_a_module_that_python_does_not_run_is_refused() -> None:

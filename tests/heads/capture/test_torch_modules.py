@@ -1,12 +1,17 @@
 """nn.MultiheadAttention anywhere: its own weights, its own answer to the bit."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import headwise as hw
 from headwise.errors import BadValue
 from headwise.heads.capture import capture
+from headwise.heads.metrics import MEASURED, NEXT, UNSPENT, Offer, Rows
 from headwise.heads.names import Head, Layer
+from headwise.heads.statistics import Statistics
 from headwise.verify.budget import accept
 
 B, L, S, E, H = 2, 7, 5, 12, 2
@@ -205,3 +210,54 @@ def test_calls_between_passes_are_numbered_by_module() -> None:
                 block["mix"](x, x, x)
     assert list(seen.statistics.layers) == [Layer("", n) for n in range(3)]
     assert seen.statistics.layers[Layer("", 2)].queries == 2 * L
+
+
+def own_rows(weights: Tensor, length: int) -> Rows:
+    """Of weights (B, H, L, S) those on the L tokens, read causally."""
+    allowed = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
+    offer = Offer(
+        allowed=allowed.expand(len(weights), -1, -1, -1),
+        counts=torch.ones(len(weights), length, dtype=torch.bool),
+        position=torch.arange(length),
+        first=torch.zeros(len(weights), dtype=torch.long),
+    )
+    return Rows(weights=weights[..., :length], offer=offer)
+
+
+@pytest.mark.parametrize("length", [1, 5, 64, 130])
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [{"add_zero_attn": True}, {"add_bias_kv": True}, {"add_bias_kv": True, "add_zero_attn": True}],
+    ids=str,
+)
+def test_appended_keys_count_in_no_metric(
+    options: dict[str, bool], ours: bool, length: int
+) -> None:
+    """What is measured is what the weights on the tokens alone show; the rest is unspent."""
+    kind = hw.MultiheadAttention if ours else nn.MultiheadAttention
+    module = made(kind(E, H, batch_first=True, **options)).double()
+    x = torch.randn(B, length, E, dtype=torch.float64)
+    mask = torch.ones(length, length).tril().bool().logical_not()
+    with torch.no_grad(), capture(module) as seen:
+        _, weights = module(x, x, x, attn_mask=mask, average_attn_weights=False)
+    expected = Statistics()
+    expected.add(Layer("", 0), own_rows(weights, length))
+    for name, tensor in seen.statistics.tensors().items():
+        right = expected.tensors()[name].double()
+        accept(tensor.double(), right, right)
+    extra = weights[..., length:].sum(-1).mean((0, 2))
+    found = [[seen.statistics.value(m, head(n)) for n in range(H)] for m in (UNSPENT, NEXT)]
+    accept(torch.tensor(found[0], dtype=torch.float64), extra, extra)
+    assert all(math.isnan(each) for each in found[1]), "no token comes after, and none is seen"
+
+
+def test_who_sees_appended_keys_alone_sees_no_token() -> None:
+    module = attention(add_zero_attn=True, batch_first=True)
+    q, k = torch.randn(B, L, E), torch.randn(B, 64, E)
+    blocked = torch.ones(L, 64, dtype=torch.bool)
+    with torch.no_grad(), capture(module) as seen:
+        module(q, k, k, attn_mask=blocked)
+    assert seen.statistics.layers[Layer("cross", 0)].queries == 0
+    values = [seen.statistics.value(each, head(0, part="cross")) for each in MEASURED]
+    assert all(math.isnan(each) for each in values)

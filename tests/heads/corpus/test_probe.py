@@ -8,7 +8,7 @@ import pytest
 from headwise.errors import BadValue
 from headwise.heads.corpus import probe
 from headwise.heads.corpus.measuring import Measurer
-from headwise.heads.corpus.probe import SEQUENCES, TIMES, TOKENS, probed, sequences
+from headwise.heads.corpus.probe import FEWEST, SEQUENCES, TIMES, TOKENS, probed, sequences, shape
 from headwise.heads.metrics import METRICS
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
@@ -17,18 +17,18 @@ from tests.heads.tiny import bart, gpt2, tokenizer
 INDUCTION = next(metric for metric in METRICS if metric.name == "induction")
 
 
-def toy(most: int = 500) -> Loaded:
-    """A tiny decoder with room for the probe; its tokenizer knows 500 words."""
+def toy(most: int = 500, positions: int = 128) -> Loaded:
+    """A tiny decoder; its tokenizer knows 500 words."""
     from tests.heads import tiny
 
     config = gpt2().config
-    config.n_positions = config.max_position_embeddings = 128
+    config.n_positions = config.max_position_embeddings = positions
     config.vocab_size = most
     model = tiny._made(type(gpt2())(config))
     words = SimpleNamespace(
         all_special_ids=[0, 3],
         unk_token_id=0,
-        model_max_length=128,
+        model_max_length=positions,
         get_vocab=lambda: {f"w{number}": number for number in range(most)},
     )
     return Loaded("toy", "directory", model, _Sized(words, most))
@@ -55,6 +55,32 @@ def test_each_sequence_is_25_other_tokens_four_times() -> None:
         assert not {0, 3} & set(ids)
     assert len({tuple(ids) for ids in found}) == SEQUENCES
     assert found == sequences(toy(), seed=7) != sequences(toy(), seed=8)
+
+
+def test_a_model_with_few_positions_is_given_what_fits() -> None:
+    """As many tokens as twice fit, and then as often as they fit."""
+    for longest in range(2 * FEWEST, 200):
+        tokens, times = shape(longest)
+        assert 2 <= times <= TIMES
+        assert tokens * times <= longest
+        assert tokens == TOKENS or times == 2
+        assert times == TIMES or tokens * (times + 1) > longest
+    assert shape(TOKENS * TIMES) == (TOKENS, TIMES)
+
+
+@pytest.mark.parametrize(("positions", "wanted"), [(64, (25, 2)), (37, (18, 2)), (8, (4, 2))])
+def test_and_its_heads_are_measured_on_it(
+    monkeypatch: pytest.MonkeyPatch, positions: int, wanted: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(probe, "SEQUENCES", 2)
+    tokens, times = wanted
+    loaded = toy(positions=positions)
+    for ids in sequences(loaded):
+        assert ids == ids[:tokens] * times
+        assert len(set(ids)) == tokens
+    run = probed(Measurer.of(loaded, truncate=False, names=False))
+    assert run.corpus["file"] == f"{tokens} random tokens, {times} times, seed 0"
+    assert run.gathered.whole().number("tokens") == 2 * tokens * times
 
 
 def test_every_head_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +114,16 @@ def test_smollm2_has_induction_heads() -> None:
 
 
 def test_what_cannot_be_probed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match=r"sentence: 100 tokens, and toy takes at most 37"):
+    for positions in range(1, 2 * FEWEST):
+        with pytest.raises(
+            BadValue,
+            match=rf"probe: it has 8 tokens at least, and toy takes at most {positions}; give a",
+        ) as caught:
+            sequences(toy(positions=positions))
+        assert "--truncate" not in caught.value.text.zh
+    with pytest.raises(
+        BadValue, match=r"probe: toy has 15 ordinary tokens, and the probe takes 18"
+    ):
         sequences(Loaded("toy", "directory", gpt2(), tokenizer()))
     with pytest.raises(
         BadValue, match=r"probe: toy has 18 ordinary tokens, and the probe takes 25"

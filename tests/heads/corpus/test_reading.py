@@ -192,9 +192,9 @@ def about(**more: object) -> str:
         (about(heads=[1, 2, True], relations=["a"] * 3), "heads: expected a list of whole"),
         (about(heads=[1, -1], relations=["a"] * 2), "heads: expected one for each of the 3 words,"),
         (about(heads=[1, 2, -1], relations=["a"]), "relations: expected one for each of the 3"),
-        (about(heads=[1, 2, 3], relations=["a"] * 3), "word 3 has the head 3, expected -1"),
-        (about(heads=[0, 2, -1], relations=["a"] * 3), "word 1 has the head 0, expected -1"),
-        (about(heads=[-2, 2, -1], relations=["a"] * 3), "word 1 has the head -2, expected -1"),
+        (about(heads=[1, 2, 3], relations=["a"] * 3), "heads: word 2 has the head 3, expected -1"),
+        (about(heads=[0, 2, -1], relations=["a"] * 3), "heads: word 0 has the head 0, expected -1"),
+        (about(heads=[-2, 2, -1], relations=["a"] * 3), "heads: word 0 has the head -2, exp"),
         (about(heads=[1, 2, -1], relations=["a", "", "b"]), "relations: expected names of 1 to"),
         (about(entities=[[0, 4, "A"]]), r"entities: \[0, 4\] is no run of the 3 words"),
         (about(entities=[[1, 1, "A"]]), r"entities: \[1, 1\] is no run of the 3 words"),
@@ -223,15 +223,47 @@ def test_what_cannot_be_true_of_a_text_is_refused(put: Put, line: str, said: str
         (sentence("1-3 a _ _", "1 a 0 root"), "a token reaches to word 3, and the sentence has 1"),
         (sentence("1 the 0 root", text="a cat"), "word 1 is 'the', and the text goes on with 'a c"),
         (sentence("1 a 0 root", text="a cat"), "after the last word the text goes on with 'cat'"),
-        (sentence("1 a 2 det"), "word 1 has the head 1, expected -1"),
-        (sentence("1 a 0 root", "2 b _ det"), "word 2 has the head '_', expected the number of"),
-        (sentence("1 a -1 root"), "word 1 has the head '-1', expected the number of a word, or 0"),
+        (sentence("1 a 2 det"), "word 1 has the head '2', expected 0 for the root"),
+        (sentence("1 a 0 root", "2 b _ det"), ":3: word 2 has the head '_', expected 0 for the"),
+        (sentence("1 a -1 root"), "word 1 has the head '-1', expected 0 for the root"),
         (sentence(f"1 a 0 {'r' * 101}"), "relations: expected names of 1 to 100 characters"),
     ],
 )
 def test_what_is_no_conllu_is_refused(put: Put, content: str, said: str) -> None:
     with pytest.raises(BadFile, match=said):
         look_through(put("a.conllu", content))
+
+
+ROWS = ("1-2 don't _ _", "1 do 2 aux", "2 n't 0 root", "2.1 seen _ _", "3 go 2 xcomp")
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong", "said"),
+    [
+        (1, "1 do 4 aux", "word 1 has the head '4', expected 0 for the root or the number of anot"),
+        (2, "2 n't 2 root", "word 2 has the head '2', expected 0 for the root or the number of an"),
+        (4, "3 go 999999 xcomp", "word 3 has the head '999999', expected 0 for the root .* 1 to 3"),
+        (4, "3 go x xcomp", "word 3 has the head 'x', expected 0 for the root or the number of an"),
+        (4, "3 go _ xcomp", "word 3 has the head '_', expected 0 for the root or the number of an"),
+        (4, f"3 go 2 {'x' * 101}", "relations: expected names of 1 to 100 characters"),
+        (4, "3 went 2 xcomp", "word 3 is 'went', and the text goes on with 'go'"),
+        (0, "1-2 does _ _", "word 1-2 is 'does', and the text goes on with \"don't"),
+        (4, "3-4 go _ _", "a token reaches to word 4, and the sentence has 2"),
+        (4, "4 go 2 xcomp", "expected the word 3 of the sentence, got '4'"),
+    ],
+)
+def test_conllu_is_wrong_in_its_own_line_and_numbers(
+    put: Put, row: int, wrong: str, said: str
+) -> None:
+    """In the second sentence, whose comments and whose token of two words have lines as well."""
+    good = sentence(*ROWS, text="don't go")
+    bad = sentence(*(wrong if each == row else old for each, old in enumerate(ROWS)))
+    bad = bad.replace("# sent_id = 1", "# sent_id = 2\n# text = don't go")
+    line = good.count("\n") + 2 + row + 1
+    with pytest.raises(BadFile, match=rf"a\.conllu:{line}: {said}") as caught:
+        look_through(put("a.conllu", good + bad))
+    assert f"a.conllu:{line}：" in caught.value.text.zh
+    assert "-1" not in caught.value.text.zh
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.conllu"])

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from fractions import Fraction
 from pathlib import Path
@@ -13,16 +14,23 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.errors import BadFile
-from headwise.heads.corpus import running
+from headwise.document import terminal
+from headwise.errors import BadFile, BadValue
+from headwise.heads import similarity
+from headwise.heads.corpus import gathered, running, store
 from headwise.heads.corpus.gathered import Gathered, Half
 from headwise.heads.corpus.measuring import Measurer
 from headwise.heads.corpus.reading import look_through
+from headwise.heads.corpus.report import report
 from headwise.heads.corpus.running import Job
 from headwise.heads.corpus.saved import JSON, TENSORS, Run, open_run
 from headwise.heads.corpus.sharing import Share
 from headwise.heads.corpus.whole import Options, measure_corpus
 from headwise.heads.models.load import Loaded, load
+from headwise.heads.moments import SUMS
+from headwise.heads.names import Head, Layer
+from headwise.heads.similarity import is_comparable
+from headwise.heads.tally import MOST_NUMBERS
 from headwise.lang import Text
 from tests.heads.tiny import HOSTILE, saved
 
@@ -313,8 +321,106 @@ def test_a_corpus_that_changes_meanwhile_is_refused(loaded: Loaded, corpus: Path
         running.run(Job(Measurer(loaded), found))
 
 
-def test_a_folder_that_cannot_be_made_is_refused(
-    loaded: Loaded, corpus: Path, tmp_path: Path
+@pytest.mark.parametrize("below", ["", "run"])
+def test_a_folder_that_cannot_be_made_is_refused(loaded: Loaded, corpus: Path, below: str) -> None:
+    with pytest.raises(BadFile, match=r"save: cannot write into the folder .*a\.txt.*: Not a dir"):
+        measure_corpus(loaded, corpus, Options(corpus / below))
+
+
+def refused(*given: object, **named: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
+    loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    with pytest.raises(BadFile, match=r"save: cannot make the folder .*a\.txt: File exists"):
-        measure_corpus(loaded, corpus, Options(corpus))
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+    monkeypatch.setattr(Measurer, "measure", None)
+    monkeypatch.setattr(Measurer, "check", None)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+    with pytest.raises(BadFile, match=r"save: cannot write into the folder .*run: Permission"):
+        measure_corpus(loaded, corpus, Options(folder))
+    assert folder.exists() == there
+
+
+def test_a_finished_run_may_be_in_a_folder_that_is_only_read(
+    loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = measure_corpus(loaded, corpus, Options(tmp_path / "run"))
+    for name in ("TemporaryFile", "mkstemp"):
+        monkeypatch.setattr(tempfile, name, refused)
+    assert_same(first, measure_corpus(loaded, corpus, Options(tmp_path / "run")))
+
+
+def test_a_disk_that_is_full_is_told_of_under_the_option_that_was_given(
+    loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    with pytest.raises(BadFile, match=r"^save: cannot write .*: No space left") as caught:
+        measure_corpus(loaded, corpus, Options(tmp_path / "run"))
+    assert caught.value.text.zh.startswith("save：")
+
+
+def test_sums_that_would_not_be_read_again_are_not_written(
+    loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MOST_BYTES", 999)
+    with pytest.raises(BadFile, match=r"save: what was measured takes .* bytes, and at most 999"):
+        measure_corpus(loaded, corpus, Options(tmp_path / "run"))
+    assert list((tmp_path / "run").iterdir()) == []
+    monkeypatch.undo()
+    many = Gathered()
+    for number in range(gathered.MOST_NAMES + 1):
+        many.first.evidence.syntax.sums.add(f"{number}/offsets", torch.zeros(1))
+    with pytest.raises(
+        BadValue, match=r"save: 65537 sums under first/evidence/syntax, and at most"
+    ):
+        many.kept()
+
+
+def test_heads_that_are_too_many_to_compare_are_measured_and_the_run_opens(
+    loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six heads in two layers of three have 27 pairs, those of a layer with itself twice."""
+    told = list[Text]()
+    whole = measure_corpus(loaded, corpus, Options(tmp_path / "a"), tell=told.append)
+    assert not any("not compared" in each.en for each in told)
+    monkeypatch.setattr(similarity, "MOST_PAIRS", 26)
+    few = measure_corpus(loaded, corpus, Options(tmp_path / "b"), tell=told.append)
+    assert "heads are not compared with each other" in told[-1].en
+    assert "未将头两两比较" in told[-1].zh
+    left_out = {name for name in tensors(whole) if "/similarity/" in name}
+    assert left_out
+    assert set(tensors(few)) == set(tensors(whole)) - left_out
+    again = open_run(tmp_path / "b")
+    assert_same(few, again)
+    assert "Heads are not compared" in terminal.render(report(again), "en")
+    monkeypatch.setattr(similarity, "MOST_PAIRS", 27)
+    assert "Heads are not compared" not in terminal.render(report(open_run(tmp_path / "a")), "en")
+
+
+def test_what_the_limits_of_comparing_allow_can_be_read_again() -> None:
+    """The largest part of a model that is compared, in layers of every size."""
+    for each in (1, 2, 7, 40, 64, 128, 400, 1183):
+        sizes = [each]
+        while is_comparable(_heads([*sizes, each])):
+            sizes.append(each)
+        numbers = len(SUMS) * sum(a * b for n, a in enumerate(sizes) for b in sizes[n:])
+        assert 8 * numbers * HALVES * MODELS * PARTS < store.MOST_BYTES
+        assert len(SUMS) * each * each <= MOST_NUMBERS
+        assert len(sizes) * (len(sizes) + 1) // 2 <= gathered.MOST_NAMES
+    assert is_comparable(_heads([40] * 40))
+    assert not is_comparable(_heads([64] * 80))
+
+
+HALVES, MODELS, PARTS = 2, 2, 3
+
+
+def _heads(sizes: list[int]) -> list[Head]:
+    return [Head(Layer("", n), number) for n, size in enumerate(sizes) for number in range(size)]

@@ -1,6 +1,9 @@
 """A saved run opens again; one that is damaged, foreign or hostile does not."""
 
+import itertools
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from headwise.lang import LANGS, Text
 from tests.heads.tiny import bart, bert, tokenizer
 
 Break = Callable[[Path], None]
+Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +164,12 @@ def other_tensors(folder: Path) -> None:
     write_tensors(folder / TENSORS, {name: each * 2 for name, each in tensors.items()}, said)
 
 
+def another(file: Path, make: Callable[[Path], None]) -> None:
+    """Something else in the place of a file."""
+    file.unlink()
+    make(file)
+
+
 def rehash(folder: Path) -> None:
     change(folder, tensors={"file": TENSORS, "sha256": saved._hash(folder / TENSORS)})
 
@@ -194,7 +204,10 @@ def unordered(folder: Path) -> None:
         (lambda f: (f / JSON).unlink(), r"run\.json: No such file"),
         (lambda f: (f / JSON).write_bytes(b"\xff\x00"), r"run\.json is damaged"),
         (lambda f: (f / JSON).write_text("[" * 99999), r"run\.json is damaged"),
-        (lambda f: (f / JSON).write_text(" " * (2 << 20)), r"run\.json is too large"),
+        (
+            lambda f: (f / JSON).write_text(" " * (2 << 20)),
+            r"run\.json: too large: more than 1,048,576 bytes",
+        ),
         (lambda f: (f / JSON).write_text("7"), r"is not of layout headwise\.run/1"),
         (lambda f: change(f, schema="headwise.run/2"), r"is not of layout headwise\.run/1"),
         (lambda f: change(f, model={}), r"model of run\.json lacks an entry"),
@@ -202,12 +215,16 @@ def unordered(folder: Path) -> None:
         (lambda f: change(f, tensors={"file": 7}), r"tensors of run\.json lacks an entry"),
         (lambda f: change(f, identity=[]), r"identity of run\.json lacks an entry"),
         (lambda f: change(f, metrics=["entropy"]), "measured with other metrics"),
-        (lambda f: (f / TENSORS).unlink(), "no such file"),
+        (lambda f: another(f / JSON, Path.mkdir), r"run\.json: no file, but a directory, device"),
+        (lambda f: another(f / JSON, os.mkfifo), r"run\.json: no file, but a directory, device"),
+        (lambda f: another(f / TENSORS, Path.mkdir), r"safetensors: no file, but a directory, dev"),
+        (lambda f: another(f / TENSORS, os.mkfifo), r"safetensors: no file, but a directory, dev"),
+        (lambda f: (f / TENSORS).unlink(), r"run\.safetensors: no such file"),
         (lambda f: (f / TENSORS).write_bytes(b""), "SafetensorError"),
         (lambda f: (f / TENSORS).write_bytes(b"\xff" * 999), "SafetensorError"),
         (other_tensors, r"run\.safetensors is not the one that run\.json was written with"),
         (renamed, "expected sums that a corpus run adds up, got 'x/first/"),
-        (counted, "expected sums that a corpus run adds up, got"),
+        (counted, "counts/apples is no sum that a run adds up"),
         (unsaid, "JSONDecodeError"),
         (unordered, "its header does not list its tensors"),
     ],
@@ -216,12 +233,99 @@ def test_what_is_no_run_is_refused(folder: Path, damage: Break, said: str) -> No
     damage(folder)
     with pytest.raises(BadFile, match=said) as caught:
         open_run(folder)
-    assert caught.value.text.zh.startswith(("open：", "run："))
+    start = f"open: expected a folder that --save has written, got {folder}: "
+    assert str(caught.value).startswith(start)
+    assert caught.value.text.zh.startswith(f"open：应为 --save 写出的文件夹，收到 {folder}：")
+
+
+def test_every_number_of_a_description_is_held_to_what_it_can_be(folder: Path) -> None:
+    whole = json.loads((folder / JSON).read_text())
+    numbers = [(part, k) for part, entries in saved.PARTS for k, kind in entries if kind is int]
+    assert ("corpus", "documents") in numbers
+
+    def put(part: str, name: str, number: object) -> None:
+        change(folder, **{**whole, part: {**whole[part], name: number}})
+
+    for part, name in numbers:
+        for number in (-1, 10**18, -(10**99), True, 1.5, float("nan"), None):
+            put(part, name, number)
+            with pytest.raises(BadFile, match=rf"{part}(\.{name}: expected| of run\.json lacks)"):
+                open_run(folder)
+    for part, name, said in (
+        ("model", "layers", "says 3 layers, and run.safetensors has sums of 2"),
+        ("model", "heads", "says 7 heads, and run.safetensors has sums of 6"),
+        ("corpus", "documents", "says 4 documents, and run.safetensors has sums of 3"),
+    ):
+        put(part, name, whole[part][name] + 1)
+        with pytest.raises(BadFile, match=re.escape(said)):
+            open_run(folder)
+
+
+def names_of(tensors: dict[str, torch.Tensor]) -> list[str]:
+    """One tensor of each kind, of the second half."""
+    found = {re.sub(r"L\d+", "L", name): name for name in tensors if name.startswith("second")}
+    return list(found.values())
+
+
+def filled(value: float) -> Change:
+    return lambda sums: torch.full_like(sums, value if sums.is_floating_point() else 7)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (filled(float("nan")), "holds NaN"),
+        (filled(float("inf")), "holds a number beyond all sums"),
+        (filled(1e308), "holds a number beyond all sums"),
+        (lambda sums: sums.float(), "is of torch.float32, not torch.float64"),
+        (lambda sums: sums.bool(), "is of torch.bool, not torch.float64"),
+    ],
+)
+def test_every_sum_is_held_to_what_it_can_be(folder: Path, damage: Change, said: str) -> None:
+    tensors, header = read_tensors(folder / TENSORS)
+    for name in names_of(tensors):
+        if tensors[name].dtype != torch.float64:
+            continue
+        write_tensors(folder / TENSORS, {**tensors, name: damage(tensors[name])}, header)
+        rehash(folder)
+        with pytest.raises(BadFile, match=rf"open: .*{re.escape(str(folder))}: .*{said}"):
+            open_run(folder)
+
+
+def shorter(sums: torch.Tensor) -> torch.Tensor:
+    return sums[..., :1].contiguous() if sums.dim() else sums[None]
+
+
+@pytest.mark.parametrize(
+    "damage", [torch.neg, torch.zeros_like, filled(-1), filled(1e59), filled(0.5), shorter]
+)
+def test_what_opens_is_written_as_the_schema_says(folder: Path, damage: Change) -> None:
+    """Whatever is done to the sums of one kind, of one half or of both, the run is refused in a
+    word or reported in full."""
+    tensors, header = read_tensors(folder / TENSORS)
+    refused = set()
+    for name, both in itertools.product(names_of(tensors), (False, True)):
+        twin = name.replace("second", "first") if both else name
+        damaged = {each: damage(tensors[each]) for each in (name, twin)}
+        write_tensors(folder / TENSORS, {**tensors, **damaged}, header)
+        rehash(folder)
+        try:
+            run = open_run(folder)
+        except BadFile:
+            refused.add(name)
+            continue
+        assert faults(json.loads(as_json(run))) == [], name
+        report(run)
+    if damage is torch.neg:
+        assert {f"second/counts/{name}" for name in ("documents", "tokens")} <= refused
+        wholes = {name for name in names_of(tensors) if "/below" in name or "similarity" in name}
+        assert wholes
+        assert wholes <= refused
 
 
 def test_a_file_of_sums_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MOST_BYTES", 99)
-    with pytest.raises(BadFile, match="more than 99 bytes, or no file"):
+    with pytest.raises(BadFile, match=r"run\.safetensors: too large: more than 99 bytes"):
         open_run(folder)
 
 

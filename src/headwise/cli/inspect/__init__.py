@@ -24,10 +24,7 @@ def _run(asked: Asked, lang: Lang) -> int:
     asked.check()
     destination = reporting.Destination(asked.format, asked.output, lang, FORMATS, asked.read())
     destination.check()
-    if asked.figures is not None:  # say that they cannot be drawn before the work, not after it
-        from headwise.plots.sheet import Sheet
-
-        Sheet.of(lang)
+    _check_folders(asked, lang)
     if asked.source == "--corpus":
         from headwise.cli.inspect.corpus import measured
 
@@ -43,3 +40,17 @@ def _run(asked: Asked, lang: Lang) -> int:
     from headwise.cli.inspect.text import inspected
 
     return inspected(asked, destination)
+
+
+def _check_folders(asked: Asked, lang: Lang) -> None:
+    """Say before the work, and not after it, that something cannot be drawn or kept."""
+    if asked.figures is not None:
+        from headwise.heads.corpus.folders import check_folder
+        from headwise.plots.sheet import Sheet
+
+        Sheet.of(lang)
+        check_folder("figures", asked.figures)
+    if asked.save is not None:
+        from headwise.heads.corpus.whole import check_place
+
+        check_place(asked.save)

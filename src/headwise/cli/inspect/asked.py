@@ -1,5 +1,6 @@
 """What ``headwise inspect`` may be asked, and what does not go together."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,13 +103,13 @@ class Asked:
         from headwise.errors import BadValue
 
         if len(self.sources) != 1:
-            got = " and ".join(self.sources) or "nothing"
+            got = Text(" and ".join(self.sources) or "nothing", " 和 ".join(self.sources) or "空")
             raise BadValue(
                 "sentence: expected one of a sentence, --text FILE, --corpus FILE, --probe and "
-                f"--open DIR, got {got}; write the sentence in quotes after the model: "
+                f"--open DIR, got {got.en}; write the sentence in quotes after the model: "
                 'headwise inspect minilm "The cat sat."',
                 "sentence：应给出句子、--text 文件、--corpus 文件、--probe、--open 文件夹之一，"
-                f"收到 {got}；"
+                f"收到 {got.zh}；"
                 '请在模型名后用引号写出句子：headwise inspect minilm "The cat sat."',
             )
         if (self.model is None) != (self.source == "--open"):
@@ -117,6 +118,11 @@ class Asked:
                 "run; see `headwise models list`",
                 "model：应给出模型；使用 --open 打开已保存的结果时不需要模型；"
                 "见 `headwise models list`",
+            )
+        if self.every is not None and not math.isfinite(self.every):
+            raise BadValue(
+                f"every: expected seconds from 0 on, got {self.every}; leave it out for every 10",
+                f"every：应为不小于 0 的秒数，收到 {self.every}；不写即为每 10 秒",
             )
         for name, value, sources in self._options():
             if value and self.source not in sources:
@@ -174,8 +180,9 @@ _CORPUS = Text(
     "读取 .txt、.jsonl 或 .conllu 文件中的所有文档。",
 )
 _PROBE = Text(
-    "Read 25 random tokens, 4 times over, in place of a text: shows induction heads.",
-    "读重复 4 次的 25 个随机词元，而不是文本：能显出归纳头。",
+    "Read 25 random tokens, 4 times over, in place of a text: shows induction heads. Fewer where "
+    "the model takes fewer than 100.",
+    "读重复 4 次的 25 个随机词元，而不是文本：能显出归纳头。模型接受不了 100 个词元时会减少。",
 )
 _SEED = Text("Of --probe's random tokens; 0 by default.", "--probe 随机词元的种子；默认 0。")
 _OPEN = Text("Open what --save has written; needs no model.", "打开 --save 的结果，不需要模型。")

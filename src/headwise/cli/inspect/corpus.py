@@ -5,7 +5,7 @@ from pathlib import Path
 from headwise.cli import screen
 from headwise.cli.inspect.asked import Asked
 from headwise.cli.inspect.figures import draw
-from headwise.cli.inspect.progress import shown
+from headwise.cli.inspect.progress import DOCUMENTS, shown
 from headwise.cli.reporting import Destination
 from headwise.heads.corpus.export import as_json
 from headwise.heads.corpus.measuring import Measurer
@@ -13,7 +13,7 @@ from headwise.heads.corpus.probe import probed, sequences
 from headwise.heads.corpus.report import report, run_table
 from headwise.heads.corpus.running import EVERY
 from headwise.heads.corpus.saved import Run, open_run
-from headwise.heads.corpus.sharing import shared
+from headwise.heads.corpus.sharing import Share, shared
 from headwise.heads.corpus.whole import Options, measure_corpus
 from headwise.heads.models.load import load
 from headwise.heads.table import file_of
@@ -36,13 +36,28 @@ def measured(asked: Asked, destination: Destination) -> int:
         options = Options(
             asked.save, asked.paragraphs, asked.truncate, not asked.no_names, every, share
         )
-        with shown(lang, quiet=quiet) as progress:
+        with shown(lang, documents_of(share), quiet=quiet) as progress:
             run = measure_corpus(
                 loaded, asked.corpus or Path(), options, tell=tell, progress=progress
             )
         if not quiet:
             _write(run, asked, destination)
     return 0
+
+
+def documents_of(share: Share) -> Text:
+    """What the progress of one process counts: of several it knows its own documents alone.
+
+    Example:
+        >>> documents_of(Share(0, 2)).en
+        'documents of the first of 2 processes'
+    """
+    if share.processes == 1:
+        return DOCUMENTS
+    return Text(
+        f"documents of the first of {share.processes} processes",
+        f"文档（{share.processes} 个进程中第一个的份额）",
+    )
 
 
 def probing(asked: Asked, destination: Destination) -> int:

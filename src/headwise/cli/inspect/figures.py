@@ -5,6 +5,7 @@ from pathlib import Path
 
 from headwise.cli import screen
 from headwise.document.plain import clean
+from headwise.heads.corpus.blame import called
 from headwise.lang import Lang, Text
 from headwise.plots.album import Named, write
 from headwise.plots.sheet import Sheet
@@ -14,6 +15,7 @@ def draw(figures: Callable[[Sheet], Named], folder: Path | None, lang: Lang) -> 
     """Write the figures, and say where they are; nothing where no folder was named."""
     if folder is None:
         return
-    files = write(figures(Sheet.of(lang)), folder)
+    with called("figures", "output"):
+        files = write(figures(Sheet.of(lang)), folder)
     said = Text(f"{len(files)} figures in: ", f"{len(files)} 张图已写入：").to(lang)
     screen.tell(said + clean(str(folder)))

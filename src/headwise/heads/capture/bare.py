@@ -1,17 +1,20 @@
 """Statistics of bare q, k and v: what `headwise.attend` would do with them, measured."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from headwise.call import Call
+from headwise.errors import BadValue
 from headwise.heads.capture.pattern import CallPattern
 from headwise.heads.capture.recorder import Recorder, Wanted
 from headwise.heads.capture.texts import Told
 from headwise.heads.capture.weights import Block, Terms
 from headwise.heads.names import Head
 from headwise.masks import Mask
+from headwise.masks.appended import Appended
 from headwise.positions import Position, Stage
 
 
@@ -34,7 +37,17 @@ def terms_of(call: Call) -> Terms:
         pattern=CallPattern(call),
         sink=call.sinks,
         values=values if adds else None,
+        appended=call.mask.count if isinstance(call.mask, Appended) else 0,
     )
+
+
+def real_keys(call: Call) -> Tensor | None:
+    """(B, n), False on padding among the keys of the text: appended keys are none of it."""
+    mask, frame = call.mask, call.frame
+    if isinstance(mask, Appended) and mask.own is not None:
+        frame = replace(frame, keys=mask.own)
+        mask = mask.inner
+    return mask.real_keys(frame)
 
 
 def measure(
@@ -46,7 +59,7 @@ def measure(
     position: Position | None = None,
     scale: float | None = None,
     want: Collection[str] | None = None,
-    heads: Collection[Head] = (),
+    heads: Collection[Head | str] | str = (),
 ) -> Recorder:
     """Measure the attention of q, k and v, a block of queries at a time.
 
@@ -58,13 +71,15 @@ def measure(
         position: where tokens stand.
         scale: the factor on the scores.
         want: names of what is measured; None means everything in `headwise.heads.metrics.MEASURED`.
-        heads: the heads whose full weights are kept; they are heads of layer 0.
+        heads: the heads whose full weights are kept, such as "L0H2,L0H5" or "all"; they are heads
+            of layer 0.
 
     Returns:
         A `Recorder` with one layer, L0.
 
     Raises:
-        BadType, BadValue: an argument is wrong; the message names it.
+        BadType, BadValue: an argument is wrong, there is no query or no key, or no head of a name
+            that is asked for; the message says which.
 
     Example:
         >>> import headwise as hw
@@ -73,11 +88,26 @@ def measure(
         >>> round(seen.statistics.value(seen.statistics.metrics[0], Head.parse("L0H0")), 6)
         1.0
     """
-    q, k, v = (each.detach() for each in (q, k, v))
+    wanted = Wanted(metrics=Wanted.named(want), heads=Wanted.chosen(heads))
+    q, k, v = (each.detach() if isinstance(each, Tensor) else each for each in (q, k, v))
     call = Call.of(q, k, v, mask=mask, position=position, scale=scale)
-    module = nn.Module()
-    recorder = Recorder(module, Wanted(metrics=Wanted.named(want), heads=frozenset(heads)))
-    told = Told(call.mask.real_keys(call.frame), False, call.frame.offset)
+    module, terms = nn.Module(), terms_of(call)
+    _check_some(terms)
+    recorder = Recorder(module, wanted)
+    told = Told(real_keys(call), False, call.frame.offset)
     with torch.no_grad():
-        recorder.take(module, terms_of(call), None, told)
+        recorder.take(module, terms, None, told)
+    recorder.finish()
     return recorder
+
+
+def _check_some(terms: Terms) -> None:
+    """Refuse a call that has nothing to measure."""
+    if not terms.measurable:
+        batch, heads, queries, _ = terms.size
+        raise BadValue(
+            f"q, k: expected at least one sample, head, query and key, got B={batch}, H={heads}, "
+            f"Lq={queries}, Lk={terms.tokens}, of which nothing can be measured",
+            f"q, k：样本、头、查询和键都至少应有一个，收到 B={batch}、H={heads}、Lq={queries}、"
+            f"Lk={terms.tokens}，无从测量",
+        )

@@ -66,7 +66,7 @@ class Layout:
 
     Attributes:
         groups: all queries, in order.
-        pattern, place, size: what it holds for.
+        pattern, place, size, tokens: what it holds for.
         room: the most weights that a block has.
     """
 
@@ -74,6 +74,7 @@ class Layout:
     pattern: Pattern
     place: Place
     size: tuple[int, ...]
+    tokens: int
     room: int
 
     @classmethod
@@ -88,13 +89,17 @@ class Layout:
         made = [part for group in groups for part in group.parts]
         per_row = terms.size[0] * terms.size[1]
         room = max((_count(part.rows) * _count(part.keys) for part in made), default=0) * per_row
-        return cls(tuple(groups), terms.pattern, place, terms.size, room)
+        return cls(tuple(groups), terms.pattern, place, terms.size, terms.tokens, room)
 
     def fits(self, terms: Terms, place: Place) -> bool:
         """Whether it is that of another attention as well."""
-        if self.size != terms.size or not self.pattern.alike(terms.pattern):
-            return False
-        return self.place.alike(place)
+        same = (self.size, self.tokens) == (terms.size, terms.tokens)
+        return same and self.pattern.alike(terms.pattern) and self.place.alike(place)
+
+    @property
+    def queries(self) -> Tensor:
+        """(B, H or 1, Lq), the queries that count and see a key."""
+        return torch.cat([group.offer.queries for group in self.groups], 2)
 
 
 class Layouts:
@@ -131,7 +136,7 @@ def _cut(terms: Terms, place: Place) -> Iterator[slice]:
         stop = min(start + least, length)
         while stop < length:
             rows = slice(start, min(2 * stop - start, length))
-            reached = _count(terms.reach(rows, place.own(rows, keys)))
+            reached = _count(terms.reach(rows, place.own(rows, terms.tokens)))
             if _count(rows) * reached > most:
                 break
             stop = rows.stop
@@ -143,10 +148,10 @@ def _group(terms: Terms, place: Place, asked: Asked, rows: Sequence[slice]) -> G
     reads = asked.reads
     parts, offers, uniform = [], [], []
     for each in rows:
-        keys = terms.reach(each, place.own(each, terms.size[3]))
+        keys = terms.reach(each, place.own(each, terms.tokens))
         allowed = terms.allowed(each, keys)
-        offer = _offer(place, asked, each, keys, allowed)
-        no_weights = allowed.new_zeros(1, dtype=terms.wide).expand(allowed.shape)
+        offer = _offer(place, asked, each, keys, allowed[..., terms.within(keys)])
+        no_weights = allowed.new_zeros(1, dtype=terms.wide).expand(offer.allowed.shape)
         alike = Rows(weights=no_weights, offer=offer).uniform
         uniform.append(alike.let_go(reads))
         offers.append(offer.let_go(reads))
@@ -169,7 +174,7 @@ def _offer(place: Place, asked: Asked, rows: slice, keys: slice, allowed: Tensor
         separators=_among(tokens, asked.separators),
         tokens=None if tokens is None else tokens.where(place.keys, -1),
         punctuation=_among(tokens, asked.punctuation),
-        origin=keys.start,
+        origin=place.base + keys.start,
         length=place.keys.shape[1],
     )
 

@@ -19,7 +19,7 @@ def capture(
     model: nn.Module,
     *,
     want: Collection[str] | None = None,
-    heads: Collection[Head] | str = (),
+    heads: Collection[Head | str] | str = (),
     rows: Sequence[int] | None = None,
     separators: Collection[int] = (),
     punctuation: Collection[int] = (),
@@ -34,7 +34,8 @@ def capture(
             "eager" or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
         want: names of what is measured of every head, such as ["entropy", "previous"]; None means
             everything in `headwise.heads.metrics.MEASURED`.
-        heads: the heads whose full weights are kept, as `headwise.heads.names.Head`, or "all".
+        heads: the heads whose full weights are kept, such as "L0H2,L1H8", ["L0H2"] or
+            `headwise.heads.names.Head`; or "all".
         rows: the queries whose weights are kept, counted in each pass from 0; None means all.
         separators: the ids of special tokens such as [SEP], for the share on separators.
         punctuation: the ids of punctuation, for the share on it.
@@ -44,10 +45,11 @@ def capture(
         rows, Lk) for each of the heads, are the last pass's.
 
     Raises:
-        BadType: if the model is no module that Python runs.
-        BadValue: if it is in training mode, runs on a fused implementation, never calls an
-            attention that is known, is already being captured, or computes something else than
-            is known here.
+        BadType: if the model is no module that Python runs, or an argument is of the wrong type.
+        BadValue: if the model is in training mode, runs on a fused implementation, never calls an
+            attention that is known, is already being captured, computes something else than is
+            known here or answers NaN for a real token; if a metric is unknown; or if a head does
+            not exist, at once where its layer has fewer, at the end where there is no such layer.
         MissingExtra: if a transformers model is given and transformers is not installed.
 
     Example:
@@ -62,7 +64,8 @@ def capture(
     _check(model)
     metrics, kept = Wanted.named(want), Wanted.numbers(rows)
     chosen = Wanted.chosen(heads)
-    wanted = Wanted(metrics, chosen, kept, frozenset(separators), frozenset(punctuation))
+    special, marks = Wanted.ids("separators", separators), Wanted.ids("punctuation", punctuation)
+    wanted = Wanted(metrics, chosen, kept, special, marks)
     recorder = Recorder(model, wanted)
     with ExitStack() as stack:
         stack.enter_context(through_transformers(recorder))

@@ -4,19 +4,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from headwise.call import Call
 from headwise.errors import BadValue
-from headwise.heads.capture.bare import terms_of
+from headwise.heads.capture.bare import real_keys, terms_of
 from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.replaced import replaced
 from headwise.heads.capture.texts import Told
 from headwise.heads.capture.torch_modules import is_cross
-from headwise.masks.appended import Appended
 from headwise.nn import MultiheadAttention
+from headwise.nn.cache import KVCache
+from headwise.nn.past import Past
 
 
 @contextmanager
@@ -37,33 +39,89 @@ def through_headwise(recorder: Recorder) -> Iterator[None]:
                     f"model：{name or '该模型'} 对全局词元使用单独的投影（global_projections），"
                     "其各行来自两个注意力；请捕获没有它的模型",
                 )
-            new = _recording(recorder, module, is_cross(name, recorder.model))
+            gone = _Gone()
+            stack.enter_context(replaced(module, "_heads", _watching(gone, module)))
+            new = _recording(recorder, module, is_cross(name, recorder.model), gone)
             stack.enter_context(replaced(module, "attend_heads", new))
         yield
 
 
-def _recording(recorder: Recorder, module: MultiheadAttention, named_cross: bool) -> Any:
+class _Gone:
+    """The tokens that came before the first key, which a sliding cache keeps no more.
+
+    Attributes:
+        count: how many, in the call that is running; 0 where the cache keeps the first for ever.
+        real: (B, count), False on padding.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.real = torch.ones(0, 0, dtype=torch.bool)
+        self._came: WeakKeyDictionary[KVCache, Tensor] = WeakKeyDictionary()
+
+    def start(self, past: Past, new: Tensor) -> None:
+        """Before a call.
+
+        Args:
+            past: the cache as it stands.
+            new: (B, n, ·), what comes.
+        """
+        batch, many = new.shape[:2]
+        some = new.new_ones(batch, many, dtype=torch.bool) if past.real is None else past.real
+        self.count, before = 0, new.new_ones(batch, past.seen, dtype=torch.bool)
+        if past.cache is None:
+            return
+        known = self._came.get(past.cache)
+        if known is not None and known.shape == before.shape:  # else others have used it since
+            before = known
+        self._came[past.cache] = torch.cat((before, some.expand(batch, -1)), 1)
+        self.count = 0 if past.cache.kept else past.seen - past.length
+        self.real = before[:, : self.count]
+
+    def before(self, real: Tensor | None, batch: int, keys: int) -> Tensor | None:
+        """(B, count + n), False on padding, those that are gone included.
+
+        Args:
+            real: (B or 1, n), the same of the keys; None where all are real.
+            batch: B.
+            keys: n, where all are real.
+        """
+        if not self.count:
+            return real
+        held = self.real.new_ones(batch, keys) if real is None else real.expand(batch, -1)
+        return torch.cat((self.real, held), 1)
+
+
+def _watching(gone: _Gone, module: MultiheadAttention) -> Any:
+    inner = module._heads
+
+    def _heads(owner: Any, inputs: Any, mask: Any, need: Any, past: Past) -> Any:
+        gone.start(past, inputs[1])
+        return inner(owner, inputs, mask, need, past)
+
+    return _heads
+
+
+def _recording(
+    recorder: Recorder, module: MultiheadAttention, named_cross: bool, gone: _Gone
+) -> Any:
     inner = module.attend_heads
+    appended = (module.bias_k is not None) + module.add_zero_attn
 
     def _attend_heads(*args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
         with torch.no_grad():
             given = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
             call = Call.of(*(each.detach() for each in args), **given)  # type: ignore[arg-type]
-            cross = named_cross or call.frame.queries > call.frame.keys
+            terms = replace(terms_of(call), appended=appended)
+            cross = named_cross or call.frame.queries > terms.tokens
             offset = None if cross else call.frame.offset
-            told = Told(_real(call), cross, offset)
+            told = Told(real_keys(call), cross, offset)
+            if not cross:
+                real = gone.before(told.real, call.frame.batch, terms.tokens)
+                told = Told(real, cross, offset, gone.count)
             answer = result.output.detach().transpose(1, 2)
-            recorder.take(module, terms_of(call), answer, told)
+            recorder.take(module, terms, answer, told)
         return result
 
     return _attend_heads
-
-
-def _real(call: Call) -> Tensor | None:
-    """(B, n), False on padding among the keys of the text: appended keys are none of it."""
-    mask, frame = call.mask, call.frame
-    if isinstance(mask, Appended) and mask.own is not None:
-        frame = replace(frame, keys=mask.own)
-        mask = mask.inner
-    return mask.real_keys(frame)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from headwise.heads.capture.memory import give_back
 from headwise.heads.capture.texts import Texts, Told
 from headwise.heads.capture.weights import Block, Terms
 from headwise.heads.metrics import EVERY, MEASURED, Metric, Rows
-from headwise.heads.names import Head, Layer
+from headwise.heads.names import Head, Layer, heads_of, none_such
 from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention import is_cross
 from headwise.verify.budget import Verdict, judge
@@ -56,8 +57,8 @@ class Wanted:
         """The metrics of those names, in the order of `EVERY`; None means those `MEASURED`.
 
         Raises:
-            BadType: if it is a string and no collection.
-            BadValue: if there is no such metric.
+            BadType: if it is a string or no collection.
+            BadValue: if there is no such metric, or none at all.
         """
         if names is None:
             return MEASURED
@@ -68,38 +69,71 @@ class Wanted:
                 f"want：应为名称的集合，收到字符串 {names!r}；请用 want=[{names!r}]",
             )
         known = tuple(metric.name for metric in EVERY)
+        if not isinstance(names, Collection):
+            raise BadType(
+                f"want: expected a collection of names, got {type(names).__name__}",
+                f"want：应为名称的集合，收到 {type(names).__name__}",
+            )
+        if not names:
+            raise BadValue(
+                "want: expected at least one name, got none; want=None measures the usual ones",
+                "want：至少应有一个名称，收到零个；want=None 测量常用的各项",
+            )
         for name in names:
             if name not in known:
                 raise one_of("want", name, known)
         return tuple(metric for metric in EVERY if metric.name in names)
 
     @staticmethod
-    def chosen(heads: Collection[Head] | str) -> frozenset[Head] | None:
-        """The heads; None for the word "all".
+    def chosen(heads: Collection[Head | str] | str) -> frozenset[Head] | None:
+        """The heads, by themselves or by name; None for the word "all".
 
         Raises:
-            BadValue: if it is another word.
+            BadType: if they are neither heads nor their names.
+            BadValue: if a name is not of the form L0H2.
         """
-        if not isinstance(heads, str):
-            return frozenset(heads)
-        if heads != ALL:
-            raise BadValue(
-                f"heads: expected heads or 'all', got {heads!r}; "
-                "headwise.heads.names.parse_heads reads 'L0H2,L1H8'",
-                f"heads：应为若干头或 'all'，收到 {heads!r}；"
-                "可用 headwise.heads.names.parse_heads 读取 'L0H2,L1H8'",
-            )
-        return None
+        return None if heads == ALL else frozenset(heads_of(heads))
+
+    @staticmethod
+    def ids(name: str, given: object) -> frozenset[int]:
+        """Ids of tokens.
+
+        Args:
+            name: of the argument.
+            given: what it was given.
+
+        Raises:
+            BadType: if it is no collection of whole numbers.
+            BadValue: if one is below 0.
+        """
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise _no_ids(name, given)
+        for each in given:
+            if isinstance(each, bool) or not isinstance(each, Integral):
+                raise _no_ids(name, each)
+            if int(each) < 0:
+                raise BadValue(
+                    f"{name}: expected ids of tokens, from 0 on, got {each}",
+                    f"{name}：应为词元编号（不小于 0），收到 {each}",
+                )
+        return frozenset(int(each) for each in given)
 
     @staticmethod
     def numbers(rows: Sequence[int] | None) -> tuple[int, ...] | None:
         """The rows in order, each once; None means all.
 
         Raises:
+            BadType: if it is no collection.
             BadValue: if one is no whole number from 0 on.
         """
         if rows is None:
             return None
+        if not isinstance(rows, Collection):
+            raise BadType(
+                f"rows: expected a collection of numbers of queries, got {type(rows).__name__}; "
+                "use rows=[3]",
+                f"rows：应为查询编号的集合，收到 {type(rows).__name__}；可用 rows=[3]",
+            )
         for row in rows:
             if isinstance(row, bool) or not isinstance(row, int) or row < 0:
                 raise BadValue(
@@ -137,6 +171,7 @@ class Recorder:
         self._inside = False
         self._calls: Counter[str] = Counter()
         self._numbers: dict[int, Layer] = {}
+        self._counts: dict[Layer, int] = {}
 
     def start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before each pass: layers are counted from 0 again."""
@@ -157,10 +192,10 @@ class Recorder:
         return id(module) in self._names
 
     def finish(self) -> None:
-        """After the last pass: something must have been seen.
+        """After the last pass: something must have been seen, and every head that is asked for.
 
         Raises:
-            BadValue: if nothing was.
+            BadValue: if one was not.
         """
         if not self.statistics.layers:
             name = type(self.model).__name__
@@ -173,6 +208,9 @@ class Recorder:
                 "经由 transformers 接口（attn_implementation='sdpa'）、nn.MultiheadAttention 或 "
                 "headwise.MultiheadAttention 计算注意力的模型",
             )
+        for head in sorted(self._wanted.heads or ()):
+            if head.layer not in self._counts:
+                raise none_such(head, self._counts)
 
     def take(
         self, module: nn.Module, terms: Terms, answer: Tensor | None, told: Told | None = None
@@ -185,19 +223,35 @@ class Recorder:
             answer: what it gave, (B, Lq, H, Dv) or what ``terms.finish`` makes of that; None where
                 there is nothing to hold the terms against.
             told: what the attention itself says of its keys.
+
+        Raises:
+            BadValue: if the answer is not what the terms give, or is NaN where a token asked, or
+                a head is asked for that the layer has not.
         """
         told = Told() if told is None else told
         layer = self._layer(module, told.cross)
+        self._count(layer, terms.size[1])
+        self.taken += 1
+        if not terms.measurable:
+            return
         if answer is not None:
             _check(layer, terms, answer)
-        place = self._texts.place(layer.part, terms.q, terms.k, told)
+        place = self._texts.place(layer.part, terms.q, terms.k[:, :, : terms.tokens], told)
         layout = self._layouts.of(terms, place)
+        if answer is not None:
+            _check_numbers(layer, answer, layout.queries)
         self._measure(layer, terms, layout)
         if not self._inside:
             self._layouts.forget()
         if layout.room >= LARGE:
             give_back()
-        self.taken += 1
+
+    def _count(self, layer: Layer, heads: int) -> None:
+        """Every head that is asked for of a layer must be there."""
+        self._counts[layer] = heads
+        for head in sorted(self._wanted.heads or ()):
+            if head.layer == layer and not 0 <= head.number < heads:
+                raise none_such(head, {layer: heads})
 
     def _measure(self, layer: Layer, terms: Terms, layout: Layout) -> None:
         """A block of queries at a time; of each only what metrics look at is kept."""
@@ -207,7 +261,9 @@ class Recorder:
             seen = []
             for part, offer in zip(group.parts, group.offers, strict=True):
                 block = terms.block(part, rooms=rooms)
-                rows = Rows(weights=block.weights, offer=offer, scores=block.scores)
+                tokens = terms.within(part.keys)
+                weights, scores = (each[..., tokens] for each in (block.weights, block.scores))
+                rows = Rows(weights=weights, offer=offer, scores=scores)
                 seen.append(rows.let_go(reads))
                 self._keep(layer, block, terms)
             joined = Rows.joined(seen, group.offer, reads)
@@ -254,6 +310,14 @@ class Recorder:
             self.allowed[head][:, here, part.keys] = seen[:, within]
 
 
+def _no_ids(name: str, got: object) -> BadType:
+    return BadType(
+        f"{name}: expected a collection of ids of tokens, whole numbers, got {got!r}; a tokenizer "
+        "has them in all_special_ids",
+        f"{name}：应为词元编号（整数）的集合，收到 {got!r}；可取自分词器的 all_special_ids",
+    )
+
+
 def _two_stacks(model: nn.Module) -> bool:
     """Whether there are an encoder and a decoder, by the configuration or the modules' names."""
     config = getattr(model, "config", None)
@@ -280,6 +344,33 @@ def _check(layer: Layer, terms: Terms, answer: Tensor) -> None:
                 f"model：{layer} 的计算与此处已知的 softmax(q kᵀ · scale + mask) v 不符"
                 f"（结果相差 {verdict.worst:.1e}），无法得知其权重；请报告该模型",
             )
+
+
+def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
+    """Where a token asked and saw a key, the model must have answered with numbers.
+
+    Args:
+        layer: which.
+        answer: as for `Recorder.take`.
+        queries: (B, H or 1, Lq), the queries that count and see a key.
+
+    Raises:
+        BadValue: if an answer is NaN: the formula gives NaN as well then, and agrees in vain.
+    """
+    apart = answer.dim() == 4
+    seen = queries.transpose(1, 2) if apart else queries.all(1)
+    found = answer.isnan().any(-1) & seen  # (B, Lq, H), or (B, Lq) where heads are put together
+    if bool(found.any()):
+        found = found.any(2) if apart else found
+        sample, query = found.nonzero()[0].tolist()
+        raise BadValue(
+            f"model: {layer} answers NaN for real tokens (sample {sample}, query {query} is the "
+            "first), so its weights mean nothing; often padding is NaN and spreads: pad on the "
+            "right, use attn_implementation='sdpa', or look for NaN and inf in weights and inputs",
+            f"model：{layer} 对真实词元的结果为 NaN（首先在样本 {sample}、查询 {query}），"
+            "其权重没有意义；常因填充位置的 NaN 扩散：请改在右侧填充、使用 "
+            "attn_implementation='sdpa'，或检查权重与输入中的 NaN 和 inf",
+        )
 
 
 def _judged(terms: Terms, answer: Tensor, rows: slice) -> Verdict:

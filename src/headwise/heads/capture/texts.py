@@ -35,32 +35,39 @@ class Told:
     """What an attention itself says of its keys.
 
     Attributes:
-        real: (B, Lk or fewer), False on keys that are padding; None where it was not told.
+        real: (B, gone + Lk or fewer), False on padding; None where it was not told.
         cross: whether its keys are another text than its queries; None means by its name.
         offset: the key that the first query stands at; None means the last query stands at the
             last key.
+        gone: how many tokens of the text came before the first key and are kept no more.
     """
 
     real: Tensor | None = None
     cross: bool | None = None
     offset: int | None = None
+    gone: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where the queries of one attention stand among its keys, and what both are.
+    """Where the queries and keys of one attention stand in their text, and what both are.
+
+    Tokens have their number in the whole text, those that a sliding cache let go included: there
+    are ``base + Lk`` of them.
 
     Attributes:
-        offset: the key that the first query stands at; None where they are different texts.
+        offset: the token that the first query stands at; None where they are different texts.
         queries: (B, Lq), False on padding.
-        keys: (B, Lk), False on padding.
-        tokens: (B, Lk), ids of the keys' tokens, -1 where there is none; None where unknown.
+        keys: (B, base + Lk), False on padding.
+        tokens: (B, base + Lk), ids of the tokens, -1 where there is none; None where unknown.
+        base: how many tokens came before the first key.
     """
 
     offset: int | None
     queries: Tensor
     keys: Tensor
     tokens: Tensor | None
+    base: int = 0
 
     def alike(self, other: "Place") -> bool:
         """Whether it is the same text in the same place."""
@@ -69,14 +76,16 @@ class Place:
             (other.queries, other.keys, other.tokens),
             strict=True,
         )
-        return self.offset == other.offset and all(_alike(one, two) for one, two in pairs)
+        same = (self.offset, self.base) == (other.offset, other.base)
+        return same and all(_alike(one, two) for one, two in pairs)
 
     def own(self, rows: slice, keys: int) -> slice | None:
         """The keys that these queries stand at, of ``keys``, and the one before them."""
         if self.offset is None:
             return None
-        stop = min(max(rows.stop + self.offset, 0), keys)
-        return slice(min(max(rows.start + self.offset - 1, 0), stop), stop)
+        first = self.offset - self.base
+        stop = min(max(rows.stop + first, 0), keys)
+        return slice(min(max(rows.start + first - 1, 0), stop), stop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,30 +157,33 @@ class Texts:
         if part == "cross":
             return self._between(q, k, told)
         read, (batch, _, queries, _), keys = self._sides.get(part, Side()), q.shape, k.shape[2]
-        total = read.seen + queries
+        base, total = told.gone, keys
         if told.offset is not None:
-            total = told.offset + queries
-        elif not read.cached and keys > queries:  # a memory that is not transformers' cache
-            total = keys
-        base = max(total - keys, 0)  # how many tokens a sliding cache let go
-        first = total - queries - base
-        known = _real(told.real, read.mask, (batch, total, base, keys), q.device)
+            total = base + told.offset + queries
+        elif read.cached:  # else it is a memory that is not transformers' cache
+            total = read.seen + queries
+            base = max(total - keys, 0)  # how many tokens a sliding cache let go
+        first, sizes = total - queries, (batch, total, base + keys)
+        known = _real(told.real, read.mask, sizes, q.device)
         asking = known[:, max(first, 0) : max(first + queries, 0)]
         if asking.shape[1] != queries:  # queries that stand at no key
             asking = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
         self._asking[part] = asking
-        return Place(first, asking, known, _window(read.ids, batch, total, base, keys))
+        return Place(first, asking, known, _window(read.ids, *sizes), base)
 
     def _between(self, q: Tensor, k: Tensor, told: Told) -> Place:
         """From the decoder's text to the encoder's."""
         read, asked = self._sides.get("encoder", Side()), self._sides.get("decoder", Side())
         batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
-        known = _real(told.real, read.mask, (batch, keys, 0, keys), q.device)
-        own = _window(asked.mask, batch, asked.seen + queries, asked.seen, queries)
+        sizes = (batch, keys, keys)
+        known = _real(told.real, read.mask, sizes, q.device)
+        total = asked.seen + queries
+        own = _window(asked.mask, batch, total, total)
+        own = None if own is None else own[:, asked.seen :]
         own = self._asking.get("decoder") if own is None else own
         if own is None or own.shape != (batch, queries):
             own = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
-        return Place(None, own.to(q.device), known, _window(read.ids, batch, keys, 0, keys))
+        return Place(None, own.to(q.device), known, _window(read.ids, *sizes))
 
     def _side(self, prefix: str) -> Side:
         """The text that grows in the cache."""
@@ -215,34 +227,34 @@ def _first_keys(cache: Any) -> Tensor | None:
 def _real(
     told: Tensor | None,
     mask: Tensor | None,
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int, int],
     device: torch.device,
 ) -> Tensor:
-    """(B, Lk), False on padding: as the attention was told, or the model, or all are real.
+    """(B, wanted), False on padding: as the attention was told, or the model, or all are real.
 
     Args:
-        told: (B, Lk or fewer) or None.
+        told: (B, wanted or fewer) or None.
         mask: the model's, or None.
-        sizes: as for `_window`: B, total, base and Lk.
+        sizes: as for `_window`: B, total and wanted.
         device: where it is wanted.
     """
     found = told if told is not None else _window(mask, *sizes)
-    batch, _, _, keys = sizes
+    batch, _, wanted = sizes
     if found is None:
-        return torch.ones(batch, keys, dtype=torch.bool, device=device)
-    missing = keys - found.shape[1]
+        return torch.ones(batch, wanted, dtype=torch.bool, device=device)
+    missing = wanted - found.shape[1]
     return nn.functional.pad(found.to(device), (0, missing)).expand(batch, -1)
 
 
-def _window(tokens: Tensor | None, batch: int, total: int, base: int, keys: int) -> Tensor | None:
-    """Of what is known of ``total`` tokens that of ``keys`` from ``base`` on; beyond them -1 or 0.
+def _window(tokens: Tensor | None, batch: int, total: int, wanted: int) -> Tensor | None:
+    """Of what is known of ``total`` tokens that of the first ``wanted``; beyond them -1 or 0.
 
     None where it is not known, or is of another text.
     """
     if tokens is None or tokens.shape != (batch, total):
         return None
-    found = tokens[:, base : base + keys]
-    missing = keys - found.shape[1]
+    found = tokens[:, :wanted]
+    missing = wanted - found.shape[1]
     if not missing:
         return found
     return nn.functional.pad(found, (0, missing), value=0 if tokens.dtype == torch.bool else -1)

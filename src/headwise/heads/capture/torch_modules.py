@@ -169,6 +169,7 @@ class _Call:
             v=self.v,
             scale=self.q.shape[-1] ** -0.5,
             pattern=TensorPattern(keys=keys, device=self.q.device, mask=whole),
+            appended=keys - self.own,
             finish=self._finish,
         )
 

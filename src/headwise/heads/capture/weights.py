@@ -74,6 +74,9 @@ class Terms:
         softcap: c in c · tanh(scores / c), before what is added; or None.
         sink: (H,), one more score in each row's softmax that no key gets; or None.
         values: what is added to the output for the weights of a block, or None.
+        appended: how many of the keys, the last ones, are none of the text's tokens: those of
+            ``add_bias_kv`` and ``add_zero_attn``. What a query gives them is unspent, as is what a
+            sink gets.
         finish: what the model makes of some rows of the heads' outputs (B, H, R, Dv) before it can
             be seen; None means it puts them side by side, (B, R, H, Dv).
     """
@@ -86,12 +89,27 @@ class Terms:
     softcap: float | None = None
     sink: Tensor | None = None
     values: Callable[[Block], Tensor | None] | None = None
+    appended: int = 0
     finish: Callable[[Tensor], Tensor] | None = None
 
     @property
     def size(self) -> tuple[int, int, int, int]:
         """B, H, Lq, Lk."""
         return self.q.shape[0], self.q.shape[1], self.q.shape[2], self.k.shape[2]
+
+    @property
+    def tokens(self) -> int:
+        """How many of the keys are tokens of the text."""
+        return self.k.shape[2] - self.appended
+
+    @property
+    def measurable(self) -> bool:
+        """Whether there is a query, and a token that it could attend to."""
+        return 0 not in (*self.size[:3], self.tokens)
+
+    def within(self, keys: slice) -> slice:
+        """Those of these keys that are tokens of the text, by their place among them."""
+        return slice(0, min(keys.stop, self.tokens) - keys.start)
 
     @cached_property
     def wide(self) -> torch.dtype:
@@ -116,6 +134,8 @@ class Terms:
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
         if keys.stop == keys.start:
             keys = slice(0, 1)  # what reaches no key is blind, and has a key to be so
+        if self.appended:
+            keys = slice(min(keys.start, self.tokens - 1), keys.stop)  # and a token as well
         return _rounded(keys, self.size[3])
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "b #h r k"]:

@@ -6,9 +6,12 @@ spans        where words stand in a text, and what can be said about them
 txt, jsonl, conllu   the formats a corpus may have, one file each
 reading      the documents of a file, and a look through it beforehand
 gathered     what has been added up, in two halves
+bounds       what those sums can be
 aligning     heads held against gold pairs
 measuring    one document through a model
 identity     what makes two runs the same run
+folders      where a run is written, looked at before the work
+blame        errors under the name that a person knows the matter by
 store        named tensors in a file that is written whole or not at all
 sharing      a corpus shared out over the processes of torchrun
 running      a whole corpus, going on after an interruption

@@ -10,6 +10,7 @@ from torch import Tensor
 from headwise.errors import BadValue
 from headwise.heads.alignment import Alignment
 from headwise.heads.capture import Recorder
+from headwise.heads.corpus.blame import called
 from headwise.heads.corpus.document import Document
 from headwise.heads.models.load import Loaded
 
@@ -64,7 +65,8 @@ def align(
     if "input_ids" in inputs:
         names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
         offered = atoms(names)
-    into.add(weights, document.alignment, keys=offered)
+    with called("alignment", "pairs"):
+        into.add(weights, document.alignment, keys=offered)
 
 
 def atoms(names: list[str]) -> Tensor | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headwise.heads.corpus.document import Document, Parse
 from headwise.heads.corpus.lines import MOST_BYTES, Place, lines
-from headwise.heads.corpus.spans import Spans, check_parse, located
+from headwise.heads.corpus.spans import Spans, check_name, located
 
 COLUMNS = 10
 TEXT = "# text ="
@@ -31,7 +31,9 @@ class _Sentence:
     """What has been read of one.
 
     Attributes:
+        places: the line of each word.
         surface: the tokens as written, and how many words each is.
+        written: the line of each token, and its number there: "3", or "1-2" for several words.
         gaps: for each token whether a blank follows.
     """
 
@@ -40,7 +42,9 @@ class _Sentence:
     forms: list[str] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     relations: list[str] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     surface: list[tuple[str, int]] = field(default_factory=list)
+    written: list[tuple[Place, str]] = field(default_factory=list)
     gaps: list[bool] = field(default_factory=list)
     covered: int = 0
 
@@ -96,6 +100,7 @@ def _take(sentence: _Sentence, place: Place, line: str) -> None:
         if first != len(sentence.forms) + 1 or last < first or sentence.covered >= first:
             raise _misnumbered(sentence, place, number)
         sentence.surface.append((form, last - first + 1))
+        sentence.written.append((place, number))
         sentence.gaps.append(gap)
         sentence.covered = last
         return
@@ -103,10 +108,12 @@ def _take(sentence: _Sentence, place: Place, line: str) -> None:
         raise _misnumbered(sentence, place, number)
     if int(number) > sentence.covered:
         sentence.surface.append((form, 1))
+        sentence.written.append((place, number))
         sentence.gaps.append(gap)
     sentence.forms.append(form)
     sentence.heads.append(columns[6])
     sentence.relations.append(columns[7])
+    sentence.places.append(place)
 
 
 def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
@@ -120,14 +127,15 @@ def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
 def _document(sentence: _Sentence) -> Document:
     place = sentence.place
     if sentence.covered > len(sentence.forms):
-        raise place.wrong(
+        raise sentence.written[-1][0].wrong(
             f"a token reaches to word {sentence.covered}, and the sentence has "
             f"{len(sentence.forms)}; give all words of each token",
             f"有词元延伸到第 {sentence.covered} 个词，而句子只有 {len(sentence.forms)} 个词；"
             "请给出每个词元的所有词",
         )
     text = _written(sentence) if sentence.text is None else sentence.text
-    words = _words(sentence, located(place, text, [form for form, _ in sentence.surface]))
+    tokens = [form for form, _ in sentence.surface]
+    words = _words(sentence, located(place, text, tokens, sentence.written))
     return Document(str(place), text, words, _parse(sentence))
 
 
@@ -154,12 +162,17 @@ def _parse(sentence: _Sentence) -> Parse | None:
     """The tree; None where no word says what its head is."""
     if all(head == "_" for head in sentence.heads):
         return None
-    for number, head in enumerate(sentence.heads, 1):
-        if head != "0" and not _NUMBER.fullmatch(head):
-            raise sentence.place.wrong(
-                f"word {number} has the head {head[:20]!a}, expected the number of a word, or 0",
-                f"第 {number} 个词的中心词为 {head[:20]!a}，应为词的编号或 0",
+    count = len(sentence.forms)
+    for number, (place, head, name) in enumerate(
+        zip(sentence.places, sentence.heads, sentence.relations, strict=True), 1
+    ):
+        known = head == "0" or _NUMBER.fullmatch(head)
+        if not known or int(head) > count or int(head) == number:
+            raise place.wrong(
+                f"word {number} has the head {head[:20]!a}, expected 0 for the root or the number "
+                f"of another word, 1 to {count}",
+                f"第 {number} 个词的中心词为 {head[:20]!a}，应为 0（根）或另一个词的编号（1 到 "
+                f"{count}）",
             )
-    parse = Parse(tuple(int(head) - 1 for head in sentence.heads), tuple(sentence.relations))
-    check_parse(sentence.place, len(sentence.forms), parse)
-    return parse
+        check_name(place, "relations", name)
+    return Parse(tuple(int(head) - 1 for head in sentence.heads), tuple(sentence.relations))

@@ -1,19 +1,25 @@
 """What a corpus run has added up so far, in two halves."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from headwise.errors import BadFile
+from headwise.errors import BadFile, BadValue
 from headwise.heads.alignment import Alignment
+from headwise.heads.corpus.bounds import check_quotients, check_sums
 from headwise.heads.statistics import Statistics
-from headwise.heads.tally import Tally
+from headwise.heads.tally import MOST_NAMES, Tally
 from headwise.heads.taxonomy import Evidence, Named, taxonomy
 
 COUNTS = ("documents", "tokens", "cut")
 """How many documents and tokens were measured, and how many documents were cut."""
+
+_TALLY = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
+"""What stands before the names of one tally."""
 
 
 @dataclass
@@ -66,12 +72,12 @@ class Half:
             BadFile: if it is none.
         """
         parts = _split(tensors, ("counts", "statistics", "alignment", "evidence", "random"))
-        counts = Tally.from_tensors(parts["counts"])
-        if any(name not in COUNTS or counts[name].dim() for name in counts):
-            raise _unknown(next(iter(parts["counts"])))
+        check_sums(tensors)
+        statistics = Statistics.from_tensors(parts["statistics"])
+        check_quotients(parts["statistics"])
         return cls(
-            counts,
-            Statistics.from_tensors(parts["statistics"]),
+            Tally.from_tensors(parts["counts"]),
+            statistics,
             Alignment(Tally.from_tensors(parts["alignment"])),
             Evidence.from_tensors(parts["evidence"]),
             Evidence.from_tensors(parts["random"]),
@@ -121,12 +127,29 @@ class Gathered:
         parts = (("first", self.first.tensors()), ("second", self.second.tensors()))
         return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
 
+    def kept(self) -> dict[str, Tensor]:
+        """The same to be written into a file, where it can be read again.
+
+        Raises:
+            BadValue: if they are more sums than are read.
+        """
+        tensors = self.tensors()
+        for part, count in Counter(each[0] for each in map(_TALLY.match, tensors) if each).items():
+            if count > MOST_NAMES:
+                raise BadValue(
+                    f"save: {count} sums under {part}, and at most {MOST_NAMES} are read again; "
+                    "give fewer kinds of relations, or add --no-names",
+                    f"save：{part} 下有 {count} 个和，最多可再读取 {MOST_NAMES} 个；"
+                    "请减少关系的种类，或加上 --no-names",
+                )
+        return tensors
+
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Gathered":
         """What `tensors` wrote.
 
         Raises:
-            BadFile: if it is something else.
+            BadFile: if it is something else. The message leaves the file to the caller.
         """
         parts = _split(tensors, ("first", "second"))
         return cls(Half.from_tensors(parts["first"]), Half.from_tensors(parts["second"]))
@@ -145,6 +168,6 @@ def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, d
 
 def _unknown(name: str) -> BadFile:
     return BadFile(
-        f"run: expected sums that a corpus run adds up, got {name[:80]!a}; run it again",
-        f"run：应为语料统计得到的和，收到 {name[:80]!a}；请重新运行",
+        f"expected sums that a corpus run adds up, got {name[:80]!a}",
+        f"应为语料统计得到的和，收到 {name[:80]!a}",
     )

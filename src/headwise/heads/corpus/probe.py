@@ -5,7 +5,7 @@ that looks at what followed the token the last time is an induction head, one th
 token itself a duplicate-token head, one that looks one place back a previous-token head.
 
 Source: Olsson et al. 2022, "In-context learning and induction heads": 25 random tokens, repeated
-4 times.
+4 times. A model that takes fewer than 100 tokens is given fewer; see `shape`.
 """
 
 from dataclasses import replace
@@ -20,10 +20,12 @@ from headwise.heads.corpus.measuring import Measurer
 from headwise.heads.corpus.running import Progress
 from headwise.heads.corpus.saved import Run
 from headwise.heads.facts import facts_of
-from headwise.heads.inputs import check_length
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
+
+FEWEST = 4
+"""Different tokens in a sequence at least."""
 
 SEQUENCES = 48
 """How many sequences are read, each of other tokens; every second one suggests names, the others
@@ -32,29 +34,43 @@ test them. So many are needed for a name to hold among some thousands that are t
 MOST_SEED = 2**63 - 1
 
 
+def shape(longest: int) -> tuple[int, int]:
+    """How many different tokens a sequence has and how often they come, where so many tokens fit.
+
+    What does not fit are first the later repetitions, which say the same again, and then tokens.
+
+    Example:
+        >>> [shape(longest) for longest in (512, 99, 64, 40)]
+        [(25, 4), (25, 3), (25, 2), (20, 2)]
+    """
+    tokens = min(TOKENS, longest // 2)
+    return tokens, min(TIMES, longest // max(1, tokens))
+
+
 def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
     """The sequences of token ids; special tokens are not among them.
 
     Raises:
-        BadValue: if the vocabulary is too small, the seed is no seed, or the model takes fewer
+        BadValue: if the vocabulary is too small, the seed is no seed, or the model takes too few
             tokens or has a decoder that reads another text.
     """
     _check(loaded, seed)
+    tokens, times = shape(loaded.longest)
     special = set(loaded.tokenizer.all_special_ids)
     size = min(loaded.config.vocab_size, len(loaded.tokenizer))
     ordinary = torch.tensor([number for number in range(size) if number not in special])
-    if len(ordinary) < TOKENS:
+    if len(ordinary) < tokens:
         raise BadValue(
             f"probe: {clean(loaded.name)} has {len(ordinary)} ordinary tokens, and the probe takes "
-            f"{TOKENS} different ones; give another model",
-            f"probe：{clean(loaded.name)} 只有 {len(ordinary)} 个普通词元，而探测需要 {TOKENS} 个"
-            "不同的；请换一个模型",
+            f"{tokens} different ones; give another model, or a corpus with --corpus",
+            f"probe：{clean(loaded.name)} 只有 {len(ordinary)} 个普通词元，而探测需要 {tokens} 个"
+            "不同的；请换一个模型，或用 --corpus 给出语料",
         )
     make = torch.Generator().manual_seed(seed)
     found = []
     for _ in range(SEQUENCES):
-        chosen = ordinary[torch.randperm(len(ordinary), generator=make)[:TOKENS]]
-        found.append(chosen.tolist() * TIMES)
+        chosen = ordinary[torch.randperm(len(ordinary), generator=make)[:tokens]]
+        found.append(chosen.tolist() * times)
     return found
 
 
@@ -67,10 +83,10 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
     """
     loaded, gathered = measurer.loaded, Gathered()
     alone = replace(measurer, compare=False)  # on random tokens, that heads agree says little
-    given = sequences(loaded, seed)
+    given, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
     for number, ids in enumerate(given):
-        tokens = torch.tensor([ids])
-        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        read = torch.tensor([ids])
+        inputs = {"input_ids": read, "attention_mask": torch.ones_like(read)}
         document = Document(f"sequence {number}", "")
         gathered.half(number).merge(alone.measure_inputs(document, inputs, len(ids)))
         if progress is not None:
@@ -78,7 +94,7 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
     return Run(
         model=facts_of(loaded, gathered.whole().statistics),
         corpus={
-            "file": f"{TOKENS} random tokens, {TIMES} times, seed {seed}",
+            "file": f"{tokens} random tokens, {times} times, seed {seed}",
             "sha256": "",
             "documents": len(given),
             "paragraphs": False,
@@ -90,7 +106,13 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
 
 
 def _check(loaded: Loaded, seed: int) -> None:
-    check_length(loaded, TOKENS * TIMES)
+    if loaded.longest < 2 * FEWEST:
+        raise BadValue(
+            f"probe: it has {2 * FEWEST} tokens at least, and {clean(loaded.name)} takes at most "
+            f"{loaded.longest}; give a text in quotes after the model, or with --text",
+            f"probe：至少有 {2 * FEWEST} 个词元，而 {clean(loaded.name)} 最多接受 {loaded.longest} "
+            "个；请在模型名后用引号给出文本，或用 --text 指定文件",
+        )
     if not 0 <= seed <= MOST_SEED:
         raise BadValue(
             f"seed: expected a number from 0 to {MOST_SEED}, got {seed}; use 0",

@@ -16,6 +16,7 @@ from headwise.heads.sections import (
     outstanding,
     written,
 )
+from headwise.heads.similarity import NOT_COMPARED, is_comparable
 from headwise.heads.table import Column, table
 from headwise.heads.taxonomy import UNEXPLAINED, Named
 from headwise.lang import Text, same
@@ -43,7 +44,7 @@ def report(run: Run) -> Document:
             Heading(Text("What stands out on this corpus", "在此语料上突出的头")),
             *outstanding(whole.statistics, _A_CORPUS),
             *_alignment(whole.alignment),
-            *_names(run.names, len(whole.statistics.heads())),
+            *_names(run.names, whole.statistics.heads()),
             *every_head(whole.statistics),
             *legend(),
         ),
@@ -66,12 +67,12 @@ _A_CORPUS = Text(
 )
 
 
-def _names(names: tuple[Named, ...], heads: int) -> tuple[Block, ...]:
+def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block, ...]:
     """What heads are called, a row for each name, and how many have none."""
     given = [each for each in names if each.name != UNEXPLAINED]
     if not names:
         return ()
-    explained = len({each.head for each in given})
+    explained, heads = len({each.head for each in given}), len(measured)
     said = Paragraph(
         Text(
             f"{explained} of {heads} heads have a name; the others are unexplained. Every second "
@@ -86,10 +87,16 @@ def _names(names: tuple[Named, ...], heads: int) -> tuple[Block, ...]:
     for each in sorted(given, key=lambda each: -_clear(each)):
         kinds.setdefault(each.name.partition(WITH)[0], []).append(each)
     title = Heading(Text("Names of heads", "头的名称"))
+    limits = () if is_comparable(measured) else (Paragraph(_NOT_COMPARED),)
     if not kinds:
-        return title, said
-    return title, said, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
+        return title, said, *limits
+    return title, said, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
 
+
+_NOT_COMPARED = Text(
+    f"{NOT_COMPARED.en[0].upper()}{NOT_COMPARED.en[1:]}, and none is called redundant.",
+    f"{NOT_COMPARED.zh}，也没有头被称为重复。",
+)
 
 _NAME_COLUMNS = (
     Text("name", "名称"),

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from headwise.document.plain import clean
 from headwise.errors import BadFile
 from headwise.heads.corpus.gathered import Gathered
@@ -103,14 +105,23 @@ class _Keeper:
         """What an earlier run kept, and the number of the document to go on with."""
         if self._file is None or not self._file.exists():
             return Gathered(), 0
-        tensors, said = read_tensors(self._file)
+        tensors, said = self._read(self._file)
         before, position = said.get("identity"), said.get("position")
         if not isinstance(before, dict) or type(position) is not int:
             raise _not_ours(self._file)
         check_same(self._file.parent, self._same, before)
         if not 0 <= position <= self._documents:
             raise _not_ours(self._file)
-        return Gathered.from_tensors(tensors), position
+        try:
+            return Gathered.from_tensors(tensors), position
+        except BadFile as error:
+            raise _damaged(self._file, error) from error
+
+    def _read(self, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        try:
+            return read_tensors(file)
+        except BadFile as error:
+            raise _damaged(file, error) from error
 
     def keep_now_and_then(self, gathered: Gathered, position: int) -> None:
         """Write if the last time is long enough ago."""
@@ -121,12 +132,21 @@ class _Keeper:
         """Write what was added up before the document of that number."""
         if self._file is not None:
             said = {"identity": self._same, "position": position}
-            write_tensors(self._file, gathered.tensors(), said)
+            write_tensors(self._file, gathered.kept(), said)
         self._last = time.monotonic()
 
 
 def _silent(done: int, whole: int) -> None:
     del done, whole
+
+
+def _damaged(file: Path, error: BadFile) -> BadFile:
+    name, said = clean(str(file)), error.text
+    return BadFile(
+        f"save: expected a file of sums that headwise wrote, got {name}: {said.en}; take it away "
+        "to begin anew",
+        f"save：应为 headwise 写出的统计文件，收到 {name}：{said.zh}；移走它即可重新开始",
+    )
 
 
 def _not_ours(file: Path) -> BadFile:

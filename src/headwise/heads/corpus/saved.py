@@ -17,9 +17,12 @@ from typing import Any
 import headwise
 from headwise.document.files import write
 from headwise.document.plain import clean
-from headwise.errors import BadFile
+from headwise.errors import BadFile, BadValue
+from headwise.heads.corpus.blame import called
+from headwise.heads.corpus.bounds import MOST_COUNTED
 from headwise.heads.corpus.gathered import Gathered
-from headwise.heads.corpus.store import read_tensors, write_tensors
+from headwise.heads.corpus.store import check_size, read_tensors, write_tensors
+from headwise.heads.export import schema
 from headwise.heads.metrics import MEASURED
 from headwise.heads.taxonomy import Named
 
@@ -78,7 +81,7 @@ def save(run: Run, folder: Path) -> None:
     Raises:
         BadFile: if it cannot be written.
     """
-    write_tensors(folder / TENSORS, run.gathered.tensors(), {"schema": SCHEMA})
+    write_tensors(folder / TENSORS, run.gathered.kept(), {"schema": SCHEMA})
     said = {
         "schema": SCHEMA,
         "headwise": headwise.__version__,
@@ -88,12 +91,16 @@ def save(run: Run, folder: Path) -> None:
         "identity": dict(run.identity),
         "tensors": {"file": TENSORS, "sha256": _hash(folder / TENSORS)},
     }
-    write(folder / JSON, json.dumps(said, indent=1) + "\n")
+    with called("save", "output"):
+        write(folder / JSON, json.dumps(said, indent=1) + "\n")
 
 
 def is_saved(folder: Path) -> bool:
     """Whether a folder holds a finished run."""
-    return (folder / JSON).is_file()
+    try:
+        return (folder / JSON).is_file()
+    except OSError:  # a folder that nobody may look into
+        return False
 
 
 def open_run(folder: Path) -> Run:
@@ -101,10 +108,20 @@ def open_run(folder: Path) -> Run:
 
     Raises:
         BadFile: if there is none, a file is damaged or too large, the two files do not belong
-            together, or it was measured by another version's metrics.
+            together, a number in them cannot be, or it was measured by another version's metrics.
     """
     said = _read(folder / JSON)
     _check(folder, said)
+    try:
+        return _opened(folder, said)
+    except BadValue as error:
+        if str(error).startswith("open: "):
+            raise
+        raise _wrong(folder, f"{TENSORS}: {error}", f"{TENSORS}：{error.text.zh}") from error
+
+
+def _opened(folder: Path, said: dict[str, Any]) -> Run:
+    """The run of a description that has been checked."""
     tensors, header = read_tensors(folder / TENSORS)
     if header.get("schema") != SCHEMA or said["tensors"]["sha256"] != _hash(folder / TENSORS):
         raise _wrong(
@@ -112,16 +129,39 @@ def open_run(folder: Path) -> Run:
             f"{TENSORS} is not the one that {JSON} was written with; copy both files",
             f"{TENSORS} 与 {JSON} 不是同时写出的；请同时复制两个文件",
         )
-    return Run(said["model"], said["corpus"], Gathered.from_tensors(tensors), said["identity"])
+    gathered = Gathered.from_tensors(tensors)
+    _check_together(folder, said, gathered)
+    return Run(said["model"], said["corpus"], gathered, said["identity"])
+
+
+def _check_together(folder: Path, said: dict[str, Any], gathered: Gathered) -> None:
+    """Hold what the description counts against what the sums count."""
+    whole, documents = gathered.whole(), said["corpus"]["documents"]
+    counted = (
+        ("layers", said["model"]["layers"], len(whole.statistics.layers)),
+        ("heads", said["model"]["heads"], len(whole.statistics.heads())),
+        ("documents", documents, whole.number("documents")),
+        ("documents of the first half", (documents + 1) // 2, gathered.first.number("documents")),
+    )
+    for name, wanted, found in counted:
+        if wanted != found:
+            raise _wrong(
+                folder,
+                f"{JSON} says {wanted} {name}, and {TENSORS} has sums of {found}",
+                f"{JSON} 写明 {name} 为 {wanted}，而 {TENSORS} 中是 {found}",
+            )
+    if whole.number("cut") > documents:
+        raise _wrong(
+            folder, f"{TENSORS}: more documents cut than there are", f"{TENSORS}：截断数超过文档数"
+        )
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
-            raise _wrong(file.parent, f"{JSON} is too large", f"{JSON} 过大")
+        check_size(file, MOST_BYTES)
         said = json.loads(file.read_bytes())
-    except BadFile:
-        raise
+    except BadFile as error:
+        raise _wrong(file.parent, f"{JSON}: {error}", f"{JSON}：{error.text.zh}") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise _wrong(file.parent, f"{JSON}: {reason}", f"{JSON}：{reason}") from error
@@ -135,12 +175,13 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check(folder: Path, said: dict[str, Any]) -> None:
-    """Hold every entry against the type it has to have."""
+    """Hold every entry against the type it has to have, and against the layout of reports."""
     for part, entries in PARTS:
         found = said.get(part)
         fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
         if not fits:
             raise _wrong(folder, f"{part} of {JSON} lacks an entry", f"{JSON} 的 {part} 缺少条目")
+    _check_counts(folder, said)
     names = [metric.name for metric in MEASURED]
     if said.get("metrics") != names:
         raise _wrong(
@@ -148,6 +189,23 @@ def _check(folder: Path, said: dict[str, Any]) -> None:
             "it was measured with other metrics than this version of headwise has; run it again",
             "其指标与此版本的 headwise 不同；请重新运行",
         )
+
+
+def _check_counts(folder: Path, said: dict[str, Any]) -> None:
+    """Hold every number against the layout of reports, which it will be written in."""
+    layout = schema()["$defs"]
+    for part, rules in (
+        ("model", layout["model"]),
+        ("corpus", layout["a_corpus"]["properties"]["corpus"]),
+    ):
+        for name, kind in dict(PARTS)[part]:
+            least = rules["properties"][name].get("minimum")
+            if kind is int and not least <= said[part][name] <= MOST_COUNTED:
+                raise _wrong(
+                    folder,
+                    f"{JSON}: {part}.{name}: expected {least} to {MOST_COUNTED}",
+                    f"{JSON}：{part}.{name}：应为 {least} 到 {MOST_COUNTED}",
+                )
 
 
 def _hash(file: Path) -> str:

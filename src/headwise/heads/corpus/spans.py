@@ -12,19 +12,28 @@ LONGEST_NAME = 100
 """Characters in the name of a relation or of a kind of entity."""
 
 
-def located(place: Place, text: str, words: Sequence[str]) -> Spans:
+def located(
+    place: Place, text: str, words: Sequence[str], written: Sequence[tuple[Place, str]] = ()
+) -> Spans:
     """Where the words stand in the text: each after the one before, only blanks between.
+
+    Args:
+        place: of the text, for messages.
+        text: it.
+        words: in their order.
+        written: for each word its own line and its number there, where the file has them.
 
     Raises:
         BadFile: if the text is made of other words.
     """
     spans, at = [], 0
-    for number, word in enumerate(words, 1):
+    for index, word in enumerate(words):
         while at < len(text) and text[at].isspace():
             at += 1
         if not word or not text.startswith(word, at):
             rest = text[at : at + 20]
-            raise place.wrong(
+            line, number = written[index] if written else (place, str(index + 1))
+            raise line.wrong(
                 f"word {number} is {word[:40]!a}, and the text goes on with {rest!a}; words must "
                 "be those of the text, in its order",
                 f"第 {number} 个词是 {word[:40]!a}，而文本接下来是 {rest!a}；"
@@ -33,7 +42,7 @@ def located(place: Place, text: str, words: Sequence[str]) -> Spans:
         spans.append((at, at + len(word)))
         at += len(word)
     if text[at:].strip():
-        raise place.wrong(
+        raise (written[-1][0] if written else place).wrong(
             f"after the last word the text goes on with {text[at:].strip()[:20]!a}; words must be "
             "those of the text, all of them",
             f"最后一个词之后文本还有 {text[at:].strip()[:20]!a}；词应覆盖全部文本",
@@ -75,13 +84,13 @@ def check_parse(place: Place, words: int, parse: Parse) -> None:
     for number, head in enumerate(parse.heads):
         if not -1 <= head < words or head == number:
             raise place.wrong(
-                f"word {number + 1} has the head {head}, expected -1 for the root or another of "
-                f"the words 0 to {words - 1}",
-                f"第 {number + 1} 个词的中心词为 {head}，应为 -1（根）或 0 到 {words - 1} "
-                "中的另一个词",
+                f"heads: word {number} has the head {head}, expected -1 for the root or another of "
+                f"the words 0 to {words - 1}; count words from 0",
+                f"heads：第 {number} 个词的中心词为 {head}，应为 -1（根）或 0 到 {words - 1} "
+                "中的另一个词；词从 0 数起",
             )
     for name in parse.relations:
-        _check_name(place, "relations", name)
+        check_name(place, "relations", name)
 
 
 def check_entities(place: Place, words: int, entities: tuple[Entity, ...]) -> None:
@@ -98,10 +107,15 @@ def check_entities(place: Place, words: int, entities: tuple[Entity, ...]) -> No
                 f"entities：[{entity.start}, {entity.stop}] 不是 {words} 个词中的一段；"
                 "词从 0 数起，第二个数是最后一词之后的位置",
             )
-        _check_name(place, "entities", entity.kind)
+        check_name(place, "entities", entity.kind)
 
 
-def _check_name(place: Place, what: str, name: str) -> None:
+def check_name(place: Place, what: str, name: str) -> None:
+    """Refuse a name that is empty or too long.
+
+    Raises:
+        BadFile: if it is.
+    """
     if not 0 < len(name) <= LONGEST_NAME:
         raise place.wrong(
             f"{what}: expected names of 1 to {LONGEST_NAME} characters, got one of {len(name)}",

@@ -14,6 +14,7 @@ from torch import Tensor
 from headwise.document.files import write
 from headwise.document.plain import clean
 from headwise.errors import BadFile, MissingExtra
+from headwise.heads.corpus.blame import called
 
 MOST_BYTES = 1 << 30
 """The largest file that is read."""
@@ -26,7 +27,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, 
     """Write tensors, in their order, and what is said of them.
 
     Raises:
-        BadFile: if the file cannot be written; what was there stays then.
+        BadFile: if the file cannot be written, or `read_tensors` would not read it; what was there
+            stays then.
         MissingExtra: if safetensors is not installed.
     """
     try:
@@ -34,14 +36,24 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, 
     except ImportError as error:
         raise MissingExtra.of("safetensors", "inspect") from error
     header = json.dumps({**said, "order": list(tensors)})
-    write(file, save({name: each.contiguous() for name, each in tensors.items()}, {KEY: header}))
+    content = save({name: each.contiguous() for name, each in tensors.items()}, {KEY: header})
+    if len(content) > MOST_BYTES:
+        raise BadFile(
+            f"save: what was measured takes {len(content):,} bytes, and at most {MOST_BYTES:,} are "
+            "read again; add --no-names, which takes less, or leave out --save",
+            f"save：测量结果有 {len(content):,} 字节，最多可再读取 {MOST_BYTES:,} 字节；"
+            "请加上 --no-names（所需较少），或去掉 --save",
+        )
+    with called("save", "output"):
+        write(file, content)
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file, in the order they were written in, and what is said of them.
 
     Raises:
-        BadFile: if it cannot be read, is too large, is damaged, or was not written here.
+        BadFile: if it cannot be read, is too large, is damaged, or was not written here. The
+            message says why, and leaves the file to the caller, who knows the way out.
         MissingExtra: if safetensors is not installed.
     """
     try:
@@ -50,8 +62,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except ImportError as error:
         raise MissingExtra.of("safetensors", "inspect") from error
     try:
-        if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
-            raise _damaged(file, f"more than {MOST_BYTES:,} bytes, or no file")
+        check_size(file, MOST_BYTES)
         with safe_open(str(file), "pt") as opened:
             header = (opened.metadata() or {}).get(KEY, "")
         said = json.loads(header)
@@ -59,20 +70,27 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except BadFile:
         raise
     except FileNotFoundError as error:
-        raise _damaged(file, "no such file") from error
+        raise BadFile("no such file", "没有此文件") from error
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
-        raise _damaged(file, f"{type(error).__name__}: {clean(str(error))[:120]}") from error
+        reason = f"{type(error).__name__}: {clean(str(error))[:120]}"
+        raise BadFile(f"damaged ({reason})", f"已损坏（{reason}）") from error
     order = said.get("order") if isinstance(said, dict) else None
     fits = isinstance(order, list) and all(isinstance(name, str) for name in order)
     if not fits or sorted(order or ()) != sorted(tensors):
-        raise _damaged(file, "its header does not list its tensors")
+        raise BadFile("its header does not list its tensors", "文件头没有列出其中的张量")
     return {name: tensors[name] for name in order or ()}, said
 
 
-def _damaged(file: Path, reason: str) -> BadFile:
-    name = clean(str(file))
-    return BadFile(
-        f"run: expected a file of sums that headwise wrote, got {name} ({reason}); take it away to "
-        "begin anew",
-        f"run：应为 headwise 写出的统计文件，收到 {name}（{reason}）；移走它即可重新开始",
-    )
+def check_size(file: Path, most: int) -> None:
+    """Refuse what is there and no file, or larger than may be read.
+
+    Raises:
+        BadFile: if it is. The message leaves the file to the caller.
+        OSError: if it cannot be looked at.
+    """
+    if file.exists() and not file.is_file():
+        raise BadFile(
+            "no file, but a directory, device or pipe", "不是文件，而是文件夹、设备或管道"
+        )
+    if file.exists() and file.stat().st_size > most:
+        raise BadFile(f"too large: more than {most:,} bytes", f"过大：超过 {most:,} 字节")

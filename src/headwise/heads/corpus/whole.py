@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.document.files import LONGEST_STEM
-from headwise.document.plain import clean
-from headwise.errors import BadFile
+from headwise.heads.corpus.folders import check_folder, make_folder
 from headwise.heads.corpus.identity import check_same
 from headwise.heads.corpus.measuring import Measurer
 from headwise.heads.corpus.reading import look_through
@@ -16,6 +15,7 @@ from headwise.heads.corpus.saved import JSON, TENSORS, Run, is_saved, open_run, 
 from headwise.heads.corpus.sharing import ALONE, Share
 from headwise.heads.facts import facts_of
 from headwise.heads.models.load import Loaded
+from headwise.heads.similarity import NOT_COMPARED, is_comparable
 from headwise.lang import Text
 
 Tell = Callable[[Text], None]
@@ -61,12 +61,14 @@ def measure_corpus(
             a file in it is damaged.
     """
     say = tell or _silent
+    check_place(options.folder)
     say(Text("looking through the corpus", "正在检查语料"))
     measurer = Measurer.of(
         loaded, truncate=options.truncate, names=options.names, folder=file.parent
     )
     corpus = look_through(file, paragraphs=options.paragraphs, check=measurer.check)
-    _make(options.folder)
+    if options.folder is not None:
+        make_folder("save", options.folder)
     job = Job(measurer, corpus, options.folder, options.share, options.every)
     same = job.identity()
     if options.folder is not None and is_saved(options.folder):
@@ -76,6 +78,8 @@ def measure_corpus(
         say(Text("this run is finished; it is opened", "此次运行已完成，直接打开"))
         return found
     gathered = options.share.merged(run(job, progress))
+    if options.names and not is_comparable(gathered.whole().statistics.heads()):
+        say(NOT_COMPARED)
     done = Run(
         model=facts_of(loaded, gathered.whole().statistics),
         corpus={
@@ -90,6 +94,16 @@ def measure_corpus(
     )
     _finish(done, job)
     return done
+
+
+def check_place(folder: Path | None) -> None:
+    """Refuse a folder that a run cannot be saved in; one that holds a finished run is only read.
+
+    Raises:
+        BadFile: if it is no folder, or may not be written into.
+    """
+    if folder is not None and not is_saved(folder):
+        check_folder("save", folder)
 
 
 def _finish(done: Run, job: Job) -> None:
@@ -111,19 +125,6 @@ def _forget(job: Job) -> None:
     for file in (job.part, *left):
         with suppress(OSError):
             file.unlink()
-
-
-def _make(folder: Path | None) -> None:
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        name, reason = clean(str(folder)), error.strerror or type(error).__name__
-        raise BadFile(
-            f"save: cannot make the folder {name}: {reason}; choose another place",
-            f"save：无法建立文件夹 {name}：{reason}；请换一个位置",
-        ) from error
 
 
 def _silent(text: Text) -> None:

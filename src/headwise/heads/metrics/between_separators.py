@@ -23,8 +23,9 @@ FROM_SEPARATORS = Metric(
     label=Text("sep. to sep.", "分隔间"),
     title=Text("share that separators give to separators", "分隔符对分隔符的份额"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j] over the queries i in S, S the special tokens, j after the first",
-        "mean_i Σ_{j ∈ S} A[i,j]，只计 i ∈ S，S 为特殊词元，j 在首个词元之后",
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the queries i in "
+        "S that may attend to one",
+        "mean_i Σ_{j ∈ S} A[i,j]，S 为特殊词元，j 在首个词元之后，只计 i ∈ S 且可关注其一的查询",
     ),
     source=Text(
         "Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well",
@@ -41,8 +42,9 @@ FROM_OTHERS = Metric(
     label=Text("other to sep.", "他对分隔"),
     title=Text("share that other tokens give to separators", "其他词元对分隔符的份额"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j] over the queries i not in S, j after the first",
-        "mean_i Σ_{j ∈ S} A[i,j]，只计 i ∉ S，j 在首个词元之后",
+        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that may attend "
+        "to one",
+        "mean_i Σ_{j ∈ S} A[i,j]，j 在首个词元之后，只计 i ∉ S 且可关注其一的查询",
     ),
     source=Text(
         "Clark et al. 2019, section 3.2, other tokens to [SEP]",

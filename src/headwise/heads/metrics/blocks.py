@@ -17,8 +17,9 @@ BLOCKS = Metric(
         "最重的十分之一个 16 键块的份额",
     ),
     formula=Text(
-        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 keys",
-        "mean_i 每 16 键一块求和，n 块中最大的 ⌈n / 10⌉ 块之和",
+        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 keys, "
+        "over the queries with n > 1",
+        "mean_i 每 16 键一块求和，n 块中最大的 ⌈n / 10⌉ 块之和，只计 n > 1 的查询",
     ),
     source=Text(
         "the block-sparse pattern of Jiang et al. 2024 (MInference), for single queries; ours",

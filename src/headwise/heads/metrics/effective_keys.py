@@ -14,12 +14,13 @@ EFFECTIVE_KEYS = Metric(
     label=Text("keys", "有效键数"),
     title=Text("effective number of keys", "有效键数"),
     formula=Text(
-        "mean_i exp(H(i)), H the entropy of row i; from 1 to the number of allowed keys",
-        "mean_i exp(H(i))，H 为第 i 行的熵；范围从 1 到允许的键数",
+        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to two "
+        "keys or more",
+        "mean_i exp(H(i))，H 为第 i 行的熵，只计可关注至少两个键的查询",
     ),
     source=Text(
-        "the perplexity of each row; the mean is taken after the exponential",
-        "每一行的困惑度；先取指数再求平均",
+        "the perplexity of each row, at most its allowed keys; the mean is after the exponential",
+        "每一行的困惑度，至多为允许的键数；先取指数再求平均",
     ),
     share=False,
     reads=("entropy", "chooses"),

@@ -13,8 +13,8 @@ SELF = Metric(
     label=Text("self", "自身"),
     title=Text("share on the token itself", "对自身的份额"),
     formula=Text(
-        "mean_i A[i, i]",
-        "mean_i A[i, i]",
+        "mean_i A[i, i], over the queries that may attend to themselves",
+        "mean_i A[i, i]，只计可关注自身的查询",
     ),
     source=Text(
         "Clark et al. 2019, section 3.1",

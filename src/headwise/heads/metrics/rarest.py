@@ -22,8 +22,10 @@ RAREST = Metric(
     label=Text("rarest", "最罕见"),
     title=Text("how often its heaviest key is the rarest word", "最重的键是最罕见词的比例"),
     formula=Text(
-        "share of queries whose argmax_j A[i,j] has the rarest token allowed, outside the top 500",
-        "argmax_j A[i,j] 为可关注的最罕见词元的查询比例，词频前 500 不计",
+        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those whose "
+        "rarest is outside the top 500; the first token and special ones are no candidates",
+        "argmax_j A[i,j] 为可关注的最罕见词元的查询比例，只计最罕见者不在词频前 500 的查询；"
+        "首个词元与特殊词元不参选",
     ),
     source=Text(
         "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency",

@@ -14,8 +14,9 @@ SEGMENT = Metric(
     label=Text("segment", "段内"),
     title=Text("share within its own part of the text", "对自身所在文段的份额"),
     formula=Text(
-        "mean_i Σ_j A[i,j] over j between the same separators as i, where others are allowed",
-        "mean_i Σ_j A[i,j]，j 与 i 在同两个分隔符之间，只计还可关注他处的查询",
+        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that may attend "
+        "there and elsewhere",
+        "mean_i Σ_j A[i,j]，j 与 i 在同两个分隔符之间，只计可关注该处与他处的查询",
     ),
     source=Text(
         "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published",

@@ -13,8 +13,9 @@ SEPARATORS = Metric(
     label=Text("separators", "分隔符"),
     title=Text("share on separators", "对分隔符的份额"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token",
-        "mean_i Σ_{j ∈ S} A[i,j]，S 为首个词元之后的特殊词元，如 [SEP]",
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token, "
+        "over the queries that may attend to one",
+        "mean_i Σ_{j ∈ S} A[i,j]，S 为首个词元之后的特殊词元，如 [SEP]，只计可关注其一的查询",
     ),
     source=Text(
         "Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`",

@@ -21,8 +21,9 @@ SINK = Metric(
         "首个词元从前 64 个词元得到的注意力",
     ),
     formula=Text(
-        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64, f the first real token",
-        "α_1 = mean_i A[i, f]，f ≤ i < f + 64，f 为首个真实词元",
+        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, the first real "
+        "token",
+        "α_1 = mean_i A[i, f]，f ≤ i < f + 64 且可关注 f，f 为首个真实词元",
     ),
     source=Text(
         "Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3",

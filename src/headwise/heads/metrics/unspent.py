@@ -13,12 +13,12 @@ UNSPENT = Metric(
     name="unspent",
     label=Text("unspent", "未用"),
     title=Text(
-        "share that goes to a learned sink and to no token",
-        "归于可学习的汇、不给任何词元的份额",
+        "share that goes to a learned sink or an appended key and to no token",
+        "归于可学习的汇或附加的键、不给任何词元的份额",
     ),
     formula=Text(
-        "mean_i 1 - Σ_j A[i,j]; 0 in a model without learned sinks",
-        "mean_i 1 - Σ_j A[i,j]；没有可学习的汇的模型为 0",
+        "mean_i 1 - Σ_j A[i,j], j the tokens; 0 without learned sinks, add_bias_kv, add_zero_attn",
+        "mean_i 1 - Σ_j A[i,j]，j 为词元；没有可学习的汇、add_bias_kv 与 add_zero_attn 时为 0",
     ),
     source=Text(
         "the sink of gpt-oss (OpenAI 2025), whose column is not a token",
