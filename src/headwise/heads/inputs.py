@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.document.plain import clean
-from headwise.errors import BadFile, BadValue
+from headwise.errors import BadFile, BadValue, HeadwiseError
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.speech import hears, listened
 
@@ -95,7 +95,9 @@ def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
     try:
         with torch.no_grad():
             loaded.model(**inputs)
-    except (TypeError, IndexError, KeyError, RuntimeError, AttributeError) as error:
+    except HeadwiseError:
+        raise
+    except Exception as error:  # a foreign model on foreign settings fails in any way it likes
         reason = clean(f"{type(error).__name__}: {error}")[:300]
         raise BadFile(
             f"model: {clean(loaded.name)} does not run on this text ({reason}); give a model that "

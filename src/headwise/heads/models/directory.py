@@ -7,15 +7,20 @@ from typing import Any
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile
+from headwise.heads.models.weights import WEIGHTS, check_files
 
 CONFIG = "config.json"
-WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
 )
-TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
+"""One of them is what most tokenizers cannot do without; those of bytes have none."""
+
+TOKENIZERS = (VOCABULARIES[0], "tokenizer_config.json", *VOCABULARIES[1:])
 
 MOST_BYTES = 2**20
 """The largest config.json that is read."""
@@ -34,13 +39,9 @@ def complete(folder: Path, name: str) -> None:
 
     Raises:
         BadFile: if config, weights or tokenizer is missing, an entry is a device or a pipe, which
-            would be waited for forever, or config.json is too large.
+            would be waited for forever, config.json is too large, or the weights are not
+            safetensors in this directory.
     """
-    wanted = (
-        ((CONFIG,), "no config.json", "缺少 config.json"),
-        (WEIGHTS, f"no weights ({WEIGHTS[0]})", f"缺少权重（{WEIGHTS[0]}）"),
-        (TOKENIZERS, f"no tokenizer ({TOKENIZERS[0]})", f"缺少分词器（{TOKENIZERS[0]}）"),
-    )
     for each in folder.iterdir():
         if each.exists() and not each.is_file() and not each.is_dir():
             raise BadFile(
@@ -48,14 +49,10 @@ def complete(folder: Path, name: str) -> None:
                 "take it away",
                 f"model：{clean(str(each))} 是设备、管道或套接字，模型应由文件组成；请移走它",
             )
-    for files, en, zh in wanted:
+    check_files(folder, name)
+    for kind, files in (("config", (CONFIG,)), ("weights", WEIGHTS), ("tokenizer", TOKENIZERS)):
         if not any((folder / file).is_file() for file in files):
-            raise BadFile(
-                f"model: the directory {clean(name)} has {en}; save a model there with "
-                "model.save_pretrained and tokenizer.save_pretrained",
-                f"model：文件夹 {clean(name)} {zh}；请用 model.save_pretrained 和 "
-                "tokenizer.save_pretrained 保存模型",
-            )
+            raise lacks(name, kind)
     size = (folder / CONFIG).stat().st_size
     if size > MOST_BYTES:
         raise BadFile(
@@ -64,6 +61,21 @@ def complete(folder: Path, name: str) -> None:
             f"model：{clean(name)} 的 config.json 最多 {MOST_BYTES:,} 字节，收到 {size:,}；"
             "请使用 save_pretrained 写出的文件",
         )
+
+
+def lacks(name: str, kind: str) -> BadFile:
+    """The error for a directory without its "config", "weights" or "tokenizer"."""
+    en, zh = {
+        "config": ("config.json", "config.json"),
+        "weights": (f"weights ({WEIGHTS[0]})", f"权重（{WEIGHTS[0]}）"),
+        "tokenizer": (f"tokenizer ({TOKENIZERS[0]})", f"分词器（{TOKENIZERS[0]}）"),
+    }[kind]
+    return BadFile(
+        f"model: the directory {clean(name)} has no {en}; save a model there with "
+        "model.save_pretrained and tokenizer.save_pretrained",
+        f"model：文件夹 {clean(name)} 缺少 {zh}；请用 model.save_pretrained 和 "
+        "tokenizer.save_pretrained 保存模型",
+    )
 
 
 def bounded(config: dict[str, Any], name: str) -> None:

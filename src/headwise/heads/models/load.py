@@ -1,8 +1,10 @@
 """A model and its tokenizer, from a packaged name, a directory or a hub id.
 
-What is loaded is somebody else's: no code of it runs and nothing is unpickled. transformers is told
-never to trust remote code; weights come from safetensors, or from a pickle read with
-``weights_only=True``, which refuses everything but tensors.
+What is loaded is somebody else's: no code of it runs and no pickle of it is opened. transformers is
+told never to trust remote code, sees no setting by which code is chosen, and reads safetensors. The
+hub is asked for a model's own files and for nothing that they name. Of the packaged models, known
+by their hash, RXNMapper and ANARCII come as a pickle, read with ``weights_only=True``, which
+refuses all but tensors.
 """
 
 import re
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -22,8 +25,18 @@ from headwise.document.plain import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
 from headwise.heads.models import anarcii
 from headwise.heads.models.catalogue import MODELS, PackagedModel, is_here, model_named
-from headwise.heads.models.directory import CONFIG, TOKENIZERS, WEIGHTS, bounded, complete, part
+from headwise.heads.models.directory import (
+    CONFIG,
+    TOKENIZERS,
+    VOCABULARIES,
+    bounded,
+    complete,
+    lacks,
+    part,
+)
 from headwise.heads.models.fetch import fetch
+from headwise.heads.models.settings import believed, configuration
+from headwise.heads.models.weights import WEIGHTS, check_finite, check_whole, fetch_weights
 from headwise.lang import Text
 
 Progress = Callable[[Text], None]
@@ -140,33 +153,59 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
     local = source != "hub" or not _hub_has_an_address()
     file = CONFIG
     try:
-        with _quietly(transformers.logging):
-            config, _ = transformers.PreTrainedConfig.get_config_dict(where, local_files_only=local)
-            bounded(config, name)
-            transformers.AutoConfig.from_pretrained(
-                where, trust_remote_code=False, local_files_only=local
-            )
+        with _quietly(transformers.logging), _asking_the_hub(source == "hub"):
+            found, _ = transformers.PreTrainedConfig.get_config_dict(where, local_files_only=local)
+            bounded(found, name)
+            with _asking_the_hub(False):
+                config = configuration(believed(found, name), where)
             file = part(where, TOKENIZERS)
             tokenizer = transformers.AutoTokenizer.from_pretrained(
-                where, trust_remote_code=False, local_files_only=local
+                where, config=config, trust_remote_code=False, local_files_only=local
             )
+            _try_out(tokenizer, name)
             file = f"{CONFIG} / {part(where, WEIGHTS)}"
-            auto: Any = _predicting(config) if predicting else transformers.AutoModel
+            if source == "hub":
+                fetch_weights(where, name, local=local)
+        with _quietly(transformers.logging), _asking_the_hub(False):
+            auto: Any = _predicting(found) if predicting else transformers.AutoModel
             model, report = auto.from_pretrained(
                 where,
+                config=config,
                 trust_remote_code=False,
+                use_safetensors=None if source == "packaged" else True,
                 weights_only=True,
-                local_files_only=local,
+                local_files_only=True,
                 dtype="float32",
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # _whole refuses them, and says which
+                ignore_mismatched_sizes=True,  # check_whole refuses them, and says which
             )
     except HeadwiseError:
         raise
     except Exception as error:  # a foreign library reading a foreign file fails in any way it likes
+        if file in TOKENIZERS and not (source == "hub" or _has(where, VOCABULARIES)):
+            raise lacks(name, "tokenizer") from error
         raise _unreadable(name, source, file, error) from error
-    _whole(name, part(where, WEIGHTS), report)
+    check_whole(name, part(where, WEIGHTS), report)
+    check_finite(name, model)
     return Loaded(name, source, model.eval(), tokenizer)
+
+
+def _has(where: str, files: tuple[str, ...]) -> bool:
+    return any((Path(where) / file).is_file() for file in files)
+
+
+def _try_out(tokenizer: Any, name: str) -> None:
+    """Read a word: settings of a wrong type are found by transformers only when they are used."""
+    longest = getattr(tokenizer, "model_max_length", None)
+    if longest is not None and not isinstance(longest, int | float):
+        shown = clean(repr(longest))[:40]
+        raise BadFile(
+            f"model: cannot load {clean(name)}: tokenizer_config.json: model_max_length: expected "
+            f"a number of tokens, got {shown}; give the one that tokenizer.save_pretrained wrote",
+            f"model：无法加载 {clean(name)}：tokenizer_config.json 的 model_max_length 应为词元数，"
+            f"收到 {shown}；请使用 tokenizer.save_pretrained 写出的文件",
+        )
+    tokenizer("a")
 
 
 def _predicting(config: dict[str, Any]) -> Any:
@@ -201,6 +240,23 @@ def _quietly(logging: Any) -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@contextmanager
+def _asking_the_hub(allowed: bool) -> Iterator[None]:
+    """The hub refused unless it is allowed, and then as it was before.
+
+    A directory may name a repository to be read for one of its parts; and transformers gets kernels
+    for some kinds of model while it builds them, which are code.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not allowed
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
 def _hub_has_an_address() -> bool:
     """Whether the hub can be asked at all: otherwise only what it once gave is looked at.
 
@@ -218,8 +274,8 @@ def _hub_has_an_address() -> bool:
 
 
 def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
-    lines = [line for line in _clean_lines(str(error)) if line]
-    reason = f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
+    said = shorten(" ".join(clean(line) for line in str(error).splitlines()), 300, placeholder=" …")
+    reason = f"{type(error).__name__}: {said}".rstrip(": ")
     if source == "hub":
         return BadFile(
             f"model: cannot get '{clean(name)}' from the hub ({reason}); check the name and the "
@@ -227,43 +283,9 @@ def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
             f"model：无法从 hub 获取 '{clean(name)}'（{reason}）；请检查名称和网络，"
             "或给出文件夹或内置模型（headwise models list）",
         )
-    if type(error).__name__ == "UnpicklingError" or "weights_only" in str(error).lower():
-        return BadFile(
-            f"model: the weights of {clean(name)} are a pickle that holds more than tensors, and "
-            "it was not opened; save them again as model.safetensors",
-            f"model：{clean(name)} 的权重是含有张量以外内容的 pickle，未打开；"
-            "请重新保存为 model.safetensors",
-        )
     return BadFile(
         f"model: cannot load {clean(name)}: {file} is damaged or does not fit ({reason}); it must "
         "be a model that transformers' AutoModel reads without remote code",
         f"model：无法加载 {clean(name)}：{file} 已损坏或不合适（{reason}）；"
         "应为 transformers 的 AutoModel 无需远程代码即可读取的模型",
     )
-
-
-def _clean_lines(text: str) -> list[str]:
-    """The lines of somebody else's message, made harmless."""
-    return [clean(line).strip() for line in text.splitlines()]
-
-
-def _whole(name: str, file: str, report: dict[str, Any]) -> None:
-    """Weights that are missing or of another size would be random: refused, save for the pooler."""
-    for key, got, wanted in sorted(report.get("mismatched_keys", ())):
-        raise BadFile(
-            f"model: cannot load {clean(name)}: {file} does not fit its config.json: "
-            f"{clean(str(key))} has shape {tuple(got)}, config.json asks for {tuple(wanted)}; save "
-            "both with model.save_pretrained",
-            f"model：无法加载 {clean(name)}：{file} 与其 config.json 不符："
-            f"{clean(str(key))} 的形状为 {tuple(got)}，config.json 要求 {tuple(wanted)}；"
-            "请用 model.save_pretrained 一起保存",
-        )
-    missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
-    if missing:
-        shown = ", ".join(clean(key) for key in missing[:3])
-        raise BadFile(
-            f"model: {clean(name)} lacks {len(missing)} weights ({shown}), which would be random; "
-            "save the whole model with model.save_pretrained",
-            f"model：{clean(name)} 缺少 {len(missing)} 个权重（{shown}），它们会是随机数；"
-            "请用 model.save_pretrained 保存完整模型",
-        )
