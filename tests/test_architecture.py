@@ -172,7 +172,7 @@ def test_the_environment_changes_no_number(path):
         (
             "masks",
             "headwise.masks:MASKS",
-            {"base", "checks", "expression", "layout", "sizes", "tiles"},
+            {"base", "checks", "drawn", "expression", "layout", "sizes", "tiles", "working"},
         ),
         ("positions", "headwise.positions:POSITIONS", {"base", "relative"}),
         (

@@ -5,7 +5,9 @@ import torch
 
 import headwise as hw
 from headwise.call import Call, Result
+from headwise.engines import sdpa
 from headwise.errors import BadType, BadValue
+from headwise.masks.working import PIECE, _Working
 from headwise.reference import reference
 from headwise.verify.budget import accept
 from tests.examples import tensors
@@ -102,7 +104,30 @@ def test_a_plan_counts_the_mask_that_is_written_out(mask, masks):
     q, k, v = tensors(9, 9, dtype=torch.float32)
     moved = q.numel() + k.numel() + v.numel() + 2 * 6 * 9 * 13
     built = masks * 9 * 9 * (1 + 4)
+    built += 4 * (k.numel() + v.numel()) if masks else 0  # without what is hidden
     assert hw.plan(q, k, v, mask=mask, engine="sdpa").bytes == 4 * moved + built
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        hw.strided(90),
+        hw.window(300, 0),
+        hw.documents([1000, 1048]) & hw.causal(),
+        hw.from_tensor(torch.randn(2048, 2048), "q k"),
+        hw.per_head([hw.strided(90)] * 2 + [hw.causal()] * 2),
+    ],
+    ids=str,
+)
+def test_a_plan_counts_what_the_rule_holds_while_it_is_written(mask):
+    """Within what a page, a row for each query and the last copy of k or v come to."""
+    q, k, v = torch.zeros(3, 1, 4, 2048, 8).unbind()
+    call = Call.of(q, k, v, mask=mask)
+    with _Working(2048) as working, torch.no_grad():
+        sdpa.run(call)
+    planned = hw.plan(q, k, v, mask=mask, engine="sdpa").bytes - 4 * 4 * q.numel()
+    assert working.most <= planned + 4 * 4 * q.numel()
+    assert planned <= working.most * (1 + 2 / PIECE) + 4 * 4 * q.numel()
 
 
 def test_a_plan_counts_one_block_of_rows_and_nothing_for_tiles():

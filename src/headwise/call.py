@@ -1,6 +1,7 @@
 """One attention, validated once and frozen: what the reference and every engine are given."""
 
 import math
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from headwise.errors import BadType, BadValue, one_of
 from headwise.masks import Mask, from_tensor, full
 from headwise.masks.base import Content
 from headwise.positions import NoPosition, Position, Stage
-from headwise.shapes import Allowed, Frame, Keys, Queries, Sinks, Values
+from headwise.shapes import LARGEST, Allowed, Frame, Keys, Queries, Sinks, Values, dense, shown
 
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """What a caller may ask for beside the output."""
@@ -82,12 +83,7 @@ class Call:
     ) -> "Call":
         """The validated call; the arguments are those of `headwise.attend`."""
         _check_tensors(q, k, v)
-        offset = k.shape[2] - q.shape[2] if offset is None else offset
-        if not isinstance(offset, int | torch.SymInt) or isinstance(offset, bool):
-            raise BadType(
-                f"offset: expected an integer or None, got {offset!r}",
-                f"offset：应为整数或 None，收到 {offset!r}",
-            )
+        offset = k.shape[2] - q.shape[2] if offset is None else _offset(offset)
         frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
         place, resolved = _position(position, q, v), _mask(mask).resolve(frame)
         if resolved.looks:
@@ -161,6 +157,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
                 f"{name}: expected a tensor, got {type(tensor).__name__}",
                 f"{name}：应为张量，收到 {type(tensor).__name__}",
             )
+        dense(name, tensor)
         if tensor.dim() != 4 or not tensor.is_floating_point():
             raise BadValue(
                 f"{name}: expected a floating point tensor (B, heads, L, D), got {tensor.dtype} "
@@ -202,6 +199,22 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"q, k: H must be a multiple of G and D at least 1, got H={heads}, G={groups}, D={dim}",
             f"q, k：H 必须是 G 的整数倍且 D 至少为 1，收到 H={heads}、G={groups}、D={dim}",
         )
+
+
+def _offset(offset: int) -> int:
+    if not isinstance(offset, int | torch.SymInt) or isinstance(offset, bool):
+        raise BadType(
+            f"offset: expected an integer or None, got {offset!r}",
+            f"offset：应为整数或 None，收到 {offset!r}",
+        )
+    if not torch.compiler.is_compiling() and abs(offset) > LARGEST:  # it would be a guard there
+        raise BadValue(
+            f"offset: must be from {-LARGEST} to {LARGEST}, got {shown(offset)}; it is "
+            "where the first query stands among the keys",
+            f"offset：应在 {-LARGEST} 到 {LARGEST} 之间，收到 {shown(offset)}；"
+            "它是第一个查询在键中的位置",
+        )
+    return offset
 
 
 def _mask(mask: Mask | Tensor | None) -> Mask:
@@ -252,10 +265,11 @@ def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
 def _scale(scale: float | None, dim: int) -> float:
     if scale is None:
         return 1.0 / math.sqrt(dim)
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if not number or not abs(scale) <= sys.float_info.max:
         raise BadValue(
-            f"scale: expected a finite number or None for 1/sqrt(D), got {scale!r}",
-            f"scale：应为有限的数，或用 None 表示 1/sqrt(D)，收到 {scale!r}",
+            f"scale: expected a finite number or None for 1/sqrt(D), got {shown(scale)}",
+            f"scale：应为有限的数，或用 None 表示 1/sqrt(D)，收到 {shown(scale)}",
         )
     return float(scale)
 
@@ -263,13 +277,19 @@ def _scale(scale: float | None, dim: int) -> float:
 def _dropout(dropout: float) -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise BadValue(
-            f"dropout: expected a probability from 0 to 1, got {dropout!r}",
-            f"dropout：应为 0 到 1 之间的概率，收到 {dropout!r}",
+            f"dropout: expected a probability from 0 to 1, got {shown(dropout)}",
+            f"dropout：应为 0 到 1 之间的概率，收到 {shown(dropout)}",
         )
     return float(dropout)
 
 
 def _need(need: Collection[str]) -> frozenset[str]:
+    if not isinstance(need, Collection) or isinstance(need, Tensor):
+        raise BadType(
+            f"need: expected a collection of words, got {type(need).__name__}; for example "
+            "need=('weights',)",
+            f"need：应为若干词的集合，收到 {type(need).__name__}；例如 need=('weights',)",
+        )
     if isinstance(need, str):
         raise BadType(
             f"need: expected a collection of words, got the string {need!r}; use need=({need!r},)",
@@ -292,6 +312,7 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
             f"sinks：应为浮点张量 (H,) 或 None，收到 {got}；"
             f"torch.zeros({q.shape[1]}) 表示 logit 全为 0",
         )
+    dense("sinks", sinks)
     if sinks.shape != q.shape[1:2] or sinks.device != q.device:
         raise BadValue(
             f"sinks: expected one logit a head, {(q.shape[1],)} on {q.device}, got "

@@ -13,7 +13,8 @@ from headwise.engines.tiled.apart import groups
 from headwise.lang import Lang, Text, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
-from headwise.positions import Position
+from headwise.masks.working import bytes_a_pair
+from headwise.positions import Position, Stage
 
 KINDS = {"empty": Text("empty", "空"), "mixed": Text("mixed", "混合"), "full": Text("full", "满")}
 """What a tile can be."""
@@ -172,15 +173,29 @@ def _beside(call: Call, engine: str) -> int:
         samples, queries = rows.block_size(call)
         return 2 * min(samples, frame.batch) * frame.heads * queries * frame.keys * wide
     if engine == sdpa.NAME and not sdpa.without_mask(call):
-        each = _masks(call) * frame.queries * frame.keys
-        return each * (1 + wide)  # who may attend, and the same as numbers that are added
+        return _written(call, wide)
     return 0
 
 
-def _masks(call: Call) -> int:
-    """How many different masks there are, over samples and heads."""
+def _written(call: Call, wide: int) -> int:
+    """Bytes of a mask that is written out, and of the keys and values without hidden numbers.
+
+    At most at once: the rule while it is evaluated; or who may attend, and beside it the bias while
+    it is made, or the numbers that are added and the bias that they hold.
+    """
     first = replace(call.frame, queries=1, keys=1).indices()
-    shape = [*call.mask.rule(*first).shape[:2]]
-    if call.biased:
-        shape = [call.frame.batch, call.frame.heads]
-    return math.prod(shape)
+    rule, bias = call.mask.rule(*first), call.mask.bias(*first)
+    allowed, biased = _different(rule), 0 if bias is None else _different(bias)
+    if Stage.SCORES in call.position.stages:
+        biased = call.frame.batch * call.frame.heads
+    numbers = max(allowed, biased) + biased
+    of_rule = bytes_a_pair(call.mask.rule, call.frame)
+    of_bias = bytes_a_pair(call.mask.bias, call.frame)
+    each = max(of_rule, allowed + of_bias, allowed + numbers * wide)
+    copies = (call.k.numel() + call.v.numel()) * call.q.element_size()
+    return math.ceil(each * call.frame.queries * call.frame.keys) + copies
+
+
+def _different(held: Tensor) -> int:
+    """How many masks there are, over samples and heads, by what one pair has of each."""
+    return math.prod(held.shape[:-2])

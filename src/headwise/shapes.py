@@ -12,11 +12,18 @@
 stand in lower case: ``Float[Tensor, "b h lq d"]``.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from headwise.errors import BadType, BadValue
+
+LARGEST = 2**31 - 1
+"""The largest whole number anywhere: no sequence is longer, and sums of a few stay in int64."""
 
 Index = Int[Tensor, "..."]
 """Batch, head, query or key numbers, in shapes that broadcast against each other."""
@@ -56,3 +63,86 @@ class Frame:
 
         positions = count(self.queries, 2) + self.offset
         return count(self.batch, 0), count(self.heads, 1), positions, count(self.keys, 3)
+
+    def seen_by_distance(self, rule: Callable[[Index, Index, Index, Index], Truth]) -> Tensor:
+        """(1, Lk), False on keys that no query sees under a rule of q - k only.
+
+        Example:
+            >>> from headwise.masks import causal
+            >>> frame = Frame(1, 1, queries=2, keys=5, offset=1, device=torch.device("cpu"))
+            >>> frame.seen_by_distance(causal().rule).tolist()
+            [[True, True, True, False, False]]
+        """
+        if not self.queries or not self.keys:
+            return torch.zeros(1, self.keys, dtype=torch.bool, device=self.device)
+        first, stop = self.offset - self.keys + 1, self.offset + self.queries
+        distance = torch.arange(first, stop, device=self.device)
+        none = torch.zeros((), dtype=torch.long, device=self.device)
+        allowed = rule(none, none, distance, none).expand(distance.shape)
+        before = torch.nn.functional.pad(allowed.long().cumsum(0), (1, 0))
+        return (before[self.queries :] > before[: self.keys]).flip(0)[None]
+
+
+def whole(
+    owner: str,
+    argument: str | tuple[str, str],
+    value: object,
+    least: int,
+    way_out: tuple[str, str] | None = None,
+) -> None:
+    """Refuse what is no integer from ``least`` to `LARGEST`.
+
+    Args:
+        owner: who asks.
+        argument: its name, or what it is in both languages.
+        value: what was given.
+        least: the smallest that is taken.
+        way_out: what ends the message, in both languages.
+
+    Raises:
+        BadType: if it is no integer.
+        BadValue: if it is too small or too large.
+    """
+    names = (argument, argument) if isinstance(argument, str) else argument
+    en, zh = f"{owner}: {names[0]} must be", f"{owner}：{names[1]} 必须"
+    then, hence = (f"; {way_out[0]}", f"；{way_out[1]}") if way_out else ("", "")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadType(f"{en} an integer, got {value!r}{then}", f"{zh}是整数，收到 {value!r}{hence}")
+    if value < least:
+        raise BadValue(
+            f"{en} >= {least}, got {shown(value)}{then}",
+            f"{zh} >= {least}，收到 {shown(value)}{hence}",
+        )
+    if value > LARGEST:
+        raise BadValue(
+            f"{en} <= {LARGEST}, got {shown(value)}; that is the largest whole number here, and "
+            "longer than any sequence",
+            f"{zh} <= {LARGEST}，收到 {shown(value)}；这是此处最大的整数，比任何序列都长",
+        )
+
+
+def shown(value: object) -> str:
+    """What a message shows of a value; Python writes no integer of thousands of digits out.
+
+    Example:
+        >>> shown(2**31), shown(-(10**5000)), shown("a")
+        ('2147483648', '-2**16609.6', "'a'")
+    """
+    if not isinstance(value, int) or value.bit_length() <= 128:
+        return repr(value)
+    return f"{'-' if value < 0 else ''}2**{math.log2(abs(value)):.1f}"
+
+
+def dense(argument: str, tensor: Tensor) -> None:
+    """Refuse a sparse or nested tensor.
+
+    Raises:
+        BadType: if it is one.
+    """
+    if tensor.layout != torch.strided or tensor.is_nested:
+        kind = "a nested tensor" if tensor.is_nested else str(tensor.layout)
+        way = "to_padded_tensor(0.0) and padding(lengths)" if tensor.is_nested else "to_dense()"
+        raise BadType(
+            f"{argument}: expected a dense tensor, got {kind}; use {way}",
+            f"{argument}：应为稠密张量，收到 {kind}；请用 {way}",
+        )

@@ -13,6 +13,7 @@ from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
 from headwise.call import Call
@@ -300,6 +301,27 @@ def test_by_inductors_own_numbers_backward_drops_the_same() -> None:
         accept(other.float(), one.float(), one)
 
 
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", [None, "Shaw with values"])
+def test_what_a_checkpoint_makes_again_is_asked_for_once(name: str | None, backend: str) -> None:
+    """It refuses to be asked twice; and what is made again drops the same."""
+    position = None if name is None else POSITIONS[name]()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+        words: dict[str, Any] = {"sinks": sinks, "dropout": 0.3, "engine": "tiled"}
+        return hw.attend(q, k, v, mask=windowed(), position=position, **words)
+
+    compiled = torch.compile(attend, fullgraph=True, backend=backend)
+    qkv, sinks = tensors(L, L, dtype=torch.float32), torch.randn(HEADS, requires_grad=True)
+    keep = kept(0.3)
+    torch.manual_seed(SEED)
+    found = checkpoint(compiled, *qkv, sinks, use_reentrant=False)
+    check([found], Call.of(*qkv, mask=windowed(), position=position, sinks=sinks), keep=keep)
+
+
 # --- logsumexp ------------------------------------------------------------------------------------
 
 
@@ -390,3 +412,17 @@ def test_auto_leaves_alone_what_has_nothing_to_win() -> None:
     qkv = tensors(LONG, LONG, dtype=torch.float32)
     torch.compile(attend, fullgraph=True, backend=watching)(*qkv, torch.tensor([LONG, 3]))
     assert not any("headwise" in target for target in watching.called)
+
+
+def test_auto_leaves_transforms_to_an_engine_that_has_them() -> None:
+    def total(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attend(q, k, v, mask=windowed()).sin().sum()
+
+    qkv = tensors(LONG, LONG, dtype=torch.float32)
+    mapped = torch.func.grad(total, (0, 1, 2))
+    found = torch.compile(mapped, fullgraph=True, backend="aot_eager")(*qkv)
+    plain = torch.autograd.grad(total(*qkv), qkv)
+    wide = [each.detach().double().requires_grad_() for each in qkv]
+    exact = torch.autograd.grad(total(*wide), wide)
+    for one, other, oracle in zip(found, plain, exact, strict=True):
+        accept(one, other, oracle)

@@ -118,6 +118,35 @@ def test_forward_mode_and_vmap_run_and_the_plan_says_by_what():
         assert torch.equal(rows, eager.run(Call.of(x, k, v)).output)
 
 
+@pytest.mark.parametrize("engine", ["tiled", "rows"])
+@pytest.mark.parametrize("mask", [hw.full(), hw.window(1, 1) | hw.global_tokens([0])], ids=identity)
+@pytest.mark.parametrize("position", POSITIONS, ids=named)
+def test_backward_is_of_what_functional_call_put_in_for_the_forward(position, mask, engine):
+    module, (q, k, v) = position.double(), small()
+    others = {
+        name: torch.randn_like(each).requires_grad_() for name, each in module.named_parameters()
+    }
+
+    class Attending(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.position = module
+
+        def forward(self, engine):
+            return hw.attend(q, k, v, mask=mask, position=self.position, engine=engine)
+
+    def gradients(engine):
+        put = {f"position.{name}": each for name, each in others.items()}
+        output = torch.func.functional_call(Attending(), put, (engine,))
+        given = (q, k, v, *others.values())
+        return torch.autograd.grad(output.square().sum(), given, allow_unused=True)
+
+    for found, expected in zip(gradients(engine), gradients("eager"), strict=True):
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            accept(found, expected, expected)
+
+
 def test_a_position_that_is_differentiated_forward_is_seen():
     q, k, v = (t.detach() for t in small(dtype=torch.float64))
     position = hw.T5Bias(6, num_buckets=8, max_distance=5).double()

@@ -1,6 +1,7 @@
 """What engines with a backward of their own have to know of other derivatives."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch.autograd import forward_ad
 
 from headwise.call import Call
 from headwise.lang import Text
+from headwise.positions import Position
 
 Plain = Callable[[list[Tensor | None]], Sequence[Tensor]]
 """The same results by operations that can be differentiated to any order."""
@@ -20,12 +22,40 @@ def transformed(call: Call) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    if active is not None and active():
+    if mapped():
         return True
     unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
     inputs = (call.q, call.k, call.v, *call.position.parameters())
     return any(unpack(each)[1] is not None for each in inputs)
+
+
+def mapped() -> bool:
+    """Whether somebody differentiates or maps by torch.func, of which the compiler knows too."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return active is not None and bool(active())
+
+
+def held(position: Position) -> Position:
+    """The same with the tensors that it holds now, for a backward that asks it again.
+
+    By then others may stand in their places: `torch.func.functional_call` puts them there for the
+    forward only.
+    """
+    kept: Position = _held(position)
+    return kept
+
+
+def _held(module: Any) -> Any:
+    if not (module._parameters or module._buffers or module._modules):
+        return module
+    own = module.__new__(type(module))
+    own.__dict__ = dict(module.__dict__)
+    for name in ("_parameters", "_buffers"):
+        own.__dict__[name] = dict(own.__dict__[name])
+    own.__dict__["_modules"] = {
+        name: each if each is None else _held(each) for name, each in module._modules.items()
+    }
+    return own
 
 
 def no_rule() -> Text:

@@ -7,7 +7,7 @@ a CPU without one, `streamed` does the same in place and in fewer passes.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import streamed
-from headwise.engines.derivatives import no_rule, transformed
+from headwise.engines.derivatives import held, no_rule, transformed
 from headwise.engines.dropping import with_dropout
 from headwise.engines.eager import grouped, logsumexp, masked
 from headwise.engines.hidden import without_hidden
@@ -104,6 +104,7 @@ def run(call: Call) -> Result:
         return whole
     if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
         k, v = (each.to(softmax_dtype(each.dtype)) for each in (k, v))
+    call = replace(call, position=held(call.position))
     for block in _blocks(call, tiles):
         _put(whole, block, _result(call, q, k, v, block))
     return whole

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.shapes import Allowed, Frame, Index, Truth
+from headwise.shapes import Allowed, Frame, Index, Truth, whole
 
 DRAWN_DIM = 16
 """D of the random q and k on which a mask that looks at them is drawn."""
@@ -101,6 +101,10 @@ class Mask(ABC):
         del frame
         return None
 
+    def seen_keys(self, frame: Frame) -> Tensor | None:
+        """(B or 1, Lk), False on keys that the resolved mask is known to hide from every query."""
+        return frame.seen_by_distance(self.rule) if self.by_distance else self.real_keys(frame)
+
     @property
     def looks(self) -> bool:
         """Whether the rule depends on q and k, so that `look` has to be asked."""
@@ -160,8 +164,14 @@ class Mask(ABC):
         return mask.look(Content(rows[:, :, query - low], rows[:, :, key - low], frame))
 
     def draw(self, queries: int, keys: int | None = None) -> str:
-        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not."""
+        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not.
+
+        Raises:
+            BadType, BadValue: if a size is no integer, or negative.
+        """
         keys = queries if keys is None else keys
+        for size, count in (("queries", queries), ("keys", keys)):
+            whole("draw", size, count, 0, ("draw(5) is 5 x 5", "draw(5) 画出 5 x 5"))
         frame = Frame(1, 1, queries, keys, keys - queries, torch.device("cpu"))
         rows = self.shown(frame).dense(frame)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
@@ -171,6 +181,12 @@ class Mask(ABC):
 
     def __or__(self, other: object) -> "Mask":
         return Or(_pure(self, "|"), _pure(_mask(other), "|"))
+
+    def __rand__(self, other: object) -> "Mask":
+        return _mask(other) & self
+
+    def __ror__(self, other: object) -> "Mask":
+        return _mask(other) | self
 
     def __invert__(self) -> "Mask":
         return Not(_pure(self, "~"))
@@ -237,11 +253,19 @@ class And(Mask):
         return self.left.looks or self.right.looks
 
     def look(self, content: Content) -> Mask:
-        content = replace(content, real=_both(content.real, self.real_keys(content.frame)))
+        frame = content.frame
+        real = _both(content.real, self.seen_keys(frame))
+        real = None if real is None else real.expand(frame.batch, frame.keys)
+        content = replace(content, real=real)
         return And(self.left.look(content), self.right.look(content))
 
     def real_keys(self, frame: Frame) -> Tensor | None:
         return _both(self.left.real_keys(frame), self.right.real_keys(frame))
+
+    def seen_keys(self, frame: Frame) -> Tensor | None:
+        if self.by_distance:
+            return frame.seen_by_distance(self.rule)
+        return _both(self.left.seen_keys(frame), self.right.seen_keys(frame))
 
 
 @dataclass(frozen=True, repr=False)
@@ -324,6 +348,14 @@ class Not(Mask):
 
     def __invert__(self) -> Mask:
         return self.inner
+
+
+def only(index: Index) -> Index:
+    """The number 0 where a tensor has one row for all: an index of one entry, in as many axes.
+
+    One without axes would be read while compiling, when nothing is known of what a tensor holds.
+    """
+    return index.new_zeros((1,) * index.dim())
 
 
 def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.base import Mask, Tile
+from headwise.masks.base import Mask, Tile, only
 from headwise.masks.checks import whole
-from headwise.shapes import Frame, Index, Truth
+from headwise.shapes import Frame, Index, Truth, dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -24,7 +24,7 @@ class BlockSparse(Mask):
         _, rows, columns = layout.shape
         row, column = q // self.block, k // self.block
         inside = (row >= 0) & (row < rows) & (column < columns)
-        head = h if len(layout) > 1 else h.new_zeros(())
+        head = h if len(layout) > 1 else only(h)
         return inside & layout[head, row.clamp(0, rows - 1), column.clamp(0, columns - 1)]
 
     def tile(self, q: range, k: range) -> Tile:
@@ -91,6 +91,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
             f"block_sparse: the layout must be a boolean tensor, got {got}; use layout.bool()",
             f"block_sparse：布局必须是布尔张量，收到 {got}；请用 layout.bool()",
         )
+    dense("block_sparse", layout)
     if layout.dim() not in (2, 3) or 0 in layout.shape:
         raise BadValue(
             "block_sparse: the layout must be (query blocks, key blocks) or (H, query blocks, "

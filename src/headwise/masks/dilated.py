@@ -16,11 +16,6 @@ class Dilated(Mask):
     right: int
     step: int
 
-    def __post_init__(self) -> None:
-        for name in ("left", "right"):
-            whole("dilated", name, getattr(self, name), 0, ("0 sees nothing there", "0 表示看不到"))
-        whole("dilated", "step", self.step, 1, ("1 is a plain window", "1 即普通窗口"))
-
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         return self._reach.rule(b, h, q, k) & ((q - k) % self.step == 0)
 
@@ -54,7 +49,7 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
         step: the distance between two of them, at least 1; 1 is ``window(left, right)``.
 
     Raises:
-        BadType, BadValue: if an argument is no integer or too small.
+        BadType, BadValue: if an argument is no integer, too small, or above 2^31 - 1.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1, dilated sliding window.
 
@@ -66,4 +61,7 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
         · ■ · ■ ·
         · · ■ · ■
     """
+    for side, count in (("left", left), ("right", right)):
+        whole("dilated", side, count, 0, ("0 sees nothing there", "0 表示看不到"))
+    whole("dilated", "step", step, 1, ("1 is a plain window", "1 即普通窗口"))
     return Dilated(left, right, step)

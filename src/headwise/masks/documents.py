@@ -7,20 +7,25 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.base import Mask, Tile
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.base import Mask, Tile, only
+from headwise.masks.checks import INTEGERS, integers
+from headwise.shapes import Frame, Index, Truth, dense, whole
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Documents(Mask):
-    """The mask of `documents`: a number for each position, (B or 1, Lk)."""
+    """The mask of `documents`: a number for each position, (B or 1, Lk).
+
+    ``summed`` says that it was made from lengths, which messages then speak of.
+    """
 
     ids: Tensor
+    summed: bool = False
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
         ids = self.ids.to(k.device)
-        row = b if len(ids) > 1 else b.new_zeros(())
+        row = b if len(ids) > 1 else only(b)
         inside = (q >= 0) & (q < ids.shape[1])
         return inside & (ids[row, q.clamp(0, max(ids.shape[1] - 1, 0))] == ids[row, k])
 
@@ -45,11 +50,15 @@ class Documents(Mask):
     def resolve(self, frame: Frame) -> Mask:
         batch, keys = self.ids.shape
         if batch not in (1, frame.batch) or keys != frame.keys:
+            en, zh = ("number every position of the keys", "请给键的每个位置编号")
+            if self.summed:
+                en = f"the lengths sum to {keys}, and have to sum to Lk = {frame.keys}"
+                zh = f"各长度之和为 {keys}，应等于 Lk = {frame.keys}"
             raise BadValue(
                 f"documents: made for (B, Lk) = {(batch, keys)}, called with "
-                f"{(frame.batch, frame.keys)}; number every position of the keys",
+                f"{(frame.batch, frame.keys)}; {en}",
                 f"documents：按 (B, Lk) = {(batch, keys)} 构造，调用时为 "
-                f"{(frame.batch, frame.keys)}；请给键的每个位置编号",
+                f"{(frame.batch, frame.keys)}；{zh}",
             )
         return self
 
@@ -63,7 +72,8 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
 
     Raises:
         BadType: if it is neither.
-        BadValue: if a length is negative, or, when called, if B or Lk do not fit.
+        BadValue: if a length is negative, if they sum to more than 2^31 - 1, or, when called, if B
+            or Lk do not fit.
 
     Source: Krell et al. 2021, packing without cross-contamination.
 
@@ -77,19 +87,17 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
         · · ■ ■ ■
     """
     if isinstance(parts, Tensor):
+        dense("documents", parts)
         ids = parts[None] if parts.dim() == 1 else parts
-        if ids.dim() != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        if ids.dim() != 2 or ids.dtype not in INTEGERS:
             raise BadType(
                 "documents: expected integers (Lk,) or (B, Lk), got "
                 f"{parts.dtype} {tuple(parts.shape)}",
                 f"documents：应为整数 (Lk,) 或 (B, Lk)，收到 {parts.dtype} {tuple(parts.shape)}",
             )
         return Documents(ids.long())
-    lengths = list(parts)
-    if any(type(n) is not int or n < 0 for n in lengths):
-        raise BadValue(
-            f"documents: lengths must be integers >= 0, got {lengths!r}",
-            f"documents：长度必须是 >= 0 的整数，收到 {lengths!r}",
-        )
+    empty = ("a document of 0 is none", "长度 0 表示没有这个文档")
+    lengths = integers("documents", ("length", "长度"), parts, empty)
+    whole("documents", ("the sum of the lengths", "各长度之和"), sum(lengths), 0)
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
-    return Documents(numbers[None])
+    return Documents(numbers[None], summed=True)

@@ -13,9 +13,6 @@ class Every(Mask):
 
     step: int
 
-    def __post_init__(self) -> None:
-        whole("every", "step", self.step, 1, ("1 is full attention", "1 即全注意力"))
-
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
         return (q - k) % self.step == 0
@@ -42,7 +39,7 @@ def every(step: int) -> Mask:
     """Keys whose distance to the query, behind or ahead, is a multiple of ``step``.
 
     Raises:
-        BadType, BadValue: if it is no integer or below 1.
+        BadType, BadValue: if it is no integer, below 1 or above 2^31 - 1.
 
     Example:
         >>> print(every(2).draw(4))
@@ -51,4 +48,5 @@ def every(step: int) -> Mask:
         ■ · ■ ·
         · ■ · ■
     """
+    whole("every", "step", step, 1, ("1 is full attention", "1 即全注意力"))
     return Every(step)

@@ -20,15 +20,13 @@ from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Text, same
 from headwise.masks import MASKS
 from headwise.masks.base import Mask
+from headwise.shapes import LARGEST
 
 LONGEST = 4096
 """Characters of an expression."""
 
 DEEPEST = 64
 """Operators, calls and lists inside each other."""
-
-LARGEST = 2**31 - 1
-"""A number outside a list."""
 
 LARGEST_LISTED = 2**20
 """A number in a list: it is a length or a position, and memory is taken for it."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue, one_of
 from headwise.masks.base import Mask, Tile
 from headwise.masks.layout import Layout, arrange
-from headwise.shapes import Frame, Index, Truth
+from headwise.shapes import Frame, Index, Truth, dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -30,7 +30,7 @@ class FromTensor(Mask):
         if self.offset is None:
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
-        part = self.tensor[:, :, rows, k[0] : k[-1] + 1]
+        part = once(self.tensor[:, :, rows, k[0] : k[-1] + 1])
         allowed = part if part.dtype == torch.bool else ~(part <= blocked_below(part.dtype))
         if bool(allowed.all()):
             return Tile.FULL
@@ -56,7 +56,12 @@ class FromTensor(Mask):
         if self.offset is not None:
             return self
         arranged = arrange(self.tensor, self.layout, frame)
-        return FromTensor(arranged.to(frame.device), "b h q k", frame.offset)
+        held = once(arranged).to(frame.device).expand(arranged.shape)
+        return FromTensor(held, "b h q k", frame.offset)
+
+    def seen_keys(self, frame: Frame) -> Tensor | None:
+        b, h, q, k = frame.indices()
+        return self.rule(b, h, q, k).any(dim=(1, 2)) if frame.queries else None
 
     def draw(self, queries: int, keys: int | None = None) -> str:
         rows, columns = self.tensor.shape[-2:]
@@ -99,7 +104,7 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
             whichever fits the call; where both readings fit, the call refuses and asks.
 
     Raises:
-        BadType: if it is neither boolean nor floating point.
+        BadType: if it is neither boolean nor floating point, or not dense.
         BadValue: if a float tensor holds only 0 and 1, which is almost surely a boolean mask in
             disguise; if the layout is unknown; and, when called, if the shape does not fit or
             could be read in two ways.
@@ -114,6 +119,7 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
             f"from_tensor: expected a tensor, got {type(tensor).__name__}",
             f"from_tensor：应为张量，收到 {type(tensor).__name__}",
         )
+    dense("from_tensor", tensor)
     if tensor.dtype != torch.bool and not tensor.is_floating_point():
         raise BadType(
             f"from_tensor: expected bool or floating point, got {tensor.dtype}; "
@@ -135,8 +141,9 @@ def refuse_disguised(tensor: Tensor, argument: str) -> None:
     """
     if tensor.dtype == torch.bool or torch.compiler.is_compiling() or tensor.is_meta:
         return
-    ones = tensor == 1
-    if bool(ones.any()) and bool((ones | (tensor == 0)).all()):
+    held = once(tensor)
+    ones = held == 1
+    if bool(ones.any()) and bool((ones | (held == 0)).all()):
         raise BadValue(
             f"{argument}: this float mask holds only 0 and 1; floats are added to the scores, so "
             "it would block nothing. For a mask pass .bool(); for a bias of exactly 1 add a "
@@ -144,6 +151,19 @@ def refuse_disguised(tensor: Tensor, argument: str) -> None:
             f"{argument}：这个浮点掩码只含 0 和 1；浮点值会被加到得分上，因此什么也挡不住。"
             "若是掩码请用 .bool()；若确实是偏置 1，请整体加一个常数（softmax 不受影响）",
         )
+
+
+def once(tensor: Tensor) -> Tensor:
+    """Every number that a tensor holds once: one entry of each axis that is expanded.
+
+    Example:
+        >>> once(torch.zeros(3).expand(2, 3)).shape
+        torch.Size([1, 3])
+    """
+    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def blocked_below(dtype: torch.dtype) -> float:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.base import Mask, Tile
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.base import Mask, Tile, only
+from headwise.masks.checks import integers, switch
+from headwise.shapes import Frame, Index, Truth, dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -53,7 +54,7 @@ class GlobalTokens(Mask):
         last = chosen.shape[1] - 1
         if last < 0:
             return torch.zeros_like(position, dtype=torch.bool)
-        row = b if len(chosen) > 1 else b.new_zeros(())
+        row = b if len(chosen) > 1 else only(b)
         inside = (position >= 0) & (position <= last)
         return inside & chosen[row, position.clamp(0, last)]
 
@@ -76,8 +77,9 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         symmetric: whether a chosen token sees every key; False lets it be seen only.
 
     Raises:
-        BadType: if it is neither positions nor booleans.
-        BadValue: if a position is negative, or, when called, if B or Lk do not fit.
+        BadType: if it is neither positions nor booleans, or symmetric is no boolean.
+        BadValue: if a position is negative or above 2^31 - 1, or, when called, if B or Lk do not
+            fit.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1, global attention.
 
@@ -88,7 +90,11 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         · ■ · ·
         · ■ · ·
     """
+    switch(
+        "global_tokens", "symmetric", symmetric, ("False lets it be seen only", "False 表示只被看")
+    )
     if isinstance(chosen, Tensor):
+        dense("global_tokens", chosen)
         if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):
             raise BadType(
                 "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got "
@@ -97,12 +103,8 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
                 f"{chosen.dtype} {tuple(chosen.shape)}",
             )
         return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
-    positions = list(chosen)
-    if any(type(n) is not int or n < 0 for n in positions):
-        raise BadValue(
-            f"global_tokens: positions must be integers >= 0, got {positions!r}",
-            f"global_tokens：位置必须是 >= 0 的整数，收到 {positions!r}",
-        )
+    first = ("0 is the first token", "0 是第一个 token")
+    positions = integers("global_tokens", ("position", "位置"), chosen, first)
     row = torch.zeros(1, max(positions, default=-1) + 1, dtype=torch.bool)
     row[0, positions] = True
     return GlobalTokens(row, symmetric, False)

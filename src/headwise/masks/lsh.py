@@ -4,14 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.errors import BadType, BadValue
+from headwise.errors import BadValue
 from headwise.masks.base import Content, Mask, Tile
-from headwise.masks.checks import whole
-from headwise.shapes import Index, Truth
+from headwise.masks.checks import switch, whole
+from headwise.masks.drawn import by_operator
+from headwise.shapes import Frame, Index, Truth
 
 MOST, MOST_AT_ONCE = 2**24, 2**12
 """Buckets of one round, and of one rotation."""
@@ -48,10 +50,12 @@ class Hashed(Mask):
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         group = self.queries.shape[1] // max(self.keys.shape[1], 1)
-        row, shared, (same, before) = q - self.offset, h // max(group, 1), self.chunks
+        row, shared = q - self.offset, h // max(group, 1)
+        known = not torch.compiler.is_dynamo_compiling()  # which cannot enter cached_property
+        homes, (same, before) = (self.homes, self.chunks) if known else self._placed()
         seen = torch.zeros((), dtype=torch.bool, device=k.device)
         for number in range(self.keys.shape[2]):
-            there = self.homes[:, :, number][b, shared, k]
+            there = homes[:, :, number][b, shared, k]
             for chunks in (same, before):
                 seen = seen | (there == chunks[:, :, number][b, h, row])
         return seen
@@ -75,14 +79,20 @@ class Hashed(Mask):
     @cached_property
     def homes(self) -> Tensor:
         """The chunk of each key, -1 of a hidden one: (B, G, rounds, Lk)."""
-        return torch.div(self.keys, self.chunk, rounding_mode="floor")
+        return self._placed()[0]
 
     @cached_property
     def chunks(self) -> tuple[Tensor, Tensor]:
         """The chunk of each query and the one before it; before the first comes the last."""
+        return self._placed()[1]
+
+    def _placed(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The `homes` and the `chunks`."""
+        homes = torch.div(self.keys, self.chunk, rounding_mode="floor")
         same = torch.div(self.queries, self.chunk, rounding_mode="floor")
         last = torch.div((self.real - 1).clamp(min=0), self.chunk, rounding_mode="floor")
-        return same, torch.where(same == 0, last.view(-1, 1, 1, 1).to(same.dtype), same - 1)
+        before = torch.where(same == 0, last.view(-1, 1, 1, 1).to(same.dtype), same - 1)
+        return homes, (same, before)
 
     def rounds(self, first: int, last: int) -> "Hashed":
         """The same with rounds first to last - 1 only."""
@@ -134,6 +144,15 @@ class Lsh(Mask):
 
     @torch.no_grad()
     def look(self, content: Content) -> Mask:
+        if not by_operator():
+            return self.hashed(content)
+        rows, factors = (content.q.detach(), content.k.detach()), list(self.buckets or ())
+        setting = (content.frame.offset, self.count, self.chunk, factors, self.seed)
+        keys, queries, real = hashed(*rows, content.real, *setting)
+        return Hashed(keys, queries, real, self.chunk, content.frame.offset, self.own)
+
+    def hashed(self, content: Content) -> Hashed:
+        """What `look` gives, by operations one after the other."""
         frame, device = content.frame, content.k.device
         rows, groups = (frame.batch, self.count), content.k.shape[1]
         keys = torch.empty(rows[0], groups, rows[1], frame.keys, dtype=torch.int32, device=device)
@@ -180,6 +199,62 @@ class Lsh(Mask):
         return torch.cat(found, 1).to(k.device, wide)
 
 
+@torch.library.custom_op("headwise::lsh", mutates_args=())
+def hashed(
+    q: Tensor,
+    k: Tensor,
+    real: Tensor | None,
+    offset: int,
+    count: int,
+    chunk: int,
+    buckets: Sequence[int],
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `Hashed` holds, its keys, queries and real, as one node of a graph."""
+    frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+    mask = Lsh(count, chunk, tuple(buckets) or None, seed, own=True)
+    found = mask.hashed(Content(q, k, frame, real))
+    return found.keys, found.queries, found.real
+
+
+@hashed.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    real: Tensor | None,
+    offset: int,
+    count: int,
+    chunk: int,
+    buckets: Sequence[int],
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    del real, offset, chunk, buckets, seed
+    keys, queries = (
+        rows.new_empty((*rows.shape[:2], count, rows.shape[2]), dtype=torch.int32)
+        for rows in (k, q)
+    )
+    return keys, queries, q.new_empty(q.shape[:1], dtype=torch.int64)
+
+
+@hashed.register_vmap
+def _(
+    info: Any, axes: tuple[int | None, ...], *given: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """What is mapped over is more samples."""
+    count = info.batch_size
+    rows = [_samples(each, axis, count) for each, axis in zip(given[:3], axes, strict=False)]
+    found = hashed(*rows, *given[3:])
+    return tuple(each.unflatten(0, (count, -1)) for each in found), (0, 0, 0)
+
+
+def _samples(rows: Tensor | None, axis: int | None, count: int) -> Tensor | None:
+    """Rows (B, ...) that are mapped over along an axis, or are the same for all, as (n B, ...)."""
+    if rows is None:
+        return None
+    each = rows.expand(count, *rows.shape) if axis is None else rows.movedim(axis, 0)
+    return each.flatten(0, 1)
+
+
 def lsh(
     rounds: int,
     *,
@@ -201,8 +276,11 @@ def lsh(
       they meet in the scores, after a rotary position.
     * ``causal() & lsh(...)`` keeps every query from later keys. Where chunks end depends on all
       keys, though: a later token may change *which* earlier ones are seen.
-    * ``padding(lengths) & lsh(...)``: keys that are hidden from all queries stand in a bucket of
-      their own behind the others and are no chunk's; what stands in them changes nothing.
+    * ``padding(lengths) & lsh(...)``: keys that one of the other masks hides from all queries stand
+      in a bucket of their own behind the others and are no chunk's; what stands in them changes
+      nothing. Told so are `padding`, tensors, and masks of the distance such as `causal`. A key
+      that only two of them together hide, or a pattern of another kind, is hashed like any other:
+      it gives nothing to the output, but moves chunks, NaN too. Name such keys with `padding`.
     * The hashing has no gradient.
 
     Args:
@@ -235,11 +313,8 @@ def lsh(
     whole("lsh", "rounds", rounds, 1, ("4 is usual", "常取 4"))
     whole("lsh", "chunk", chunk, 1, ("64 is usual", "常取 64"))
     whole("lsh", "seed", seed, 0, ("any number does", "任意数即可"))
-    if not isinstance(own, bool):
-        raise BadType(
-            f"lsh: own must be True or False, got {own!r}; False makes it the last resort",
-            f"lsh：own 必须是 True 或 False，收到 {own!r}；False 表示自身的键只作最后选择",
-        )
+    last = ("False makes it the last resort", "False 表示自身的键只作最后选择")
+    switch("lsh", "own", own, last)
     return Lsh(rounds, chunk, _checked(buckets), seed, own)
 
 

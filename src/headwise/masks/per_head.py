@@ -1,6 +1,6 @@
 """Another mask for each head."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -68,7 +68,7 @@ def per_head(masks: Sequence[Mask]) -> Mask:
         masks: one mask for each query head.
 
     Raises:
-        BadType: if one of them is no mask.
+        BadType: if it is no sequence, or one of them no mask.
         BadValue: if there is none, or, when called, if their number is not H.
 
     Example:
@@ -76,15 +76,23 @@ def per_head(masks: Sequence[Mask]) -> Mask:
         >>> per_head([causal(), full()])
         per_head([causal(), full()])
     """
-    for mask in masks:
+    if not isinstance(masks, Iterable):
+        raise BadType(
+            f"per_head: expected a sequence of masks, one for each head, got {masks!r}; "
+            "one mask for all heads needs no per_head",
+            f"per_head：应为掩码的序列，每个头一个，收到 {masks!r}；"
+            "所有头共用一个掩码时不需要 per_head",
+        )
+    given = tuple(masks)
+    for mask in given:
         if not isinstance(mask, Mask):
             raise BadType(
                 f"per_head: expected masks, got {type(mask).__name__}",
                 f"per_head：应为掩码，收到 {type(mask).__name__}",
             )
-    if not masks:
+    if not given:
         raise BadValue(
             "per_head: expected one mask for each head, got none",
             "per_head：应为每个头给出一个掩码，一个也没有收到",
         )
-    return PerHead(tuple(masks))
+    return PerHead(given)

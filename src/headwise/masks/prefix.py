@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headwise.masks.base import Mask
 from headwise.masks.causal import causal
-from headwise.masks.padding import padding
+from headwise.masks.padding import Padding, real_or_lengths
 
 
 def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
@@ -18,7 +18,8 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
         lengths: how long the prefix is: one number for all samples, or one for each.
 
     Raises:
-        BadType, BadValue: if a length is no integer or negative.
+        BadType, BadValue: if a length is no integer, negative or above 2^31 - 1, or, when called,
+            if B does not fit.
 
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4, right.
 
@@ -29,4 +30,6 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
         ■ ■ ■ ·
         ■ ■ ■ ■
     """
-    return causal() | padding([lengths] if isinstance(lengths, int) else lengths)
+    each = [lengths] if isinstance(lengths, int) else lengths
+    nothing = ("0 is causal()", "长度 0 即 causal()")
+    return causal() | Padding(real_or_lengths("prefix", each, nothing), prefix=True)

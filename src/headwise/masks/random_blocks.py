@@ -9,6 +9,7 @@ from headwise.errors import BadValue
 from headwise.masks.base import Mask, Tile
 from headwise.masks.block_sparse import BlockSparse
 from headwise.masks.checks import whole
+from headwise.masks.drawn import by_operator
 from headwise.shapes import Frame, Index, Truth
 
 MOST = 2**24
@@ -48,16 +49,30 @@ class RandomBlocks(Mask):
                 "take larger blocks",
                 f"random_blocks：最多 {MOST} 对块，收到 {rows} x {columns}；请增大块的大小",
             )
-        return BlockSparse(self._draw(rows, columns), self.block)
+        draw = drawn_layout if by_operator() else _draw
+        return BlockSparse(draw(rows, columns, self.count, self.seed), self.block)
 
-    def _draw(self, rows: int, columns: int) -> Tensor:
-        """Row by row, each from its own seed, so that a row does not depend on the others."""
-        layout = torch.zeros(1, rows, columns, dtype=torch.bool)
-        for row in range(rows):
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + row)
-            order = torch.randperm(columns, generator=generator)
-            layout[0, row, order[: self.count]] = True
-        return layout
+
+def _draw(rows: int, columns: int, count: int, seed: int) -> Tensor:
+    """Row by row, each from its own seed, so that a row does not depend on the others."""
+    layout = torch.zeros(1, rows, columns, dtype=torch.bool)
+    for row in range(rows):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + row)
+        order = torch.randperm(columns, generator=generator)
+        layout[0, row, order[:count]] = True
+    return layout
+
+
+@torch.library.custom_op("headwise::random_blocks", mutates_args=())
+def drawn_layout(rows: int, columns: int, count: int, seed: int) -> Tensor:
+    """The layout (1, query blocks, key blocks) as one node of a graph."""
+    return _draw(rows, columns, count, seed)
+
+
+@drawn_layout.register_fake
+def _(rows: int, columns: int, count: int, seed: int) -> Tensor:
+    del count, seed
+    return torch.empty(1, rows, columns, dtype=torch.bool)
 
 
 def random_blocks(block: int, count: int, *, seed: int) -> Mask:

@@ -16,7 +16,7 @@ def strided(stride: int) -> Mask:
         stride: l, about the square root of the length; at least 1.
 
     Raises:
-        BadType, BadValue: if it is no integer or below 1.
+        BadType, BadValue: if it is no integer, below 1 or above 2^31 - 1.
 
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the strided pattern.
 

@@ -16,10 +16,6 @@ class Window(Mask):
     left: int
     right: int
 
-    def __post_init__(self) -> None:
-        for side in ("left", "right"):
-            whole("window", side, getattr(self, side), 0, _DIAGONAL)
-
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
         return (k >= q - self.left) & (k <= q + self.right)
@@ -52,7 +48,7 @@ def window(left: int, right: int) -> Mask:
 
     Raises:
         BadType: if a side is no integer.
-        BadValue: if a side is negative.
+        BadValue: if a side is negative or above 2^31 - 1, which is longer than any sequence.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
 
@@ -64,4 +60,6 @@ def window(left: int, right: int) -> Mask:
         · ■ ■ ■ ■
         · · ■ ■ ■
     """
+    for side, reach in (("left", left), ("right", right)):
+        whole("window", side, reach, 0, _DIAGONAL)
     return Window(left, right)

@@ -11,7 +11,7 @@ from headwise.attention import AUTO, attend
 from headwise.call import Result
 from headwise.masks import Mask, padding
 from headwise.nn import init as initial
-from headwise.nn.built import check_alone, check_position, checked_engine, checked_mask
+from headwise.nn.built import check_alone, check_fits, check_position, checked_engine, checked_mask
 from headwise.nn.cache import KVCache
 from headwise.nn.empty import Place
 from headwise.nn.gate import checked_gate, gated
@@ -155,6 +155,7 @@ class MultiheadAttention(nn.Module):
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
         self.mask, self.position, self.engine = checked_mask(mask), position, checked_engine(engine)
         check_position(position, add_bias_kv or add_zero_attn)
+        check_fits(position, (embed_dim, self.kdim, self.vdim), num_heads, self.head_dim)
         self.init = initial.words(init)
         if global_projections:
             check_alone(position, add_bias_kv or add_zero_attn)

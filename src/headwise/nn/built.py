@@ -1,5 +1,7 @@
 """The built parts that a `MultiheadAttention` is made with: a mask, a position, an engine."""
 
+from collections.abc import Collection
+
 from headwise.attention import AUTO
 from headwise.engines import ENGINES
 from headwise.errors import BadType, BadValue, one_of
@@ -46,6 +48,32 @@ def check_position(position: Position | None, appends: bool) -> None:
             "追加的键没有位置；请去掉它们，或改用加在输入上的位置编码，"
             "例如 hw.Sinusoidal(embed_dim)",
         )
+
+
+def check_fits(position: Position | None, inputs: Collection[int], heads: int, dim: int) -> None:
+    """Refuse a position made for other sizes than the module's.
+
+    Args:
+        position: where tokens stand, or None.
+        inputs: the sizes of query, key and value.
+        heads: H.
+        dim: D, which is Dv too.
+
+    Raises:
+        BadValue: if it could fit no call.
+    """
+    made_for = {} if position is None else position.made_for()
+    has = {"E": set(inputs), "H": {heads}, "D": {dim}, "Dv": {dim}}
+    for letter, size in made_for.items():
+        if has[letter] != {size}:
+            name, got = type(position).__name__, ", ".join(map(str, sorted(has[letter])))
+            raise BadValue(
+                f"position: {name} was made for {letter}={size}, the module has {letter}={got}; "
+                "make it with the module's size, or, where query, key and value differ, leave it "
+                "out",
+                f"position：{name} 按 {letter}={size} 构造，而模块的 {letter}={got}；"
+                "请按模块的大小构造；若 query、key、value 大小不同，请不要使用",
+            )
 
 
 def checked_engine(engine: str) -> str:

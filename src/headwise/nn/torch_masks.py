@@ -13,7 +13,7 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
 from headwise.masks.base import And
-from headwise.masks.from_tensor import FromTensor, blocked_below, refuse_disguised
+from headwise.masks.from_tensor import FromTensor, blocked_below, once, refuse_disguised
 from headwise.masks.padding import Padding
 from headwise.shapes import Frame
 
@@ -93,8 +93,8 @@ def real_keys(mask: Mask, frame: Frame) -> Tensor | None:
         b, h, q, k = frame.indices()
         return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if frame.queries else None
     if isinstance(mask, FromTensor):
-        tensor = mask.tensor
-        return _visible(tensor).any(2).any(1)
+        seen = _visible(once(mask.tensor)).any(2).any(1)
+        return seen.expand(-1, mask.tensor.shape[3])
     return None
 
 
@@ -122,8 +122,10 @@ def _check(name: str, mask: Tensor) -> None:
 
 def _attention(mask: Tensor, frame: Frame) -> Mask:
     """As (B or 1, H or 1, L, S), with headwise's polarity."""
-    whole = _four_axes(mask, frame).to(frame.device)
-    return FromTensor(~whole if whole.dtype == torch.bool else whole, "b h q k", frame.offset)
+    whole = _four_axes(mask, frame)
+    held = once(whole).to(frame.device)
+    held = (~held if held.dtype == torch.bool else held).expand(whole.shape)
+    return FromTensor(held, "b h q k", frame.offset)
 
 
 def _four_axes(mask: Tensor, frame: Frame) -> Tensor:
@@ -160,8 +162,17 @@ def _padding(mask: Tensor, frame: Frame, batched: bool) -> Mask:
     rows = (mask if batched else mask[None]).to(frame.device)
     if rows.dtype == torch.bool:
         return padding(~rows)
+    if _hides_only(rows):
+        return padding(_visible(rows))
     bias = rows[:, None, None, :].expand(-1, -1, frame.queries, -1)
     return FromTensor(bias, "b h q k", frame.offset)
+
+
+def _hides_only(rows: Tensor) -> bool:
+    """Whether a float padding holds 0 and blocked places only, as far as can be known."""
+    if rows.requires_grad or rows.is_meta or torch.compiler.is_compiling():
+        return False
+    return bool(((rows == 0) | (rows <= blocked_below(rows.dtype))).all())
 
 
 def _warn_of_padding(mask: Tensor, frame: Frame) -> None:

@@ -20,6 +20,7 @@ class ALiBi(Position):
         num_heads: H.
 
     Raises:
+        BadType: if num_heads is no integer.
         BadValue: if num_heads is below 1, or, when called, if H is another.
 
     Source: Press et al. 2022, section 3; the rule for other H is that of the authors' code.

@@ -1,15 +1,17 @@
 """What a position encoding is: it tells attention where a token stands."""
 
+import sys
 from abc import ABC
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from headwise.errors import BadValue
+from headwise.errors import BadType, BadValue
 from headwise.positions.relative import Relative, differences
-from headwise.shapes import Frame
+from headwise.shapes import LARGEST, Frame, shown, whole
 
 Inputs = Float[Tensor, "*b l e"]
 Places = Int[Tensor, "_"]
@@ -121,7 +123,10 @@ class Position(nn.Module, ABC):
         return None
 
     def made_for(self) -> dict[str, int]:
-        """The sizes it was made for, out of H, D and Dv; `attend` refuses others."""
+        """The sizes it was made for, out of H, D and Dv, and E of one that is added to the input.
+
+        `attend` and `MultiheadAttention` refuse others.
+        """
         return {}
 
     def forward(self, x: Inputs, offset: int = 0) -> Inputs:
@@ -129,17 +134,46 @@ class Position(nn.Module, ABC):
         return self.embed(x, offset)
 
 
-def check_least(name: str, what: str, value: int, least: int = 1) -> None:
-    """Refuse a size below the least.
+def check_least(name: str, what: str, value: object, least: int = 1) -> None:
+    """Refuse a size that is no integer from the least to `LARGEST`.
 
     Raises:
-        BadValue: if it is.
+        BadType: if it is no integer.
+        BadValue: if it is too small or too large.
     """
-    if value < least:
-        raise BadValue(
-            f"{name}: {what} must be >= {least}, got {value}",
-            f"{name}：{what} 必须 >= {least}，收到 {value}",
+    whole(name, what, value, least)
+
+
+def checked_base(name: str, base: object) -> float:
+    """The longest wavelength over 2 pi, as a float.
+
+    Raises:
+        BadType: if it is no number.
+        BadValue: if it is not above 1, or not finite.
+    """
+    if isinstance(base, bool) or not isinstance(base, int | float):
+        raise BadType(
+            f"{name}: base must be a number above 1, got {base!r}; 10000 is usual",
+            f"{name}：base 必须是大于 1 的数，收到 {base!r}；常取 10000",
         )
+    if not 1 < base <= sys.float_info.max:
+        raise BadValue(
+            f"{name}: base must be above 1, got {shown(base)}, and finite; 10000 is usual",
+            f"{name}：base 必须大于 1 且有限，收到 {shown(base)}；常取 10000",
+        )
+    return float(base)
+
+
+def check_offset(name: str, offset: object) -> None:
+    """Refuse an offset that is no integer from -`LARGEST` to `LARGEST`.
+
+    Raises:
+        BadType: if it is no integer.
+        BadValue: if it is too far from 0.
+    """
+    if torch.compiler.is_compiling() or isinstance(offset, torch.SymInt):
+        return
+    whole(name, "offset", offset, -LARGEST)
 
 
 def check_width(name: str, embed_dim: int, x: Tensor) -> None:

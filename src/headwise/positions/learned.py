@@ -4,7 +4,14 @@ import torch
 from torch import nn
 
 from headwise.errors import BadValue
-from headwise.positions.base import Inputs, Position, Stage, check_least, check_width
+from headwise.positions.base import (
+    Inputs,
+    Position,
+    Stage,
+    check_least,
+    check_offset,
+    check_width,
+)
 
 
 class Learned(Position):
@@ -17,6 +24,7 @@ class Learned(Position):
         embed_dim: E, the size of the input.
 
     Raises:
+        BadType: if a size is no integer.
         BadValue: if a size is below 1, or, when called, if a position outside the table is needed.
 
     Source: Gehring et al. 2017 (ConvS2S), section 3.1; Devlin et al. 2019 (BERT).
@@ -38,15 +46,26 @@ class Learned(Position):
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         positions, embed_dim = self.table.shape
         check_width("Learned", embed_dim, x)
+        check_offset("Learned", offset)
         first, last = offset, offset + x.shape[-2]
-        if first < 0 or last > positions:
+        if first < 0:
+            raise BadValue(
+                f"Learned: positions {first} to {last - 1} were asked for, the table begins at 0; "
+                "use an offset of at least 0, and in a layer no more queries than keys",
+                f"Learned：需要位置 {first} 到 {last - 1}，而表从 0 开始；"
+                "offset 应至少为 0，在层中查询数不能多于键数",
+            )
+        if last > positions:
             raise BadValue(
                 f"Learned: positions {first} to {last - 1} were asked for, the table has "
-                f"0 to {positions - 1}; make it longer with Learned({max(last, 1)}, {embed_dim})",
+                f"0 to {positions - 1}; make it longer with Learned({last}, {embed_dim})",
                 f"Learned：需要位置 {first} 到 {last - 1}，表中只有 0 到 {positions - 1}；"
-                f"请用 Learned({max(last, 1)}, {embed_dim}) 加长",
+                f"请用 Learned({last}, {embed_dim}) 加长",
             )
         return x + self.table[first:last].to(x.dtype)
+
+    def made_for(self) -> dict[str, int]:
+        return {"E": self.table.shape[1]}
 
     def extra_repr(self) -> str:
         return f"{self.table.shape[0]}, {self.table.shape[1]}"

@@ -5,8 +5,8 @@ import copy
 import torch
 from torch import Tensor
 
-from headwise.errors import BadValue, one_of
-from headwise.positions.base import Position, Stage, check_least
+from headwise.errors import BadType, BadValue, one_of
+from headwise.positions.base import Position, Stage, check_least, checked_base
 from headwise.shapes import Frame
 
 PAIRS = ("halves", "neighbours")
@@ -26,6 +26,7 @@ class Rotary(Position):
         base: the longest wavelength over 2 pi.
 
     Raises:
+        BadType: if a size is no integer or base no number.
         BadValue: if rotary_dim is odd or above head_dim, base is not above 1, pairs is unknown,
             or, when called, if D is another or given positions do not fit.
 
@@ -50,6 +51,8 @@ class Rotary(Position):
     ) -> None:
         super().__init__()
         check_least("Rotary", "head_dim", head_dim)
+        if rotary_dim is not None:
+            check_least("Rotary", "rotary_dim", rotary_dim)
         self.head_dim = head_dim
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if pairs is None:
@@ -68,12 +71,7 @@ class Rotary(Position):
                 f"Rotary：rotary_dim 必须是 2 到 head_dim {head_dim} 之间的偶数，"
                 f"收到 {self.rotary_dim}；奇数维的头可不旋转最后一个数",
             )
-        if not base > 1:
-            raise BadValue(
-                f"Rotary: base must be above 1, got {base}; 10000 is usual",
-                f"Rotary：base 必须大于 1，收到 {base}；常取 10000",
-            )
-        self.pairs, self.base = pairs, float(base)
+        self.pairs, self.base = pairs, checked_base("Rotary", base)
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
@@ -134,7 +132,13 @@ class Rotary(Position):
 
 
 def _places(places: object, name: str) -> Tensor:
-    tensor = places if isinstance(places, Tensor) else torch.tensor(places)
+    try:
+        tensor = places if isinstance(places, Tensor) else torch.tensor(places)
+    except (TypeError, ValueError, RuntimeError):  # of its many, none names the argument
+        raise BadType(
+            f"Rotary: {name} must be numbers (L,) or (B, L), got {places!r}",
+            f"Rotary：{name} 应为数 (L,) 或 (B, L)，收到 {places!r}",
+        ) from None
     if tensor.dim() not in (1, 2) or tensor.is_complex() or tensor.dtype == torch.bool:
         raise BadValue(
             f"Rotary: {name} must be numbers (L,) or (B, L), got {tuple(tensor.shape)}",

@@ -19,6 +19,7 @@ class Shaw(Position):
         value_dim: Dv, to add to the values as well; None adds to the keys only.
 
     Raises:
+        BadType: if a size is no integer.
         BadValue: if a size is too small, or, when called, if D or Dv is another.
 
     Source: Shaw et al. 2018, equations 3 to 5. The vectors start as normal noise of standard
@@ -33,6 +34,8 @@ class Shaw(Position):
         super().__init__()
         check_least("Shaw", "max_distance", max_distance, 0)
         check_least("Shaw", "head_dim", head_dim)
+        if value_dim is not None:
+            check_least("Shaw", "value_dim", value_dim)
         self.max_distance = max_distance
         self.table = self._drawn(head_dim)
         self.value_table = None if value_dim is None else self._drawn(value_dim)

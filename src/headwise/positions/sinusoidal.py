@@ -4,8 +4,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.errors import BadValue
-from headwise.positions.base import Inputs, Position, Stage, check_least, check_width
+from headwise.positions.base import (
+    Inputs,
+    Position,
+    Stage,
+    check_least,
+    check_offset,
+    check_width,
+    checked_base,
+)
 
 
 class Sinusoidal(Position):
@@ -19,6 +26,7 @@ class Sinusoidal(Position):
         base: the longest wavelength over 2 pi.
 
     Raises:
+        BadType: if embed_dim is no integer or base no number.
         BadValue: if embed_dim is below 1, base is not above 1, or the input has another size.
 
     Source: Vaswani et al. 2017, section 3.5.
@@ -33,18 +41,17 @@ class Sinusoidal(Position):
     def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
         super().__init__()
         check_least("Sinusoidal", "embed_dim", embed_dim)
-        if not base > 1:
-            raise BadValue(
-                f"Sinusoidal: base must be above 1, got {base}; the paper's is 10000",
-                f"Sinusoidal：base 必须大于 1，收到 {base}；论文中为 10000",
-            )
         self.embed_dim = embed_dim
-        self.base = float(base)
+        self.base = checked_base("Sinusoidal", base)
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         check_width("Sinusoidal", self.embed_dim, x)
+        check_offset("Sinusoidal", offset)
         positions = torch.arange(x.shape[-2], device=x.device) + offset
         return x + sinusoids(positions, self.embed_dim, self.base).to(x.dtype)
+
+    def made_for(self) -> dict[str, int]:
+        return {"E": self.embed_dim}
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, base={self.base:g}"

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadValue
+from headwise.errors import BadType, BadValue
 from headwise.positions.base import Places, Position, Stage, check_least
 from headwise.positions.relative import Relative
 
@@ -25,6 +25,7 @@ class T5Bias(Position):
         bidirectional: whether keys ahead have buckets of their own.
 
     Raises:
+        BadType: if a size is no integer, or bidirectional no boolean.
         BadValue: if a size does not work, or, when called, if H is another.
 
     Source: Raffel et al. 2020 (T5), section 2.1. The table starts as normal noise of standard
@@ -46,8 +47,16 @@ class T5Bias(Position):
         bidirectional: bool = True,
     ) -> None:
         super().__init__()
+        if not isinstance(bidirectional, bool):
+            raise BadType(
+                f"T5Bias: bidirectional must be True or False, got {bidirectional!r}; T5's decoder "
+                "uses False",
+                f"T5Bias：bidirectional 必须是 True 或 False，收到 {bidirectional!r}；"
+                "T5 的解码器用 False",
+            )
         check_least("T5Bias", "num_heads", num_heads)
         check_least("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
+        check_least("T5Bias", "max_distance", max_distance)
         near = num_buckets // (4 if bidirectional else 2)
         if max_distance <= near:
             raise BadValue(

@@ -26,6 +26,7 @@ class TransformerXL(Position):
         embed_dim: the size of the sinusoids; None means H · D.
 
     Raises:
+        BadType: if a size is no integer.
         BadValue: if a size is below 1, or, when called, if H or D is another.
 
     Source: Dai et al. 2019, section 3.3; u, v, W_{k,R} and R keep their names: `u`, `v`,

@@ -192,8 +192,8 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 
 def _differentiated(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
-    *known, sinks = ctx.saved_tensors[:6]
-    tensors, (numbers, offset, scale) = list(ctx.saved_tensors[6:]), ctx.setting
+    saved, (numbers, offset, scale) = ctx.saved_tensors, ctx.setting
+    known, sinks, tensors = list(saved[:5]), saved[5], list(saved[6:])
     wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
     found: list[Tensor] = []
     if any(wanted):

@@ -6,9 +6,10 @@ from functools import reduce
 import torch
 
 from headwise.call import Call
-from headwise.engines.derivatives import no_rule, transformed
+from headwise.engines.derivatives import mapped, no_rule, transformed
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.apart import groups
+from headwise.engines.tiled.bands import reaches
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.forward import SIDE
 from headwise.engines.tiled.layers import conjuncts, disjuncts, parts
@@ -46,7 +47,7 @@ def why_not(call: Call) -> list[Text]:
     if call.mask.biased and not known(call.mask):
         name = type(call.mask).__name__
         reasons.append(Text(f"it cannot see into the bias of {name}", f"它看不到 {name} 的偏置"))
-    if transformed(call):
+    if mapped() or transformed(call):
         reasons.append(no_rule())
     return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])
 
@@ -87,16 +88,20 @@ def pays(call: Call) -> bool:
         return stored or _foreseen(call)
     apart = groups(call)
     if len(apart) > 1:
-        kept = sum(len(heads) * share(replace(call, mask=mask)) for heads, mask in apart)
+        each = ((len(heads), replace(call, mask=mask)) for heads, mask in apart)
+        kept = sum(count * (held(one) if _apart(one) else share(one)) for count, one in each)
         return kept <= SHARE * frame.heads
     return stored or _sparse(call)
 
 
 def _sparse(call: Call) -> bool:
-    """Whether half of the pairs lie in empty tiles, or most in small ones or beside lines."""
+    """Whether half of the pairs lie in empty tiles, or most in small ones, or beside what is apart.
+
+    That is lines and combs, which leave hardly a tile empty and hold few of the pairs.
+    """
     if share(call) <= SHARE:
         return True
-    return _lined(call) or sampled(call) <= SCATTERED
+    return (_apart(call) and held(call) <= SHARE) or sampled(call) <= SCATTERED
 
 
 def _foreseen(call: Call) -> bool:
@@ -122,13 +127,24 @@ def _power(size: int) -> int:
     return power
 
 
-def _lined(call: Call) -> bool:
-    """Whether global tokens, which lie in every tile, leave few pairs once they are lines."""
-    every = (part for each in disjuncts(call.mask) for part in conjuncts(each))
-    if not any(isinstance(part, GlobalTokens) for part in every):
+def _apart(call: Call) -> bool:
+    """Whether a mask has global tokens, which become lines, or distances that become combs.
+
+    Combs are for long sequences, and while compiling nothing is known of them.
+    """
+    every = [part for each in disjuncts(call.mask) for part in conjuncts(each)]
+    if any(isinstance(part, GlobalTokens) for part in every):
+        return True
+    if call.frame.keys < LONG or torch.compiler.is_compiling():
         return False
-    held = sum(part.pairs for part in parts(call.mask, call.frame, SIDE))
-    return held <= SHARE * call.frame.queries * call.frame.keys
+    near = (part for part in every if part.by_distance and part not in (full(), causal()))
+    return any(reach.step > 1 for part in near for reach in reaches(part, call.frame))
+
+
+def held(call: Call) -> float:
+    """The share of the pairs that are computed once the mask is taken apart."""
+    pairs = sum(part.pairs for part in parts(call.mask, call.frame, SIDE))
+    return pairs / (call.frame.queries * call.frame.keys)
 
 
 def _stored(call: Call) -> bool:
