@@ -35,17 +35,17 @@ def mapped() -> bool:
     return active is not None and bool(active())
 
 
-def held(position: Position) -> Position:
+def holding(position: Position) -> Position:
     """The same with the tensors that it holds now, for a backward that asks it again.
 
     By then others may stand in their places: `torch.func.functional_call` puts them there for the
     forward only.
     """
-    kept: Position = _held(position)
+    kept: Position = _holding(position)
     return kept
 
 
-def _held(module: Any) -> Any:
+def _holding(module: Any) -> Any:
     if not (module._parameters or module._buffers or module._modules):
         return module
     own = module.__new__(type(module))
@@ -53,7 +53,7 @@ def _held(module: Any) -> Any:
     for name in ("_parameters", "_buffers"):
         own.__dict__[name] = dict(own.__dict__[name])
     own.__dict__["_modules"] = {
-        name: each if each is None else _held(each) for name, each in module._modules.items()
+        name: each if each is None else _holding(each) for name, each in module._modules.items()
     }
     return own
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import streamed
-from headwise.engines.derivatives import held, no_rule, transformed
+from headwise.engines.derivatives import holding, no_rule, transformed
 from headwise.engines.dropping import with_dropout
 from headwise.engines.eager import grouped, logsumexp, masked
 from headwise.engines.hidden import without_hidden
@@ -104,7 +104,7 @@ def run(call: Call) -> Result:
         return whole
     if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
         k, v = (each.to(softmax_dtype(each.dtype)) for each in (k, v))
-    call = replace(call, position=held(call.position))
+    call = replace(call, position=holding(call.position))
     for block in _blocks(call, tiles):
         _put(whole, block, _result(call, q, k, v, block))
     return whole

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.derivatives import held
+from headwise.engines.derivatives import holding
 from headwise.engines.dropping import Keep, numbered, with_dropout
 from headwise.engines.sinks import widened
 from headwise.engines.tiled import kernel, made
@@ -53,7 +53,7 @@ def _run(call: Call) -> Result:
     q, k, v, *further = _even(call, q, k, v, *more)
     setting = Setting(
         call.mask,
-        held(call.position),
+        holding(call.position),
         call.scale,
         call.frame,
         tuple(each is not None for each in known),
