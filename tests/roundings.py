@@ -15,8 +15,9 @@ from torch import Tensor
 
 from headwise.verify.budget import accept, judge
 
-RUNS = 8
-"""How many more plain runs there are."""
+RUNS = 64
+"""How many more plain runs there are at most: of 220 draws with cosine scores 8 were rejected beside
+one run, 1 beside 8 and none beside 16."""
 
 
 def nudged(x: Tensor, run: int) -> Tensor:

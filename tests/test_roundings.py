@@ -9,7 +9,7 @@ from headwise.engines import eager
 from headwise.reference import reference
 from tests.examples import accept_with_gradients, tensors
 from tests.nn.oracle import Truth, inputs
-from tests.roundings import hold, nudged
+from tests.roundings import RUNS, hold, nudged
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -30,7 +30,7 @@ def test_an_unlucky_rounding_is_accepted_and_a_large_error_is_not():
     exact = torch.ones(3, dtype=torch.float64)
     near = exact.float() + 1e-7
     for far, good in ((1e-5, True), (1e-3, False)):
-        runs = iter(range(100))
+        runs = iter(range(RUNS))
 
         def again(run, runs=runs):
             assert run == next(runs)
