@@ -16,8 +16,8 @@ from torch import Tensor
 from headwise.verify.budget import accept, judge
 
 RUNS = 64
-"""How many more plain runs there are at most: of 220 draws with cosine scores 8 were rejected beside
-one run, 1 beside 8 and none beside 16."""
+"""How many more plain runs there are at most: of 220 draws with cosine scores 8 were rejected
+beside one run, 1 beside 8 and none beside 16."""
 
 
 def nudged(x: Tensor, run: int) -> Tensor:
