@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headwise.cli import BAD_INPUT, main
 from headwise.cli.ablate.asked import HOWS
 from headwise.cli.ablate.export import faults, schema
-from headwise.cli.ablate.reading import TOGETHER, pieces, probe_name, together
+from headwise.cli.ablate.reading import TOGETHER, pieces, together
 from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
 from headwise.heads.effect import (
     KINDS,
@@ -384,7 +384,7 @@ def json_run(tmp_path: Path) -> Path:
             "parameters": 1, "layers": 2, "heads": 12,
         },
         "corpus": {
-            "file": probe_name(0), "sha256": "", "documents": 48, "paragraphs": False,
+            "file": "25 random tokens, 4 times, seed 0", "sha256": "", "documents": 48, "paragraphs": False,
             "truncate": False, "tokens": 4800, "cut": 0,
         },
         "metrics": [
@@ -440,7 +440,7 @@ def test_a_probes_run_calls_its_texts_so(loaded: Loaded, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(probe, "SEQUENCES", 1)
     done = probe.probed(Measurer.of(loaded, truncate=False, names=False), seed=4)
-    assert done.corpus["file"] == probe_name(4)
+    assert done.corpus["file"] == "25 random tokens, 4 times, seed 4"
 
 
 def test_a_folder_that_save_has_written(

@@ -1,7 +1,7 @@
 """The projections that `explain` shows: drawn from a seed, or read from somebody's file.
 
-A file is .safetensors, or .pt / .pth read with ``weights_only=True``: nothing is unpickled. Names
-are those of a `state_dict`, below one prefix:
+A file is .safetensors, or .pt / .pth read with ``weights_only=True``, which makes tensors only.
+Names are those of a `state_dict`, below one prefix:
 
     in_proj_weight (3 H D, E)                         q, k and v one below the other
     q_proj.weight, k_proj.weight, v_proj.weight       or apart

@@ -13,7 +13,7 @@ from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue
 from headwise.heads.corpus.document import Document
 from headwise.heads.corpus.measuring import Measurer
-from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
+from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.reading import look_through
 from headwise.heads.effect.kinds import kind_named
 from headwise.heads.inputs import check_text, encode
@@ -119,11 +119,6 @@ def tokens(text: Example, part: str = "") -> int:
     return text["input_ids"].shape[1] if heard is None else heard.shape[-1] // 2  # by convolution
 
 
-def probe_name(seed: int) -> str:
-    """What a run of ``inspect --probe`` calls its sequences."""
-    return f"{TOKENS} random tokens, {TIMES} times, seed {seed}"
-
-
 def _probe(asked: Asked, loaded: Loaded) -> Reading:
     if loaded.longest < TOKENS * TIMES:
         name, most = clean(loaded.name), loaded.longest
@@ -135,7 +130,7 @@ def _probe(asked: Asked, loaded: Loaded) -> Reading:
         )
     found = sequences(loaded, asked.seed)
     texts = tuple(_example(ids) for ids in found)
-    return Reading("probe", probe_name(asked.seed), "", None, TOKENS, texts)
+    return Reading("probe", named(TOKENS, TIMES, asked.seed), "", None, TOKENS, texts)
 
 
 def _text(asked: Asked, loaded: Loaded) -> Reading:

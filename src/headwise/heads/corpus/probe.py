@@ -47,6 +47,16 @@ def shape(longest: int) -> tuple[int, int]:
     return tokens, min(TIMES, longest // max(1, tokens))
 
 
+def named(tokens: int, times: int, seed: int) -> str:
+    """What a run calls its sequences.
+
+    Example:
+        >>> named(25, 4, 0)
+        '25 random tokens, 4 times, seed 0'
+    """
+    return f"{tokens} random tokens, {times} times, seed {seed}"
+
+
 def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
     """The sequences of token ids; special tokens are not among them.
 
@@ -94,7 +104,7 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
     return Run(
         model=facts_of(loaded, gathered.whole().statistics),
         corpus={
-            "file": f"{tokens} random tokens, {times} times, seed {seed}",
+            "file": named(tokens, times, seed),
             "sha256": "",
             "documents": len(given),
             "paragraphs": False,
