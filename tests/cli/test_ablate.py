@@ -384,7 +384,8 @@ def json_run(tmp_path: Path) -> Path:
             "parameters": 1, "layers": 2, "heads": 12,
         },
         "corpus": {
-            "file": "25 random tokens, 4 times, seed 0", "sha256": "", "documents": 48, "paragraphs": False,
+            "file": "25 random tokens, 4 times, seed 0",
+            "sha256": "", "documents": 48, "paragraphs": False,
             "truncate": False, "tokens": 4800, "cut": 0,
         },
         "metrics": [
