@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup models check test test-slow demo bench docs clean
+.PHONY: setup messages models check test test-slow demo bench docs clean
 
 setup: .venv/ready
 
@@ -14,6 +14,9 @@ setup: .venv/ready
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -c constraints.txt -e '.[all,dev]'
 	@touch $@
+
+messages: setup
+	$(BIN)/python -m tools.messages update
 
 models: setup
 	$(BIN)/headwise models get minilm

@@ -167,10 +167,7 @@ CASES = (
         Asked(6, {LONGFORMER: 6.0}),
         16384,
         lambda length: PAIRS(length) + 2 * 4.0 * HEADS * DIM * 64 * length,
-        {
-            OURS: ours_with_globals,
-            LONGFORMER: lambda work: peers.longformer(512, tokens)(work),
-        },
+        {OURS: ours_with_globals, LONGFORMER: lambda work: peers.longformer(512, tokens)(work)},
         lambda length: (with_globals(length), None),
         (LONGFORMER,),
     ),

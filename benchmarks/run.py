@@ -65,10 +65,7 @@ def _child(key: str, module: str, argument: str) -> Row:
     """One row, measured in a fresh process."""
     print(f"bench: {key} ...", flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", module, argument],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", module, argument], capture_output=True, text=True, check=False
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -53,10 +53,7 @@ class ByHand(nn.Module):
 
     @staticmethod
     def _give(
-        layer: nn.Module,
-        asks: tuple[slice, Tensor],
-        looks: tuple[slice, slice],
-        writes: slice,
+        layer: nn.Module, asks: tuple[slice, Tensor], looks: tuple[slice, slice], writes: slice
     ) -> None:
         """Weights for head 0: what it asks with, looks at, reads and writes."""
         (source, how), (at, reads) = asks, looks

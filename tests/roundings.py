@@ -53,9 +53,6 @@ def hold(
 
 
 def _rejected(
-    numbers: Sequence[int],
-    found: Sequence[Tensor],
-    near: Sequence[Tensor],
-    exact: Sequence[Tensor],
+    numbers: Sequence[int], found: Sequence[Tensor], near: Sequence[Tensor], exact: Sequence[Tensor]
 ) -> list[int]:
     return [n for n in numbers if not judge(found[n], near[n], exact[n]).accepted]

@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.call import Call, Result
 from headwise.engines import ENGINES, Engine, best
 from headwise.errors import EngineRefused, one_of
-from headwise.lang import LANGS
+from headwise.lang import Text, joined
 from headwise.masks import Mask
 from headwise.positions import Position
 from headwise.shapes import Keys, Queries, Values
@@ -133,9 +133,10 @@ def choose(call: Call, engine: str) -> Engine:
 def _willing(engine: Engine, call: Call) -> Engine:
     reasons = engine.why_not(call)
     if reasons:
-        en, zh = ("; ".join(reason.to(lang) for reason in reasons) for lang in LANGS)
         raise EngineRefused(
-            f"engine: '{engine.NAME}' cannot run this call: {en}; use engine='{AUTO}'",
-            f"engine：'{engine.NAME}' 无法执行此调用：{zh}；请用 engine='{AUTO}'",
+            "engine: '{engine}' cannot run this call: {reasons}; use engine='{auto}'",
+            engine=engine.NAME,
+            reasons=joined(Text("; "), reasons),
+            auto=AUTO,
         )
     return engine

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
+from headwise.lang import Text
 from headwise.masks import Mask, from_tensor, full
 from headwise.masks.base import Content
 from headwise.positions import NoPosition, Position, Stage
@@ -154,17 +155,19 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
             raise BadType(
-                f"{name}: expected a tensor, got {type(tensor).__name__}",
-                f"{name}：应为张量，收到 {type(tensor).__name__}",
+                "{name}: expected a tensor, got {tensor_type}",
+                name=name,
+                tensor_type=type(tensor).__name__,
             )
         dense(name, tensor)
         if tensor.dim() != 4 or not tensor.is_floating_point():
             raise BadValue(
-                f"{name}: expected a floating point tensor (B, heads, L, D), got {tensor.dtype} "
-                f"{tuple(tensor.shape)}; (B, L, E) becomes (B, H, L, D) by "
+                "{name}: expected a floating point tensor (B, heads, L, D), got "
+                "{tensor_dtype} {tensor_shape}; (B, L, E) becomes (B, H, L, D) by "
                 "x.unflatten(-1, (H, D)).transpose(1, 2)",
-                f"{name}：应为浮点张量 (B, 头数, L, D)，收到 {tensor.dtype} {tuple(tensor.shape)}；"
-                "(B, L, E) 变为 (B, H, L, D)：x.unflatten(-1, (H, D)).transpose(1, 2)",
+                name=name,
+                tensor_dtype=tensor.dtype,
+                tensor_shape=tuple(tensor.shape),
             )
     _check_sizes(q, k, v)
     if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
@@ -172,47 +175,48 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             f"{n} {t.dtype} on {t.device}" for n, t in zip("qkv", (q, k, v), strict=True)
         )
         raise BadValue(
-            f"q, k, v: must share one dtype and one device, got {got}; convert them with .to(...)",
-            f"q, k, v：必须是同一种 dtype、在同一设备上，收到 {got}；请用 .to(...) 转换",
+            "q, k, v: must share one dtype and one device, got {got}; convert them with .to(...)",
+            got=got,
         )
 
 
 def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
     (batch, heads, _, dim), groups = q.shape, k.shape[1]
     rules = (
-        (k.shape[0] == v.shape[0] == batch, "the batch size B of all three", "三者的批大小 B"),
-        (k.shape[3] == dim, "the head dim D of q and k", "q 和 k 的头维度 D"),
-        (v.shape[1] == groups, "the head count G of k and v", "k 和 v 的头数 G"),
-        (v.shape[2] == k.shape[2], "the length Lk of k and v", "k 和 v 的长度 Lk"),
+        (k.shape[0] == v.shape[0] == batch, Text("the batch size B of all three")),
+        (k.shape[3] == dim, Text("the head dim D of q and k")),
+        (v.shape[1] == groups, Text("the head count G of k and v")),
+        (v.shape[2] == k.shape[2], Text("the length Lk of k and v")),
     )
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-    for holds, en, zh in rules:
+    for holds, size in rules:
         if not holds:
             raise BadValue(
-                f"q, k, v: {en} must agree, got {shapes}; expected q (B, H, Lq, D), "
+                "q, k, v: {size} must agree, got q {q}, k {k}, v {v}; expected q (B, H, Lq, D), "
                 "k (B, G, Lk, D), v (B, G, Lk, Dv)",
-                f"q, k, v：{zh}必须一致，收到 {shapes}；应为 q (B, H, Lq, D)、"
-                "k (B, G, Lk, D)、v (B, G, Lk, Dv)",
+                size=size,
+                q=tuple(q.shape),
+                k=tuple(k.shape),
+                v=tuple(v.shape),
             )
     if dim == 0 or (heads % groups if groups else heads):
         raise BadValue(
-            f"q, k: H must be a multiple of G and D at least 1, got H={heads}, G={groups}, D={dim}",
-            f"q, k：H 必须是 G 的整数倍且 D 至少为 1，收到 H={heads}、G={groups}、D={dim}",
+            "q, k: H must be a multiple of G and D at least 1, got H={heads}, G={groups}, D={dim}",
+            heads=heads,
+            groups=groups,
+            dim=dim,
         )
 
 
 def _offset(offset: int) -> int:
     if not isinstance(offset, int | torch.SymInt) or isinstance(offset, bool):
-        raise BadType(
-            f"offset: expected an integer or None, got {offset!r}",
-            f"offset：应为整数或 None，收到 {offset!r}",
-        )
+        raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
     if not torch.compiler.is_compiling() and abs(offset) > LARGEST:  # it would be a guard there
         raise BadValue(
-            f"offset: must be from {-LARGEST} to {LARGEST}, got {shown(offset)}; it is "
+            "offset: must be from {minus_largest} to {largest}, got {offset}; it is "
             "where the first query stands among the keys",
-            f"offset：应在 {-LARGEST} 到 {LARGEST} 之间，收到 {shown(offset)}；"
-            "它是第一个查询在键中的位置",
+            minus_largest=-LARGEST,
+            largest=LARGEST,
+            offset=shown(offset),
         )
     return offset
 
@@ -225,10 +229,9 @@ def _mask(mask: Mask | Tensor | None) -> Mask:
     if isinstance(mask, Mask):
         return mask
     raise BadType(
-        f"mask: expected a mask, a tensor or None, got {type(mask).__name__}; "
-        "for example hw.causal(), hw.window(3, 0), hw.padding(lengths)",
-        f"mask：应为掩码、张量或 None，收到 {type(mask).__name__}；"
-        "例如 hw.causal()、hw.window(3, 0)、hw.padding(lengths)",
+        "mask: expected a mask, a tensor or None, got {mask_type}; for example "
+        "hw.causal(), hw.window(3, 0), hw.padding(lengths)",
+        mask_type=type(mask).__name__,
     )
 
 
@@ -237,27 +240,27 @@ def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
         return NoPosition()
     if not isinstance(position, Position):
         raise BadType(
-            f"position: expected a position or None, got {type(position).__name__}; "
-            "for example hw.ALiBi(num_heads)",
-            f"position：应为位置编码或 None，收到 {type(position).__name__}；"
-            "例如 hw.ALiBi(num_heads)",
+            "position: expected a position or None, got {position_type}; for example "
+            "hw.ALiBi(num_heads)",
+            position_type=type(position).__name__,
         )
     name = type(position).__name__
     if Stage.INPUT in position.stages:
         raise BadValue(
-            f"position: {name} is added before the projections; use position.embed(x), or "
-            f"MultiheadAttention(..., position={name}(...))",
-            f"position：{name} 在投影之前相加；请用 position.embed(x)，或 "
-            f"MultiheadAttention(..., position={name}(...))",
+            "position: {name} is added before the projections; use position.embed(x), or "
+            "MultiheadAttention(..., position={name}(...))",
+            name=name,
         )
     sizes = {"H": q.shape[1], "D": q.shape[3], "Dv": v.shape[3]}
     for letter, size in position.made_for().items():
         if sizes[letter] != size:
             raise BadValue(
-                f"position: {name} was made for {letter}={size}, called with "
-                f"{letter}={sizes[letter]}; make it with {sizes[letter]}",
-                f"position：{name} 按 {letter}={size} 构造，调用时 {letter}={sizes[letter]}；"
-                f"请用 {sizes[letter]} 构造",
+                "position: {name} was made for {letter}={size}, called with "
+                "{letter}={sizes}; make it with {sizes}",
+                name=name,
+                letter=letter,
+                size=size,
+                sizes=sizes[letter],
             )
     return position
 
@@ -268,8 +271,7 @@ def _scale(scale: float | None, dim: int) -> float:
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if not number or not abs(scale) <= sys.float_info.max:
         raise BadValue(
-            f"scale: expected a finite number or None for 1/sqrt(D), got {shown(scale)}",
-            f"scale：应为有限的数，或用 None 表示 1/sqrt(D)，收到 {shown(scale)}",
+            "scale: expected a finite number or None for 1/sqrt(D), got {scale}", scale=shown(scale)
         )
     return float(scale)
 
@@ -277,8 +279,7 @@ def _scale(scale: float | None, dim: int) -> float:
 def _dropout(dropout: float) -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise BadValue(
-            f"dropout: expected a probability from 0 to 1, got {shown(dropout)}",
-            f"dropout：应为 0 到 1 之间的概率，收到 {shown(dropout)}",
+            "dropout: expected a probability from 0 to 1, got {dropout}", dropout=shown(dropout)
         )
     return float(dropout)
 
@@ -286,14 +287,13 @@ def _dropout(dropout: float) -> float:
 def _need(need: Collection[str]) -> frozenset[str]:
     if not isinstance(need, Collection) or isinstance(need, Tensor):
         raise BadType(
-            f"need: expected a collection of words, got {type(need).__name__}; for example "
-            "need=('weights',)",
-            f"need：应为若干词的集合，收到 {type(need).__name__}；例如 need=('weights',)",
+            "need: expected a collection of words, got {need_type}; for example need=('weights',)",
+            need_type=type(need).__name__,
         )
     if isinstance(need, str):
         raise BadType(
-            f"need: expected a collection of words, got the string {need!r}; use need=({need!r},)",
-            f"need：应为若干词的集合，收到字符串 {need!r}；请用 need=({need!r},)",
+            "need: expected a collection of words, got the string {need!r}; use need=({need!r},)",
+            need=need,
         )
     for word in need:
         if word not in NEEDS:
@@ -307,20 +307,21 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
     if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
         got = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
         raise BadType(
-            f"sinks: expected a floating point tensor (H,) or None, got {got}; "
-            f"torch.zeros({q.shape[1]}) is one whose logits are 0",
-            f"sinks：应为浮点张量 (H,) 或 None，收到 {got}；"
-            f"torch.zeros({q.shape[1]}) 表示 logit 全为 0",
+            "sinks: expected a floating point tensor (H,) or None, got {got}; "
+            "torch.zeros({q_shape_1}) is one whose logits are 0",
+            got=got,
+            q_shape_1=q.shape[1],
         )
     dense("sinks", sinks)
     if sinks.shape != q.shape[1:2] or sinks.device != q.device:
         raise BadValue(
-            f"sinks: expected one logit a head, {(q.shape[1],)} on {q.device}, got "
-            f"{tuple(sinks.shape)} on {sinks.device}; use sinks.expand({q.shape[1]}) for one "
-            "logit for all",
-            f"sinks：每个头应有一个 logit，即 {q.device} 上的 {(q.shape[1],)}，收到 "
-            f"{sinks.device} 上的 {tuple(sinks.shape)}；各头共用一个时请用 "
-            f"sinks.expand({q.shape[1]})",
+            "sinks: expected one logit a head, {value} on {q_device}, got {sinks_shape} "
+            "on {sinks_device}; use sinks.expand({q_shape_1}) for one logit for all",
+            value=(q.shape[1],),
+            q_device=q.device,
+            sinks_shape=tuple(sinks.shape),
+            sinks_device=sinks.device,
+            q_shape_1=q.shape[1],
         )
     return sinks
 

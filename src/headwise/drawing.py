@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from headwise.document import Block, Code, Document, Heading, HeatMap, Paragraph, Table
-from headwise.lang import Text, same
+from headwise.lang import Text, joined, same
 from headwise.masks import Tile
 from headwise.masks.expression import parse
 from headwise.masks.sizes import sizes
@@ -37,74 +37,35 @@ DRAWN = 8
 SHADES = "·░▒▓■"
 
 EXAMPLES = (
-    (
-        "appended(causal(), 1)",
-        Text("Keys behind the others that everybody sees.", "末尾附加的键，人人可见。"),
-    ),
+    ("appended(causal(), 1)", Text("Keys behind the others that everybody sees.")),
     (
         "block_sparse([[True, False], [True, True]], 4)",
-        Text("Blocks of queries see the blocks of keys in a layout.", "查询块按布局看键块。"),
+        Text("Blocks of queries see the blocks of keys in a layout."),
     ),
-    ("causal()", Text("No query sees a later key.", "查询看不到后面的键。")),
-    ("dilated(1, 1, step=2)", Text("A window with gaps.", "带间隔的窗口。")),
-    (
-        "documents([3, 5])",
-        Text("Packed documents; each sees itself only.", "拼接的文档，各看各的。"),
-    ),
-    ("every(3)", Text("Keys at distances that are multiples of a number.", "距离为某数倍数的键。")),
+    ("causal()", Text("No query sees a later key.")),
+    ("dilated(1, 1, step=2)", Text("A window with gaps.")),
+    ("documents([3, 5])", Text("Packed documents; each sees itself only.")),
+    ("every(3)", Text("Keys at distances that are multiples of a number.")),
     (
         "fixed(4, 1)",
-        Text(
-            "The own block and the last keys of every block; causal (Sparse Transformer).",
-            "本块以及每块末尾的键，因果（Sparse Transformer）。",
-        ),
+        Text("The own block and the last keys of every block; causal (Sparse Transformer)."),
     ),
-    (
-        "from_tensor([[True, False], [True, True]])",
-        Text("A mask given pair by pair.", "逐对给出的掩码。"),
-    ),
-    ("full()", Text("Every query sees every key.", "每个查询看到所有键。")),
-    (
-        "global_tokens([0])",
-        Text(
-            "Chosen tokens that see everybody and that everybody sees.",
-            "选定的词元看到所有人，也被所有人看到。",
-        ),
-    ),
+    ("from_tensor([[True, False], [True, True]])", Text("A mask given pair by pair.")),
+    ("full()", Text("Every query sees every key.")),
+    ("global_tokens([0])", Text("Chosen tokens that see everybody and that everybody sees.")),
     (
         "lsh(1, chunk=2, seed=0)",
-        Text(
-            "Keys whose direction is like the query's; on random ones here (Reformer).",
-            "与查询方向相近的键；此处用随机的键（Reformer）。",
-        ),
+        Text("Keys whose direction is like the query's; on random ones here (Reformer)."),
     ),
-    (
-        "padding([5])",
-        Text(
-            "Keys from a length on are padding; nobody sees them.",
-            "超出长度的键是填充，谁也看不到。",
-        ),
-    ),
-    (
-        "per_head([causal(), window(1, 1)])",
-        Text(
-            "Another mask for each head; the first is drawn.",
-            "每个头用不同的掩码；此处画出第一个。",
-        ),
-    ),
-    ("prefix(3)", Text("Causal, but for a prefix that everybody sees.", "因果，但前缀人人可见。")),
-    (
-        "random_blocks(2, 1, seed=0)",
-        Text("Blocks of keys drawn at random (BigBird).", "随机抽取的键块（BigBird）。"),
-    ),
+    ("padding([5])", Text("Keys from a length on are padding; nobody sees them.")),
+    ("per_head([causal(), window(1, 1)])", Text("Another mask for each head; the first is drawn.")),
+    ("prefix(3)", Text("Causal, but for a prefix that everybody sees.")),
+    ("random_blocks(2, 1, seed=0)", Text("Blocks of keys drawn at random (BigBird).")),
     (
         "strided(3)",
-        Text(
-            "The last keys, and every so-many-th before; causal (Sparse Transformer).",
-            "最近的键，以及更早的每隔若干个键，因果（Sparse Transformer）。",
-        ),
+        Text("The last keys, and every so-many-th before; causal (Sparse Transformer)."),
     ),
-    ("window(2, 1)", Text("The keys near each query.", "每个查询附近的键。")),
+    ("window(2, 1)", Text("The keys near each query.")),
 )
 """Every mask once: how it is written, and what it is."""
 
@@ -165,7 +126,7 @@ class Shown:
         frame, step = self.tiles.frame, self.step(cells)
         if self.pairs > EVALUATED:
             kinds = Tiles.of(self.tiles.mask, frame, step).kinds
-            yield Text("", ""), step, (kinds / 2).tolist()
+            yield Text(""), step, (kinds / 2).tolist()
             return
         batch, heads = self.apart()
         both = [(b, h) for b in range(batch) for h in range(heads)]
@@ -193,7 +154,7 @@ class Shown:
         blocks += [block for some in drawn for block in some]
         if len(drawn) < batch * heads and self.pairs <= EVALUATED:
             left = batch * heads - len(drawn)
-            blocks.append(Paragraph(Text(f"{left} more are not drawn.", f"另有 {left} 个未画出。")))
+            blocks.append(Paragraph(Text("{left} more are not drawn.", left=left)))
         return Document(same(self.text), (*blocks, _table(self)))
 
     def as_json(self) -> str:
@@ -232,9 +193,9 @@ def _pooled(tiles: Tiles, b: int, h: int, step: int) -> list[list[float]]:
 
 def _place(b: int, h: int, batch: int, heads: int) -> Text:
     """Which sample and head a drawing is of, where there is more than one; counted from 0."""
-    en = [f"sample {b}"] * (batch > 1) + [f"head {h}"] * (heads > 1)
-    zh = [f"样本 {b}"] * (batch > 1) + [f"头 {h}"] * (heads > 1)
-    return Text(", ".join(en), "，".join(zh))
+    parts = [Text("sample {index}", index=b)] * (batch > 1)
+    parts += [Text("head {index}", index=h)] * (heads > 1)
+    return joined(Text(", "), parts)
 
 
 def _drawing(title: Text, step: int, values: list[list[float]], kind: str) -> list[Block]:
@@ -245,7 +206,7 @@ def _drawing(title: Text, step: int, values: list[list[float]], kind: str) -> li
     rows = [str(i * step) for i in range(len(values))]
     columns = [str(j * step) for j in range(len(values[0]))]
     seen = [[value or float("nan") for value in row] for row in values]
-    return [HeatMap(title if title.en else Text("the mask", "掩码"), seen, rows, columns)]
+    return [HeatMap(title if title.en else Text("the mask"), seen, rows, columns)]
 
 
 def _shade(share: float) -> str:
@@ -259,91 +220,86 @@ def _shade(share: float) -> str:
 
 
 _KEYS = (
-    (Text("■", "■"), Text("▒", "▒"), Text("▓▒░ by thirds", "▓▒░ 按三分之一分档"), Text("·", "·")),
-    (
-        Text("dark", "深色"),
-        Text("lighter", "较浅"),
-        Text("lighter where fewer", "越少越浅"),
-        Text("beige", "米色"),
-    ),
+    (Text("■"), Text("▒"), Text("▓▒░ by thirds"), Text("·")),
+    (Text("dark"), Text("lighter"), Text("lighter where fewer"), Text("beige")),
 )
 """How all, mixed, some and none look: as characters, and in a figure."""
 
 
 def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Text:
     rows = Text(
-        "Rows are queries, columns are keys, both counted from 0; the last query stands at the "
-        "last key.",
-        "行是查询，列是键，都从 0 数起；最后一个查询对齐最后一个键。",
+        "Rows are queries, columns are keys, both counted from 0; the last query stands "
+        "at the last key."
     )
     every, mixed, some, none = key
     if step == 1:
-        cell = Text(
-            f"{every.en}: may attend, {none.en}: may not.", f"{every.zh}：可见，{none.zh}：不可见。"
-        )
+        cell = Text("{every}: may attend, {none}: may not.", every=every, none=none)
     elif by_tile:
         cell = Text(
-            f"A cell is what the mask says of {step:,} × {step:,} pairs without looking at them: "
-            f"{every.en}: all may attend, {mixed.en}: mixed or not known, {none.en}: none.",
-            f"每格是掩码对 {step:,} × {step:,} 对的判断，不逐对查看：{every.zh}：全部可见，"
-            f"{mixed.zh}：混合或未知，{none.zh}：全不可见。",
+            "A cell is what the mask says of {step:,} × {step:,} pairs without looking "
+            "at them: {every}: all may attend, {mixed}: mixed or not known, {none}: "
+            "none.",
+            step=step,
+            every=every,
+            mixed=mixed,
+            none=none,
         )
     else:
         cell = Text(
-            f"A cell is {step:,} × {step:,} pairs: {every.en}: all may attend, {some.en}, "
-            f"{none.en}: none.",
-            f"每格是 {step:,} × {step:,} 对：{every.zh}：全部可见，{some.zh}，"
-            f"{none.zh}：全不可见。",
+            "A cell is {step:,} × {step:,} pairs: {every}: all may attend, {some}, {none}: none.",
+            step=step,
+            every=every,
+            some=some,
+            none=none,
         )
-    return Text(f"{rows.en} {cell.en}", f"{rows.zh}{cell.zh}")
+    return Text("{rows} {cell}", rows=rows, cell=cell)
 
 
 def _table(shown: Shown) -> Block:
     frame, tiles = shown.tiles.frame, _tiles(shown.tiles)
     sizes = f"{frame.queries:,} × {frame.keys:,}"
-    more_en = f", {frame.batch} samples" * (frame.batch > 1) + f", {frame.heads} heads" * (
-        frame.heads > 1
-    )
-    more_zh = f"，{frame.batch} 个样本" * (frame.batch > 1) + f"，{frame.heads} 个头" * (
-        frame.heads > 1
-    )
+    parts = [same(sizes)]
+    parts += [Text("{count} samples", count=frame.batch)] * (frame.batch > 1)
+    parts += [Text("{count} heads", count=frame.heads)] * (frame.heads > 1)
     rows = [
-        (Text("queries × keys", "查询 × 键"), Text(sizes + more_en, sizes + more_zh)),
+        (Text("queries × keys"), joined(Text(", "), parts)),
         *_counts(shown),
         (
-            Text(f"tiles of {SIDE} × {SIDE}", f"{SIDE} × {SIDE} 分块"),
-            Text(
-                ", ".join(f"{n:,} {KINDS[kind].en}" for kind, n in tiles.items()),
-                "，".join(f"{n:,} {KINDS[kind].zh}" for kind, n in tiles.items()),
+            Text("tiles of {side} × {side}", side=SIDE),
+            joined(
+                Text(", "),
+                [
+                    Text("{count:,} {kinds}", count=n, kinds=KINDS[kind])
+                    for kind, n in tiles.items()
+                ],
             ),
         ),
     ]
-    return Table((Text("what", "项目"), Text("value", "数值")), rows)
+    return Table((Text("what"), Text("value")), rows)
 
 
 def _counts(shown: Shown) -> list[tuple[Text, Text]]:
-    share, (least, most) = Text("pairs that may attend", "可见的对"), shown.share()
+    share, (least, most) = Text("pairs that may attend"), shown.share()
     if shown.seen is None:
         between = Text(
-            f"between {least:.2%} and {most:.2%}: more than {COUNTED:,} pairs stand in mixed "
-            "tiles, so they are not counted",
-            f"{least:.2%} 到 {most:.2%} 之间：混合分块中超过 {COUNTED:,} 对，未逐对计数",
+            "between {least:.2%} and {most:.2%}: more than {counted:,} pairs stand "
+            "in mixed tiles, so they are not counted",
+            least=least,
+            most=most,
+            counted=COUNTED,
         )
         return [(share, between)]
     rows = shown.rows
     low, mean, high, blind = min(rows), sum(rows) / len(rows), max(rows), rows.count(0)
     return [
         (
-            Text("keys a query sees", "每个查询可见的键"),
-            Text(
-                f"{low:,} to {high:,}, {mean:,.2f} on average",
-                f"{low:,} 到 {high:,}，平均 {mean:,.2f}",
-            ),
+            Text("keys a query sees"),
+            Text("{low:,} to {high:,}, {mean:,.2f} on average", low=low, high=high, mean=mean),
         ),
         (share, same(f"{least:.2%}")),
         (
-            Text("blind queries (output 0)", "看不到任何键的查询（输出为 0）"),
-            Text(f"{blind:,} of {len(rows):,}", f"{len(rows):,} 个中有 {blind:,} 个"),
+            Text("blind queries (output 0)"),
+            Text("{blind:,} of {num_rows:,}", blind=blind, num_rows=len(rows)),
         ),
     ]
 
@@ -358,15 +314,13 @@ def every_mask() -> Document:
         Paragraph(
             Text(
                 "Masks combine with & (both allow), | (either allows) and ~ (the opposite): "
-                'headwise show "causal() & window(3, 0)".',
-                "掩码可用 &（两者都允许）、|（任一允许）和 ~（取反）组合："
-                'headwise show "causal() & window(3, 0)"。',
+                'headwise show "causal() & window(3, 0)".'
             )
         )
     ]
     for text, what in EXAMPLES:
         blocks += [Heading(same(text), 3), Paragraph(what), Code(_small(text), "text")]
-    return Document(Text("Every mask", "所有掩码"), blocks)
+    return Document(Text("Every mask"), blocks)
 
 
 def every_mask_as_json() -> str:

@@ -15,14 +15,22 @@ from headwise.lang import Text
 
 
 class HeadwiseError(Exception):
-    """The root of every error headwise raises on purpose."""
+    """The root of every error headwise raises on purpose.
 
-    def __init__(self, en: str, zh: str) -> None:
-        super().__init__(en)
-        self.text = Text(en, zh)
+    Args:
+        message: a `Text`, or its English template.
+        values: what the fields of the template are replaced by.
 
-    def __reduce__(self) -> tuple[type, tuple[str, str]]:
-        return type(self), (self.text.en, self.text.zh)
+    Attributes:
+        text: the message in both languages.
+    """
+
+    def __init__(self, message: str | Text, /, **values: object) -> None:
+        self.text = message if isinstance(message, Text) else Text(message, **values)
+        super().__init__(self.text.en)
+
+    def __reduce__(self) -> tuple[type, tuple[Text]]:
+        return type(self), (self.text,)
 
 
 class BadValue(HeadwiseError, ValueError):
@@ -54,8 +62,11 @@ class MissingExtra(HeadwiseError, ImportError):
         """The error for one missing package and the extra that brings it."""
         command = f"pip install 'headwise[{extra}]'"
         return cls(
-            f"this needs the package '{package}'; install it with: {command}",
-            f"此功能需要软件包 '{package}'；安装命令：{command}",
+            Text(
+                "this needs the package '{package}'; install it with: {command}",
+                package=package,
+                command=command,
+            )
         )
 
 
@@ -68,6 +79,8 @@ def one_of(argument: str, value: object, allowed: tuple[str, ...]) -> BadValue:
     """
     words = ", ".join(repr(word) for word in allowed)
     return BadValue(
-        f"{argument}: unknown {value!r}; expected one of {words}",
-        f"{argument}：未知的 {value!r}；应为以下之一：{words}",
+        "{argument}: unknown {value!r}; expected one of {words}",
+        argument=argument,
+        value=value,
+        words=words,
     )

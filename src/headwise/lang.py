@@ -1,36 +1,102 @@
-"""The two languages a person reads headwise in.
+"""Messages in English and Chinese: English is the source text, Chinese comes from a catalogue.
 
-Every sentence meant for a person is a `Text`: the English and the Chinese side by side, so that
-neither can be forgotten.
+The Chinese catalogue is written in ``locale/zh/*.po``, one file per room, and compiled by
+``make messages`` into the ``.mo`` file that `gettext` reads.
 """
 
-from dataclasses import dataclass
+import gettext
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 Lang = Literal["en", "zh"]
 LANGS: tuple[Lang, ...] = ("en", "zh")
+LOCALE_DIR = Path(__file__).parent / "locale"
 
 
-@dataclass(frozen=True)
 class Text:
-    """One sentence in both languages.
+    """A message that is shown in the language of the reader.
+
+    Args:
+        source: the English text; with values it is a template for `str.format`.
+        values: what the fields of the template are replaced by; a `Text` among them is translated
+            as well.
 
     Example:
-        >>> Text("head", "头").to("zh")
-        '头'
+        >>> Text("head {index}", index=2).to("zh")
+        '头 2'
     """
 
-    en: str
-    zh: str
+    def __init__(self, source: str, /, **values: object) -> None:
+        self.source = source
+        self.values = values
 
     def to(self, lang: Lang) -> str:
-        """The sentence in the language asked for."""
-        return self.zh if lang == "zh" else self.en
+        """The message in the given language."""
+        plain = lang == "en" or not self.source  # gettext("") is the header of the catalogue
+        template = self.source if plain else _catalogue(lang).gettext(self.source)
+        if not self.values:
+            return template
+        return template.format_map(
+            {
+                name: value.to(lang) if isinstance(value, Text) else value
+                for name, value in self.values.items()
+            }
+        )
+
+    @property
+    def en(self) -> str:
+        """The message in English."""
+        return self.to("en")
+
+    @property
+    def zh(self) -> str:
+        """The message in Chinese."""
+        return self.to("zh")
 
     def __str__(self) -> str:
         return self.en
 
+    def __repr__(self) -> str:
+        return f"Text({self.en!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Text) and (self.en, self.zh) == (other.en, other.zh)
+
+    def __hash__(self) -> int:
+        return hash(self.en)
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return Translated, (self.en, self.zh)
+
+
+class Translated(Text):
+    """A message that is already written in both languages, as read from a report.
+
+    Example:
+        >>> Translated("head", "头").to("zh")
+        '头'
+    """
+
+    def __init__(self, en: str, zh: str) -> None:
+        super().__init__(en)
+        self._zh = zh
+
+    def to(self, lang: Lang) -> str:
+        """The message in the given language."""
+        return self._zh if lang == "zh" else self.source
+
 
 def same(text: str) -> Text:
-    """A text that is written alike in both languages: a name, a number, a formula."""
-    return Text(text, text)
+    """A text written alike in both languages: a name, a number, a formula."""
+    return Translated(text, text)
+
+
+def joined(separator: Text, texts: "list[Text] | tuple[Text, ...]") -> Text:
+    """The texts one after another, with a separator of the same language between them."""
+    return Translated(*(separator.to(lang).join(text.to(lang) for text in texts) for lang in LANGS))
+
+
+@cache
+def _catalogue(lang: Lang) -> gettext.NullTranslations:
+    return gettext.translation("headwise", LOCALE_DIR, [lang])

@@ -1,7 +1,7 @@
 """What would run, and why: the EXPLAIN of an attention."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -10,13 +10,13 @@ from headwise.attention import AUTO, choose
 from headwise.call import Call, softmax_dtype
 from headwise.engines import ENGINES, eager, lsh, rows, sdpa, tiled
 from headwise.engines.tiled.apart import groups
-from headwise.lang import Lang, Text, same
+from headwise.lang import Lang, Text, joined, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
 from headwise.masks.working import bytes_a_pair
 from headwise.positions import Position, Stage
 
-KINDS = {"empty": Text("empty", "空"), "mixed": Text("mixed", "混合"), "full": Text("full", "满")}
+KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}
 """What a tile can be."""
 
 SPARSE = ("tiled", "flex")
@@ -48,21 +48,18 @@ class Plan:
     def rows(self) -> list[tuple[Text, Text]]:
         """The plan as names and values."""
         return [
-            (Text("engine", "引擎"), same(self.engine)),
+            (Text("engine"), same(self.engine)),
             *(
-                (Text(f"not {name}", f"未用 {name}"), _joined("; ", reasons))
+                (Text("not {name}", name=name), joined(Text("; "), reasons))
                 for name, reasons in self.refused.items()
             ),
             (
-                Text("tiles", "分块"),
-                _joined(", ", [_kind(kind, count) for kind, count in self.tiles.items()]),
+                Text("tiles"),
+                joined(Text(", "), [_kind(kind, count) for kind, count in self.tiles.items()]),
             ),
-            (
-                Text("pairs in tiles that are not empty", "非空分块所占比例"),
-                same(f"{self.share:.1%}"),
-            ),
-            (Text("FLOPs", "浮点运算数"), same(f"{self.flops:,}")),
-            (Text("bytes", "字节数"), same(f"{self.bytes:,}")),
+            (Text("pairs in tiles that are not empty"), same(f"{self.share:.1%}")),
+            (Text("FLOPs"), same(f"{self.flops:,}")),
+            (Text("bytes"), same(f"{self.bytes:,}")),
         ]
 
     def describe(self, lang: Lang = "en") -> str:
@@ -123,13 +120,8 @@ def plan(
     )
 
 
-def _joined(between: str, texts: Sequence[Text]) -> Text:
-    """Several texts as one."""
-    return Text(between.join(text.en for text in texts), between.join(text.zh for text in texts))
-
-
 def _kind(kind: str, count: int) -> Text:
-    return Text(f"{count:,} {KINDS[kind].en}", f"{count:,} {KINDS[kind].zh}")
+    return Text("{count:,} {kinds}", count=count, kinds=KINDS[kind])
 
 
 def _seen(call: Call, tiles: Tiles) -> int:

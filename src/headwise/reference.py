@@ -45,8 +45,8 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
     """
     if call.dropout:
         raise BadValue(
-            f"dropout: the reference is exact and not random, got {call.dropout}; use 0",
-            f"dropout：参考实现是确定的，收到 {call.dropout}；请用 0",
+            "dropout: the reference is exact and not random, got {dropout}; use 0",
+            dropout=call.dropout,
         )
     allowed = call.allowed().expand(call.frame.batch, call.frame.heads, -1, -1)
     q = call.q.to(dtype)  # (B, H, Lq, D)

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 
 LARGEST = 2**31 - 1
 """The largest whole number anywhere: no sequence is longer, and sums of a few stay in int64."""
@@ -84,40 +85,47 @@ class Frame:
 
 
 def whole(
-    owner: str,
-    argument: str | tuple[str, str],
-    value: object,
-    least: int,
-    way_out: tuple[str, str] | None = None,
+    owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
 ) -> None:
     """Refuse what is no integer from ``least`` to `LARGEST`.
 
     Args:
         owner: who asks.
-        argument: its name, or what it is in both languages.
+        argument: its name, or a description of it.
         value: what was given.
         least: the smallest that is taken.
-        way_out: what ends the message, in both languages.
+        way_out: the hint that ends the message.
 
     Raises:
         BadType: if it is no integer.
         BadValue: if it is too small or too large.
     """
-    names = (argument, argument) if isinstance(argument, str) else argument
-    en, zh = f"{owner}: {names[0]} must be", f"{owner}：{names[1]} 必须"
-    then, hence = (f"; {way_out[0]}", f"；{way_out[1]}") if way_out else ("", "")
+    hint = Text("; {way_out}", way_out=way_out) if way_out else Text("")
     if not isinstance(value, int) or isinstance(value, bool):
-        raise BadType(f"{en} an integer, got {value!r}{then}", f"{zh}是整数，收到 {value!r}{hence}")
+        raise BadType(
+            "{owner}: {argument} must be an integer, got {value!r}{hint}",
+            owner=owner,
+            argument=argument,
+            value=value,
+            hint=hint,
+        )
     if value < least:
         raise BadValue(
-            f"{en} >= {least}, got {shown(value)}{then}",
-            f"{zh} >= {least}，收到 {shown(value)}{hence}",
+            "{owner}: {argument} must be >= {least}, got {value}{hint}",
+            owner=owner,
+            argument=argument,
+            least=least,
+            value=shown(value),
+            hint=hint,
         )
     if value > LARGEST:
         raise BadValue(
-            f"{en} <= {LARGEST}, got {shown(value)}; that is the largest whole number here, and "
-            "longer than any sequence",
-            f"{zh} <= {LARGEST}，收到 {shown(value)}；这是此处最大的整数，比任何序列都长",
+            "{owner}: {argument} must be <= {most}, got {value}; that is the largest integer "
+            "headwise takes, and longer than any sequence",
+            owner=owner,
+            argument=argument,
+            most=LARGEST,
+            value=shown(value),
         )
 
 
@@ -143,6 +151,8 @@ def dense(argument: str, tensor: Tensor) -> None:
         kind = "a nested tensor" if tensor.is_nested else str(tensor.layout)
         way = "to_padded_tensor(0.0) and padding(lengths)" if tensor.is_nested else "to_dense()"
         raise BadType(
-            f"{argument}: expected a dense tensor, got {kind}; use {way}",
-            f"{argument}：应为稠密张量，收到 {kind}；请用 {way}",
+            "{argument}: expected a dense tensor, got {kind}; use {way}",
+            argument=argument,
+            kind=kind,
+            way=way,
         )

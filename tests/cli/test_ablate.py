@@ -472,18 +472,11 @@ def json_of(folder: str, capsys: pytest.CaptureFixture[str]) -> str:
     ("lang", "said"),
     [
         ("en", ("tiny without 3 of its 12 heads", "random heads", "more than random")),
-        (
-            "zh",
-            ("移除 12 个头中的 3 个", "随机的头", "比随机多", "该头的输出为零"),
-        ),
+        ("zh", ("移除 12 个头中的 3 个", "随机的头", "比随机多", "该头的输出为零")),
     ],
 )
 def test_it_prints_a_report(
-    model: str,
-    corpus: str,
-    capsys: pytest.CaptureFixture[str],
-    lang: str,
-    said: tuple[str, ...],
+    model: str, corpus: str, capsys: pytest.CaptureFixture[str], lang: str, said: tuple[str, ...]
 ) -> None:
     assert run(model, "--corpus", corpus, *ASKED, lang=lang) == 0
     out, err = capsys.readouterr()

@@ -150,10 +150,7 @@ def test_stdout_of_a_fresh_process_is_the_answer_alone(model: str) -> None:
     words = ["--lang", "en", "inspect", model, SENTENCE, "--format", "json"]
     code = "import sys; from headwise.cli import main; sys.exit(main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "headwise.inspect/1"

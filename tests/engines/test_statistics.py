@@ -260,11 +260,7 @@ def test_case_42_chosen_rows_are_queries_at_an_offset():
     whole = hw.attend(q, k, v, mask=hw.causal(), need=["weights", "distance"])
     chosen = hw.attend(q[:, :, 3:5], k, v, mask=hw.causal(), offset=3, need=["weights", "distance"])
     call = Call.of(q, k, v, mask=hw.causal())
-    accept(
-        chosen.weights,
-        whole.weights[:, :, 3:5],
-        reference(call).weights[:, :, 3:5],
-    )
+    accept(chosen.weights, whole.weights[:, :, 3:5], reference(call).weights[:, :, 3:5])
     accept(
         chosen.distance,
         whole.distance[:, :, 3:5],

@@ -218,9 +218,7 @@ def test_layouts_of_the_callers_tensors_do_not_matter():
     for given in (turned, last, shared):
         each = Call.of(*given, mask=hw.window(9, 9))
         accept(
-            tiled.run(each).output,
-            reference(each, torch.float32).output,
-            reference(each).output,
+            tiled.run(each).output, reference(each, torch.float32).output, reference(each).output
         )
     assert torch.equal(tiled.run(call).output, tiled.run(Call.of(*last, mask=call.mask)).output)
 
@@ -321,11 +319,7 @@ def test_a_mask_with_another_last_stride_is_evened_and_three_axes_never_come(dty
         assert torch.equal(one, other)
     seen = []
     inner = kernel.forward
-    monkeypatch.setattr(
-        kernel,
-        "forward",
-        lambda *given: seen.append(given[:4]) or inner(*given),
-    )
+    monkeypatch.setattr(kernel, "forward", lambda *given: seen.append(given[:4]) or inner(*given))
     for number in (0, 6, 8, 10, 12):
         tiled.run(Call.of(*tensors(131, 131, dtype=dtype), mask=long_masks(131, 131)[number]))
     assert all(t.dim() == 4 for given in seen for t in given if t is not None)
@@ -385,9 +379,7 @@ def test_values_of_another_width_are_widened_for_the_kernel(monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ({"need": ["weights"]}, r"it never holds the weights, Lq x Lk numbers; use engine='auto'"),
-    ],
+    [({"need": ["weights"]}, r"it never holds the weights, Lq x Lk numbers; use engine='auto'")],
 )
 def test_what_it_cannot_do_is_refused_with_the_reason(arguments, message):
     with pytest.raises(EngineRefused, match=message) as caught:

@@ -336,10 +336,7 @@ def test_it_compiles_whole(marked):
             {"position": OwnPosition(HEADS)},
             "under torch.compile it knows headwise's own positions only, not OwnPosition",
         ),
-        (
-            {"mask": Own()},
-            "under torch.compile it knows headwise's own masks only, not Own",
-        ),
+        ({"mask": Own()}, "under torch.compile it knows headwise's own masks only, not Own"),
     ],
 )
 def test_what_the_operator_does_not_take_is_refused_while_compiling(arguments, reason, monkeypatch):

@@ -209,10 +209,7 @@ def test_a_bias_may_hold_minus_infinity_and_three_axes(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content", "tokens"),
-    [
-        ("t.json", '["我", "a,b"]', ("我", "a,b")),
-        ("t.txt", "我\nb c\n", ("我", "b c")),
-    ],
+    [("t.json", '["我", "a,b"]', ("我", "a,b")), ("t.txt", "我\nb c\n", ("我", "b c"))],
 )
 def test_tokens_come_from_a_file(tmp_path, name, content, tokens):
     (tmp_path / name).write_text(content, encoding="utf-8")

@@ -126,12 +126,7 @@ def test_an_own_scale_is_named():
 
 @pytest.mark.parametrize(
     ("mask", "blind"),
-    [
-        (hw.causal(), []),
-        (hw.window(1, 0), []),
-        (~hw.window(0, 2), [0]),
-        (~hw.full(), [0, 1, 2]),
-    ],
+    [(hw.causal(), []), (hw.window(1, 0), []), (~hw.window(0, 2), [0]), (~hw.full(), [0, 1, 2])],
 )
 def test_masks_and_blind_rows_are_shown(mask, blind):
     traced = example(mask=mask)

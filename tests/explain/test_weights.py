@@ -144,25 +144,16 @@ BAD = {
         r"has no tensor out_proj.weight",
     ),
     "nok.pt": (torch_bytes({"q_proj.weight": EYE}), r"has no tensor k_proj.weight"),
-    "thirds.pt": (
-        changed(in_proj_weight=torch.ones(7, 4)),
-        r"one below the other",
-    ),
+    "thirds.pt": (changed(in_proj_weight=torch.ones(7, 4)), r"one below the other"),
     "bias.pt": (changed(in_proj_bias=torch.ones(9)), r"expected 12 numbers, got"),
     "axes.pt": (changed(out_proj__weight=torch.ones(4)), r"with 2 axes, got"),
     "ints.pt": (changed(out_proj__weight=EYE.long()), r"finite floating point"),
-    "nan.pt": (
-        changed(out_proj__weight=EYE * torch.nan),
-        r"finite floating point",
-    ),
+    "nan.pt": (changed(out_proj__weight=EYE * torch.nan), r"finite floating point"),
     "sparse.pt": (
         changed(out_proj__weight=EYE.to_sparse()),
         r"finite floating point|never unpickled",
     ),
-    "none.pt": (
-        changed(out_proj__weight=torch.ones(0, 4)),
-        r"1 to .* numbers, got 0",
-    ),
+    "none.pt": (changed(out_proj__weight=torch.ones(0, 4)), r"1 to .* numbers, got 0"),
     "extra.pt": (changed(bias_k=EYE, bias_v=EYE), r"has bias_k and bias_v"),
 }
 

@@ -125,10 +125,7 @@ def test_a_layer_that_was_not_seen_has_no_value() -> None:
 def test_a_metric_that_was_not_measured_has_no_value() -> None:
     few = Statistics(metrics=METRICS[:2])
     few.add(LOW, block(5, 1))
-    for ask in (
-        lambda: few.value(METRICS[2], Head(LOW, 0)),
-        lambda: few.uniform(METRICS[2], LOW),
-    ):
+    for ask in (lambda: few.value(METRICS[2], Head(LOW, 0)), lambda: few.uniform(METRICS[2], LOW)):
         with pytest.raises(
             BadValue, match=r"metric: distance was not measured; there are entropy, "
         ):

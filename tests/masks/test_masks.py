@@ -111,8 +111,7 @@ def test_window_sees_its_own_key_and_the_counts_it_names():
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "counts"),
-    [(1, 8, [8]), (2, 6, [5, 6]), (5, 2, [0, 0, 0, 1, 2])],
+    ("queries", "keys", "counts"), [(1, 8, [8]), (2, 6, [5, 6]), (5, 2, [0, 0, 0, 1, 2])]
 )
 def test_case_17_causal_is_aligned_lower_right(queries, keys, counts):
     assert hw.causal().dense(frame(queries, keys))[0, 0].sum(-1).tolist() == counts

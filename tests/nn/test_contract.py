@@ -393,13 +393,7 @@ def test_without_a_bias_there_is_none_anywhere(cls):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"embed_dim": E + 1},
-        {"embed_dim": 0},
-        {"num_heads": 0},
-    ],
-    ids=str,
+    "change", [{"embed_dim": E + 1}, {"embed_dim": 0}, {"num_heads": 0}], ids=str
 )
 def test_sizes_that_do_not_work_are_refused(cls, change):
     with pytest.raises((AssertionError, ValueError)):

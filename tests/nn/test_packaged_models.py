@@ -186,9 +186,7 @@ class Ours(nn.Module):
                     num_kv_heads=config.num_key_value_heads,
                     mask=mask,
                     position=hw.Rotary(
-                        config.head_dim,
-                        pairs="halves",
-                        base=config.rope_parameters["rope_theta"],
+                        config.head_dim, pairs="halves", base=config.rope_parameters["rope_theta"]
                     ),
                     dtype=block.self_attn.q_proj.weight.dtype,
                 )

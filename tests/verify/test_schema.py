@@ -52,11 +52,7 @@ def test_every_report_keeps_to_the_schema(reports) -> None:
         (("step",), "nowhere", r"\$\.step: expected one of"),
         (("mistakes",), [[]], r"\$\.mistakes\[0\]: expected 1 items at least"),
         (("notes",), [{"en": "a"}], r"\$\.notes\[0\]: zh is missing"),
-        (
-            ("notes",),
-            [{"en": "a", "zh": "b", "fr": "c"}],
-            r"\$\.notes\[0\]: fr is not expected",
-        ),
+        (("notes",), [{"en": "a", "zh": "b", "fr": "c"}], r"\$\.notes\[0\]: fr is not expected"),
         (("checks", 0, "times"), "2", r"\$\.checks\[0\]\.times: expected number or null, got str"),
         (("checks", 0, "times"), -1.0, r"\$\.checks\[0\]\.times: expected at least 0"),
         (("checks", 0), None, r"\$\.checks\[0\]: expected object, got NoneType"),

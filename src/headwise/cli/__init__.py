@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(_usage(error), lang)
     except click.Abort:
-        return _fail(Text("stopped", "已中止"), lang)
+        return _fail(Text("stopped"), lang)
     except HeadwiseError as error:
         return _fail(error.text, lang)
     return status if isinstance(status, int) else 0
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(text: Text, lang: Lang) -> int:
     from headwise.cli import screen
 
-    label = Text("error: ", "错误：").to(lang)
+    label = Text("error: ").to(lang)
     screen.tell(label + " ".join(text.to(lang).split()))
     return BAD_INPUT
 

@@ -14,34 +14,22 @@ if TYPE_CHECKING:
     from headwise.explain.article import Options, Report
     from headwise.masks import Mask
 
-SUMMARY = Text(
-    "Find the wrong numbers in a worked example.",
-    "找出一篇计算实例里算错的数。",
-)
+SUMMARY = Text("Find the wrong numbers in a worked example.")
 
 _HELP = Text(
-    "Reads FILE, or - for the standard input (Markdown, LaTeX, HTML tables, lists or prints of "
-    "arrays), takes the input, the heads and the weights from it or from the options, computes "
-    "everything again, and lists each "
-    "number that is wrong at the precision it is printed at. Exit status: 0 nothing wrong, "
-    "1 something wrong, 2 the file cannot be used.",
-    "读取 FILE，- 表示标准输入（Markdown、LaTeX、HTML 表格、列表或数组打印），"
-    "从文中或选项取得输入、头数和权重，"
-    "重新计算，并列出每个在其印刷精度上有误的数。退出状态：0 没有错误，1 有错误，2 文件无法使用。",
+    "Reads FILE, or - for the standard input (Markdown, LaTeX, HTML tables, lists or "
+    "prints of arrays), takes the input, the heads and the weights from it or from the "
+    "options, computes everything again, and lists each number that is wrong at the "
+    "precision it is printed at. Exit status: 0 nothing wrong, 1 something wrong, 2 "
+    "the file cannot be used."
 )
 
 _SAID = {
-    "--x": Text("File with X, one row a token.", "X 的文件，每行一个词。"),
-    "--heads": Text("Number of heads.", "头数。"),
-    "--weights": Text(
-        "File with the projections (.safetensors, .pt, .pth), or FILE:prefix.",
-        "投影权重文件（.safetensors、.pt、.pth），或 FILE:前缀。",
-    ),
-    "--mask": Text(
-        "full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend).",
-        "full、causal、window:左,右，或含 0 和 1 的文件（1 表示可见）。",
-    ),
-    "--scale": Text("Factor on the scores; default 1/sqrt(d_k).", "得分系数；默认 1/sqrt(d_k)。"),
+    "--x": Text("File with X, one row a token."),
+    "--heads": Text("Number of heads."),
+    "--weights": Text("File with the projections (.safetensors, .pt, .pth), or FILE:prefix."),
+    "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend)."),
+    "--scale": Text("Factor on the scores; default 1/sqrt(d_k)."),
 }
 
 
@@ -108,11 +96,11 @@ def _run(asked: Asked, lang: Lang) -> int:
 def _nothing(report: "Report") -> BadFile:
     left = report.open
     return BadFile(
-        f"{report.source}: nothing could be checked: no printed number stands for a quantity of "
-        f"this computation, {left} could not be matched; check --x, --heads and --weights, or "
-        'name each array, as in "softmax = [..]"',
-        f"{report.source}：没有可检查的数：没有印出的数对应本计算中的量，{left} 个无法对应；"
-        "请检查 --x、--heads 和 --weights，或给每个数组命名，例如“softmax = [..]”",
+        "{source}: nothing could be checked: no printed number stands for a quantity of "
+        "this computation, {left} could not be matched; check --x, --heads and "
+        '--weights, or name each array, as in "softmax = [..]"',
+        source=report.source,
+        left=left,
     )
 
 

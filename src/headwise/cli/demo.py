@@ -16,19 +16,13 @@ from headwise.lang import Lang, Text
 if TYPE_CHECKING:
     from headwise.document import Document
 
-SUMMARY = Text(
-    "Do everything once on built-in examples and leave one HTML report.",
-    "用内置示例把各项功能各做一遍，并生成一份 HTML 报告。",
-)
+SUMMARY = Text("Do everything once on built-in examples and leave one HTML report.")
 
 REPORT = Path("headwise-demo.html")
 MODEL = "minilm"
 SENTENCE = "The keys that the teacher left on the table were hers, so she came back for them."
 TARGET = "headwise.MultiheadAttention"
-TITLE = Text(
-    "headwise: multi-head attention, read, proved and seen",
-    "headwise：读懂、验证、看见多头注意力",
-)
+TITLE = Text("headwise: multi-head attention, read, proved and seen")
 ON_SCREEN = ("X", "A_1", "A_2", "Output")
 """The matrices of the first example that the screen shows; the report has them all."""
 
@@ -40,7 +34,7 @@ Say = Callable[[Text], None]
 
 def command(lang: Lang) -> click.Command:
     """The word ``demo`` in the reader's language."""
-    said = Text("Where the report goes.", "报告写到哪里。")
+    said = Text("Where the report goes.")
     output = click.Option(
         ["--output"],
         type=click.Path(path_type=Path),
@@ -71,7 +65,7 @@ def _run(output: Path, lang: Lang) -> int:
         fragments.append(html.fragment(document))
         screen.say(terminal.render(shown, lang))
     write(output, html.page(TITLE, fragments, lang))
-    done = Text("the whole report, in English and Chinese", "完整报告（中英双语）")
+    done = Text("the whole report, in English and Chinese")
     screen.say(f"{done.to(lang)}: {output.resolve()}")
     return 0
 
@@ -85,11 +79,11 @@ def _check_packages() -> None:
 
 def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:
     """For each face the whole document, and the part of it that the screen shows."""
-    say(Text("explain: every number of 我 爱 你, two heads", "explain：我 爱 你，两个头，每个数"))
+    say(Text("explain: every number of 我 爱 你, two heads"))
     yield _explained()
-    say(Text("check: a worked example with two wrong numbers", "check：一篇有两处错误的计算实例"))
+    say(Text("check: a worked example with two wrong numbers"))
     yield _checked()
-    say(Text(f"verify: {TARGET}", f"verify：{TARGET}"))
+    say(Text("verify: {target}", target=TARGET))
     yield _verified()
     yield _inspected(say)
 
@@ -136,7 +130,7 @@ def _inspected(say: Say) -> tuple["Document", "Document"]:
     from headwise.heads.report import report
 
     loaded = load(MODEL, say)
-    say(Text("inspect: every head on one sentence", "inspect：每个头在一个句子上"))
+    say(Text("inspect: every head on one sentence"))
     whole = report(inspect(loaded, SENTENCE))
     shown = list(takewhile(lambda block: not isinstance(block, HeatMap), whole.blocks))
     maps = max(i for i, block in enumerate(shown) if isinstance(block, Heading))

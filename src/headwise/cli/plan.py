@@ -16,24 +16,13 @@ if TYPE_CHECKING:
     from headwise.planning import Plan
     from headwise.positions import Position
 
-SUMMARY = Text(
-    "Say what would run an attention, why not the others, and what it costs.",
-    "说明一次注意力由哪个引擎执行、为何不用其他引擎、代价多少。",
-)
+SUMMARY = Text("Say what would run an attention, why not the others, and what it costs.")
 
 HELP = Text(
-    """Say what would run an attention, why not the others, and what it costs. Nothing is computed.
-
-    \b
-    headwise plan --mask "causal() & window(511, 0)" --length 131072
-    headwise plan --length 4096 --heads 32 --kv-heads 8 --need weights
-    """,
-    """说明一次注意力由哪个引擎执行、为何不用其他引擎、代价多少。不做任何计算。
-
-    \b
-    headwise plan --mask "causal() & window(511, 0)" --length 131072
-    headwise plan --length 4096 --heads 32 --kv-heads 8 --need weights
-    """,
+    "Say what would run an attention, why not the others, and what it costs. Nothing is "
+    'computed.\n\n    \n    headwise plan --mask "causal() & window(511, 0)" --length '
+    "131072\n    headwise plan --length 4096 --heads 32 --kv-heads 8 --need "
+    "weights\n    "
 )
 
 LONGEST = 2**18
@@ -49,28 +38,18 @@ Shapes = dict[str, tuple[int, int, int, int]]
 POSITIONS = ("none", "alibi", "rotary", "shaw", "t5", "transformer_xl")
 
 _SAID = {
-    "--mask": Text(
-        "The mask, as `headwise show` takes it.",
-        "掩码，写法同 `headwise show`。",
-    ),
-    "--length": Text("How many keys.", "键数。"),
-    "--queries": Text("How many queries; default as many as keys.", "查询数；默认与键数相同。"),
-    "--heads": Text(
-        f"Query heads; default what the mask holds, or {HEADS}.",
-        f"查询头数；默认由掩码决定，否则为 {HEADS}。",
-    ),
-    "--kv-heads": Text(
-        "Key/value heads; default as many as query heads.", "键值头数；默认与查询头数相同。"
-    ),
-    "--head-dim": Text("Numbers of a head.", "每个头的维度。"),
-    "--batch": Text(
-        "Samples; default what the mask holds, or 1.", "批大小；默认由掩码决定，否则为 1。"
-    ),
-    "--dtype": Text("Type of the numbers.", "数值类型。"),
-    "--need": Text("What else is returned; may be repeated.", "还要返回什么；可重复。"),
-    "--position": Text("Position encoding.", "位置编码。"),
-    "--train": Text("A backward pass will follow.", "之后会有反向传播。"),
-    "--engine": Text("The engine; auto takes the first that can.", "引擎；auto 取第一个能执行的。"),
+    "--mask": Text("The mask, as `headwise show` takes it."),
+    "--length": Text("How many keys."),
+    "--queries": Text("How many queries; default as many as keys."),
+    "--heads": Text("Query heads; default what the mask holds, or {heads}.", heads=HEADS),
+    "--kv-heads": Text("Key/value heads; default as many as query heads."),
+    "--head-dim": Text("Numbers of a head."),
+    "--batch": Text("Samples; default what the mask holds, or 1."),
+    "--dtype": Text("Type of the numbers."),
+    "--need": Text("What else is returned; may be repeated."),
+    "--position": Text("Position encoding."),
+    "--train": Text("A backward pass will follow."),
+    "--engine": Text("The engine; auto takes the first that can."),
 }
 
 
@@ -196,11 +175,8 @@ def _document(made: "Plan", asked: Asked, shapes: Shapes) -> "Document":
     if asked.position != "none":
         parts.append(asked.position)
     return Document(
-        Text("The plan of an attention", "注意力的执行计划"),
-        (
-            Paragraph(same(", ".join(parts))),
-            Table((Text("what", "项目"), Text("value", "数值")), made.rows()),
-        ),
+        Text("The plan of an attention"),
+        (Paragraph(same(", ".join(parts))), Table((Text("what"), Text("value")), made.rows())),
     )
 
 

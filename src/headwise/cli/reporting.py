@@ -34,11 +34,8 @@ FORMATS = ("text", "markdown", "html", "json")
 TABLES = ("csv", "parquet")
 """What a word with a table of numbers can write as well."""
 
-_FORMAT = Text(
-    "How to write it; default by the name of --output, or text.",
-    "输出格式；默认由 --output 的文件名决定，否则为 text。",
-)
-_OUTPUT = Text("Write to this file instead of the screen.", "写入此文件而不是屏幕。")
+_FORMAT = Text("How to write it; default by the name of --output, or text.")
+_OUTPUT = Text("Write to this file instead of the screen.")
 
 
 def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
@@ -86,8 +83,7 @@ class Destination:
 
         if self.output is None and self.kind == "parquet":
             raise BadFile(
-                "format: parquet is not for the screen; give a file, as in --output heads.parquet",
-                "format：parquet 不能显示在屏幕上；请指定文件，例如 --output heads.parquet",
+                "format: parquet is not for the screen; give a file, as in --output heads.parquet"
             )
         if self.output is not None:
             given = [str(word) for word in self.inputs if word is not None]
@@ -123,7 +119,7 @@ class Destination:
             return
         whole = isinstance(content, bytes) or content.endswith("\n")
         write(self.output, content if whole else f"{content!s}\n")
-        said = Text("written: ", "已写入：").to(self.lang)
+        said = Text("written: ").to(self.lang)
         screen.tell(said + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:

@@ -29,8 +29,8 @@ def say(text: str) -> None:
             return
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            f"stdout: cannot write: {reason}; make room, or write to a file with --output",
-            f"stdout：无法写入：{reason}；请腾出空间，或用 --output 写入文件",
+            "stdout: cannot write: {reason}; make room, or write to a file with --output",
+            reason=reason,
         ) from error
 
 
@@ -48,8 +48,7 @@ def on_a_terminal() -> bool:
 def _stdout() -> TextIO:
     if sys.stdout is None or sys.stdout.closed:
         raise BadFile(
-            "stdout: expected an open one to print to, it is closed; write to a file with --output",
-            "stdout：应为打开状态，但已关闭；请用 --output 写入文件",
+            "stdout: expected an open one to print to, it is closed; write to a file with --output"
         )
     return sys.stdout
 
@@ -64,10 +63,10 @@ def _writable(text: str, stream: TextIO) -> None:
     except UnicodeEncodeError as error:
         character = error.object[error.start]
         raise BadFile(
-            f"stdout: expected an encoding that has {character!a}, got {encoding}; set "
+            "stdout: expected an encoding that has {character!a}, got {encoding}; set "
             "PYTHONUTF8=1, or write to a file with --output",
-            f"stdout：编码 {encoding} 无法写出 {character!a}；请设置 PYTHONUTF8=1，"
-            "或用 --output 写入文件",
+            character=character,
+            encoding=encoding,
         ) from error
 
 

@@ -9,39 +9,18 @@ from headwise.cli import reporting
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
-SUMMARY = Text(
-    "Draw a mask and say what it lets through; without a mask, list them all.",
-    "画出一个掩码并说明它放行了什么；不给掩码时列出全部。",
-)
+SUMMARY = Text("Draw a mask and say what it lets through; without a mask, list them all.")
 
 HELP = Text(
-    """Draw a mask and say what it lets through; without a mask, list them all.
-
-    MASK is written as in Python: calls of masks, combined with & (both allow), | (either allows)
-    and ~ (the opposite). Nothing in it is run.
-
-    \b
-    headwise show "causal() & window(3, 0)"
-    headwise show "window(256, 256) | global_tokens([0])" --keys 16384
-    headwise show "per_head([causal(), full()])" --output mask.html
-
-    Up to 48 queries and keys (256 on a page) a cell is a pair. Larger ones are pooled: a cell is
-    the share of its pairs that may attend, or, above 16 million pairs, what the mask says of the
-    whole rectangle without looking at its pairs.
-    """,
-    """画出一个掩码并说明它放行了什么；不给掩码时列出全部。
-
-    MASK 按 Python 写法：掩码调用，用 &（两者都允许）、|（任一允许）和 ~（取反）组合。
-    其中的内容不会被执行。
-
-    \b
-    headwise show "causal() & window(3, 0)"
-    headwise show "window(256, 256) | global_tokens([0])" --keys 16384
-    headwise show "per_head([causal(), full()])" --output mask.html
-
-    查询和键不超过 48 个（网页上为 256 个）时，每格是一对。更大时合并：每格是其中可见的比例；
-    超过 1600 万对时，每格是掩码对整块的判断，不逐对查看。
-    """,
+    "Draw a mask and say what it lets through; without a mask, list them all.\n\n    "
+    "MASK is written as in Python: calls of masks, combined with & (both allow), | "
+    "(either allows)\n    and ~ (the opposite). Nothing in it is run.\n\n    \b\n    "
+    'headwise show "causal() & window(3, 0)"\n    headwise show "window(256, 256) | '
+    'global_tokens([0])" --keys 16384\n    headwise show "per_head([causal(), full()])" '
+    "--output mask.html\n\n    Up to 48 queries and keys (256 on a page) a cell is a "
+    "pair. Larger ones are pooled: a cell is\n    the share of its pairs that may "
+    "attend, or, above 16 million pairs, what the mask says of the\n    whole rectangle "
+    "without looking at its pairs.\n    "
 )
 
 LONGEST = 2**18
@@ -71,8 +50,8 @@ class Asked:
 
 def _parameters(lang: Lang) -> list[click.Parameter]:
     size = click.IntRange(1, LONGEST)
-    queries = Text("How many queries; default as many as keys.", "查询数；默认与键数相同。")
-    keys = Text("How many keys; default 16.", "键数；默认 16。")
+    queries = Text("How many queries; default as many as keys.")
+    keys = Text("How many keys; default 16.")
     own: list[click.Parameter] = [
         click.Argument(["mask"], required=False),
         click.Option(["--queries"], type=size, help=queries.to(lang)),
@@ -100,8 +79,8 @@ def _refuse_sizes(asked: Asked) -> None:
     for name, value in (("queries", asked.queries), ("keys", asked.keys)):
         if value is not None:
             raise BadValue(
-                f"{name}: expected a mask to draw at {value}, got none; write the mask first, as "
-                "in headwise show 'causal()'",
-                f"{name}：应给出要按 {value} 画出的掩码，没有收到；请先写掩码，例如 "
-                "headwise show 'causal()'",
+                "{name}: expected a mask to draw at {value}, got none; write the mask "
+                "first, as in headwise show 'causal()'",
+                name=name,
+                value=value,
             )

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from headwise.document import Document
     from headwise.verify.report import Data
 
-SUMMARY = Text(
-    "Hold an attention against an exact oracle and name its mistake.",
-    "将一个注意力实现与精确结果对照，并指出其错误。",
-)
+SUMMARY = Text("Hold an attention against an exact oracle and name its mistake.")
 
 EMBED_DIM, HEADS = 15, 3
 SECONDS, MEMORY = 120, 4096
@@ -28,19 +25,16 @@ SHOWN = 20
 """How many lines of what a target prints are passed on."""
 
 _HELP = Text(
-    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
-    "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights, in a "
-    "process of its own: it starts in an empty folder that is deleted afterwards, may take "
-    f"{SECONDS} seconds and {MEMORY} MiB, write files of 256 MiB and print 1 MiB, and is ended "
-    "with whatever it has started. This keeps accidents in; it is no jail for hostile code.\n\n"
-    "Exit status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, needs an "
-    "adapter, hangs, crashes, or goes over a limit.",
-    "TARGET 为 路径/文件.py:名称 或 包.名称：模块类、模块实例，或作用于 (B, H, L, D) 的函数 "
-    "f(q, k, v, mask=None)。其代码会以你的权限在单独的进程中原样运行："
-    "从一个事后删除的空文件夹开始，"
-    f"最多用 {SECONDS} 秒、{MEMORY} MiB 内存，写 256 MiB 的文件，打印 1 MiB；结束时连同它启动的一切"
-    "一并终止。这只防意外，不能关住恶意代码。\n\n"
-    "退出状态：0 通过，1 不一致，2 没有结论：无法载入、需要适配函数、挂起、崩溃或超出限制。",
+    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or "
+    "a function f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, "
+    "with your rights, in a process of its own: it starts in an empty folder that is "
+    "deleted afterwards, may take {seconds} seconds and {memory} MiB, write files of "
+    "256 MiB and print 1 MiB, and is ended with whatever it has started. This keeps "
+    "accidents in; it is no jail for hostile code.\n\n"
+    "Exit status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, "
+    "needs an adapter, hangs, crashes, or goes over a limit.",
+    seconds=SECONDS,
+    memory=MEMORY,
 )
 
 
@@ -76,36 +70,20 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
     size = click.IntRange(min=1, max=512)
     seconds = click.FloatRange(min=0.1, max=86400)
     numbers: tuple[tuple[str, click.ParamType[Any], float, Text], ...] = (
-        (
-            "--seed",
-            click.IntRange(0, 2**31),
-            0,
-            Text("Of inputs and weights.", "输入和权重的种子。"),
-        ),
-        (
-            "--embed-dim",
-            size,
-            EMBED_DIM,
-            Text("E to try it with, a multiple of the heads.", "试验用的 E，头数的整数倍。"),
-        ),
-        ("--heads", size, HEADS, Text("H to try it with.", "试验用的头数 H。")),
-        ("--time-limit", seconds, SECONDS, Text("Seconds it may take.", "允许的秒数。")),
+        ("--seed", click.IntRange(0, 2**31), 0, Text("Of inputs and weights.")),
+        ("--embed-dim", size, EMBED_DIM, Text("E to try it with, a multiple of the heads.")),
+        ("--heads", size, HEADS, Text("H to try it with.")),
+        ("--time-limit", seconds, SECONDS, Text("Seconds it may take.")),
         (
             "--memory-limit",
             click.IntRange(min=64, max=1 << 20),
             MEMORY,
-            Text(
-                "MiB it may take beside Python and PyTorch; where the system has such limits.",
-                "除 Python 和 PyTorch 之外允许的内存（MiB）；仅在系统支持时有效。",
-            ),
+            Text("MiB it may take beside Python and PyTorch; where the system has such limits."),
         ),
     )
-    said = Text("Try the checks on known mistakes instead.", "改为用已知错误检验各项检查。")
-    also = Text(
-        "Hold it under torch.compile as well; takes some seconds.",
-        "同时在 torch.compile 下验证，需要数秒。",
-    )
-    xml = Text("Write JUnit XML to this file as well.", "同时将 JUnit XML 写入此文件。")
+    said = Text("Try the checks on known mistakes instead.")
+    also = Text("Hold it under torch.compile as well; takes some seconds.")
+    xml = Text("Write JUnit XML to this file as well.")
     return [
         click.Argument(["target"], required=False),
         click.Option(["--self-test"], is_flag=True, help=said.to(lang)),
@@ -121,15 +99,9 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
 
 def _run(asked: Asked, lang: Lang) -> int:
     if asked.self_test == (asked.target is not None):
-        raise BadValue(
-            "target: expected either TARGET or --self-test; write path/to/file.py:Name",
-            "target：应给出 TARGET 或 --self-test 之一；写法为 路径/文件.py:名称",
-        )
+        raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
     if asked.self_test and asked.junit is not None:
-        raise BadValue(
-            "junit: expected a TARGET to report on, got --self-test; leave out --junit",
-            "junit：应有要报告的 TARGET，收到 --self-test；请去掉 --junit",
-        )
+        raise BadValue("junit: expected a TARGET to report on, got --self-test; leave out --junit")
     destination = reporting.Destination(asked.format, asked.output, lang, inputs=(asked.target,))
     destination.check()
     reporting.Destination(None, asked.junit, lang, inputs=(asked.target,)).check()
@@ -218,7 +190,7 @@ def _progress(lang: Lang) -> Callable[[str], None] | None:
         return None
 
     def show(name: str) -> None:
-        said = f"{Text('checking', '检查').to(lang)} {name}"
+        said = f"{Text('checking').to(lang)} {name}"
         click.echo(f"\r\033[K{said}\r", nl=False, err=True)
 
     return show

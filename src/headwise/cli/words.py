@@ -17,11 +17,7 @@ from headwise.lang import LANGS, Lang, Text
 WORDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
 """Every word there is, in the order the help shows them."""
 
-_PART = {
-    "Usage:": "用法：",
-    "Options": "选项",
-    "Commands": "命令",
-}
+_PART = {"Usage:": "用法：", "Options": "选项", "Commands": "命令"}
 
 
 class ChineseFormatter(click.HelpFormatter):
@@ -81,17 +77,11 @@ def spoken(command: click.Command, lang: Lang) -> click.Command:
     return command
 
 
-_HELP = Text(
-    "Multi-head attention you can read, prove, run and see.",
-    "可以读懂、验证、运行和看见的多头注意力。",
-)
+_HELP = Text("Multi-head attention you can read, prove, run and see.")
 
 
 def _lang_option(lang: Lang) -> click.Option:
-    text = Text(
-        "Language of everything printed; default from HEADWISE_LANG or the locale.",
-        "输出语言；默认取自 HEADWISE_LANG 或系统语言。",
-    )
+    text = Text("Language of everything printed; default from HEADWISE_LANG or the locale.")
     return click.Option(
         ["--lang"], type=click.Choice(LANGS), help=text.to(lang), expose_value=False
     )
@@ -104,7 +94,7 @@ def _version_option(version: str, lang: Lang) -> click.Option:
             screen.say(f"headwise {version}")
             ctx.exit()
 
-    text = Text("Print the version.", "显示版本。")
+    text = Text("Print the version.")
     return click.Option(
         ["--version"],
         is_flag=True,
@@ -122,7 +112,7 @@ def _help_option(lang: Lang) -> click.Option:
             screen.say(ctx.get_help())
             ctx.exit()
 
-    text = Text("Show this message and exit.", "显示此帮助并退出。")
+    text = Text("Show this message and exit.")
     return click.Option(
         ["--help", "asked_for_help"],
         is_flag=True,

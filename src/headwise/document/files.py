@@ -31,8 +31,7 @@ def write(path: Path, content: str | bytes) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            f"output: cannot write {name}: {reason}; choose another place",
-            f"output：无法写入 {name}：{reason}；请换一个位置",
+            "output: cannot write {name}: {reason}; choose another place", name=name, reason=reason
         ) from error
 
 
@@ -55,28 +54,27 @@ def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
         return
     if found is None and not inside:
         raise BadFile(
-            f"output: expected a file in an existing folder, got {name}; create the folder",
-            f"output：应为已有文件夹中的文件，收到 {name}；请先建立文件夹",
+            "output: expected a file in an existing folder, got {name}; create the folder",
+            name=name,
         )
     if found is not None and stat.S_ISDIR(found):
         raise BadFile(
-            f"output: expected a file, got the directory {name}; add a file name, as in "
-            f"{clean(str(path / 'report.html'))}",
-            f"output：应为文件，收到文件夹 {name}；请加上文件名，例如 "
-            f"{clean(str(path / 'report.html'))}",
+            "output: expected a file, got the directory {name}; add a file name, as in {path}",
+            name=name,
+            path=clean(str(path / "report.html")),
         )
     if found is not None and not stat.S_ISREG(found):
         raise BadFile(
-            f"output: expected a file, got {name}, a device, a pipe or a link in a circle, which "
-            "is never replaced; choose another name, or leave out --output to print",
-            f"output：应为文件，收到 {name}（设备、管道或循环链接），不会替换它；"
-            "请换一个名字，或去掉 --output 直接打印",
+            "output: expected a file, got {name}, a device, a pipe or a link in a "
+            "circle, which is never replaced; choose another name, or leave out --output "
+            "to print",
+            name=name,
         )
     if any(_same(path, each) for each in inputs):
         raise BadFile(
-            f"output: expected another file than those that are read, got {name}; choose another "
-            "name",
-            f"output：不应与读取的文件相同，收到 {name}；请换一个名字",
+            "output: expected another file than those that are read, got {name}; choose "
+            "another name",
+            name=name,
         )
 
 

@@ -137,15 +137,12 @@ class _Latex:
         title = rf"\textbf{{{self.say(heat.title)}}}"
         if max(len(heat.rows), len(heat.columns)) > HEAT:
             size = f"{len(heat.rows)} × {len(heat.columns)}"
-            note = Text(
-                f"a heat map of {size} tokens; the HTML format draws it",
-                f"{size} 个词的热图；HTML 格式会画出来",
-            )
+            note = Text("a heat map of {size} tokens; the HTML format draws it", size=size)
             return f"{title}: {self.say(note)}"
         rows = [" & ".join(["", *map(escape, heat.columns)])]
         for label, row in zip(heat.rows, heat.values, strict=False):
             rows.append(" & ".join([escape(label), *map(_percent, row)]))
-        note = Text("weights in percent", "权重（百分比）")
+        note = Text("weights in percent")
         return f"{title} ({self.say(note)})\n\n{_tabular('l' + 'r' * len(heat.columns), rows)}"
 
 

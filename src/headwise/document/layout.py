@@ -28,7 +28,7 @@ def slices(columns: int, most: int) -> Iterator[range]:
 def part(columns: range) -> Text:
     """What a part of a wide matrix is called; columns count from 0."""
     first, last = columns.start, columns.stop - 1
-    return Text(f"columns {first} to {last}", f"第 {first} 到 {last} 列")
+    return Text("columns {first} to {last}", first=first, last=last)
 
 
 @dataclass

@@ -11,8 +11,9 @@ LARGEST = 48
 """Cells on a side; a larger map is pooled, each cell the largest weight of its block."""
 
 LEGEND = Text(
-    f"each cell a weight: '{SHADES}' from 0 to 1 in fifths, '{BLOCKED}' not allowed",
-    f"每格是一个权重：'{SHADES}' 从 0 到 1 分五档，'{BLOCKED}' 表示不允许",
+    "each cell a weight: '{shades}' from 0 to 1 in fifths, '{blocked}' not allowed",
+    shades=SHADES,
+    blocked=BLOCKED,
 )
 
 
@@ -44,10 +45,7 @@ def step_of(rows: int, columns: int) -> int:
 
 def pooled(step: int) -> Text:
     """What a pooled map says about itself."""
-    return Text(
-        f"each cell is the largest weight of {step} × {step} pairs",
-        f"每格是 {step} × {step} 对中的最大权重",
-    )
+    return Text("each cell is the largest weight of {step} × {step} pairs", step=step)
 
 
 def _largest(rows: Sequence[Sequence[float]], start: int, step: int) -> float:

@@ -60,10 +60,7 @@ def _holding(module: Any) -> Any:
 
 def no_rule() -> Text:
     """The reason of an engine that refuses a call because it is `transformed`."""
-    return Text(
-        "it has no rule for torch.func transforms and forward-mode derivatives",
-        "它没有 torch.func 变换和前向模式导数的规则",
-    )
+    return Text("it has no rule for torch.func transforms and forward-mode derivatives")
 
 
 def again(

@@ -38,21 +38,13 @@ _DEVICES = ("cpu", "cuda", "xpu")
 def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
     rules = (
-        (call.dropout > 0, Text("it has no dropout", "它没有 dropout")),
-        (call.sinks is not None, Text("it has no sinks", "它没有 sink")),
-        (
-            0 in (*call.q.shape, *call.k.shape, *call.v.shape),
-            Text("a size is 0", "有一个大小为 0"),
-        ),
-        (
-            call.q.dtype not in _HALF,
-            Text(f"it does not compute in {call.q.dtype}", f"它不支持 {call.q.dtype} 计算"),
-        ),
+        (call.dropout > 0, Text("it has no dropout")),
+        (call.sinks is not None, Text("it has no sinks")),
+        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0")),
+        (call.q.dtype not in _HALF, Text("it does not compute in {q_dtype}", q_dtype=call.q.dtype)),
         (
             call.q.device.type not in _DEVICES,
-            Text(
-                f"it does not run on {call.q.device.type}", f"它不能在 {call.q.device.type} 上运行"
-            ),
+            Text("it does not run on {type}", type=call.q.device.type),
         ),
     )
     reasons = not_returned(call.need, ("logsumexp",))
@@ -91,35 +83,32 @@ def _position(call: Call) -> list[Text]:
     if Stage.SCORES in stages and not isinstance(call.position, BY_DISTANCE):
         reasons.append(
             Text(
-                f"{name} adds to the scores what depends on q, and this engine takes a number for "
-                "the head and the distance only",
-                f"{name} 加到得分上的值取决于 q，而此引擎只接受由头和距离决定的数",
+                "{name} adds to the scores what depends on q, and this engine takes a number "
+                "for the head and the distance only",
+                name=name,
             )
         )
     if Stage.VALUES in stages:
-        reasons.append(Text(f"{name} adds to the values", f"{name} 会加到值上"))
+        reasons.append(Text("{name} adds to the values", name=name))
     return reasons
 
 
 def _cpu(call: Call) -> list[Text]:
     reasons = []
     if "logsumexp" in call.need:
-        reasons.append(Text("it does not return logsumexp on a CPU", "它在 CPU 上不返回 logsumexp"))
+        reasons.append(Text("it does not return logsumexp on a CPU"))
     if torch.is_grad_enabled() and _learns(call):
         reasons.append(
-            Text(
-                "it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()",
-                "它在 CPU 上只能前向，而此处需要梯度；请用 torch.no_grad()",
-            )
+            Text("it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()")
         )
     if sys.platform == "darwin" or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        reasons.append(Text("it needs AVX2 on a CPU", "它在 CPU 上需要 AVX2"))
+        reasons.append(Text("it needs AVX2 on a CPU"))
     return reasons
 
 
 def _gpu(call: Call) -> list[Text]:
     if "logsumexp" in call.need and _aux() is None:
-        return [Text("it returns logsumexp from torch 2.9 on", "它从 torch 2.9 起才返回 logsumexp")]
+        return [Text("it returns logsumexp from torch 2.9 on")]
     return []
 
 

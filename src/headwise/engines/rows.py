@@ -45,22 +45,10 @@ LARGE = 2**21
 def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
     rules = (
-        (
-            "weights" in call.need,
-            Text("it never holds all weights, Lq x Lk numbers", "它从不同时保存 Lq x Lk 个权重"),
-        ),
-        (
-            0 in (*call.q.shape, *call.k.shape, *call.v.shape),
-            Text("a size is 0", "有一个大小为 0"),
-        ),
-        (
-            call.q.device.type == "meta",
-            Text("the tensors hold no numbers", "张量中没有数值（meta 设备）"),
-        ),
-        (
-            torch.compiler.is_compiling(),
-            Text("it has no rule for torch.compile", "它没有 torch.compile 的规则"),
-        ),
+        ("weights" in call.need, Text("it never holds all weights, Lq x Lk numbers")),
+        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0")),
+        (call.q.device.type == "meta", Text("the tensors hold no numbers")),
+        (torch.compiler.is_compiling(), Text("it has no rule for torch.compile")),
         (transformed(call), no_rule()),
     )
     reasons = [reason for holds, reason in rules if holds]

@@ -84,4 +84,4 @@ def measured(
 def not_returned(need: Collection[str], offered: Collection[str]) -> list[Text]:
     """Why an engine that offers some words cannot give what is needed: a reason for each word."""
     missing = sorted(set(need) - set(offered))
-    return [Text(f"it does not return {word}", f"它不返回 {word}") for word in missing]
+    return [Text("it does not return {word}", word=word) for word in missing]

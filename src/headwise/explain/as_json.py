@@ -65,17 +65,18 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
     """
     if head is not None and not 1 <= head <= trace.heads:
         raise BadValue(
-            f"head: expected a whole number from 1 to {trace.heads}, got {head}",
-            f"head：应为 1 到 {trace.heads} 的整数，收到 {head}",
+            "head: expected a whole number from 1 to {heads}, got {head}",
+            heads=trace.heads,
+            head=head,
         )
     chosen = [q for q in trace.quantities if head is None or q.head in (None, head)]
     count = sum(quantity.values.numel() for quantity in chosen)
     if count > MOST_NUMBERS:
         raise BadValue(
-            f"format: expected at most {MOST_NUMBERS:,} numbers as JSON, got {count:,}; give one "
-            "head, or fewer rows",
-            f"format：JSON 最多写 {MOST_NUMBERS:,} 个数，共有 {count:,} 个；"
-            "请指定一个头，或减少行数",
+            "format: expected at most {most_numbers:,} numbers as JSON, got {count:,}; "
+            "give one head, or fewer rows",
+            most_numbers=MOST_NUMBERS,
+            count=count,
         )
     whole = {
         "format": FORMAT,

@@ -20,6 +20,7 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.tables import Ragged, from_lists, from_text
+from headwise.lang import Text
 
 MOST_BYTES = 64 * 2**20
 """The largest file that is read."""
@@ -119,10 +120,7 @@ def read_tokens(word: str) -> tuple[str, ...]:
         return _valid(tuple(text.splitlines()))
     found = _parse(source, text)
     if not isinstance(found, list) or not all(isinstance(token, str) for token in found):
-        raise source.bad(
-            'expected a list of texts such as ["I", "see"], got something else',
-            '应为文本列表，例如 ["我", "看"]，收到其他内容',
-        )
+        raise source.bad(Text('expected a list of texts such as ["I", "see"], got something else'))
     return _valid(tuple(found))
 
 
@@ -138,14 +136,17 @@ def check_file(source: Source, most: int) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no such path"
         raise source.bad(
-            f"cannot be opened: {reason}; check the path", f"无法打开：{reason}；请检查路径"
+            Text("cannot be opened: {reason}; check the path", reason=reason)
         ) from error
     if not usable:
-        raise source.bad("expected a file, got a directory or device", "应为文件，收到目录或设备")
+        raise source.bad(Text("expected a file, got a directory or device"))
     if size > most:
         raise source.bad(
-            f"expected at most {most:,} bytes, got {size:,}; give a part of it",
-            f"最多 {most:,} 字节，收到 {size:,}；请只给其中一部分",
+            Text(
+                "expected at most {most:,} bytes, got {size:,}; give a part of it",
+                most=most,
+                size=size,
+            )
         )
 
 
@@ -154,23 +155,23 @@ def _decode(source: Source) -> str:
         return source.path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise source.bad(
-            f"expected UTF-8 text, got byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}; save it as UTF-8",
-            f"应为 UTF-8 文本，偏移 {error.start} 处为字节 0x{error.object[error.start]:02x}；"
-            "请另存为 UTF-8",
+            Text(
+                "expected UTF-8 text, got byte 0x{object:02x} at offset {start}; save it as UTF-8",
+                object=error.object[error.start],
+                start=error.start,
+            )
         ) from error
     except OSError as error:
-        raise source.bad(
-            f"cannot be read: {error.strerror}", f"无法读取：{error.strerror}"
-        ) from error
+        raise source.bad(Text("cannot be read: {strerror}", strerror=error.strerror)) from error
 
 
 def _valid(tokens: tuple[str, ...]) -> tuple[str, ...]:
     for i, token in enumerate(tokens):
         if any("\ud800" <= character <= "\udfff" for character in token):
             raise BadValue(
-                f"tokens: number {i} is not valid text: {token!r}; give it as UTF-8",
-                f"tokens：第 {i} 个不是有效文本：{token!r}；请用 UTF-8",
+                "tokens: number {i} is not valid text: {token!r}; give it as UTF-8",
+                i=i,
+                token=token,
             )
     return tokens
 
@@ -190,8 +191,7 @@ def _json(source: Source) -> Numbers:
         given = found.get("tokens")
         if "x" not in found or not isinstance(given, list | None):
             raise source.bad(
-                'expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"',
-                '应为 {"x": [[…]], "tokens": […]}；数字写在 "x" 下',
+                Text('expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"')
             )
         if given is not None:
             tokens = _valid(tuple(str(token) for token in given))
@@ -208,13 +208,16 @@ def _parse(source: Source, text: str) -> object:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise source.bad(
-            f"not valid JSON at line {error.lineno}, column {error.colno}: {error.msg}",
-            f"第 {error.lineno} 行第 {error.colno} 列不是有效的 JSON：{error.msg}",
+            Text(
+                "not valid JSON at line {lineno}, column {colno}: {msg}",
+                lineno=error.lineno,
+                colno=error.colno,
+                msg=error.msg,
+            )
         ) from error
     except (ValueError, RecursionError) as error:
         raise source.bad(
-            "not usable JSON: a number is too long or lists are nested too deeply",
-            "JSON 无法使用：数字过长或嵌套过深",
+            Text("not usable JSON: a number is too long or lists are nested too deeply")
         ) from error
 
 
@@ -227,8 +230,11 @@ def _numbers(source: Source, rows: list[list[float]], tokens: tuple[str, ...] | 
 def _check_count(source: Source, count: int) -> None:
     if count > MOST_NUMBERS:
         raise source.bad(
-            f"expected at most {MOST_NUMBERS:,} numbers, got {count:,}; give a part of them",
-            f"最多 {MOST_NUMBERS:,} 个数，收到 {count:,} 个；请只给其中一部分",
+            Text(
+                "expected at most {most_numbers:,} numbers, got {count:,}; give a part of them",
+                most_numbers=MOST_NUMBERS,
+                count=count,
+            )
         )
 
 
@@ -243,16 +249,18 @@ def _npy(source: Source) -> Numbers:
             array = np.lib.format.open_memmap(source.path, mode="r")
     except Exception as error:  # whatever a hostile header makes the parser raise is about the file
         raise source.bad(
-            "expected one .npy array of numbers, got a damaged file or Python objects, which are "
-            "never unpickled; save it with numpy.save(file, array.astype('float64'))",
-            "应为一个数字的 .npy 数组，收到损坏的文件或 Python 对象（从不反序列化）；"
-            "请用 numpy.save(file, array.astype('float64')) 保存",
+            Text(
+                "expected one .npy array of numbers, got a damaged file or Python objects, "
+                "which are never unpickled; save it with numpy.save(file, "
+                "array.astype('float64'))"
+            )
         ) from error
     if array.dtype.kind not in "fiub":
         raise source.bad(
-            f"expected real numbers, got dtype {clean(str(array.dtype))}; convert with "
-            ".astype('float64')",
-            f"应为实数，收到 dtype {clean(str(array.dtype))}；请用 .astype('float64') 转换",
+            Text(
+                "expected real numbers, got dtype {array_dtype}; convert with .astype('float64')",
+                array_dtype=clean(str(array.dtype)),
+            )
         )
     _check_count(source, array.size)
     return Numbers(torch.from_numpy(np.array(array, dtype=np.float64, order="C")))
@@ -271,13 +279,11 @@ def _safetensors(source: Source) -> Numbers:
             tensor = file.get_tensor(name)
     except (SafetensorError, OSError) as error:
         raise source.bad(
-            f"not a usable safetensors file: {clean(str(error))}",
-            f"不是可用的 safetensors 文件：{clean(str(error))}",
+            Text("not a usable safetensors file: {error}", error=clean(str(error)))
         ) from error
     if tensor.is_complex():
         raise source.bad(
-            f"expected real numbers, got dtype {tensor.dtype}",
-            f"应为实数，收到 dtype {tensor.dtype}",
+            Text("expected real numbers, got dtype {tensor_dtype}", tensor_dtype=tensor.dtype)
         )
     return Numbers(tensor.to(torch.float64))
 
@@ -289,10 +295,14 @@ def _chosen(source: Source, names: list[str]) -> str:
         some = ", ".join(clean(name) for name in names[:8]) + (", …" if len(names) > 8 else "")
         asked = "" if source.part is None else clean(source.part)
         raise source.bad(
-            f"expected the name of one of its {len(names)} tensors ({some}), got {asked!r}; "
-            f"write {clean(source.path.name)}:name",
-            f"应指明其 {len(names)} 个张量之一（{some}），收到 {asked!r}；"
-            f"请写 {clean(source.path.name)}:名字",
+            Text(
+                "expected the name of one of its {num_names} tensors ({some}), got "
+                "{asked!r}; write {path_name}:name",
+                num_names=len(names),
+                some=some,
+                asked=asked,
+                path_name=clean(source.path.name),
+            )
         )
     return source.part
 
@@ -302,8 +312,11 @@ def _check_array(source: Source, found: Numbers, ranks: tuple[int, ...], finite:
     if values.dim() not in ranks or not values.numel():
         wanted = " or ".join(map(str, ranks))
         raise source.bad(
-            f"expected {wanted} axes with at least one number, got shape {tuple(values.shape)}",
-            f"应有 {wanted} 个轴且至少一个数，收到形状 {tuple(values.shape)}",
+            Text(
+                "expected {wanted} axes with at least one number, got shape {values_shape}",
+                wanted=wanted,
+                values_shape=tuple(values.shape),
+            )
         )
     wrong = ~values.isfinite() if finite else values.isnan()
     if bool(wrong.any()):

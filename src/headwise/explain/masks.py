@@ -6,6 +6,7 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadValue
 from headwise.explain.inputs import TYPES, Source, read_array
+from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, window
 from headwise.masks.layout import Layout
 
@@ -42,10 +43,10 @@ def _named(word: str, sizes: _Sizes) -> Mask:
     if Source.of("mask", word).path.suffix.lower() in TYPES:
         return _from_file(word, sizes)
     raise BadValue(
-        f"mask: unknown {clean(word)!r}; expected full, causal, window:LEFT,RIGHT, or a file "
-        f"({', '.join(TYPES)}) of 0 and 1",
-        f"mask：未知的 {clean(word)!r}；应为 full、causal、window:左,右，"
-        f"或含 0 和 1 的文件（{', '.join(TYPES)}）",
+        "mask: unknown {word!r}; expected full, causal, window:LEFT,RIGHT, or a file "
+        "({types}) of 0 and 1",
+        word=clean(word),
+        types=", ".join(TYPES),
     )
 
 
@@ -54,10 +55,9 @@ def _window(sides: str) -> Mask:
         left, right = (int(side) for side in sides.split(","))
     except ValueError as error:
         raise BadValue(
-            f"mask: expected two whole numbers after 'window:', got {clean(sides)!r}; "
-            "window:3,0 sees three keys behind and its own",
-            f"mask：'window:' 后应为两个整数，收到 {clean(sides)!r}；"
-            "window:3,0 表示看前面三个键和自己",
+            "mask: expected two whole numbers after 'window:', got {sides!r}; window:3,0 "
+            "sees three keys behind and its own",
+            sides=clean(sides),
         ) from error
     return window(left, right)
 
@@ -66,8 +66,7 @@ def _from_file(word: str, sizes: _Sizes) -> Mask:
     values = _sized(word, "mask", sizes)
     if not bool(((values == 0) | (values == 1)).all()):
         raise Source.of("mask", word).bad(
-            "expected only 0 (blocked) and 1 (may attend); numbers to be added are a --bias",
-            "只应含 0（不可见）和 1（可见）；要加到得分上的数请用 --bias",
+            Text("expected only 0 (blocked) and 1 (may attend); numbers to be added are a --bias")
         )
     return from_tensor(values.bool(), _layout(values))
 
@@ -76,8 +75,7 @@ def _bias(word: str, sizes: _Sizes) -> Mask:
     values = _sized(word, "bias", sizes)
     if bool((values == torch.inf).any()):
         raise Source.of("bias", word).bad(
-            "expected numbers below infinity, got +inf; -inf blocks a pair",
-            "应为小于无穷的数，收到 +inf；-inf 表示不可见",
+            Text("expected numbers below infinity, got +inf; -inf blocks a pair")
         )
     try:
         return from_tensor(values, _layout(values))
@@ -89,10 +87,13 @@ def _sized(word: str, argument: str, sizes: _Sizes) -> Tensor:
     values = read_array(word, argument, (2, 3), finite=False).values
     if tuple(values.shape) not in sizes:
         raise Source.of(argument, word).bad(
-            f"expected shape {sizes[0]}, or {sizes[1]} with one matrix a head, got "
-            f"{tuple(values.shape)}; rows are queries, columns are keys",
-            f"形状应为 {sizes[0]}，或每头一个矩阵的 {sizes[1]}，收到 {tuple(values.shape)}；"
-            "行是查询，列是键",
+            Text(
+                "expected shape {sizes_0}, or {sizes_1} with one matrix a head, got "
+                "{values_shape}; rows are queries, columns are keys",
+                sizes_0=sizes[0],
+                sizes_1=sizes[1],
+                values_shape=tuple(values.shape),
+            )
         )
     return values
 

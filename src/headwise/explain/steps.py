@@ -68,36 +68,27 @@ def check(trace: Trace, head: int | None, row: int | None, precision: int) -> No
     for name, value, low, high in ranges:
         if value is not None and not low <= value <= high:
             raise BadValue(
-                f"{name}: expected a whole number from {low} to {high}, got {value}",
-                f"{name}：应为 {low} 到 {high} 的整数，收到 {value}",
+                "{name}: expected a whole number from {low} to {high}, got {value}",
+                name=name,
+                low=low,
+                high=high,
+                value=value,
             )
 
 
-_TITLE = Text("Multi-head attention, step by step", "多头注意力，一步一步")
+_TITLE = Text("Multi-head attention, step by step")
 
 _WHY = {
-    "score": Text(
-        "Scores: the dot product of each query with each key.", "得分：每个查询与每个键的点积。"
-    ),
-    "masked": Text(
-        "Bias and mask: B is added, and a key that may not be seen gets −∞.",
-        "偏置与掩码：加上 B；不可见的键记为 −∞。",
-    ),
-    "softmax": Text(
-        "Softmax over each row: the weights of a query are at least 0 and sum to 1.",
-        "逐行 softmax：每个查询的权重非负，和为 1。",
-    ),
-    "head": Text(
-        "Weighted sum: each query gets the rows of V, mixed by its weights.",
-        "加权求和：每个查询按权重混合 V 的各行。",
-    ),
+    "score": Text("Scores: the dot product of each query with each key."),
+    "masked": Text("Bias and mask: B is added, and a key that may not be seen gets −∞."),
+    "softmax": Text("Softmax over each row: the weights of a query are at least 0 and sum to 1."),
+    "head": Text("Weighted sum: each query gets the rows of V, mixed by its weights."),
 }
 
 
 _SOME_BLIND = Text(
-    "Softmax over each row: the weights of a query are at least 0 and sum to 1, or are all 0 where "
-    "it sees no key.",
-    "逐行 softmax：每个查询的权重非负，和为 1；看不到任何键的查询，权重全为 0。",
+    "Softmax over each row: the weights of a query are at least 0 and sum to 1, "
+    "or are all 0 where it sees no key."
 )
 
 
@@ -128,18 +119,21 @@ class _Steps:
         dim, value_dim = trace.get("q", 1).shape[1], trace.get("v", 1).shape[1]
         names = ", ".join(trace.tokens[:SMALL]) + (", …" if length > SMALL else "")
         text = Text(
-            f"{length} tokens: {names}. Each is a row of X with E = {width} numbers. "
-            f"H = {trace.heads} heads, each with d_k = {dim} and d_v = {value_dim}. "
-            "Rows count from 0, heads from 1. Every result is computed from unrounded numbers.",
-            f"{length} 个词：{names}。每个词是 X 的一行，有 E = {width} 个数。"
-            f"H = {trace.heads} 个头，每个头 d_k = {dim}，d_v = {value_dim}。"
-            "行从 0 数，头从 1 数。每个结果都由未舍入的数算出。",
+            "{length} tokens: {names}. Each is a row of X with E = {width} numbers. H = "
+            "{heads} heads, each with d_k = {dim} and d_v = {value_dim}. Rows count "
+            "from 0, heads from 1. Every result is computed from unrounded numbers.",
+            length=length,
+            names=names,
+            width=width,
+            heads=trace.heads,
+            dim=dim,
+            value_dim=value_dim,
         )
         return [Paragraph(text), *_WHOLE, *self.matrix("X", "X", trace.get("x"), trace.tokens)]
 
     def project(self) -> list[Block]:
         blocks: list[Block] = [
-            _step(1, "Project the input to queries, keys and values", "把输入投影为查询、键和值"),
+            _step(1, Text("Project the input to queries, keys and values")),
             self.projecting(),
         ]
         blocks += self.weights(("q", "k", "v"))
@@ -153,7 +147,7 @@ class _Steps:
     def weights(self, names: Sequence[str]) -> list[Block]:
         """W of each projection as the paper has it, inputs down and outputs across, and its b."""
         if self.plain_weights:
-            text = Text("All projections are the identity here.", "这里所有投影都是单位矩阵。")
+            text = Text("All projections are the identity here.")
             return [Paragraph(text)]
         blocks: list[Block] = []
         for name in names:
@@ -176,13 +170,13 @@ class _Steps:
     def split(self) -> list[Block]:
         dim, value_dim = (self.trace.get(key, 1).shape[1] for key in "qv")
         text = Text(
-            f"Head h takes {dim} columns of Q and of K and {value_dim} of V: "
-            "head 1 the first ones, head 2 the next ones, and so on.",
-            f"第 h 个头取 Q 和 K 的 {dim} 列、V 的 {value_dim} 列："
-            "头 1 取最前面的，头 2 取其后的，依此类推。",
+            "Head h takes {dim} columns of Q and of K and {value_dim} of V: head 1 the "
+            "first ones, head 2 the next ones, and so on.",
+            dim=dim,
+            value_dim=value_dim,
         )
         blocks: list[Block] = [
-            _step(2, "Split into heads", "拆分为多个头"),
+            _step(2, Text("Split into heads")),
             Paragraph(text),
             *self.which_heads(),
         ]
@@ -195,16 +189,14 @@ class _Steps:
         if len(self.heads) == self.trace.heads:
             return []
         text = Text(
-            f"Head {self.heads[0]} of {self.trace.heads} is shown; --head opens another.",
-            f"只展示 {self.trace.heads} 个头中的头 {self.heads[0]}；--head 可打开其他头。",
+            "Head {heads_0} of {heads} is shown; --head opens another.",
+            heads_0=self.heads[0],
+            heads=self.trace.heads,
         )
         return [Paragraph(text)]
 
     def attend(self) -> list[Block]:
-        blocks: list[Block] = [
-            _step(3, "Attend, each head by itself", "每个头各自计算注意力"),
-            self.attention(),
-        ]
+        blocks: list[Block] = [_step(3, Text("Attend, each head by itself")), self.attention()]
         for head in self.heads:
             blocks += self.one_head(head)
         return blocks
@@ -223,7 +215,7 @@ class _Steps:
         return bool(self.trace.scale == 1.0 / self.trace.get("q", 1).shape[1] ** 0.5)
 
     def one_head(self, head: int) -> list[Block]:
-        blocks: list[Block] = [Heading(Text(f"Head {head}", f"头 {head}"), 3)]
+        blocks: list[Block] = [Heading(Text("Head {head}", head=head), 3)]
         blocks += [
             Paragraph(_WHY["score"]),
             _indexed("S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top", head),
@@ -236,8 +228,10 @@ class _Steps:
         blocks += [*blind, *self.drawn(head)]
         row = self.row or 0
         title = Text(
-            f"Head {head}, row {row} ({self.trace.tokens[row]}), written out",
-            f"头 {head} 第 {row} 行（{self.trace.tokens[row]}）的手算过程",
+            "Head {head}, row {row} ({tokens}), written out",
+            head=head,
+            row=row,
+            tokens=self.trace.tokens[row],
         )
         most = KEYS_SHOWN if self.row is None else OPENED
         blocks.append(Heading(title, 4))
@@ -245,11 +239,11 @@ class _Steps:
 
     def scaling(self, head: int) -> list[Block]:
         if self.usual:
-            text = Text("Scale: divide by √d_k.", "缩放：除以 √d_k。")
+            text = Text("Scale: divide by √d_k.")
             formula = _indexed("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}", head)
         else:
             scale = f"{self.trace.scale:g}"
-            text = Text(f"Scale: multiply by c = {scale}.", f"缩放：乘以 c = {scale}。")
+            text = Text("Scale: multiply by c = {scale}.", scale=scale)
             formula = _indexed("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}", head)
         return [Paragraph(text), formula, *self.quantity("scaled", head)]
 
@@ -269,10 +263,7 @@ class _Steps:
         if not rows:
             return []
         listed = ", ".join(map(str, rows[:SMALL])) + (", …" if len(rows) > SMALL else "")
-        text = Text(
-            f"Rows that see no key ({listed}) have weights 0 and output 0.",
-            f"看不到任何键的行（{listed}）权重为 0，输出为 0。",
-        )
+        text = Text("Rows that see no key ({listed}) have weights 0 and output 0.", listed=listed)
         return [Paragraph(text)]
 
     def drawn(self, head: int) -> list[Block]:
@@ -283,7 +274,7 @@ class _Steps:
         weights = self.trace.get("softmax", head)
         seen = self.trace.get("masked", head).isfinite()
         values = weights.masked_fill(~seen, torch.nan).tolist()
-        title = Text(f"Weights of head {head}", f"头 {head} 的权重")
+        title = Text("Weights of head {head}", head=head)
         return [HeatMap(title, values, tokens, tokens)]
 
     def concatenate(self) -> list[Block]:
@@ -293,7 +284,7 @@ class _Steps:
         )
         values = self.trace.get("concat")
         return [
-            _step(4, "Put the heads side by side", "把各头拼接起来"),
+            _step(4, Text("Put the heads side by side")),
             formula,
             *self.matrix("Concat", r"\mathrm{Concat}", values, self.trace.tokens),
         ]
@@ -305,7 +296,7 @@ class _Steps:
         )
         values = self.trace.get("output")
         return [
-            _step(5, "Project the result", "对结果作输出投影"),
+            _step(5, Text("Project the result")),
             formula,
             *([] if self.plain_weights else self.weights(("out",))),
             *self.matrix("Output", r"\mathrm{Output}", values, self.trace.tokens),

@@ -54,11 +54,11 @@ def _described(values: Tensor, name: str, precision: int) -> Text:
     known = values[values.isfinite()]
     blocked = values.numel() - known.numel()
     if not known.numel():
-        return Text(f"{name}: {size}, every entry −∞.", f"{name}：{size}，全部为 −∞。")
+        return Text("{name}: {size}, every entry −∞.", name=name, size=size)
     low, high, mean = (
         decimal(v.item(), precision) for v in (known.min(), known.max(), known.mean())
     )
-    en, zh = (f", {blocked} entries −∞", f"，其中 {blocked} 项为 −∞") if blocked else ("", "")
+    en, zh = Text(", {blocked} entries −∞", blocked=blocked) if blocked else ("", "")
     return Text(
         f"{name}: {size}, from {low} to {high}, mean {mean}{en}. Its top left corner:",
         f"{name}：{size}，从 {low} 到 {high}，均值 {mean}{zh}。左上角：",

@@ -57,15 +57,11 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
 
 def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[str, ...] | None]:
     if not lines:
-        raise Ragged(
-            "expected at least one row of numbers, got none", "应至少有一行数字，收到空文件"
-        )
+        raise Ragged("expected at least one row of numbers, got none")
     header = _is_header(lines[0][1])
     body = lines[1:] if header else lines
     if not body:
-        raise Ragged(
-            "expected rows of numbers below the header, got none", "表头下应有数字行，收到空表"
-        )
+        raise Ragged("expected rows of numbers below the header, got none")
     named = header and lines[0][1][0].strip().lower() in TOKEN_NAMES
     labelled = named or not any(_is_number(row[0]) for _, row in body)
     width = len(body[0][1])
@@ -80,13 +76,10 @@ def from_lists(found: object, *, booleans: bool = False) -> list[list[float]]:
         Ragged: if it is not a list of equally long lists of numbers.
     """
     if not isinstance(found, list) or not all(isinstance(row, list) for row in found):
-        raise Ragged(
-            "expected a list of rows such as [[1, 2], [3, 4]], got something else",
-            "应为若干行的列表，例如 [[1, 2], [3, 4]]，收到其他内容",
-        )
+        raise Ragged("expected a list of rows such as [[1, 2], [3, 4]], got something else")
     for i, row in enumerate(found):
         if len(row) != len(found[0]):
-            raise _uneven(f"row {i}", f"第 {i} 行", len(found[0]), len(row))
+            raise _uneven(Text("row {i}", i=i), len(found[0]), len(row))
     return [
         [_number(i, j, cell, booleans) for j, cell in enumerate(row)] for i, row in enumerate(found)
     ]
@@ -99,16 +92,17 @@ def _check_separators(text: str) -> None:
             return
         if any(map(_decimal_commas, (line.split(";"), line.split("\t"), line.split()))):
             raise Ragged(
-                f"expected decimal points, line {number} has decimal commas: {_shown(line)}; "
+                "expected decimal points, line {number} has decimal commas: {shown}; "
                 "write 0.5 for 0,5, and put commas, semicolons or tabs between numbers",
-                f"应使用小数点，第 {number} 行用了小数逗号：{_shown(line)}；"
-                "请把 0,5 写成 0.5，数字之间用逗号、分号或制表符分隔",
+                number=number,
+                shown=_shown(line),
             )
         if len(line.split()) > 1 and all(map(_is_number, line.split()[1:])):
             raise Ragged(
-                f"expected commas, semicolons or tabs between numbers, line {number} has spaces: "
-                f"{_shown(line)}; put commas there",
-                f"数字之间应有逗号、分号或制表符，第 {number} 行是空格：{_shown(line)}；请改用逗号",
+                "expected commas, semicolons or tabs between numbers, line {number} has "
+                "spaces: {shown}; put commas there",
+                number=number,
+                shown=_shown(line),
             )
 
 
@@ -145,14 +139,15 @@ def _is_number(cell: str) -> bool:
 
 def _row(line: int, row: Sequence[str], width: int, skip: int) -> list[float]:
     if len(row) != width:
-        raise _uneven(f"line {line}", f"第 {line} 行", width, len(row))
+        raise _uneven(Text("line {line}", line=line), width, len(row))
     for column, cell in enumerate(row[skip:], skip + 1):
         if not _is_number(cell):
             raise Ragged(
-                f"expected a number in line {line}, column {column} (counted from 1), "
-                f"got {_shown(cell)}; put tokens into the first column of every row",
-                f"第 {line} 行第 {column} 列（从 1 数）应为数字，收到 {_shown(cell)}；"
-                "若是词，请在每行的第一列给出",
+                "expected a number in line {line}, column {column} (counted from 1), got "
+                "{shown}; put tokens into the first column of every row",
+                line=line,
+                column=column,
+                shown=_shown(cell),
             )
     return [float(cell) for cell in row[skip:]]
 
@@ -163,9 +158,11 @@ def _number(row: int, column: int, cell: object, booleans: bool) -> float:
         return float(cell if number else "x")  # type: ignore[arg-type]
     except (ValueError, OverflowError):
         raise Ragged(
-            f"expected a number in row {row}, column {column} (counted from 0), "
-            f"got {_shown(cell)}; replace it",
-            f"第 {row} 行第 {column} 列（从 0 数）应为数字，收到 {_shown(cell)}；请替换",
+            "expected a number in row {row}, column {column} (counted from 0), got "
+            "{shown}; replace it",
+            row=row,
+            column=column,
+            shown=_shown(cell),
         ) from None
 
 

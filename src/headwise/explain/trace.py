@@ -74,20 +74,20 @@ class Quantity:
 
 
 KEYS = {
-    "x": (Text("input", "输入"), "X"),
-    "Q": (Text("queries", "查询"), "Q"),
-    "K": (Text("keys", "键"), "K"),
-    "V": (Text("values", "值"), "V"),
-    "q": (Text("queries of the head", "该头的查询"), "Q_{%d}"),
-    "k": (Text("keys of the head", "该头的键"), "K_{%d}"),
-    "v": (Text("values of the head", "该头的值"), "V_{%d}"),
-    "score": (Text("scores", "得分"), "S_{%d}"),
-    "scaled": (Text("scaled scores", "缩放后的得分"), r"\tilde{S}_{%d}"),
-    "masked": (Text("scores with bias and mask", "加偏置和掩码后的得分"), r"\hat{S}_{%d}"),
-    "softmax": (Text("softmax", "softmax"), "A_{%d}"),
-    "head": (Text("output of the head", "该头的输出"), r"\mathrm{head}_{%d}"),
-    "concat": (Text("concatenation", "拼接"), r"\mathrm{Concat}"),
-    "output": (Text("output", "输出"), r"\mathrm{Output}"),
+    "x": (Text("input"), "X"),
+    "Q": (Text("queries"), "Q"),
+    "K": (Text("keys"), "K"),
+    "V": (Text("values"), "V"),
+    "q": (Text("queries of the head"), "Q_{%d}"),
+    "k": (Text("keys of the head"), "K_{%d}"),
+    "v": (Text("values of the head"), "V_{%d}"),
+    "score": (Text("scores"), "S_{%d}"),
+    "scaled": (Text("scaled scores"), r"\tilde{S}_{%d}"),
+    "masked": (Text("scores with bias and mask"), r"\hat{S}_{%d}"),
+    "softmax": (Text("softmax"), "A_{%d}"),
+    "head": (Text("output of the head"), r"\mathrm{head}_{%d}"),
+    "concat": (Text("concatenation"), r"\mathrm{Concat}"),
+    "output": (Text("output"), r"\mathrm{Output}"),
 }
 """Every quantity in the order of the computation: its name and its symbol."""
 
@@ -124,8 +124,10 @@ class Trace:
             if (quantity.key, quantity.head) == (key, head):
                 return quantity.values
         raise BadValue(
-            f"trace: no quantity {key!r} of head {head}; keys are {', '.join(KEYS)}",
-            f"trace：没有头 {head} 的量 {key!r}；可用的有 {', '.join(KEYS)}",
+            "trace: no quantity {key!r} of head {head}; keys are {keys}",
+            key=key,
+            head=head,
+            keys=", ".join(KEYS),
         )
 
 
@@ -191,11 +193,7 @@ def _after_mask(steps: Steps) -> dict[str, Tensor]:
     What comes before stands in `trace`: the reference has 0 in the keys that no query sees, and
     a reader expects the columns of K.
     """
-    return {
-        "masked": steps.scores[0],
-        "softmax": steps.weights[0],
-        "head": steps.output[0],
-    }
+    return {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
 
 
 def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
@@ -222,27 +220,31 @@ def _split(x: Tensor, heads: int) -> Tensor:
 def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | None) -> None:
     if x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise BadValue(
-            f"x: expected numbers (L, E), at least one row and column, got {tuple(x.shape)}",
-            f"x：应为至少一行一列的数 (L, E)，收到 {tuple(x.shape)}",
+            "x: expected numbers (L, E), at least one row and column, got {x_shape}",
+            x_shape=tuple(x.shape),
         )
     if not bool(x.isfinite().all()):
         row, column = (~x.isfinite()).nonzero()[0].tolist()
         raise BadValue(
-            f"x: every number must be finite, got {x[row, column].item()} in row {row}, "
-            f"column {column}; replace it",
-            f"x：每个数都必须有限，第 {row} 行第 {column} 列为 {x[row, column].item()}；请替换",
+            "x: every number must be finite, got {x} in row {row}, column {column}; replace it",
+            x=x[row, column].item(),
+            row=row,
+            column=column,
         )
     if len(x) ** 2 * heads > MOST_SCORES:
         raise BadValue(
-            f"x: expected at most {MOST_SCORES:,} scores, got {len(x) ** 2 * heads:,} from "
-            f"{len(x)} rows and {heads} heads; give fewer rows",
-            f"x：得分最多 {MOST_SCORES:,} 个，{len(x)} 行和 {heads} 个头共有 "
-            f"{len(x) ** 2 * heads:,} 个；请减少行数",
+            "x: expected at most {most_scores:,} scores, got {num_x:,} from {num_x_2} "
+            "rows and {heads} heads; give fewer rows",
+            most_scores=MOST_SCORES,
+            num_x=len(x) ** 2 * heads,
+            num_x_2=len(x),
+            heads=heads,
         )
     if tokens is not None and len(tokens) != len(x):
         raise BadValue(
-            f"tokens: expected {len(x)}, one for each row of x, got {len(tokens)}",
-            f"tokens：应有 {len(x)} 个（x 的每行一个），收到 {len(tokens)} 个",
+            "tokens: expected {num_x}, one for each row of x, got {num_tokens}",
+            num_x=len(x),
+            num_tokens=len(tokens),
         )
     _check_weights(x.shape[1], heads, weights)
 
@@ -255,8 +257,9 @@ def check_width(embed_dim: int) -> None:
     """
     if embed_dim > WIDEST:
         raise BadValue(
-            f"x: expected at most {WIDEST} columns, got {embed_dim}; give fewer",
-            f"x：最多 {WIDEST} 列，收到 {embed_dim} 列；请减少列数",
+            "x: expected at most {widest} columns, got {embed_dim}; give fewer",
+            widest=WIDEST,
+            embed_dim=embed_dim,
         )
 
 
@@ -265,10 +268,11 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
     for name, size in sizes.items():
         if heads < 1 or size % heads:
             raise BadValue(
-                f"heads: {heads} heads cannot share the {size} columns of {name.upper()} evenly; "
-                f"choose a divisor of {size}, or give projections to heads * head_dim",
-                f"heads：{heads} 个头无法平分 {name.upper()} 的 {size} 列；"
-                f"请选择 {size} 的约数，或给出投影到 heads * head_dim 的权重",
+                "heads: {heads} heads cannot share the {size} columns of {upper} evenly; "
+                "choose a divisor of {size}, or give projections to heads * head_dim",
+                heads=heads,
+                size=size,
+                upper=name.upper(),
             )
     inner = sizes["v"]
     expected = {
@@ -284,8 +288,10 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
             got = tuple(weight.shape) if wrong else tuple(bias.shape)
             what = name if wrong else f"{name}_bias"
             raise BadValue(
-                f"weights: {what} must be {shape if wrong else shape[:1]} for an input of "
-                f"{embed_dim} columns, got {got}; rows are outputs, as in torch.nn.Linear",
-                f"weights：输入有 {embed_dim} 列时 {what} 应为 {shape if wrong else shape[:1]}，"
-                f"收到 {got}；行是输出，与 torch.nn.Linear 相同",
+                "weights: {what} must be {shape} for an input of {embed_dim} columns, "
+                "got {got}; rows are outputs, as in torch.nn.Linear",
+                what=what,
+                shape=shape if wrong else shape[:1],
+                embed_dim=embed_dim,
+                got=got,
             )

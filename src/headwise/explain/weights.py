@@ -22,6 +22,7 @@ from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.inputs import Source, check_file
 from headwise.explain.trace import Projections, check_width
+from headwise.lang import Text
 
 MOST_BYTES = 4 * 2**30
 """The largest weights file that is opened, and the most that a compressed one may grow to."""
@@ -47,16 +48,14 @@ def seeded(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
     from headwise.nn import MultiheadAttention
 
     if not 0 <= seed < 2**63:
-        raise BadValue(
-            f"seed: expected a whole number from 0 to 2^63 - 1, got {seed}",
-            f"seed：应为 0 到 2^63 - 1 的整数，收到 {seed}",
-        )
+        raise BadValue("seed: expected a whole number from 0 to 2^63 - 1, got {seed}", seed=seed)
     check_width(embed_dim)
     if heads < 1 or embed_dim % heads:
         raise BadValue(
-            f"heads: {heads} heads cannot share the {embed_dim} columns of x evenly; choose a "
-            f"divisor of {embed_dim}",
-            f"heads：{heads} 个头无法平分 x 的 {embed_dim} 列；请选择 {embed_dim} 的约数",
+            "heads: {heads} heads cannot share the {embed_dim} columns of x evenly; "
+            "choose a divisor of {embed_dim}",
+            heads=heads,
+            embed_dim=embed_dim,
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -104,8 +103,7 @@ def _safetensors(source: Source) -> Projections:
             return _projections(source, file.keys(), get)
     except (SafetensorError, OSError) as error:
         raise source.bad(
-            f"not a usable safetensors file: {clean(str(error))}",
-            f"不是可用的 safetensors 文件：{clean(str(error))}",
+            Text("not a usable safetensors file: {error}", error=clean(str(error)))
         ) from error
 
 
@@ -117,16 +115,18 @@ def _torch(source: Source) -> Projections:
             found = torch.load(source.path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a hostile file makes the decoder raise is about the file
         raise source.bad(
-            "holds more than tensors, or is damaged, and is never unpickled; save only the "
-            "weights: torch.save(module.state_dict(), file), or use .safetensors",
-            "除张量外还含其他对象，或已损坏，绝不反序列化；请只保存权重："
-            "torch.save(module.state_dict(), 文件)，或改用 .safetensors",
+            Text(
+                "holds more than tensors, or is damaged, and is never unpickled; save only "
+                "the weights: torch.save(module.state_dict(), file), or use .safetensors"
+            )
         ) from error
     inner = found.get("state_dict", found) if isinstance(found, Mapping) else None
     if not isinstance(inner, Mapping):
         raise source.bad(
-            f"expected a state_dict, got {type(found).__name__}; save module.state_dict()",
-            f"应为 state_dict，收到 {type(found).__name__}；请保存 module.state_dict()",
+            Text(
+                "expected a state_dict, got {found_type}; save module.state_dict()",
+                found_type=type(found).__name__,
+            )
         )
     tensors = {str(name): value for name, value in inner.items() if isinstance(value, Tensor)}
     return _projections(source, tensors, tensors.__getitem__)
@@ -140,11 +140,14 @@ def _check_archive(source: Source) -> None:
         with closing(zipfile.ZipFile(source.path)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise source.bad("is a damaged archive", "是损坏的压缩文件") from error
+        raise source.bad(Text("is a damaged archive")) from error
     if size > MOST_BYTES:
         raise source.bad(
-            f"expected at most {MOST_BYTES:,} bytes when unpacked, got {size:,}",
-            f"解压后最多 {MOST_BYTES:,} 字节，收到 {size:,}",
+            Text(
+                "expected at most {most_bytes:,} bytes when unpacked, got {size:,}",
+                most_bytes=MOST_BYTES,
+                size=size,
+            )
         )
 
 
@@ -181,20 +184,24 @@ def _prefix(source: Source, known: set[str]) -> str:
     some = ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")
     asked = clean(source.part or "")
     raise source.bad(
-        f"expected the prefix of one of its {len(found)} attentions ({some}), got {asked!r}; "
-        f"write {clean(source.path.name)}:prefix",
-        f"应指明其 {len(found)} 个注意力之一的前缀（{some}），收到 {asked!r}；"
-        f"请写 {clean(source.path.name)}:前缀",
+        Text(
+            "expected the prefix of one of its {num_found} attentions ({some}), got "
+            "{asked!r}; write {path_name}:prefix",
+            num_found=len(found),
+            some=some,
+            asked=asked,
+            path_name=clean(source.path.name),
+        )
     )
 
 
 def _refuse_extra_keys(source: Source, known: set[str], prefix: str) -> None:
     if prefix + "bias_k" in known or prefix + "bias_v" in known:
         raise source.bad(
-            "has bias_k and bias_v, a learned key and value that explain does not show; give the "
-            "weights of a module without add_bias_kv",
-            "含有 bias_k 和 bias_v（额外学习的键和值），explain 不展示它们；"
-            "请给出不带 add_bias_kv 的模块的权重",
+            Text(
+                "has bias_k and bias_v, a learned key and value that explain does not show; "
+                "give the weights of a module without add_bias_kv"
+            )
         )
 
 
@@ -216,8 +223,11 @@ def _in_biases(
         return maybe("q_proj.bias"), maybe("k_proj.bias"), maybe("v_proj.bias")
     if len(packed) != 3 * rows:
         raise source.bad(
-            f"in_proj_bias: expected {3 * rows} numbers, got {tuple(packed.shape)}",
-            f"in_proj_bias：应有 {3 * rows} 个数，收到 {tuple(packed.shape)}",
+            Text(
+                "in_proj_bias: expected {rows} numbers, got {packed_shape}",
+                rows=3 * rows,
+                packed_shape=tuple(packed.shape),
+            )
         )
     return _thirds(source, "in_proj_bias", packed)
 
@@ -225,9 +235,11 @@ def _in_biases(
 def _thirds(source: Source, name: str, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if len(packed) % 3:
         raise source.bad(
-            f"{clean(name)}: expected q, k and v one below the other, 3 H D rows, got "
-            f"{tuple(packed.shape)}",
-            f"{clean(name)}：应为 q、k、v 上下相接，共 3 H D 行，收到 {tuple(packed.shape)}",
+            Text(
+                "{name}: expected q, k and v one below the other, 3 H D rows, got {packed_shape}",
+                name=clean(name),
+                packed_shape=tuple(packed.shape),
+            )
         )
     q, k, v = packed.chunk(3)
     return q, k, v
@@ -239,10 +251,14 @@ def _checked(source: Source, name: str, tensor: Tensor) -> Tensor:
     usable = tensor.layout == torch.strided and tensor.is_floating_point() and not tensor.is_meta
     if tensor.dim() != axes or not usable or not bool(tensor.isfinite().all()):
         raise source.bad(
-            f"{clean(name)}: expected finite floating point numbers with {axes} axes, got "
-            f"{tensor.dtype} {tuple(tensor.shape)}",
-            f"{clean(name)}：应为 {axes} 个轴的有限浮点数，收到 "
-            f"{tensor.dtype} {tuple(tensor.shape)}",
+            Text(
+                "{name}: expected finite floating point numbers with {axes} axes, got "
+                "{tensor_dtype} {tensor_shape}",
+                name=clean(name),
+                axes=axes,
+                tensor_dtype=tensor.dtype,
+                tensor_shape=tuple(tensor.shape),
+            )
         )
     return tensor.to(torch.float64)
 
@@ -250,14 +266,20 @@ def _checked(source: Source, name: str, tensor: Tensor) -> Tensor:
 def _check_size(source: Source, name: str, count: int) -> None:
     if not 0 < count <= MOST_NUMBERS:
         raise source.bad(
-            f"{clean(name)}: expected 1 to {MOST_NUMBERS:,} numbers, got {count:,}",
-            f"{clean(name)}：应有 1 到 {MOST_NUMBERS:,} 个数，收到 {count:,} 个",
+            Text(
+                "{name}: expected 1 to {most_numbers:,} numbers, got {count:,}",
+                name=clean(name),
+                most_numbers=MOST_NUMBERS,
+                count=count,
+            )
         )
 
 
 def _missing(source: Source, name: str) -> BadFile:
     return source.bad(
-        f"has no tensor {clean(name)}; expected the names of a torch.nn.MultiheadAttention's "
-        "state_dict",
-        f"没有张量 {clean(name)}；应为 torch.nn.MultiheadAttention 的 state_dict 中的名字",
+        Text(
+            "has no tensor {name}; expected the names of a torch.nn.MultiheadAttention's "
+            "state_dict",
+            name=clean(name),
+        )
     )

@@ -40,10 +40,7 @@ def written_out(trace: Trace, head: int, row: int, precision: int, most: int) ->
     return [*blocks, *row_of.exponentials(), *row_of.weights(), *row_of.output()]
 
 
-_BLIND = Text(
-    "This query sees no key: all its weights are 0, and so is its output.",
-    "这个查询看不到任何键：它的权重全为 0，输出也为 0。",
-)
+_BLIND = Text("This query sees no key: all its weights are 0, and so is its output.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +92,9 @@ class _Row:
             return []
         count = len(self.keys)
         text = Text(
-            f"Written out: the {count} keys of largest weight; {self.left_out} are left out.",
-            f"写出权重最大的 {count} 个键；其余 {self.left_out} 个省略。",
+            "Written out: the {count} keys of largest weight; {left_out} are left out.",
+            count=count,
+            left_out=self.left_out,
         )
         return [Paragraph(text)]
 
@@ -111,10 +109,7 @@ class _Row:
             plain = _sum([f"{a.plain}×{b.plain}" for a, b in pairs], "…")
             tex = _sum([rf"{a.latex} \times {b.latex}" for a, b in pairs], r"\cdots")
             lines.append(self.line("s", j, Formula(plain, tex), dots[j].item()))
-        text = Text(
-            f"Dot product of query {self.row} with each key:",
-            f"查询 {self.row} 与每个键的点积：",
-        )
+        text = Text("Dot product of query {row} with each key:", row=self.row)
         return [Paragraph(text), Working(lines)]
 
     def scaled(self) -> list[Block]:
@@ -133,9 +128,9 @@ class _Row:
             lines.append(self.line("s̃", j, how, scaled[j].item()))
         root = _equal(Formula(f"√d_k = √{dim}", ""), math.sqrt(dim), self.precision).plain
         text = (
-            Text(f"Divide by {root}:", f"除以 {root}：")
+            Text("Divide by {root}:", root=root)
             if usual
-            else Text(f"Multiply by the scale {factor.plain}:", f"乘以缩放系数 {factor.plain}：")
+            else Text("Multiply by the scale {plain}:", plain=factor.plain)
         )
         return [Paragraph(text), Working(lines)]
 
@@ -154,10 +149,7 @@ class _Row:
             if masked[j] == scaled[j]:
                 how = Formula(f"s̃[{self.row},{j}]", self.symbol("s̃", j))
             lines.append(self.line("ŝ", j, how, masked[j].item()))
-        text = Text(
-            "Add the bias; a key that this query may not see gets −∞:",
-            "加上偏置；这个查询不可见的键记为 −∞：",
-        )
+        text = Text("Add the bias; a key that this query may not see gets −∞:")
         return [Paragraph(text), Working(lines)]
 
     def exponentials(self) -> list[Block]:
@@ -175,7 +167,7 @@ class _Row:
         )
         whole = Formula(f"Z = {total.plain}", f"Z = {total.latex}")
         lines.append(_equal(whole, raised.sum().item(), self.precision))
-        en, zh = "Exponentials and their sum Z:", "取指数并求和 Z："
+        en, zh = Text("Exponentials and their sum Z:")
         if shift:
             peak = decimal(shift, self.precision)
             en = (
@@ -193,10 +185,7 @@ class _Row:
             part = _in(raised[j].item(), self.precision)
             how = Formula(f"{part.plain} / {total.plain}", f"{part.latex} / {total.latex}")
             lines.append(self.line("a", j, how, weights[j].item()))
-        text = Text(
-            "Weights: each exponential divided by Z; they sum to 1:",
-            "权重：每个指数除以 Z，总和为 1：",
-        )
+        text = Text("Weights: each exponential divided by Z; they sum to 1:")
         return [Paragraph(text), Working(lines)]
 
     def output(self) -> list[Block]:
@@ -212,9 +201,7 @@ class _Row:
             f"head_{self.head}[{self.row}] = {plain} ≈ {result.plain}",
             rf"\mathrm{{head}}_{{{self.head}}}[{self.row}] = {tex} \approx {result.latex}",
         )
-        text = Text(
-            "Output: each row of V times its weight, added up:", "输出：V 的各行乘以其权重再相加："
-        )
+        text = Text("Output: each row of V times its weight, added up:")
         return [Paragraph(text), Working([line])]
 
     def symbol(self, letter: str, key: int) -> str:

@@ -103,10 +103,11 @@ def _marked(pairs: Pairs, table: Tensor) -> Tensor:
     inside = all(0 <= i < table.shape[0] and 0 <= j < table.shape[1] for i, j in pairs)
     if not pairs or not inside:
         raise BadValue(
-            f"pairs: expected pairs (query, key) below {tuple(table.shape)}, got "
-            f"{sorted(pairs)[:3]} of {len(pairs)}; count both from 0",
-            f"pairs：应为小于 {tuple(table.shape)} 的（查询，键）对，收到 "
-            f"{sorted(pairs)[:3]}，共 {len(pairs)} 对；都从 0 数起",
+            "pairs: expected pairs (query, key) below {table_shape}, got {pairs} of "
+            "{num_pairs}; count both from 0",
+            table_shape=tuple(table.shape),
+            pairs=sorted(pairs)[:3],
+            num_pairs=len(pairs),
         )
     index = torch.tensor(sorted(pairs), device=table.device)
     marked[index[:, 0], index[:, 1]] = True
@@ -116,10 +117,11 @@ def _marked(pairs: Pairs, table: Tensor) -> Tensor:
 def _fits(mask: Tensor, table: Tensor, axis: int, name: str) -> Tensor:
     if mask.shape != table.shape[axis : axis + 1]:
         raise BadValue(
-            f"{name}: expected one boolean for each of {table.shape[axis]}, got "
-            f"{tuple(mask.shape)}; give a mask of that length",
-            f"{name}：{table.shape[axis]} 个应各有一个布尔值，收到 {tuple(mask.shape)}；"
-            "请给出该长度的掩码",
+            "{name}: expected one boolean for each of {table_shape}, got {mask_shape}; "
+            "give a mask of that length",
+            name=name,
+            table_shape=table.shape[axis],
+            mask_shape=tuple(mask.shape),
         )
     return mask.bool()
 

@@ -80,10 +80,7 @@ def composition(earlier: Circuits, later: Circuits, kind: Kind) -> Tensor:
     """
     read = {"Q": (later.q, later.k.mT), "K": (later.k, later.q.mT), "V": (later.v, later.o)}
     if kind not in read:
-        raise BadValue(
-            f"kind: unknown {kind!r}; expected 'Q', 'K' or 'V'",
-            f"kind：未知的 {kind!r}；应为 'Q'、'K' 或 'V'",
-        )
+        raise BadValue("kind: unknown {kind!r}; expected 'Q', 'K' or 'V'", kind=kind)
     into, out = read[kind]  # (H, E, D) and (H, D, E)
     between = torch.einsum("ade,bef->abdf", earlier.o, into)  # what of one head the other sees
     left, right = _root(earlier.v.mT @ earlier.v), _root(out @ out.mT)
@@ -145,10 +142,9 @@ def circuits_of(module: nn.Module) -> Circuits:
     anatomy = anatomy_of(module)
     if anatomy is None:
         raise BadType(
-            f"module: expected an attention with projections of q, k, v and out that are known "
-            f"here, got {type(module).__name__}; give its Circuits yourself",
-            f"module：应为 q、k、v、out 投影结构已知的注意力，收到 {type(module).__name__}；"
-            "请自行给出其 Circuits",
+            "module: expected an attention with projections of q, k, v and out that are "
+            "known here, got {module_type}; give its Circuits yourself",
+            module_type=type(module).__name__,
         )
     size: Any = attribute(module, anatomy.size)
     (q, _), (k, _), (v, bias) = _inputs(module, anatomy, size)
@@ -174,10 +170,9 @@ def circuits(model: nn.Module) -> dict[Layer, Circuits]:
             found[Layer(part, number)] = circuits_of(module)
     if not found:
         raise BadType(
-            f"model: expected attentions whose projections are known here, got none in "
-            f"{type(model).__name__}; circuits_of says of one module what is expected",
-            f"model：应含投影结构已知的注意力，{type(model).__name__} 中没有；"
-            "circuits_of 会说明单个模块的要求",
+            "model: expected attentions whose projections are known here, got none in "
+            "{model_type}; circuits_of says of one module what is expected",
+            model_type=type(model).__name__,
         )
     return found
 
@@ -229,10 +224,11 @@ def _through(embedding: Tensor | None, unembedding: Tensor | None, width: int) -
     back = into if unembedding is None else unembedding.detach().double()
     if into.shape != back.shape or into.shape[-1] != width:
         raise BadValue(
-            f"embedding: expected (tokens, {width}) twice, got {tuple(into.shape)} and "
-            f"{tuple(back.shape)}; give those of the same model",
-            f"embedding：应为两个 (词元数, {width})，收到 {tuple(into.shape)} 和 "
-            f"{tuple(back.shape)}；请给出同一模型的矩阵",
+            "embedding: expected (tokens, {width}) twice, got {into_shape} and "
+            "{back_shape}; give those of the same model",
+            width=width,
+            into_shape=tuple(into.shape),
+            back_shape=tuple(back.shape),
         )
     return back.mT @ into
 

@@ -66,10 +66,9 @@ def flow(layers: Sequence[Tensor], *, normalised: bool = False) -> Tensor:
     with_residual = _with_residual(layers)
     if with_residual[0].dim() != 2:
         raise BadValue(
-            f"layers: expected matrices (L, L), got {tuple(with_residual[0].shape)}; average over "
-            "the heads, one sample at a time",
-            f"layers：应为矩阵 (L, L)，收到 {tuple(with_residual[0].shape)}；"
-            "请对各头取平均，每次一个样本",
+            "layers: expected matrices (L, L), got {shape}; average over the heads, one "
+            "sample at a time",
+            shape=tuple(with_residual[0].shape),
         )
     graph = networkx.DiGraph()
     for number, layer in enumerate(with_residual, 1):
@@ -90,8 +89,7 @@ def _with_residual(layers: Sequence[Tensor]) -> list[Tensor]:
     shapes = [tuple(layer.shape) for layer in layers]
     if not shapes or len(set(shapes)) > 1 or len(shapes[0]) < 2 or shapes[0][-1] != shapes[0][-2]:
         raise BadValue(
-            f"layers: expected one or more of one shape (..., L, L), got {shapes}",
-            f"layers：应为一个或多个形状相同的 (..., L, L)，收到 {shapes}",
+            "layers: expected one or more of one shape (..., L, L), got {shapes}", shapes=shapes
         )
     own = torch.eye(shapes[0][-1], dtype=layers[0].dtype, device=layers[0].device)
     return [0.5 * layer + 0.5 * own for layer in layers]

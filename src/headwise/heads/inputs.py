@@ -19,9 +19,8 @@ def check_text(text: str) -> None:
     """
     if not text.strip():
         raise BadValue(
-            "sentence: expected some text, got an empty one; write it in quotes after the model, "
-            "or give a file with --text",
-            "sentence：应有文本，收到空文本；请在模型名后用引号写出句子，或用 --text 指定文件",
+            "sentence: expected some text, got an empty one; write it in quotes after "
+            "the model, or give a file with --text"
         )
 
 
@@ -63,9 +62,9 @@ def length(loaded: Loaded, text: str) -> int:
     ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
     if not ids:
         raise BadValue(
-            f"sentence: the tokenizer of {clean(loaded.name)} makes no token of it; write in the "
+            "sentence: the tokenizer of {loaded_name} makes no token of it; write in the "
             "model's language",
-            f"sentence：{clean(loaded.name)} 的分词器没有得到任何词元；请使用该模型的语言",
+            loaded_name=clean(loaded.name),
         )
     return len(ids)
 
@@ -79,10 +78,11 @@ def check_length(loaded: Loaded, count: int) -> None:
     if count > loaded.longest:
         name, most = clean(loaded.name), loaded.longest
         raise BadValue(
-            f"sentence: {count} tokens, and {name} takes at most {most}; shorten it, or cut it "
-            "with --truncate",
-            f"sentence：共 {count} 个词元，而 {name} 最多接受 {most} 个；请缩短，"
-            "或用 --truncate 截断",
+            "sentence: {count} tokens, and {name} takes at most {most}; shorten it, or "
+            "cut it with --truncate",
+            count=count,
+            name=name,
+            most=most,
         )
 
 
@@ -100,10 +100,10 @@ def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
     except Exception as error:  # a foreign model on foreign settings fails in any way it likes
         reason = clean(f"{type(error).__name__}: {error}")[:300]
         raise BadFile(
-            f"model: {clean(loaded.name)} does not run on this text ({reason}); give a model that "
-            "reads text, with its own tokenizer",
-            f"model：{clean(loaded.name)} 无法处理这段文本（{reason}）；"
-            "请给出处理文本的模型及其自带的分词器",
+            "model: {loaded_name} does not run on this text ({reason}); give a model "
+            "that reads text, with its own tokenizer",
+            loaded_name=clean(loaded.name),
+            reason=reason,
         ) from error
 
 

@@ -82,10 +82,10 @@ def inspect(
     if hears(loaded.model):
         line = '{"text": "speech.wav", "target": "what is said"}'
         raise BadValue(
-            f"sentence: {clean(loaded.name)} hears sound, and no words stand at its keys; give "
-            f"--corpus FILE.jsonl with lines such as {line}",
-            f"sentence：{clean(loaded.name)} 听的是声音，其键处没有词；请用 --corpus FILE.jsonl，"
-            f"每行如 {line}",
+            "sentence: {loaded_name} hears sound, and no words stand at its keys; give "
+            "--corpus FILE.jsonl with lines such as {line}",
+            loaded_name=clean(loaded.name),
+            line=line,
         )
     inputs, whole = encode(loaded, text, truncate=truncate)
     special = separators(loaded.tokenizer)
@@ -118,16 +118,16 @@ def _wanted(heads: Collection[Head] | str | None, statistics: Statistics) -> tup
     if isinstance(heads, str):
         if heads != EVERY:
             raise BadValue(
-                f"heads: expected heads or 'all', got {heads!r}; parse_heads reads 'L0H2,L1H8'",
-                f"heads：应为若干头或 'all'，收到 {heads!r}；可用 parse_heads 读取 'L0H2,L1H8'",
+                "heads: expected heads or 'all', got {heads!r}; parse_heads reads 'L0H2,L1H8'",
+                heads=heads,
             )
         return every
     for head in heads:
         if head not in every:
             raise BadValue(
-                f"heads: {head} does not exist; this model has {_range(statistics)}, counted from "
-                "0",
-                f"heads：不存在 {head}；该模型有 {_range(statistics)}，从 0 数起",
+                "heads: {head} does not exist; this model has {range}, counted from 0",
+                head=head,
+                range=_range(statistics),
             )
     return tuple(heads)
 
@@ -145,8 +145,11 @@ def _drawable(heads: tuple[Head, ...], length: int) -> None:
     if cells > MOST_CELLS:
         most = MOST_CELLS // (length * length)
         raise BadValue(
-            f"heads: {len(heads)} heads on {length} tokens are {cells} weights to draw, at most "
-            f"{MOST_CELLS} are; ask for {most} heads or fewer, or shorten the text",
-            f"heads：{length} 个词元上的 {len(heads)} 个头共有 {cells} 个权重，最多可画 "
-            f"{MOST_CELLS} 个；请至多选择 {most} 个头，或缩短文本",
+            "heads: {num_heads} heads on {length} tokens are {cells} weights to draw, at "
+            "most {most_cells} are; ask for {most} heads or fewer, or shorten the text",
+            num_heads=len(heads),
+            length=length,
+            cells=cells,
+            most_cells=MOST_CELLS,
+            most=most,
         )

@@ -51,10 +51,9 @@ class Head:
         found = _FORM.fullmatch(word.strip())
         if found is None:
             raise BadValue(
-                f"heads: expected names such as L0H2 (layer 0, head 2, counted from 0), got "
-                f"{word!r}; separate several by commas: L0H2,L1H8",
-                f"heads：应为 L0H2 这样的名称（第 0 层第 2 头，从 0 数起），收到 {word!r}；"
-                "多个名称用逗号分隔：L0H2,L1H8",
+                "heads: expected names such as L0H2 (layer 0, head 2, counted from 0), "
+                "got {word!r}; separate several by commas: L0H2,L1H8",
+                word=word,
             )
         part, layer, head = found.groups()
         return cls(Layer((part or "").lower(), int(layer)), int(head))
@@ -115,17 +114,13 @@ def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
         f"{Head(first, 0)} … {Head(last, counts[last] - 1)}" for first, last in ends.values()
     )
     return BadValue(
-        f"heads: {head} does not exist; there are {there}, counted from 0",
-        f"heads：不存在 {head}；现有 {there}，从 0 数起",
+        "heads: {head} does not exist; there are {there}, counted from 0", head=head, there=there
     )
 
 
 def _no_names(got: object) -> BadType:
     kind = type(got).__name__
-    return BadType(
-        f"heads: expected names such as 'L0H2,L1H8', or heads, got {kind}",
-        f"heads：应为 'L0H2,L1H8' 这样的名称，或若干头，收到 {kind}",
-    )
+    return BadType("heads: expected names such as 'L0H2,L1H8', or heads, got {kind}", kind=kind)
 
 
 def by_layer(heads: Iterable[Head]) -> dict[Layer, list[Head]]:

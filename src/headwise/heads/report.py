@@ -24,11 +24,11 @@ MOST_TOKENS = 200
 def report(seen: Inspection) -> Document:
     """The document that a person reads."""
     return Document(
-        Text(f"The heads of {seen.loaded.name}", f"{seen.loaded.name} 的注意力头"),
+        Text("The heads of {loaded_name}", loaded_name=seen.loaded.name),
         (
             *of_the_model(facts_of(seen.loaded, seen.statistics)),
             *_text(seen),
-            Heading(Text("What stands out on this text", "在这段文本上突出的头")),
+            Heading(Text("What stands out on this text")),
             *outstanding(seen.statistics, _ONE_TEXT),
             *_maps(seen),
             *every_head(seen.statistics),
@@ -38,10 +38,7 @@ def report(seen: Inspection) -> Document:
     )
 
 
-_ONE_TEXT = Text(
-    "This is one text; it says what the heads did here, not what they are for.",
-    "这只是一段文本：它说明这些头在此做了什么，而不是它们的用途。",
-)
+_ONE_TEXT = Text("This is one text; it says what the heads did here, not what they are for.")
 
 
 def _text(seen: Inspection) -> tuple[Block, ...]:
@@ -49,37 +46,30 @@ def _text(seen: Inspection) -> tuple[Block, ...]:
     listed = " ".join(f"{i}:{short(t)}" for i, t in enumerate(seen.tokens[:MOST_TOKENS]))
     rest = " …" if count > MOST_TOKENS else ""
     blocks: list[Block] = [
-        Heading(Text(f"The text, {count} tokens", f"文本，{count} 个词元")),
+        Heading(Text("The text, {count} tokens", count=count)),
         Paragraph(same(listed + rest)),
     ]
     if seen.whole > count:
         blocks.append(
             Paragraph(
                 Text(
-                    f"The text has {seen.whole} tokens and was cut: the model takes {count}.",
-                    f"文本共 {seen.whole} 个词元，已截断：模型最多接受 {count} 个。",
+                    "The text has {whole} tokens and was cut: the model takes {count}.",
+                    whole=seen.whole,
+                    count=count,
                 )
             )
         )
     if seen.loaded.config.is_encoder_decoder:
-        blocks.append(
-            Paragraph(
-                Text(
-                    "The decoder reads the same text, one token behind.",
-                    "解码器读同一段文本，错后一个词元。",
-                )
-            )
-        )
+        blocks.append(Paragraph(Text("The decoder reads the same text, one token behind.")))
     return tuple(blocks)
 
 
 def _maps(seen: Inspection) -> Iterable[Block]:
-    yield Heading(Text("Attention weights", "注意力权重"))
+    yield Heading(Text("Attention weights"))
     yield Paragraph(
         Text(
-            "Rows are queries, columns are keys. A row sums to 1, or to less where the model has a "
-            "learned sink.",
-            "行是查询，列是键。每一行之和为 1；模型带有可学习的 sink 时小于 1。",
+            "Rows are queries, columns are keys. A row sums to 1, or to less where the model "
+            "has a learned sink."
         )
     )
     named = {fact.head: fact for fact in standing_out(seen.statistics)}
@@ -97,4 +87,4 @@ def _title(head: Head, fact: Fact | None) -> Text:
     if fact is None:
         return same(str(head))
     place, share = PLACES[fact.metric.name], number(fact.value)
-    return Text(f"{head}: {place.en} {share}", f"{head}：{place.zh} {share}")
+    return Text("{head}: {place} {share}", head=head, place=place, share=share)

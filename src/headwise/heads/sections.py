@@ -20,26 +20,22 @@ EXTREMES = 3
 
 Row = tuple[Text, ...]
 
-_SOURCES = {
-    "packaged": Text("a package", "内置软件包"),
-    "directory": Text("a directory", "文件夹"),
-    "hub": Text("the hub", "hub"),
-}
+_SOURCES = {"packaged": Text("a package"), "directory": Text("a directory"), "hub": Text("the hub")}
 
 _FACTS = (
-    ("class", Text("class", "类")),
-    ("type", Text("architecture", "结构")),
-    ("parameters", Text("parameters", "参数量")),
-    ("layers", Text("layers of attention", "注意力层数")),
-    ("heads", Text("heads", "注意力头数")),
+    ("class", Text("class")),
+    ("type", Text("architecture")),
+    ("parameters", Text("parameters")),
+    ("layers", Text("layers of attention")),
+    ("heads", Text("heads")),
 )
 
 PLACES = {
-    "previous": Text("the previous token", "前一个词元"),
-    "next": Text("the next token", "后一个词元"),
-    "self": Text("the token itself", "词元自身"),
-    "first": Text("the first token", "首个词元"),
-    "separators": Text("separators", "分隔符"),
+    "previous": Text("the previous token"),
+    "next": Text("the next token"),
+    "self": Text("the token itself"),
+    "first": Text("the first token"),
+    "separators": Text("separators"),
 }
 """What a head looks at that stands out by a share."""
 
@@ -47,17 +43,16 @@ PLACES = {
 def of_the_model(facts: Mapping[str, str | int], more: Sequence[Row] = ()) -> tuple[Block, ...]:
     """What the model is, and rows about what it read; `facts` as `facts_of` gives them."""
     source = str(facts["source"])
-    rows: list[Row] = [(Text("from", "来源"), _SOURCES.get(source, same(source)))]
+    rows: list[Row] = [(Text("from"), _SOURCES.get(source, same(source)))]
     rows += [(label, written(facts[key])) for key, label in _FACTS]
     return (
         Paragraph(
             Text(
-                "L0H2 is layer 0, head 2; layers and heads are counted from 0. Special tokens take "
-                "part in every number, padding in none.",
-                "L0H2 表示第 0 层第 2 头；层和头都从 0 数起。特殊词元计入所有数值，填充不计入。",
+                "L0H2 is layer 0, head 2; layers and heads are counted from 0. Special tokens "
+                "take part in every number, padding in none."
             )
         ),
-        Table((Text("model", "模型"), written(facts["name"])), [*rows, *more]),
+        Table((Text("model"), written(facts["name"])), [*rows, *more]),
     )
 
 
@@ -78,9 +73,8 @@ def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
         return (
             Paragraph(
                 Text(
-                    "No head gives most of its attention to the previous, next or first token, to "
-                    "itself or to separators.",
-                    "没有哪个头把大部分注意力给予前一个、后一个或首个词元、自身或分隔符。",
+                    "No head gives most of its attention to the previous, next or first token, "
+                    "to itself or to separators."
                 )
             ),
         )
@@ -103,13 +97,7 @@ def _counts(facts: tuple[Fact, ...], statistics: Statistics) -> Iterable[Block]:
 
 def _facts(facts: tuple[Fact, ...]) -> Table:
     return Table(
-        (
-            Text("head", "头"),
-            Text("looks at", "关注"),
-            Text("share", "份额"),
-            Text("median head", "头的中位数"),
-            Text("uniform head", "均匀的头"),
-        ),
+        (Text("head"), Text("looks at"), Text("share"), Text("median head"), Text("uniform head")),
         [
             (
                 same(str(fact.head)),
@@ -145,19 +133,13 @@ def every_head(statistics: Statistics) -> tuple[Block, ...]:
     """Each head's metrics beside those of a uniform head; of many heads only the extremes."""
     heads, metrics = statistics.heads(), _shown(statistics)
     if len(heads) <= MOST_ROWS:
-        head = (Text("head", "头"), *(metric.label for metric in metrics))
+        head = (Text("head"), *(metric.label for metric in metrics))
         rows = [_row(str(h), [statistics.value(m, h) for m in metrics]) for h in heads]
-        return (
-            Heading(Text("Every head", "所有的头")),
-            Table(head, [*_uniform_rows(statistics), *rows]),
-        )
+        return (Heading(Text("Every head")), Table(head, [*_uniform_rows(statistics), *rows]))
     return (
-        Heading(Text(f"The extremes of {len(heads)} heads", f"{len(heads)} 个头中的极值")),
+        Heading(Text("The extremes of {num_heads} heads", num_heads=len(heads))),
         _extremes(statistics),
-        Table(
-            (Text("baseline", "基线"), *(metric.label for metric in metrics)),
-            _uniform_rows(statistics),
-        ),
+        Table((Text("baseline"), *(metric.label for metric in metrics)), _uniform_rows(statistics)),
     )
 
 
@@ -171,7 +153,7 @@ def _uniform_rows(statistics: Statistics) -> list[tuple[Text, ...]]:
     rows = []
     for values, layers in alike.items():
         where = f" {layers[0]}…{layers[-1]}" if len(alike) > 1 else ""
-        label = Text(f"uniform{where}", f"均匀{where}")
+        label = Text("uniform{where}", where=where)
         rows.append((label, *(same(value) for value in values)))
     return rows
 
@@ -190,7 +172,7 @@ def _extremes(statistics: Statistics) -> Table:
         )
         highest, lowest = known[:EXTREMES], known[-EXTREMES:][::-1]
         rows.append((metric.label, _listed(highest, values), _listed(lowest, values)))
-    return Table((Text("metric", "指标"), Text("highest", "最高"), Text("lowest", "最低")), rows)
+    return Table((Text("metric"), Text("highest"), Text("lowest")), rows)
 
 
 def _listed(heads: list[Head], values: dict[Head, float]) -> Text:
@@ -200,23 +182,16 @@ def _listed(heads: list[Head], values: dict[Head, float]) -> Text:
 def legend() -> tuple[Block, ...]:
     """What the metrics are."""
     return (
-        Heading(Text("The metrics", "指标说明")),
+        Heading(Text("The metrics")),
         Paragraph(
             Text(
                 "A[i,j] is the weight from query i to key j; a mean runs over the queries that "
-                "count. A dash stands where no query can show it.",
-                "A[i,j] 是查询 i 对键 j 的权重；平均只对计入的查询进行。"
-                "短横线表示没有查询能体现该指标。",
+                "count. A dash stands where no query can show it."
             )
         ),
         *_further(len(MEASURED) - len(METRICS)),
         Table(
-            (
-                Text("name", "名称"),
-                Text("what", "含义"),
-                Text("formula", "公式"),
-                Text("published variant", "出处与变体"),
-            ),
+            (Text("name"), Text("what"), Text("formula"), Text("published variant")),
             [_explained(metric) for metric in METRICS],
         ),
     )
@@ -228,10 +203,7 @@ def _further(count: int) -> tuple[Block, ...]:
         return ()
     return (
         Paragraph(
-            Text(
-                f"{count} more metrics are in the JSON, CSV and Parquet files.",
-                f"另有 {count} 个指标写在 JSON、CSV 和 Parquet 文件中。",
-            )
+            Text("{count} more metrics are in the JSON, CSV and Parquet files.", count=count)
         ),
     )
 

@@ -89,8 +89,8 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
     """
     if distance.dim() != 2 or not torch.equal(distance, distance.mT):
         raise BadValue(
-            f"distance: expected a symmetric (H, H), got {tuple(distance.shape)}",
-            f"distance：应为对称的 (H, H)，收到 {tuple(distance.shape)}",
+            "distance: expected a symmetric (H, H), got {distance_shape}",
+            distance_shape=tuple(distance.shape),
         )
     heads = distance.shape[0]
     found = {number: [number] for number in range(heads)}  # by the first head of each
@@ -118,9 +118,9 @@ for the model and for its random copy, in three parts of a model, these are 0.8 
 """
 
 NOT_COMPARED = Text(
-    f"heads are not compared with each other: they are more than {MOST_PAIRS:,} pairs; everything "
-    "else is measured",
-    f"未将头两两比较：超过 {MOST_PAIRS:,} 对；其余各项均已测量",
+    "heads are not compared with each other: they are more than {most_pairs:,} "
+    "pairs; everything else is measured",
+    most_pairs=MOST_PAIRS,
 )
 
 

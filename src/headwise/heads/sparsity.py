@@ -39,14 +39,15 @@ def vertical_slash(
     """
     if weights.dim() != 3 or weights.shape[-1] != weights.shape[-2]:
         raise BadValue(
-            f"weights: expected (H, L, L), got {tuple(weights.shape)}; give one text's heads",
-            f"weights：应为 (H, L, L)，收到 {tuple(weights.shape)}；请给出一篇文本的各头",
+            "weights: expected (H, L, L), got {weights_shape}; give one text's heads",
+            weights_shape=tuple(weights.shape),
         )
     for name, number in (("verticals", verticals), ("slashes", slashes), ("last", last)):
         if number < 1:
             raise BadValue(
-                f"{name}: expected a number from 1 on, got {number}; use {name}=1 for the least",
-                f"{name}：应为 1 以上的数，收到 {number}；最少可用 {name}=1",
+                "{name}: expected a number from 1 on, got {number}; use {name}=1 for the least",
+                name=name,
+                number=number,
             )
     heads, length, _ = weights.shape
     place = torch.arange(length, device=weights.device)

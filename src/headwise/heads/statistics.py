@@ -36,10 +36,7 @@ class Sums:
 
     @classmethod
     def of(
-        cls,
-        rows: Rows,
-        metrics: Sequence[Metric] = MEASURED,
-        baseline: "Baseline | None" = None,
+        cls, rows: Rows, metrics: Sequence[Metric] = MEASURED, baseline: "Baseline | None" = None
     ) -> "Sums":
         """The sums of one block of queries.
 
@@ -62,10 +59,10 @@ class Sums:
         """Take in the sums of more queries."""
         if self.above.shape != other.above.shape:
             raise BadValue(
-                f"statistics: a layer had {self.above.shape[1]} heads and now has "
-                f"{other.above.shape[1]}; keep one Statistics for each model",
-                f"statistics：同一层先前有 {self.above.shape[1]} 个头，现在有 "
-                f"{other.above.shape[1]} 个；请为每个模型使用各自的 Statistics",
+                "statistics: a layer had {above_shape_1} heads and now has "
+                "{above_shape_1_2}; keep one Statistics for each model",
+                above_shape_1=self.above.shape[1],
+                above_shape_1_2=other.above.shape[1],
             )
         self.above += other.above
         self.below += other.below
@@ -163,10 +160,10 @@ class Statistics:
         """
         if self.metrics != other.metrics:
             raise BadValue(
-                f"statistics: expected the metrics {_named(self.metrics)}, got "
-                f"{_named(other.metrics)}; measure both with the same",
-                f"statistics：应为指标 {_named(self.metrics)}，收到 "
-                f"{_named(other.metrics)}；请用同样的指标测量",
+                "statistics: expected the metrics {named}, got {named_2}; measure both "
+                "with the same",
+                named=_named(self.metrics),
+                named_2=_named(other.metrics),
             )
         for layer, sums in other.layers.items():
             self._take(layer, sums)
@@ -258,8 +255,7 @@ class Statistics:
         """The sums of the layer that a head is in."""
         if not isinstance(head, Head):
             raise BadType(
-                f"head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name",
-                f"head：应为 Head，收到 {head!r}；可用 Head.parse('L0H2') 读取名称",
+                "head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name", head=head
             )
         found = self.layers.get(head.layer)
         if found is None or not 0 <= head.number < found.above.shape[1]:
@@ -272,8 +268,9 @@ class Statistics:
         if metric not in self.metrics:
             name = metric.name if isinstance(metric, Metric) else repr(metric)
             raise BadValue(
-                f"metric: {name} was not measured; there are {_named(self.metrics)}",
-                f"metric：未测量 {name}；已测量的有 {_named(self.metrics)}",
+                "metric: {name} was not measured; there are {named}",
+                name=name,
+                named=_named(self.metrics),
             )
         return self.metrics.index(metric)
 
@@ -319,7 +316,6 @@ def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) 
 
 def _unfit(what: str) -> BadFile:
     return BadFile(
-        f"statistics: expected the sums that Statistics.tensors() writes, got {what}; measure "
-        "again",
-        f"statistics：应为 Statistics.tensors() 写出的各项之和，收到 {what}；请重新测量",
+        "statistics: expected the sums that Statistics.tensors() writes, got {what}; measure again",
+        what=what,
     )

@@ -39,10 +39,11 @@ class Tally:
         before = self.sums.get(name)
         if before is not None and before.shape != more.shape:
             raise BadValue(
-                f"tally: {name} had shape {tuple(before.shape)} and now has {tuple(more.shape)}; "
-                "keep one tally for each model",
-                f"tally：{name} 先前形状为 {tuple(before.shape)}，现在为 {tuple(more.shape)}；"
-                "请为每个模型使用各自的 tally",
+                "tally: {name} had shape {before_shape} and now has {more_shape}; keep "
+                "one tally for each model",
+                name=name,
+                before_shape=tuple(before.shape),
+                more_shape=tuple(more.shape),
             )
         self.sums[name] = more.clone() if before is None else before + more
 
@@ -85,6 +86,6 @@ class Tally:
 
 def _unfit(what: str) -> BadFile:
     return BadFile(
-        f"tally: expected finite float64 sums as tensors() writes them, got {what}; count again",
-        f"tally：应为 tensors() 写出的有限 float64 之和，收到 {what}；请重新统计",
+        "tally: expected finite float64 sums as tensors() writes them, got {what}; count again",
+        what=what,
     )

@@ -25,10 +25,10 @@ def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Flo
     """
     if weights.dim() != 4 or len(weights) < 2 or min(weights.shape[-2:]) < first:
         raise BadValue(
-            f"weights: expected (texts, H, L, L) of two texts or more and L from {first} on, got "
-            f"{tuple(weights.shape)}; leave out shorter texts, or lower first",
-            f"weights：应为 (文本, H, L, L)，至少两篇且 L 不小于 {first}，收到 "
-            f"{tuple(weights.shape)}；请去掉较短的文本，或减小 first",
+            "weights: expected (texts, H, L, L) of two texts or more and L from {first} "
+            "on, got {weights_shape}; leave out shorter texts, or lower first",
+            first=first,
+            weights_shape=tuple(weights.shape),
         )
     shown = weights[..., :first, :first]
     apart = (shown - shown.mean(0)).abs().sum((0, 2, 3))

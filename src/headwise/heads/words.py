@@ -39,13 +39,15 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
     length = weights.shape[-1]
     if source not in FROM:
         raise BadValue(
-            f"source: unknown '{source}'; expected one of {', '.join(FROM)}",
-            f"source：未知的 '{source}'；应为 {', '.join(FROM)} 之一",
+            "source: unknown '{source}'; expected one of {from_}",
+            source=source,
+            from_=", ".join(FROM),
         )
     if sorted(piece for word in words for piece in word) != list(range(length)) or not all(words):
         raise BadValue(
-            f"words: expected each of the {length} pieces in one word, got {list(words)!r}",
-            f"words：{length} 个词片应各属于一个词，收到 {list(words)!r}",
+            "words: expected each of the {length} pieces in one word, got {words!r}",
+            length=length,
+            words=list(words),
         )
     to = weights.new_zeros(length, len(words))
     for number, word in enumerate(words):
@@ -94,10 +96,12 @@ def _belongs(weights: Tensor, words: Sequence[Sequence[int]], length: int, name:
     for number, word in enumerate(words):
         if not all(0 <= piece < length for piece in word):
             raise BadValue(
-                f"{name}: expected pieces below {length}, got {list(word)[:8]} for word {number}; "
+                "{name}: expected pieces below {length}, got {word} for word {number}; "
                 "count the tokens of the weights from 0",
-                f"{name}：词片应小于 {length}，第 {number} 个词收到 {list(word)[:8]}；"
-                "请从 0 起数权重的词元",
+                name=name,
+                length=length,
+                word=list(word)[:8],
+                number=number,
             )
         made[list(word), number] = 1.0
     return made

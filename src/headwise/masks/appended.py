@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 from headwise.masks.base import Content, Mask, Tile
 from headwise.masks.checks import whole
 from headwise.shapes import Frame, Index, Truth
@@ -51,10 +52,10 @@ class Appended(Mask):
         own = frame.keys - self.count
         if own < 0:
             raise BadValue(
-                f"appended: made for {self.count} keys behind the others, called with "
-                f"{frame.keys} in all; they count among the keys",
-                f"appended：末尾有 {self.count} 个附加的键，调用时总共只有 {frame.keys} 个键；"
-                "附加的键也计入键数",
+                "appended: made for {count} keys behind the others, called with {keys} "
+                "in all; they count among the keys",
+                count=self.count,
+                keys=frame.keys,
             )
         return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
 
@@ -96,8 +97,8 @@ def appended(mask: Mask, count: int) -> Mask:
     """
     if not isinstance(mask, Mask):
         raise BadType(
-            f"appended: expected a mask, got {type(mask).__name__}; full() hides nothing",
-            f"appended：应为掩码，收到 {type(mask).__name__}；full() 不遮挡任何键",
+            "appended: expected a mask, got {mask_type}; full() hides nothing",
+            mask_type=type(mask).__name__,
         )
-    whole("appended", "count", count, 0, ("add_bias_kv appends 1", "add_bias_kv 附加 1 个"))
+    whole("appended", "count", count, 0, Text("add_bias_kv appends 1"))
     return Appended(mask, count)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 from headwise.shapes import Allowed, Frame, Index, Truth, whole
 
 DRAWN_DIM = 16
@@ -171,7 +172,7 @@ class Mask(ABC):
         """
         keys = queries if keys is None else keys
         for size, count in (("queries", queries), ("keys", keys)):
-            whole("draw", size, count, 0, ("draw(5) is 5 x 5", "draw(5) 画出 5 x 5"))
+            whole("draw", size, count, 0, Text("draw(5) is 5 x 5"))
         frame = Frame(1, 1, queries, keys, keys - queries, torch.device("cpu"))
         rows = self.shown(frame).dense(frame)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
@@ -193,9 +194,9 @@ class Mask(ABC):
 
     def __bool__(self) -> bool:
         raise BadType(
-            f"mask: {self.name} is neither true nor false; compose masks with & | ~, "
-            "not with and, or, not",
-            f"mask：{self.name} 没有真假；请用 & | ~ 组合掩码，不要用 and、or、not",
+            "mask: {name} is neither true nor false; compose masks with & | ~, not with "
+            "and, or, not",
+            name=self.name,
         )
 
     def __repr__(self) -> str:
@@ -381,10 +382,9 @@ def _mask(value: object) -> Mask:
     if isinstance(value, Mask):
         return value
     raise BadType(
-        f"mask: only masks compose with & | ~, got {type(value).__name__}; "
-        "wrap a tensor with from_tensor(...)",
-        f"mask：只有掩码之间可以用 & | ~ 组合，收到 {type(value).__name__}；"
-        "张量请先用 from_tensor(...) 包装",
+        "mask: only masks compose with & | ~, got {value_type}; wrap a tensor with "
+        "from_tensor(...)",
+        value_type=type(value).__name__,
     )
 
 
@@ -392,8 +392,8 @@ def _pure(mask: Mask, operator: str) -> Mask:
     if not mask.biased:
         return mask
     raise BadValue(
-        f"mask: {mask.name} adds a float bias to the scores, which has no meaning under "
-        f"'{operator}'; compose the boolean masks first and add the bias with &",
-        f"mask：{mask.name} 会给得分加上浮点偏置，在 '{operator}' 下没有意义；"
-        "请先组合布尔掩码，再用 & 加上偏置",
+        "mask: {mask_name} adds a float bias to the scores, which has no meaning under "
+        "'{operator}'; compose the boolean masks first and add the bias with &",
+        mask_name=mask.name,
+        operator=operator,
     )

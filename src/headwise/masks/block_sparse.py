@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile, only
 from headwise.masks.checks import whole
 from headwise.shapes import Frame, Index, Truth, dense
@@ -54,10 +55,10 @@ class BlockSparse(Mask):
     def resolve(self, frame: Frame) -> Mask:
         if len(self.layout) not in (1, frame.heads):
             raise BadValue(
-                f"block_sparse: the layout has {len(self.layout)} heads, the call {frame.heads}; "
-                "give one layout for all heads, or one for each",
-                f"block_sparse：布局有 {len(self.layout)} 个头，调用有 {frame.heads} 个；"
-                "请给出所有头共用的布局，或每头一个",
+                "block_sparse: the layout has {num_layout} heads, the call {heads}; give "
+                "one layout for all heads, or one for each",
+                num_layout=len(self.layout),
+                heads=frame.heads,
             )
         return self
 
@@ -84,19 +85,18 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
         ■ ■ ■ ■
         ■ ■ ■ ■
     """
-    whole("block_sparse", "block", block, 1, ("64 is usual", "常取 64"))
+    whole("block_sparse", "block", block, 1, Text("64 is usual"))
     if not isinstance(layout, Tensor) or layout.dtype != torch.bool:
         got = layout.dtype if isinstance(layout, Tensor) else type(layout).__name__
         raise BadType(
-            f"block_sparse: the layout must be a boolean tensor, got {got}; use layout.bool()",
-            f"block_sparse：布局必须是布尔张量，收到 {got}；请用 layout.bool()",
+            "block_sparse: the layout must be a boolean tensor, got {got}; use layout.bool()",
+            got=got,
         )
     dense("block_sparse", layout)
     if layout.dim() not in (2, 3) or 0 in layout.shape:
         raise BadValue(
-            "block_sparse: the layout must be (query blocks, key blocks) or (H, query blocks, "
-            f"key blocks), got {tuple(layout.shape)}",
-            "block_sparse：布局应为 (查询块数, 键块数) 或 (H, 查询块数, 键块数)，收到 "
-            f"{tuple(layout.shape)}",
+            "block_sparse: the layout must be (query blocks, key blocks) or (H, query "
+            "blocks, key blocks), got {layout_shape}",
+            layout_shape=tuple(layout.shape),
         )
     return BlockSparse(layout if layout.dim() == 3 else layout[None], block)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from headwise.errors import BadType
+from headwise.lang import Text
 from headwise.shapes import whole
 
 __all__ = ["INTEGERS", "integers", "switch", "whole"]
@@ -13,16 +14,14 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """The dtypes of a tensor of lengths or numbers."""
 
 
-def integers(
-    mask: str, kind: tuple[str, str], values: object, way_out: tuple[str, str]
-) -> list[int]:
+def integers(mask: str, kind: Text, values: object, way_out: Text) -> list[int]:
     """A list of integers from 0 to `LARGEST`.
 
     Args:
         mask: who asks.
-        kind: what one of them is, in both languages.
+        kind: what one of them is, such as "length".
         values: the sequence given.
-        way_out: what ends the message where one is out of range, in both languages.
+        way_out: the hint where one is out of range.
 
     Raises:
         BadType: if it is no sequence, or one of them no integer.
@@ -35,16 +34,18 @@ def integers(
         or any(type(number) is not int for number in listed)
     ):
         raise BadType(
-            f"{mask}: expected a sequence of integer {kind[0]}s or a tensor, got {values!r}; "
-            "a single one is written [n]",
-            f"{mask}：应为整数{kind[1]}的序列或张量，收到 {values!r}；只有一个时写作 [n]",
+            "{mask}: expected a sequence of integer {kind}s or a tensor, got {values!r}; a single "
+            "one is written [n]",
+            mask=mask,
+            kind=kind,
+            values=values,
         )
     for number in listed:
-        whole(mask, (f"a {kind[0]}", kind[1]), number, 0, way_out)
+        whole(mask, Text("a {kind}", kind=kind), number, 0, way_out)
     return listed
 
 
-def switch(mask: str, argument: str, value: object, way_out: tuple[str, str]) -> None:
+def switch(mask: str, argument: str, value: object, way_out: Text) -> None:
     """Refuse what is neither True nor False.
 
     Raises:
@@ -52,6 +53,9 @@ def switch(mask: str, argument: str, value: object, way_out: tuple[str, str]) ->
     """
     if not isinstance(value, bool):
         raise BadType(
-            f"{mask}: {argument} must be True or False, got {value!r}; {way_out[0]}",
-            f"{mask}：{argument} 必须是 True 或 False，收到 {value!r}；{way_out[1]}",
+            "{mask}: {argument} must be True or False, got {value!r}; {way_out}",
+            mask=mask,
+            argument=argument,
+            value=value,
+            way_out=way_out,
         )

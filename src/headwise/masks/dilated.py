@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile
 from headwise.masks.checks import whole
 from headwise.masks.window import Window
@@ -62,6 +63,6 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
         · · ■ · ■
     """
     for side, count in (("left", left), ("right", right)):
-        whole("dilated", side, count, 0, ("0 sees nothing there", "0 表示看不到"))
-    whole("dilated", "step", step, 1, ("1 is a plain window", "1 即普通窗口"))
+        whole("dilated", side, count, 0, Text("0 sees nothing there"))
+    whole("dilated", "step", step, 1, Text("1 is a plain window"))
     return Dilated(left, right, step)

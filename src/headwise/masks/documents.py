@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile, only
 from headwise.masks.checks import INTEGERS, integers
 from headwise.shapes import Frame, Index, Truth, dense, whole
@@ -50,15 +51,18 @@ class Documents(Mask):
     def resolve(self, frame: Frame) -> Mask:
         batch, keys = self.ids.shape
         if batch not in (1, frame.batch) or keys != frame.keys:
-            en, zh = ("number every position of the keys", "请给键的每个位置编号")
+            reason = Text("number every position of the keys")
             if self.summed:
-                en = f"the lengths sum to {keys}, and have to sum to Lk = {frame.keys}"
-                zh = f"各长度之和为 {keys}，应等于 Lk = {frame.keys}"
+                reason = Text(
+                    "the lengths sum to {keys}, and have to sum to Lk = {expected}",
+                    keys=keys,
+                    expected=frame.keys,
+                )
             raise BadValue(
-                f"documents: made for (B, Lk) = {(batch, keys)}, called with "
-                f"{(frame.batch, frame.keys)}; {en}",
-                f"documents：按 (B, Lk) = {(batch, keys)} 构造，调用时为 "
-                f"{(frame.batch, frame.keys)}；{zh}",
+                "documents: made for (B, Lk) = {expected}, called with {got}; {reason}",
+                expected=(batch, keys),
+                got=(frame.batch, frame.keys),
+                reason=reason,
             )
         return self
 
@@ -91,13 +95,13 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
         ids = parts[None] if parts.dim() == 1 else parts
         if ids.dim() != 2 or ids.dtype not in INTEGERS:
             raise BadType(
-                "documents: expected integers (Lk,) or (B, Lk), got "
-                f"{parts.dtype} {tuple(parts.shape)}",
-                f"documents：应为整数 (Lk,) 或 (B, Lk)，收到 {parts.dtype} {tuple(parts.shape)}",
+                "documents: expected integers (Lk,) or (B, Lk), got {parts_dtype} {parts_shape}",
+                parts_dtype=parts.dtype,
+                parts_shape=tuple(parts.shape),
             )
         return Documents(ids.long())
-    empty = ("a document of 0 is none", "长度 0 表示没有这个文档")
-    lengths = integers("documents", ("length", "长度"), parts, empty)
-    whole("documents", ("the sum of the lengths", "各长度之和"), sum(lengths), 0)
+    empty = Text("a document of 0 is none")
+    lengths = integers("documents", Text("length"), parts, empty)
+    whole("documents", Text("the sum of the lengths"), sum(lengths), 0)
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     return Documents(numbers[None], summed=True)

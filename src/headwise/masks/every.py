@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile
 from headwise.masks.checks import whole
 from headwise.shapes import Index, Truth
@@ -48,5 +49,5 @@ def every(step: int) -> Mask:
         ■ · ■ ·
         · ■ · ■
     """
-    whole("every", "step", step, 1, ("1 is full attention", "1 即全注意力"))
+    whole("every", "step", step, 1, Text("1 is full attention"))
     return Every(step)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue, HeadwiseError
-from headwise.lang import Text, same
+from headwise.lang import Text, joined, same
 from headwise.masks import MASKS
 from headwise.masks.base import Mask
 from headwise.shapes import LARGEST
@@ -62,15 +62,17 @@ def parse(text: str) -> Mask:
     """
     if len(text) > LONGEST:
         raise BadValue(
-            f"mask: expected an expression of at most {LONGEST} characters, got {len(text)}; "
-            "make a longer one in Python",
-            f"mask：表达式最多 {LONGEST} 个字符，收到 {len(text)} 个；更长的请在 Python 中构造",
+            "mask: expected an expression of at most {longest} characters, got "
+            "{num_text}; make a longer one in Python",
+            longest=LONGEST,
+            num_text=len(text),
         )
     if not text.strip():
         raise BadValue(
-            f"mask: expected an expression such as {EXAMPLE}, got nothing; "
-            f"the masks are {', '.join(_FUNCTIONS)}",
-            f"mask：应为 {EXAMPLE} 这样的表达式，什么也没有收到；掩码有 {', '.join(_FUNCTIONS)}",
+            "mask: expected an expression such as {example}, got nothing; the masks are "
+            "{functions}",
+            example=EXAMPLE,
+            functions=", ".join(_FUNCTIONS),
         )
     return _Reader(text).whole()
 
@@ -97,7 +99,7 @@ class _Reader:
     def mask(self, node: ast.expr, depth: int) -> Mask:
         value = self.value(node, depth)
         if not isinstance(value, Mask):
-            raise self.wrong(node, Text(f"a mask such as {EXAMPLE}", f" {EXAMPLE} 这样的掩码"))
+            raise self.wrong(node, Text("a mask such as {example}", example=EXAMPLE))
         return value
 
     def value(self, node: ast.expr, depth: int) -> Any:
@@ -129,7 +131,7 @@ class _Reader:
 
     def number(self, node: ast.expr, value: int, most: int = LARGEST) -> int:
         if value > most:
-            raise self.wrong(node, Text(f"a whole number up to {most}", f"不超过 {most} 的整数"))
+            raise self.wrong(node, Text("a whole number up to {most}", most=most))
         return value
 
     def listed(self, node: ast.List, depth: int) -> Any:
@@ -137,20 +139,14 @@ class _Reader:
         kinds = {bool if isinstance(v, bool) else type(v) for v in values}
         if len({Mask if issubclass(kind, Mask) else kind for kind in kinds}) > 1:
             raise self.wrong(
-                node,
-                Text(
-                    "a list of one kind: whole numbers, True and False, lists, or masks",
-                    "同一种内容的列表：整数、True 和 False、列表或掩码",
-                ),
+                node, Text("a list of one kind: whole numbers, True and False, lists, or masks")
             )
         if kinds == {int}:
             for element, value in zip(node.elts, values, strict=True):
                 self.number(element, value, LARGEST_LISTED)
             if sum(map(abs, values)) > LARGEST_SUM:
                 most = LARGEST_SUM
-                raise self.wrong(
-                    node, Text(f"numbers of at most {most} together", f"总和不超过 {most}")
-                )
+                raise self.wrong(node, Text("numbers of at most {most} together", most=most))
         return self.tensor(node, values) if kinds & {bool, list, Tensor} else values
 
     def tensor(self, node: ast.List, values: list[Any]) -> Tensor:
@@ -159,11 +155,7 @@ class _Reader:
         alike = len({(row.shape, row.dtype) for row in rows}) == 1
         if not alike or rows[0].dim() > 3 or rows[0].is_floating_point():  # [] is of floats
             raise self.wrong(
-                node,
-                Text(
-                    "rows of one length, of whole numbers or of True and False",
-                    "长度相同的行，每行都是整数或都是 True 和 False",
-                ),
+                node, Text("rows of one length, of whole numbers or of True and False")
             )
         return torch.stack(rows)
 
@@ -186,7 +178,7 @@ class _Reader:
         for argument, value in bound.arguments.items():
             if not _fits(value, hints[argument]):
                 kind = _words(hints[argument])
-                raise self.wrong(node, Text(f"{argument} = {kind.en}", f" {argument} = {kind.zh}"))
+                raise self.wrong(node, Text("{argument} = {kind}", argument=argument, kind=kind))
         return self.built(node, lambda: function(*bound.args, **bound.kwargs))
 
     def built(self, node: ast.expr, make: Callable[[], Mask]) -> Mask:
@@ -196,8 +188,7 @@ class _Reader:
         except HeadwiseError as error:
             place = self.place(node)
             raise BadValue(
-                f"mask: at character {place}: {error.text.en}",
-                f"mask：第 {place} 个字符处：{error.text.zh}",
+                "mask: at character {place}: {error_text}", place=place, error_text=error.text
             ) from error
 
     def unknown(self, node: ast.expr) -> BadValue:
@@ -205,23 +196,23 @@ class _Reader:
         name = node.id if isinstance(node, ast.Name) else ""
         if name in _FUNCTIONS:
             usage = _usage(_FUNCTIONS[name])
-            return self.wrong(node, Text(f"{usage} with parentheses", f"带括号的 {usage}"))
+            return self.wrong(node, Text("{usage} with parentheses", usage=usage))
         if name:
             close = get_close_matches(name, _FUNCTIONS, n=1)
             listed = ", ".join(close or _FUNCTIONS)
-            return self.wrong(node, Text(f"one of the masks: {listed}", f"以下掩码之一：{listed}"))
+            return self.wrong(node, Text("one of the masks: {listed}", listed=listed))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             known = _FUNCTIONS.get(node.func.attr)
             if known:
                 usage = _usage(known)
-                return self.wrong(node, Text(f"{usage} by itself", f"单独的 {usage}"))
+                return self.wrong(node, Text("{usage} by itself", usage=usage))
         if isinstance(node, ast.BoolOp | ast.BinOp | ast.UnaryOp | ast.Compare):
-            return self.wrong(node, Text("masks combined with & | ~", "用 & | ~ 组合的掩码"))
+            return self.wrong(node, Text("masks combined with & | ~"))
         return self.wrong(
             node,
             Text(
-                f"calls of masks, whole numbers, True, False, words and lists, as in {EXAMPLE}",
-                f"掩码调用、整数、True、False、词和列表，例如 {EXAMPLE}",
+                "calls of masks, whole numbers, True, False, words and lists, as in {example}",
+                example=EXAMPLE,
             ),
         )
 
@@ -231,10 +222,11 @@ class _Reader:
         shown = repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…")
         place = self.place(node)
         return BadValue(
-            f"mask: expected {expected.en}, got {shown} at character {place}; "
-            "`headwise show` lists every mask",
-            f"mask：应为{expected.zh}，在第 {place} 个字符处收到 {shown}；"
-            "`headwise show` 列出所有掩码",
+            "mask: expected {expected}, got {shown} at character {place}; `headwise "
+            "show` lists every mask",
+            expected=expected,
+            shown=shown,
+            place=place,
         )
 
     def place(self, node: ast.expr) -> int:
@@ -247,23 +239,24 @@ class _Reader:
         if "(<" in self.line:
             shape = self.lead + self.line.index("(<") + 2
             return BadValue(
-                "mask: expected every argument written out, got the shape of a tensor at "
-                f"character {shape}; write the tensor as a list",
-                f"mask：每个参数都应写全，在第 {shape} 个字符处收到张量的形状；请把张量写成列表",
+                "mask: expected every argument written out, got the shape of a tensor "
+                "at character {shape}; write the tensor as a list",
+                shape=shape,
             )
         place, shown = self.lead + first, repr(self.line[first - 1 :][:_SHOWN])
         return BadValue(
-            f"mask: expected an expression such as {EXAMPLE}, cannot read on at character {place}, "
-            f"got {shown}; check parentheses, commas and quotes",
-            f"mask：应为 {EXAMPLE} 这样的表达式，读到第 {place} 个字符处无法继续，收到 {shown}；"
-            "请检查括号、逗号和引号",
+            "mask: expected an expression such as {example}, cannot read on at "
+            "character {place}, got {shown}; check parentheses, commas and quotes",
+            example=EXAMPLE,
+            place=place,
+            shown=shown,
         )
 
     def too_deep(self) -> BadValue:
         return BadValue(
-            f"mask: expected at most {DEEPEST} operators and calls inside each other, got more; "
-            "make such a mask in Python",
-            f"mask：运算符和调用最多嵌套 {DEEPEST} 层，收到更多；请在 Python 中构造",
+            "mask: expected at most {deepest} operators and calls inside each other, "
+            "got more; make such a mask in Python",
+            deepest=DEEPEST,
         )
 
 
@@ -295,19 +288,19 @@ def _words(hint: Any) -> Text:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         kinds = [_words(each) for each in inner if each is not NoneType]
-        return Text(" or ".join(k.en for k in kinds), "或".join(k.zh for k in kinds))
+        return joined(Text(" or "), kinds)
     if origin is Literal:
         return same(" | ".join(map(repr, inner)))
     if origin is collections.abc.Sequence:
         several = _SEVERAL[inner[0]]
-        return Text(f"a list of {several.en}", f"{several.zh}的列表")
+        return Text("a list of {several}", several=several)
     return _ONE[hint]
 
 
 _ONE = {
-    int: Text("a whole number", "整数"),
-    bool: Text("True or False", "True 或 False"),
-    Mask: Text("a mask", "掩码"),
-    Tensor: Text("a list of lists or of True and False", "列表的列表，或 True 和 False 的列表"),
+    int: Text("a whole number"),
+    bool: Text("True or False"),
+    Mask: Text("a mask"),
+    Tensor: Text("a list of lists or of True and False"),
 }
-_SEVERAL = {int: Text("whole numbers", "整数"), Mask: Text("masks", "掩码")}
+_SEVERAL = {int: Text("whole numbers"), Mask: Text("masks")}

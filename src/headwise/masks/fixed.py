@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile
 from headwise.masks.causal import causal
 from headwise.masks.checks import whole
@@ -67,12 +68,13 @@ def fixed(block: int, summary: int) -> Mask:
         · · ■ ■ ■ ■ ·
         · · ■ · · ■ ■
     """
-    whole("fixed", "block", block, 1, ("128 is usual", "常取 128"))
-    whole("fixed", "summary", summary, 0, ("0 sees the own block only", "0 表示只看本块"))
+    whole("fixed", "block", block, 1, Text("128 is usual"))
+    whole("fixed", "summary", summary, 0, Text("0 sees the own block only"))
     if summary > block:
         raise BadValue(
-            f"fixed: summary must be at most block, got {summary} and {block}; "
-            "with all of them it is causal()",
-            f"fixed：summary 不能大于 block，收到 {summary} 和 {block}；取全部即 causal()",
+            "fixed: summary must be at most block, got {summary} and {block}; with all "
+            "of them it is causal()",
+            summary=summary,
+            block=block,
         )
     return Fixed(block, summary)

@@ -67,27 +67,21 @@ class FromTensor(Mask):
         rows, columns = self.tensor.shape[-2:]
         if (queries, columns if keys is None else keys) != (rows, columns):
             raise BadValue(
-                f"draw: this mask holds {rows} queries and {columns} keys; "
-                f"use draw({rows}, {columns})",
-                f"draw：此掩码有 {rows} 个查询和 {columns} 个键；请用 draw({rows}, {columns})",
+                "draw: this mask holds {rows} queries and {columns} keys; use "
+                "draw({rows}, {columns})",
+                rows=rows,
+                columns=columns,
             )
         return super().draw(rows, columns)
 
     def _at(self, b: Index, h: Index, q: Index, k: Index) -> Tensor:
         if self.offset is None:
             raise BadValue(
-                "from_tensor: a tensor mask has to be resolved for a call before its rule is "
-                "evaluated; use mask.resolve(frame) or mask.dense(frame)",
-                "from_tensor：张量掩码须先针对一次调用解析，才能求值；"
-                "请用 mask.resolve(frame) 或 mask.dense(frame)",
+                "from_tensor: a tensor mask has to be resolved for a call before its "
+                "rule is evaluated; use mask.resolve(frame) or mask.dense(frame)"
             )
         batch, heads = self.tensor.shape[:2]
-        return self.tensor[
-            0 if batch == 1 else b,
-            0 if heads == 1 else h,
-            q - self.offset,
-            k,
-        ]
+        return self.tensor[0 if batch == 1 else b, 0 if heads == 1 else h, q - self.offset, k]
 
 
 def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
@@ -116,16 +110,14 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
     """
     if not isinstance(tensor, Tensor):
         raise BadType(
-            f"from_tensor: expected a tensor, got {type(tensor).__name__}",
-            f"from_tensor：应为张量，收到 {type(tensor).__name__}",
+            "from_tensor: expected a tensor, got {tensor_type}", tensor_type=type(tensor).__name__
         )
     dense("from_tensor", tensor)
     if tensor.dtype != torch.bool and not tensor.is_floating_point():
         raise BadType(
-            f"from_tensor: expected bool or floating point, got {tensor.dtype}; "
-            "for 0/1 integers use tensor.bool(), where True means may attend",
-            f"from_tensor：应为布尔或浮点类型，收到 {tensor.dtype}；"
-            "0/1 整数请用 tensor.bool()，True 表示可以关注",
+            "from_tensor: expected bool or floating point, got {tensor_dtype}; for 0/1 "
+            "integers use tensor.bool(), where True means may attend",
+            tensor_dtype=tensor.dtype,
         )
     if layout is not None and layout not in get_args(Layout):
         raise one_of("layout", layout, get_args(Layout))
@@ -145,11 +137,10 @@ def refuse_disguised(tensor: Tensor, argument: str) -> None:
     ones = held == 1
     if bool(ones.any()) and bool((ones | (held == 0)).all()):
         raise BadValue(
-            f"{argument}: this float mask holds only 0 and 1; floats are added to the scores, so "
-            "it would block nothing. For a mask pass .bool(); for a bias of exactly 1 add a "
-            "constant to it, which the softmax ignores",
-            f"{argument}：这个浮点掩码只含 0 和 1；浮点值会被加到得分上，因此什么也挡不住。"
-            "若是掩码请用 .bool()；若确实是偏置 1，请整体加一个常数（softmax 不受影响）",
+            "{argument}: this float mask holds only 0 and 1; floats are added to the "
+            "scores, so it would block nothing. For a mask pass .bool(); for a bias of "
+            "exactly 1 add a constant to it, which the softmax ignores",
+            argument=argument,
         )
 
 

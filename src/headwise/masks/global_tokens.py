@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile, only
 from headwise.masks.checks import integers, switch
 from headwise.shapes import Frame, Index, Truth, dense
@@ -42,10 +43,10 @@ class GlobalTokens(Mask):
         batch, keys = self.chosen.shape
         if batch not in (1, frame.batch) or (self.whole and keys != frame.keys):
             raise BadValue(
-                f"global_tokens: made for (B, Lk) = {(batch, keys)}, called with "
-                f"{(frame.batch, frame.keys)}; give a row for each sample and all keys",
-                f"global_tokens：按 (B, Lk) = {(batch, keys)} 构造，调用时为 "
-                f"{(frame.batch, frame.keys)}；请为每个样本给出覆盖全部键的一行",
+                "global_tokens: made for (B, Lk) = {value}, called with {value_2}; give "
+                "a row for each sample and all keys",
+                value=(batch, keys),
+                value_2=(frame.batch, frame.keys),
             )
         return self
 
@@ -90,21 +91,19 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         · ■ · ·
         · ■ · ·
     """
-    switch(
-        "global_tokens", "symmetric", symmetric, ("False lets it be seen only", "False 表示只被看")
-    )
+    switch("global_tokens", "symmetric", symmetric, Text("False lets it be seen only"))
     if isinstance(chosen, Tensor):
         dense("global_tokens", chosen)
         if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):
             raise BadType(
                 "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got "
-                f"{chosen.dtype} {tuple(chosen.shape)}",
-                "global_tokens：应为位置列表或布尔张量 (Lk,)、(B, Lk)，收到 "
-                f"{chosen.dtype} {tuple(chosen.shape)}",
+                "{chosen_dtype} {chosen_shape}",
+                chosen_dtype=chosen.dtype,
+                chosen_shape=tuple(chosen.shape),
             )
         return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
-    first = ("0 is the first token", "0 是第一个 token")
-    positions = integers("global_tokens", ("position", "位置"), chosen, first)
+    first = Text("0 is the first token")
+    positions = integers("global_tokens", Text("position"), chosen, first)
     row = torch.zeros(1, max(positions, default=-1) + 1, dtype=torch.bool)
     row[0, positions] = True
     return GlobalTokens(row, symmetric, False)

@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.shapes import Frame
 
 Layout = Literal["q k", "b q k", "h q k", "b h q k"]
@@ -55,31 +56,33 @@ def _view(tensor: Tensor, layout: Layout) -> Tensor:
 
 def _unfit(tensor: Tensor, layout: Layout | None, frame: Frame) -> BadValue:
     shape = (frame.batch, frame.heads, frame.queries, frame.keys)
-    read = f" read as '{layout}'" if layout else ""
-    got = tuple(tensor.shape)
+    got = Text("{shape}", shape=tuple(tensor.shape))
+    if layout:
+        got = Text("{shape} read as '{layout}'", shape=tuple(tensor.shape), layout=layout)
     return BadValue(
-        f"mask: a tensor of shape {got}{read} does not fit (B, H, Lq, Lk) = {shape}; expected "
+        "mask: a tensor of shape {got} does not fit (B, H, Lq, Lk) = {shape}; expected "
         "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where B and H may be 1. "
         "For padding (B, Lk) use padding(...)",
-        f"mask：形状 {got} 的张量与 (B, H, Lq, Lk) = {shape} 不符；应为 (Lq, Lk)、(B, Lq, Lk)、"
-        "(H, Lq, Lk) 或 (B, H, Lq, Lk)，其中 B 和 H 可为 1。填充掩码 (B, Lk) 请用 padding(...)",
+        got=got,
+        shape=shape,
     )
 
 
 def _ambiguous(tensor: Tensor, fitting: list[Layout]) -> BadValue:
     words = " or ".join(f"'{reading}'" for reading in fitting)
     return BadValue(
-        f"mask: a tensor of shape {tuple(tensor.shape)} can be read as {words}; "
-        f"say which with from_tensor(tensor, layout='{fitting[0]}')",
-        f"mask：形状 {tuple(tensor.shape)} 的张量有多种读法：{words}；"
-        f"请用 from_tensor(tensor, layout='{fitting[0]}') 说明",
+        "mask: a tensor of shape {tensor_shape} can be read as {words}; say which with "
+        "from_tensor(tensor, layout='{fitting_0}')",
+        tensor_shape=tuple(tensor.shape),
+        words=words,
+        fitting_0=fitting[0],
     )
 
 
 def _padding_or_mask(tensor: Tensor) -> BadValue:
     return BadValue(
-        f"mask: a tensor of shape {tuple(tensor.shape)} can be (Lq, Lk) or the padding (B, Lk) of "
-        "this batch; say which with from_tensor(tensor, layout='q k') or padding(tensor)",
-        f"mask：形状 {tuple(tensor.shape)} 既可能是 (Lq, Lk)，也可能是本批次的填充 (B, Lk)；"
-        "请用 from_tensor(tensor, layout='q k') 或 padding(tensor) 说明",
+        "mask: a tensor of shape {tensor_shape} can be (Lq, Lk) or the padding (B, Lk) "
+        "of this batch; say which with from_tensor(tensor, layout='q k') or "
+        "padding(tensor)",
+        tensor_shape=tuple(tensor.shape),
     )

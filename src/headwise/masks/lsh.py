@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.masks.base import Content, Mask, Tile
 from headwise.masks.checks import switch, whole
 from headwise.masks.drawn import by_operator
@@ -114,10 +115,8 @@ class Lsh(Mask):
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h, q, k
         raise BadValue(
-            "lsh: who sees whom depends on the queries and keys of a call; pass the mask to "
-            "attend(...), or see it on random ones with mask.draw(length)",
-            "lsh：谁看见谁取决于一次调用的查询和键；请把掩码传给 attend(...)，"
-            "或用 mask.draw(length) 在随机的查询和键上查看",
+            "lsh: who sees whom depends on the queries and keys of a call; pass the mask "
+            "to attend(...), or see it on random ones with mask.draw(length)"
         )
 
     def tile(self, q: range, k: range) -> Tile:
@@ -310,10 +309,10 @@ def lsh(
         >>> [row.count("■") for row in rows]  # the chunk of three, and the one before
         [6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6]
     """
-    whole("lsh", "rounds", rounds, 1, ("4 is usual", "常取 4"))
-    whole("lsh", "chunk", chunk, 1, ("64 is usual", "常取 64"))
-    whole("lsh", "seed", seed, 0, ("any number does", "任意数即可"))
-    last = ("False makes it the last resort", "False 表示自身的键只作最后选择")
+    whole("lsh", "rounds", rounds, 1, Text("4 is usual"))
+    whole("lsh", "chunk", chunk, 1, Text("64 is usual"))
+    whole("lsh", "seed", seed, 0, Text("any number does"))
+    last = Text("False makes it the last resort")
     switch("lsh", "own", own, last)
     return Lsh(rounds, chunk, _checked(buckets), seed, own)
 
@@ -325,14 +324,15 @@ def _checked(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
     listed = isinstance(buckets, Sequence) and not isinstance(buckets, str)
     factors: tuple[int, ...] = tuple(buckets) if listed else (buckets,)  # type: ignore
     for factor in factors:
-        whole("lsh", "buckets", factor, 2, ("None takes 2 Lk / chunk", "None 取 2 Lk / chunk"))
+        whole("lsh", "buckets", factor, 2, Text("None takes 2 Lk / chunk"))
     uneven = not factors or any(factor % 2 for factor in factors)
     if uneven or max(factors) > MOST_AT_ONCE or math.prod(factors) > MOST:
         raise BadValue(
-            f"lsh: buckets must be even, at most {MOST_AT_ONCE} a rotation and {MOST} in all, got "
-            f"{buckets!r}; many are made of several, as in buckets=[64, 128]",
-            f"lsh：buckets 必须是偶数，每次旋转不超过 {MOST_AT_ONCE}，总共不超过 {MOST}，"
-            f"收到 {buckets!r}；数量多时请分成几个，例如 buckets=[64, 128]",
+            "lsh: buckets must be even, at most {most_at_once} a rotation and {most} in "
+            "all, got {buckets!r}; many are made of several, as in buckets=[64, 128]",
+            most_at_once=MOST_AT_ONCE,
+            most=MOST,
+            buckets=buckets,
         )
     return factors
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile
 from headwise.masks.checks import INTEGERS, integers
 from headwise.shapes import Frame, Index, Truth, dense
@@ -50,17 +51,18 @@ class Padding(Mask):
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
         if batch not in (1, frame.batch):
             raise BadValue(
-                f"{maker}: made for a batch of {batch}, called with a batch of {frame.batch}; "
+                "{maker}: made for a batch of {batch}, called with a batch of {batch_2}; "
                 "give one length, or one row, for each sample",
-                f"{maker}：按批大小 {batch} 构造，调用时批大小为 {frame.batch}；"
-                "请为每个样本给出一个长度或一行",
+                maker=maker,
+                batch=batch,
+                batch_2=frame.batch,
             )
         if self.real.dtype == torch.bool and self.real.shape[1] != frame.keys:
             raise BadValue(
-                f"{maker}: made for {self.real.shape[1]} keys, called with {frame.keys}; "
-                "its shape is (B, Lk)",
-                f"{maker}：按 {self.real.shape[1]} 个键构造，调用时有 {frame.keys} 个键；"
-                "形状应为 (B, Lk)",
+                "{maker}: made for {real_shape_1} keys, called with {keys}; its shape is (B, Lk)",
+                maker=maker,
+                real_shape_1=self.real.shape[1],
+                keys=frame.keys,
             )
         return replace(self, real=self.real.expand(frame.batch, *self.real.shape[1:]))
 
@@ -93,37 +95,40 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
         ■ ■ ·
         ■ ■ ·
     """
-    blind = ("0 makes every row of that sample blind", "长度 0 表示该样本每一行都看不到键")
+    blind = Text("0 makes every row of that sample blind")
     return Padding(real_or_lengths("padding", real, blind))
 
 
-def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: tuple[str, str]) -> Tensor:
+def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
     """Checked lengths (B,), or booleans (B, Lk).
 
     Args:
         mask: who asks.
         real: lengths or booleans, as for `padding`.
-        zero: what a length of 0 means there, in both languages.
+        zero: what a length of 0 means there.
 
     Raises:
         BadType: if it is neither.
         BadValue: if a length is negative or too large.
     """
     if not isinstance(real, Tensor):
-        return torch.tensor(integers(mask, ("length", "长度"), real, zero), dtype=torch.int64)
+        return torch.tensor(integers(mask, Text("length"), real, zero), dtype=torch.int64)
     dense(mask, tensor := real)
     if tensor.dtype == torch.bool and tensor.dim() == 2:
         return tensor
     if tensor.dtype not in INTEGERS or tensor.dim() != 1:
         raise BadType(
-            f"{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that is True "
-            f"on real keys, got {tensor.dtype} {tuple(tensor.shape)}",
-            f"{mask}：应为整数长度 (B,)，或在真实的键上为 True 的布尔张量 (B, Lk)；"
-            f"收到 {tensor.dtype} {tuple(tensor.shape)}",
+            "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
+            "is True on real keys, got {tensor_dtype} {tensor_shape}",
+            mask=mask,
+            tensor_dtype=tensor.dtype,
+            tensor_shape=tuple(tensor.shape),
         )
     if not torch.compiler.is_compiling() and bool((tensor < 0).any()):
         raise BadValue(
-            f"{mask}: a length must be >= 0, got {tensor.min().item()}; {zero[0]}",
-            f"{mask}：长度必须 >= 0，收到 {tensor.min().item()}；{zero[1]}",
+            "{mask}: a length must be >= 0, got {least}; {zero}",
+            mask=mask,
+            least=tensor.min().item(),
+            zero=zero,
         )
     return tensor.long()

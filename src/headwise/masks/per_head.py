@@ -46,10 +46,10 @@ class PerHead(Mask):
     def resolve(self, frame: Frame) -> Mask:
         if len(self.masks) != frame.heads:
             raise BadValue(
-                f"per_head: made for {len(self.masks)} heads, called with {frame.heads}; "
-                "give one mask for each head",
-                f"per_head：按 {len(self.masks)} 个头构造，调用时有 {frame.heads} 个；"
-                "请为每个头给出一个掩码",
+                "per_head: made for {num_masks} heads, called with {heads}; give one "
+                "mask for each head",
+                num_masks=len(self.masks),
+                heads=frame.heads,
             )
         return PerHead(tuple(mask.resolve(frame) for mask in self.masks))
 
@@ -78,21 +78,16 @@ def per_head(masks: Sequence[Mask]) -> Mask:
     """
     if not isinstance(masks, Iterable):
         raise BadType(
-            f"per_head: expected a sequence of masks, one for each head, got {masks!r}; "
+            "per_head: expected a sequence of masks, one for each head, got {masks!r}; "
             "one mask for all heads needs no per_head",
-            f"per_head：应为掩码的序列，每个头一个，收到 {masks!r}；"
-            "所有头共用一个掩码时不需要 per_head",
+            masks=masks,
         )
     given = tuple(masks)
     for mask in given:
         if not isinstance(mask, Mask):
             raise BadType(
-                f"per_head: expected masks, got {type(mask).__name__}",
-                f"per_head：应为掩码，收到 {type(mask).__name__}",
+                "per_head: expected masks, got {mask_type}", mask_type=type(mask).__name__
             )
     if not given:
-        raise BadValue(
-            "per_head: expected one mask for each head, got none",
-            "per_head：应为每个头给出一个掩码，一个也没有收到",
-        )
+        raise BadValue("per_head: expected one mask for each head, got none")
     return PerHead(given)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from headwise.lang import Text
 from headwise.masks.base import Mask
 from headwise.masks.causal import causal
 from headwise.masks.padding import Padding, real_or_lengths
@@ -31,5 +32,5 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
         ■ ■ ■ ■
     """
     each = [lengths] if isinstance(lengths, int) else lengths
-    nothing = ("0 is causal()", "长度 0 即 causal()")
+    nothing = Text("0 is causal()")
     return causal() | Padding(real_or_lengths("prefix", each, nothing), prefix=True)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile
 from headwise.masks.block_sparse import BlockSparse
 from headwise.masks.checks import whole
@@ -27,9 +28,8 @@ class RandomBlocks(Mask):
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h, q, k
         raise BadValue(
-            "random_blocks: the blocks are drawn for a call's length; use mask.resolve(frame) or "
-            "mask.dense(frame)",
-            "random_blocks：随机块按调用的长度抽取；请用 mask.resolve(frame) 或 mask.dense(frame)",
+            "random_blocks: the blocks are drawn for a call's length; use "
+            "mask.resolve(frame) or mask.dense(frame)"
         )
 
     def tile(self, q: range, k: range) -> Tile:
@@ -45,9 +45,11 @@ class RandomBlocks(Mask):
         rows, columns = -(-last // self.block), max(-(-frame.keys // self.block), 1)
         if rows * columns > MOST:
             raise BadValue(
-                f"random_blocks: expected at most {MOST} pairs of blocks, got {rows} x {columns}; "
-                "take larger blocks",
-                f"random_blocks：最多 {MOST} 对块，收到 {rows} x {columns}；请增大块的大小",
+                "random_blocks: expected at most {most} pairs of blocks, got {rows} x "
+                "{columns}; take larger blocks",
+                most=MOST,
+                rows=rows,
+                columns=columns,
             )
         draw = drawn_layout if by_operator() else _draw
         return BlockSparse(draw(rows, columns, self.count, self.seed), self.block)
@@ -97,7 +99,7 @@ def random_blocks(block: int, count: int, *, seed: int) -> Mask:
         >>> [row.count("■") for row in mask.draw(6).splitlines()]
         [2, 2, 2, 2, 2, 2]
     """
-    whole("random_blocks", "block", block, 1, ("64 is usual", "常取 64"))
-    whole("random_blocks", "count", count, 1, ("3 is usual", "常取 3"))
-    whole("random_blocks", "seed", seed, 0, ("any number does", "任意数即可"))
+    whole("random_blocks", "block", block, 1, Text("64 is usual"))
+    whole("random_blocks", "count", count, 1, Text("3 is usual"))
+    whole("random_blocks", "seed", seed, 0, Text("any number does"))
     return RandomBlocks(block, count, seed)

@@ -1,5 +1,6 @@
 """The strided pattern of the Sparse Transformer."""
 
+from headwise.lang import Text
 from headwise.masks.base import Mask
 from headwise.masks.causal import causal
 from headwise.masks.checks import whole
@@ -30,5 +31,5 @@ def strided(stride: int) -> Mask:
         · · ■ ■ ■ ■ ·
         ■ · · ■ ■ ■ ■
     """
-    whole("strided", "stride", stride, 1, ("sqrt(length) is usual", "常取长度的平方根"))
+    whole("strided", "stride", stride, 1, Text("sqrt(length) is usual"))
     return causal() & (window(stride, 0) | every(stride))

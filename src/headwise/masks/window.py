@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from headwise.lang import Text
 from headwise.masks.base import Mask, Tile
 from headwise.masks.checks import whole
 from headwise.shapes import Index, Truth
 
-_DIAGONAL = ("use window(0, 0) for the diagonal", "只看对角线请用 window(0, 0)")
+_DIAGONAL = Text("use window(0, 0) for the diagonal")
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,10 +18,9 @@ def checked_mask(mask: Mask | None) -> Mask | None:
     if mask is None or isinstance(mask, Mask):
         return mask
     raise BadType(
-        f"mask: expected a headwise mask or None, got {type(mask).__name__}; for example "
+        "mask: expected a headwise mask or None, got {mask_type}; for example "
         "hw.causal(), or hw.from_tensor(tensor), where True means may attend",
-        f"mask：应为 headwise 掩码或 None，收到 {type(mask).__name__}；例如 hw.causal()，"
-        "或 hw.from_tensor(tensor)，其中 True 表示可以关注",
+        mask_type=type(mask).__name__,
     )
 
 
@@ -33,20 +32,17 @@ def check_position(position: Position | None, appends: bool) -> None:
     """
     if position is not None and not isinstance(position, Position):
         raise BadType(
-            f"position: expected a headwise position or None, got {type(position).__name__}; "
-            "for example hw.Sinusoidal(embed_dim)",
-            f"position：应为 headwise 位置编码或 None，收到 {type(position).__name__}；"
-            "例如 hw.Sinusoidal(embed_dim)",
+            "position: expected a headwise position or None, got {position_type}; for "
+            "example hw.Sinusoidal(embed_dim)",
+            position_type=type(position).__name__,
         )
     if appends and position is not None and position.stages - {Stage.INPUT}:
         name = type(position).__name__
         raise BadValue(
-            f"position: {name} needs to know where each key stands, and the keys that add_bias_kv "
-            "and add_zero_attn append stand nowhere; leave them out, or use a position that is "
-            "added to the input, such as hw.Sinusoidal(embed_dim)",
-            f"position：{name} 需要知道每个键的位置，而 add_bias_kv 和 add_zero_attn "
-            "追加的键没有位置；请去掉它们，或改用加在输入上的位置编码，"
-            "例如 hw.Sinusoidal(embed_dim)",
+            "position: {name} needs to know where each key stands, and the keys that "
+            "add_bias_kv and add_zero_attn append stand nowhere; leave them out, or use "
+            "a position that is added to the input, such as hw.Sinusoidal(embed_dim)",
+            name=name,
         )
 
 
@@ -68,11 +64,13 @@ def check_fits(position: Position | None, inputs: Collection[int], heads: int, d
         if has[letter] != {size}:
             name, got = type(position).__name__, ", ".join(map(str, sorted(has[letter])))
             raise BadValue(
-                f"position: {name} was made for {letter}={size}, the module has {letter}={got}; "
-                "make it with the module's size, or, where query, key and value differ, leave it "
-                "out",
-                f"position：{name} 按 {letter}={size} 构造，而模块的 {letter}={got}；"
-                "请按模块的大小构造；若 query、key、value 大小不同，请不要使用",
+                "position: {name} was made for {letter}={size}, the module has "
+                "{letter}={got}; make it with the module's size, or, where query, key "
+                "and value differ, leave it out",
+                name=name,
+                letter=letter,
+                size=size,
+                got=got,
             )
 
 
@@ -98,9 +96,8 @@ def check_alone(position: Position | None, appends: bool) -> None:
     if inside or appends:
         other = type(position).__name__ if inside else "add_bias_kv or add_zero_attn"
         raise BadValue(
-            f"global_projections: expected no position inside attention and no appended keys, got "
-            f"{other}; leave one out, or use a position added to the input, such as "
-            "hw.Learned(...)",
-            f"global_projections：不能与作用在注意力内部的位置编码或追加的键同用，收到 {other}；"
-            "请去掉其一，或改用加在输入上的位置编码，例如 hw.Learned(...)",
+            "global_projections: expected no position inside attention and no appended "
+            "keys, got {other}; leave one out, or use a position added to the input, "
+            "such as hw.Learned(...)",
+            other=other,
         )

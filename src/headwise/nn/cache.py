@@ -20,7 +20,7 @@ from headwise.lang import Text
 from headwise.masks.checks import whole
 from headwise.nn.samples import check_index
 
-_ROOM = ("give the longest sequence you will meet", "请给出会遇到的最长序列")
+_ROOM = Text("give the longest sequence you will meet")
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class KVCache(ABC):
         if self._held is None:
             return
         held, batch = self._held, self._held.k.shape[0]
-        check_index(index, batch, Text("the cache", "缓存"))
+        check_index(index, batch, Text("the cache"))
         real = None if held.real is None else held.real.index_select(0, index)
         self._reordered(held, index, real)
 
@@ -179,17 +179,15 @@ class StaticCache(KVCache):
     def _refuse(self, wanted: int, learns: bool) -> None:
         if wanted > self.max_length:
             raise BadValue(
-                f"StaticCache: holds max_length={self.max_length} tokens, got {wanted}; make it "
-                "larger, reset() it, or use SlidingCache(length)",
-                f"StaticCache：最多容纳 max_length={self.max_length} 个词元，收到 {wanted} 个；"
-                "请设得更大、调用 reset()，或用 SlidingCache(length)",
+                "StaticCache: holds max_length={max_length} tokens, got {wanted}; make "
+                "it larger, reset() it, or use SlidingCache(length)",
+                max_length=self.max_length,
+                wanted=wanted,
             )
         if learns:
             raise BadValue(
-                "StaticCache: k and v want a gradient, which memory written again cannot give; "
-                "use torch.no_grad(), or GrowingCache()",
-                "StaticCache：k 和 v 需要梯度，而重复写入的内存给不出梯度；"
-                "请用 torch.no_grad()，或改用 GrowingCache()",
+                "StaticCache: k and v want a gradient, which memory written again cannot "
+                "give; use torch.no_grad(), or GrowingCache()"
             )
 
 
@@ -219,14 +217,8 @@ class SlidingCache(KVCache):
 
     def __init__(self, length: int, *, sinks: int = 0) -> None:
         super().__init__()
-        whole(
-            "SlidingCache",
-            "length",
-            length,
-            1,
-            ("1023 goes with window(1023, 0)", "1023 对应 window(1023, 0)"),
-        )
-        whole("SlidingCache", "sinks", sinks, 0, ("0 keeps none, 4 is usual", "0 表示不留，常取 4"))
+        whole("SlidingCache", "length", length, 1, Text("1023 goes with window(1023, 0)"))
+        whole("SlidingCache", "sinks", sinks, 0, Text("0 keeps none, 4 is usual"))
         self.size, self.sinks = length, sinks
 
     @property
@@ -279,16 +271,14 @@ def _room(like: Tensor, length: int) -> Tensor:
 def _check(k: Tensor, v: Tensor, real: Tensor | None, held: Held | None) -> None:
     shapes = f"k {tuple(k.shape)}, v {tuple(v.shape)}"
     if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
-        raise BadValue(
-            f"k, v: expected (B, G, n, D) and (B, G, n, Dv), got {shapes}",
-            f"k, v：应为 (B, G, n, D) 和 (B, G, n, Dv)，收到 {shapes}",
-        )
+        raise BadValue("k, v: expected (B, G, n, D) and (B, G, n, Dv), got {shapes}", shapes=shapes)
     if real is not None and (real.dtype != torch.bool or real.shape != (k.shape[0], k.shape[2])):
         raise BadValue(
-            f"real: expected booleans (B, n) = {(k.shape[0], k.shape[2])}, True on real tokens, "
-            f"got {real.dtype} {tuple(real.shape)}",
-            f"real：应为布尔张量 (B, n) = {(k.shape[0], k.shape[2])}，真实词元为 True，"
-            f"收到 {real.dtype} {tuple(real.shape)}",
+            "real: expected booleans (B, n) = {value}, True on real tokens, got "
+            "{real_dtype} {real_shape}",
+            value=(k.shape[0], k.shape[2]),
+            real_dtype=real.dtype,
+            real_shape=tuple(real.shape),
         )
     if held is None:
         return
@@ -296,9 +286,14 @@ def _check(k: Tensor, v: Tensor, real: Tensor | None, held: Held | None) -> None
         same = (new.shape[:2], new.shape[3], new.dtype, new.device)
         if same != (old.shape[:2], old.shape[3], old.dtype, old.device):
             raise BadValue(
-                f"{name}: the cache holds {old.dtype} {tuple(old.shape)} on {old.device}, got "
-                f"{new.dtype} {tuple(new.shape)} on {new.device}; reset() it before another "
+                "{name}: the cache holds {old_dtype} {old_shape} on {old_device}, got "
+                "{new_dtype} {new_shape} on {new_device}; reset() it before another "
                 "sequence",
-                f"{name}：缓存中是 {old.dtype} {tuple(old.shape)}（{old.device}），收到 "
-                f"{new.dtype} {tuple(new.shape)}（{new.device}）；换序列前请调用 reset()",
+                name=name,
+                old_dtype=old.dtype,
+                old_shape=tuple(old.shape),
+                old_device=old.device,
+                new_dtype=new.dtype,
+                new_shape=tuple(new.shape),
+                new_device=new.device,
             )

@@ -91,8 +91,7 @@ def convert(
     """
     if not isinstance(model, nn.Module):
         raise BadType(
-            f"model: expected a torch.nn.Module, got {type(model).__name__}",
-            f"model：应为 torch.nn.Module，收到 {type(model).__name__}",
+            "model: expected a torch.nn.Module, got {model_type}", model_type=type(model).__name__
         )
     if to not in LIBRARIES:
         raise one_of("to", to, LIBRARIES)
@@ -155,20 +154,11 @@ def _reason(module: nn.Module, shared: set[int]) -> Text | None:
     """Why an attention cannot be exchanged, or None."""
     if type(module) not in (nn.MultiheadAttention, MultiheadAttention):
         name = type(module).__name__
-        return Text(
-            f"{name} is a class of its own, and may compute otherwise",
-            f"{name} 是自定义的类，计算可能不同",
-        )
+        return Text("{name} is a class of its own, and may compute otherwise", name=name)
     if any(getattr(each, hooks) for each in module.modules() for hooks in HOOKS):
-        return Text(
-            "it has hooks, which would be lost; convert first, then register them",
-            "它带有钩子，转换会丢失；请先转换，再注册钩子",
-        )
+        return Text("it has hooks, which would be lost; convert first, then register them")
     if any(id(parameter) in shared for parameter in module.parameters()):
-        return Text(
-            "it shares a parameter with another module, and would no longer",
-            "它与另一个模块共享参数，转换后将不再共享",
-        )
+        return Text("it shares a parameter with another module, and would no longer")
     return _beyond(module) if isinstance(module, MultiheadAttention) else None
 
 
@@ -178,43 +168,22 @@ def _beyond(module: MultiheadAttention) -> Text | None:
     plain = all(type(getattr(module, name)) is nn.Linear for name in names)
     shared = module.num_kv_heads != module.num_heads
     rules = (
-        (
-            module.mask is not None,
-            Text("PyTorch's module has no mask of its own", "PyTorch 的模块没有自带的掩码"),
-        ),
-        (
-            module.position is not None,
-            Text("PyTorch's module has no position", "PyTorch 的模块没有位置编码"),
-        ),
-        (
-            module.sinks is not None,
-            Text("PyTorch's module has no sinks", "PyTorch 的模块没有 sink"),
-        ),
+        (module.mask is not None, Text("PyTorch's module has no mask of its own")),
+        (module.position is not None, Text("PyTorch's module has no position")),
+        (module.sinks is not None, Text("PyTorch's module has no sinks")),
         (
             module.global_proj is not None,
-            Text(
-                "PyTorch's module has no projections of global tokens",
-                "PyTorch 的模块没有全局词元的投影",
-            ),
+            Text("PyTorch's module has no projections of global tokens"),
         ),
         *_parts(module),
-        (
-            not plain,
-            Text("a projection is no plain nn.Linear", "有投影不是普通的 nn.Linear"),
-        ),
+        (not plain, Text("a projection is no plain nn.Linear")),
         (
             shared or module.rows[0] != module.embed_dim,
-            Text(
-                "PyTorch's heads fill embed_dim and share no keys",
-                "PyTorch 的各头正好占满 embed_dim，且不共享键",
-            ),
+            Text("PyTorch's heads fill embed_dim and share no keys"),
         ),
         (
             plain and _differ(module),
-            Text(
-                "PyTorch packs q, k and v, and here some are frozen and others not",
-                "PyTorch 把 q、k、v 合在一起，而这里有的冻结、有的没有",
-            ),
+            Text("PyTorch packs q, k and v, and here some are frozen and others not"),
         ),
     )
     return next((reason for holds, reason in rules if holds), None)
@@ -224,10 +193,7 @@ def _parts(module: MultiheadAttention) -> list[tuple[bool, Text]]:
     """The built parts that PyTorch's module has not, each with whether it is there."""
     names = ("query_norm", "key_norm", "logit_scale", "gate")
     return [
-        (
-            getattr(module, name) is not None,
-            Text(f"PyTorch's module has no {name}", f"PyTorch 的模块没有 {name}"),
-        )
+        (getattr(module, name) is not None, Text("PyTorch's module has no {name}", name=name))
         for name in names
     ]
 

@@ -61,15 +61,12 @@ def measure(layers: Sequence[Layer], x: Tensor, *, seed: int = 0) -> Flow:
     """
     layers = list(layers)
     if not layers:
-        raise BadValue(
-            "layers: expected at least one function of a tensor, got none",
-            "layers：至少应有一个张量的函数，收到 0 个",
-        )
+        raise BadValue("layers: expected at least one function of a tensor, got none")
     _check("x", x)
     if x.numel() < 2:
         raise BadValue(
-            f"x: expected at least two entries to have a variance, got {tuple(x.shape)}",
-            f"x：至少要有两个元素才有方差，收到 {tuple(x.shape)}",
+            "x: expected at least two entries to have a variance, got {x_shape}",
+            x_shape=tuple(x.shape),
         )
     with torch.enable_grad():
         points = [x.detach().requires_grad_()]
@@ -91,8 +88,8 @@ def _check(name: str, value: object) -> None:
         return
     got = value.dtype if isinstance(value, Tensor) else type(value).__name__
     raise BadType(
-        f"{name}: expected a floating point tensor, got {got}; an attention that returns weights "
-        "too is wrapped as lambda x: attention(x, x, x)[0]",
-        f"{name}：应为浮点张量，收到 {got}；同时返回权重的注意力请写成 "
-        "lambda x: attention(x, x, x)[0]",
+        "{name}: expected a floating point tensor, got {got}; an attention that returns "
+        "weights too is wrapped as lambda x: attention(x, x, x)[0]",
+        name=name,
+        got=got,
     )

@@ -72,10 +72,9 @@ def checked_gate(gate: nn.Module | None) -> nn.Module | None:
     if gate is None or isinstance(gate, nn.Module):
         return gate
     raise BadType(
-        f"gate: expected a built module or None, got {gate!r}; for example "
+        "gate: expected a built module or None, got {gate!r}; for example "
         "headwise.nn.OutputGate(embed_dim, num_heads)",
-        f"gate：应为构造好的模块或 None，收到 {gate!r}；例如 "
-        "headwise.nn.OutputGate(embed_dim, num_heads)",
+        gate=gate,
     )
 
 
@@ -92,19 +91,16 @@ def gated(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
     if (
         found.dim() != 3
         or found.shape[:2] != x.shape[:2]
-        or found.shape[2]
-        not in (
-            heads,
-            heads * dim,
-        )
+        or found.shape[2] not in (heads, heads * dim)
     ):
         raise BadValue(
-            f"gate: expected (B, L, H) = {(batch, length, heads)}, or (B, L, H·D) with "
-            f"H·D = {heads * dim}, got {tuple(found.shape)}; make it with num_heads={heads} and "
-            f"head_dim=1 or {dim}",
-            f"gate：应为 (B, L, H) = {(batch, length, heads)}，或 H·D = {heads * dim} 的 "
-            f"(B, L, H·D)，收到 {tuple(found.shape)}；请用 num_heads={heads}、"
-            f"head_dim=1 或 {dim} 构造",
+            "gate: expected (B, L, H) = {value}, or (B, L, H·D) with H·D = {heads}, got "
+            "{found_shape}; make it with num_heads={heads_2} and head_dim=1 or {dim}",
+            value=(batch, length, heads),
+            heads=heads * dim,
+            found_shape=tuple(found.shape),
+            heads_2=heads,
+            dim=dim,
         )
     opened = torch.unflatten(found, -1, (heads, -1)).transpose(1, 2)  # (B, H, L, 1 or D)
     return (output * opened).to(output.dtype)

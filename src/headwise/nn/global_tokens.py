@@ -122,20 +122,18 @@ def check_need(need: Collection[str]) -> None:
     for word in need:
         if word not in OF_A_ROW:
             raise BadValue(
-                f"need: with global_projections expected some of {OF_A_ROW}, got {word!r}; "
-                "ask for the weights and measure them",
-                f"need：使用 global_projections 时应为 {OF_A_ROW} 中的若干个，收到 {word!r}；"
-                "请索取权重后自行计算",
+                "need: with global_projections expected some of {of_a_row}, got "
+                "{word!r}; ask for the weights and measure them",
+                of_a_row=OF_A_ROW,
+                word=word,
             )
 
 
 def no_cache() -> BadValue:
     """Why a module with projections of global tokens takes no cache."""
     return BadValue(
-        "cache: with global_projections each key has two projections, and the row of a global "
-        "token sees keys that are still to come; call the module without a cache",
-        "cache：使用 global_projections 时每个键有两种投影，且全局词元的行会看到尚未到来的键；"
-        "请不用缓存调用该模块",
+        "cache: with global_projections each key has two projections, and the row of a "
+        "global token sees keys that are still to come; call the module without a cache"
     )
 
 

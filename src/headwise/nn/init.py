@@ -67,18 +67,17 @@ def words(init: object) -> dict[str, str]:
         return dict.fromkeys(PROJECTIONS, init)
     if not isinstance(init, Mapping):
         raise BadType(
-            f"init: expected a word or a mapping such as {{'q': 'orthogonal'}}, got {init!r}",
-            f"init：应为一个词，或形如 {{'q': 'orthogonal'}} 的映射，收到 {init!r}",
+            "init: expected a word or a mapping such as {{'q': 'orthogonal'}}, got {init!r}",
+            init=init,
         )
     for name, word in init.items():
         if name not in PROJECTIONS:
             raise one_of("init", name, PROJECTIONS)
         if word == "torch":
             raise BadValue(
-                f"init: 'torch' is for the whole module, got it for '{name}' alone; "
-                "use init='torch', or 'xavier_uniform' for this projection",
-                f"init：'torch' 只能用于整个模块，收到单独用于 '{name}'；"
-                "请用 init='torch'，或对该投影用 'xavier_uniform'",
+                "init: 'torch' is for the whole module, got it for '{name}' alone; use "
+                "init='torch', or 'xavier_uniform' for this projection",
+                name=name,
             )
         if word not in INITS:
             raise one_of(f"init[{name!r}]", word, INITS[:-1])
@@ -147,10 +146,8 @@ def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
     modules = list(layer.modules())
     if any(isinstance(module, nn.MultiheadAttention) for module in modules):
         raise BadType(
-            "layer: holds a torch.nn.MultiheadAttention, whose v is part of a packed matrix; use "
-            "hw.convert(layer) first",
-            "layer：含有 torch.nn.MultiheadAttention，其 v 在合并的矩阵里；"
-            "请先用 hw.convert(layer)",
+            "layer: holds a torch.nn.MultiheadAttention, whose v is part of a packed "
+            "matrix; use hw.convert(layer) first"
         )
     factor, done = FIXUP[part](depth), set[nn.Module]()
     for module in modules:

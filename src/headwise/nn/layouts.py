@@ -105,8 +105,8 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
     """
     if not isinstance(module, MultiheadAttention):
         raise BadType(
-            f"module: expected a headwise.MultiheadAttention, got {type(module).__name__}",
-            f"module：应为 headwise.MultiheadAttention，收到 {type(module).__name__}",
+            "module: expected a headwise.MultiheadAttention, got {module_type}",
+            module_type=type(module).__name__,
         )
     chosen = next((each for each in LAYOUTS if each.name == layout), None)
     if chosen is None:
@@ -118,9 +118,8 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
     extra = sorted(read.keys() - targets.keys())
     if extra:
         raise BadValue(
-            f"state: has {', '.join(extra)}, and the module was made with bias=False; make it "
-            "with bias=True",
-            f"state：含有 {', '.join(extra)}，而模块以 bias=False 构造；请用 bias=True 构造",
+            "state: has {extra}, and the module was made with bias=False; make it with bias=True",
+            extra=", ".join(extra),
         )
     for name, target in targets.items():
         target.copy_(read.get(name, torch.zeros(())))
@@ -162,10 +161,11 @@ def _found(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
         wanted = " or ".join(", ".join(each) for each in layout.held)
         got = ", ".join(sorted(owner for _, owner in owners)) or "nothing"
         raise BadValue(
-            f"state: layout '{layout.name}' has {wanted}, each once, got {got}; see "
+            "state: layout '{layout_name}' has {wanted}, each once, got {got}; see "
             "headwise.nn.layouts.NAMES for the names that are known",
-            f"state：布局 '{layout.name}' 应含 {wanted}，各一份，收到 {got}；"
-            "可用的名称见 headwise.nn.layouts.NAMES",
+            layout_name=layout.name,
+            wanted=wanted,
+            got=got,
         )
     return known
 
@@ -173,20 +173,21 @@ def _found(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
 def _refuse_unknown(names: list[str]) -> None:
     if names:
         raise BadValue(
-            f"state: {', '.join(names)} is no projection known here; rename it to a name in "
+            "state: {names} is no projection known here; rename it to a name in "
             "headwise.nn.layouts.NAMES, or leave it out if attention does not need it",
-            f"state：{', '.join(names)} 不是已知的投影；请改成 headwise.nn.layouts.NAMES "
-            "中的名称，若注意力用不到它，请去掉",
+            names=", ".join(names),
         )
 
 
 def _check_rows(name: str, rows: Tensor, wanted: int) -> None:
     if rows.shape[0] != wanted:
         raise BadValue(
-            f"state: {name} has {rows.shape[0]} rows, expected {wanted} for the heads of the "
-            "module; make it with the num_heads, num_kv_heads and head_dim of the other",
-            f"state：{name} 有 {rows.shape[0]} 行，按模块的头数应为 {wanted} 行；"
-            "请用对方的 num_heads、num_kv_heads 和 head_dim 构造模块",
+            "state: {name} has {rows_shape_0} rows, expected {wanted} for the heads of "
+            "the module; make it with the num_heads, num_kv_heads and head_dim of the "
+            "other",
+            name=name,
+            rows_shape_0=rows.shape[0],
+            wanted=wanted,
         )
 
 
@@ -196,8 +197,9 @@ def _check_shape(name: str, found: Tensor | None, target: Tensor) -> None:
     got = None if found is None else tuple(found.shape)
     if got != tuple(target.shape):
         raise BadValue(
-            f"state: {name} should be {tuple(target.shape)}, got {got}; make the module with the "
+            "state: {name} should be {target_shape}, got {got}; make the module with the "
             "sizes of the other, and name the layout that the other has",
-            f"state：{name} 应为 {tuple(target.shape)}，收到 {got}；"
-            "请用对方的尺寸构造模块，并给出对方的布局",
+            name=name,
+            target_shape=tuple(target.shape),
+            got=got,
         )

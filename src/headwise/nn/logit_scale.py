@@ -50,17 +50,18 @@ class LogitScale(nn.Module):
         for name, value in (("start", start), ("most", start if most is None else most)):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(
-                    f"LogitScale: {name} must be a positive number, got {value}; 10 and 100 are "
-                    "those of Swin V2, and head_dim**-0.5 starts as plain attention",
-                    f"LogitScale：{name} 必须是正数，收到 {value}；Swin V2 用 10 和 100，"
-                    "head_dim**-0.5 则与普通注意力的起点相同",
+                    "LogitScale: {name} must be a positive number, got {value}; 10 and "
+                    "100 are those of Swin V2, and head_dim**-0.5 starts as plain "
+                    "attention",
+                    name=name,
+                    value=value,
                 )
         if most is not None and start > most:
             raise BadValue(
-                f"LogitScale: start={start} is above most={most}, where nothing is learned; use "
-                "most=None for no limit",
-                f"LogitScale：start={start} 高于 most={most}，那里学不到东西；"
-                "most=None 表示不设上限",
+                "LogitScale: start={start} is above most={most}, where nothing is "
+                "learned; use most=None for no limit",
+                start=start,
+                most=most,
             )
         self.start, self.most = start, most
         self.log = nn.Parameter(torch.empty(num_heads, device=device, dtype=dtype))
@@ -89,10 +90,10 @@ def checked_scale(scale: nn.Module | None) -> nn.Module | None:
     if scale is None or isinstance(scale, nn.Module):
         return scale
     raise BadType(
-        f"logit_scale: expected a built module or None, got {scale!r}; for example "
-        "headwise.nn.LogitScale(num_heads); a factor that is not learned is part of q_proj",
-        f"logit_scale：应为构造好的模块或 None，收到 {scale!r}；例如 "
-        "headwise.nn.LogitScale(num_heads)；不学习的系数请并入 q_proj",
+        "logit_scale: expected a built module or None, got {scale!r}; for example "
+        "headwise.nn.LogitScale(num_heads); a factor that is not learned is part of "
+        "q_proj",
+        scale=scale,
     )
 
 
@@ -108,10 +109,10 @@ def scaled(scale: nn.Module | None, q: Tensor) -> Tensor:
     heads, dim = q.shape[1], q.shape[3]
     if factor.shape not in ((), (1,), (heads,)):
         raise BadValue(
-            f"logit_scale: expected one factor for each head, ({heads},), got "
-            f"{tuple(factor.shape)}; make it for num_heads={heads}",
-            f"logit_scale：应为每个头一个系数 ({heads},)，收到 {tuple(factor.shape)}；"
-            f"请按 num_heads={heads} 构造",
+            "logit_scale: expected one factor for each head, ({heads},), got "
+            "{factor_shape}; make it for num_heads={heads}",
+            heads=heads,
+            factor_shape=tuple(factor.shape),
         )
     wide = torch.promote_types(q.dtype, torch.float32)
     return (q.to(wide) * (factor.to(wide) * math.sqrt(dim)).view(-1, 1, 1)).to(q.dtype)

@@ -53,7 +53,7 @@ class SegmentMemory(nn.Module):
 
     def __init__(self, length: int, *, batch_first: bool = False) -> None:
         super().__init__()
-        way_out = ("the segment's own length is usual", "通常取片段自身的长度")
+        way_out = Text("the segment's own length is usual")
         whole("SegmentMemory", "length", length, 0, way_out)
         self.length, self.batch_first = length, batch_first
         self.register_buffer("held", None, persistent=False)
@@ -87,7 +87,7 @@ class SegmentMemory(nn.Module):
             return
         axis = 1 - self._axis(self.held)
         batch = self.held.shape[axis] if self.held.dim() == 3 else 0
-        check_index(index, batch, Text("the memory", "记忆"))
+        check_index(index, batch, Text("the memory"))
         self.held = self.held.index_select(axis, index)
 
     def extra_repr(self) -> str:
@@ -99,10 +99,9 @@ class SegmentMemory(nn.Module):
         """Where the length of an input stands."""
         if x.dim() not in (2, 3):
             raise BadValue(
-                f"x: expected (B, L, E), (L, B, E) or (L, E), got {tuple(x.shape)}; add the axis "
+                "x: expected (B, L, E), (L, B, E) or (L, E), got {x_shape}; add the axis "
                 "of the states with x.unsqueeze(-1)",
-                f"x：应为 (B, L, E)、(L, B, E) 或 (L, E)，收到 {tuple(x.shape)}；"
-                "请用 x.unsqueeze(-1) 补上状态的轴",
+                x_shape=tuple(x.shape),
             )
         return 1 if self.batch_first and x.dim() == 3 else 0
 
@@ -113,9 +112,13 @@ def _check_like(x: Tensor, held: Tensor, axis: int) -> None:
 
     if fixed(x) != fixed(held):
         raise BadValue(
-            f"x: the memory holds {held.dtype} {tuple(held.shape)} on {held.device}, got {x.dtype} "
-            f"{tuple(x.shape)} on {x.device}, and only the length may differ; reset() it before "
-            "another text",
-            f"x：记忆中是 {held.dtype} {tuple(held.shape)}（{held.device}），收到 {x.dtype} "
-            f"{tuple(x.shape)}（{x.device}），只有长度可以不同；换文本前请调用 reset()",
+            "x: the memory holds {held_dtype} {held_shape} on {held_device}, got "
+            "{x_dtype} {x_shape} on {x_device}, and only the length may differ; reset() "
+            "it before another text",
+            held_dtype=held.dtype,
+            held_shape=tuple(held.shape),
+            held_device=held.device,
+            x_dtype=x.dtype,
+            x_shape=tuple(x.shape),
+            x_device=x.device,
         )

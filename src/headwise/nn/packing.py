@@ -70,10 +70,9 @@ class PackedBias:
 
 def _unpacked() -> BadType:
     return BadType(
-        "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no packed "
-        "parameter; use q_proj, k_proj and v_proj, or state_dict() for the packed names",
-        "in_proj_weight、in_proj_bias：headwise 的各个投影彼此独立，没有合并的参数；"
-        "请用 q_proj、k_proj、v_proj，合并后的名字见 state_dict()",
+        "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no "
+        "packed parameter; use q_proj, k_proj and v_proj, or state_dict() for the "
+        "packed names"
     )
 
 

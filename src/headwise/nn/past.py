@@ -42,10 +42,9 @@ class Past:
             return cls()
         if not isinstance(cache, KVCache):
             raise BadType(
-                f"cache: expected a cache or None, got {type(cache).__name__}; for example "
+                "cache: expected a cache or None, got {cache_type}; for example "
                 "headwise.nn.GrowingCache(), one for each attention of a model",
-                f"cache：应为缓存或 None，收到 {type(cache).__name__}；例如 "
-                "headwise.nn.GrowingCache()，模型的每个注意力各用一个",
+                cache_type=type(cache).__name__,
             )
         return cls(cache, cache.seen, cache.length)
 
@@ -104,30 +103,32 @@ class Past:
         batch = None if self.cache is None else self.cache.batch
         if batch is not None and batch != size[0]:
             raise BadValue(
-                f"cache: it holds {batch} samples, got a batch of {size[0]}; reset() it before "
-                "another sequence, or reorder(index) it where samples go on from others",
-                f"cache：其中有 {batch} 个样本，收到的批大小为 {size[0]}；换序列前请调用 reset()，"
-                "若样本从其他样本继续，请用 reorder(index)",
+                "cache: it holds {batch} samples, got a batch of {size_0}; reset() it "
+                "before another sequence, or reorder(index) it where samples go on from "
+                "others",
+                batch=batch,
+                size_0=size[0],
             )
         if padded is None:
             return
         if not isinstance(padded, Tensor) or padded.dtype != torch.bool:
             got = padded.dtype if isinstance(padded, Tensor) else type(padded).__name__
             raise BadType(
-                f"key_padding_mask: with a cache expected booleans (True = padding), got {got}: it "
-                "remembers which keys are real, and nothing to add to scores; use mask < 0 for "
-                "one of 0 and -inf",
-                f"key_padding_mask：使用缓存时应为布尔（True 表示填充），收到 {got}：缓存只记住"
-                "哪些键是真实的，不记住要加到得分上的数；若只含 0 和 -inf，请用 mask < 0",
+                "key_padding_mask: with a cache expected booleans (True = padding), got "
+                "{got}: it remembers which keys are real, and nothing to add to scores; "
+                "use mask < 0 for one of 0 and -inf",
+                got=got,
             )
         expected = tuple(size) if batched else tuple(size[1:])
         if tuple(padded.shape) != expected:
             letters = "(B, n)" if batched else "(n,)"
             raise BadValue(
-                f"key_padding_mask: with a cache expected {letters} = {expected}, the padding of "
-                f"the new keys alone, got {tuple(padded.shape)}; that of the keys held is known",
-                f"key_padding_mask：使用缓存时应为 {letters} = {expected}，只说明新的键，收到 "
-                f"{tuple(padded.shape)}；已保存的键的填充是已知的",
+                "key_padding_mask: with a cache expected {letters} = {expected}, the "
+                "padding of the new keys alone, got {padded_shape}; that of the keys "
+                "held is known",
+                letters=letters,
+                expected=expected,
+                padded_shape=tuple(padded.shape),
             )
 
 
@@ -176,11 +177,10 @@ def _check_lasting(mask: Mask) -> None:
     """Refuse a mask that later tokens would change."""
     if mask.looks or any(isinstance(part, RandomBlocks | Appended) for part in _parts(mask)):
         raise BadValue(
-            f"cache: with it, whom a query sees must not hang on tokens still to come, and "
-            f"{mask} is drawn for a whole sequence; use hw.window(left, 0) and "
+            "cache: with it, whom a query sees must not hang on tokens still to come, "
+            "and {mask} is drawn for a whole sequence; use hw.window(left, 0) and "
             "hw.global_tokens(...), or no cache",
-            f"cache：使用缓存时，查询看到谁不能取决于尚未到来的词元，而 {mask} "
-            "是为整个序列抽取的；请用 hw.window(left, 0) 和 hw.global_tokens(...)，或不用缓存",
+            mask=mask,
         )
 
 

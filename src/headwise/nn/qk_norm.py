@@ -30,10 +30,7 @@ class UnitNorm(nn.Module):
     def __init__(self, eps: float = 1e-6) -> None:
         super().__init__()
         if not eps > 0:
-            raise BadValue(
-                f"UnitNorm: eps must be above 0, got {eps}; 1e-6 is usual",
-                f"UnitNorm：eps 必须大于 0，收到 {eps}；常取 1e-6",
-            )
+            raise BadValue("UnitNorm: eps must be above 0, got {eps}; 1e-6 is usual", eps=eps)
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,21 +61,22 @@ def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module 
         return None
     if not isinstance(norm, nn.Module):
         raise BadType(
-            f"{name}: expected a built module or None, got {norm!r}; for example "
-            f"nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()",
-            f"{name}：应为构造好的模块或 None，收到 {norm!r}；例如 "
-            f"nn.RMSNorm({head_dim}) 或 headwise.nn.UnitNorm()",
+            "{name}: expected a built module or None, got {norm!r}; for example "
+            "nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()",
+            name=name,
+            norm=norm,
+            head_dim=head_dim,
         )
     size = getattr(norm, "normalized_shape", None)
     if size is not None and tuple(size) != (head_dim,):
         raise BadValue(
-            f"{name}: it is applied to each head, (B, heads, L, D) with D = {head_dim}, got one "
-            f"for {tuple(size)}; use nn.{type(norm).__name__}({head_dim}), and for a norm over all "
-            "heads together replace the projection by "
-            "nn.Sequential(layer.q_proj, norm)",
-            f"{name}：它作用于每个头，(B, 头数, L, D)，D = {head_dim}，收到的是针对 "
-            f"{tuple(size)} 的；请用 nn.{type(norm).__name__}({head_dim})；"
-            "若要对所有头一起归一化，请把投影换成 nn.Sequential(layer.q_proj, norm)",
+            "{name}: it is applied to each head, (B, heads, L, D) with D = {head_dim}, "
+            "got one for {size}; use nn.{norm_type}({head_dim}), and for a norm over all "
+            "heads together replace the projection by nn.Sequential(layer.q_proj, norm)",
+            name=name,
+            head_dim=head_dim,
+            size=tuple(size),
+            norm_type=type(norm).__name__,
         )
     return norm
 
@@ -94,9 +92,10 @@ def normed(name: str, norm: nn.Module | None, rows: Tensor) -> Tensor:
     found: Tensor = norm(rows)
     if found.shape != rows.shape:
         raise BadValue(
-            f"{name}: expected a module that keeps the shape {tuple(rows.shape)}, got "
-            f"{tuple(found.shape)}; it is given (B, heads, L, D)",
-            f"{name}：应保持形状 {tuple(rows.shape)}，得到 {tuple(found.shape)}；"
-            "交给它的是 (B, 头数, L, D)",
+            "{name}: expected a module that keeps the shape {rows_shape}, got "
+            "{found_shape}; it is given (B, heads, L, D)",
+            name=name,
+            rows_shape=tuple(rows.shape),
+            found_shape=tuple(found.shape),
         )
     return found.to(rows.dtype)

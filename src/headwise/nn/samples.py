@@ -23,15 +23,15 @@ def check_index(index: Tensor, batch: int, holder: Text) -> None:
     if not integers or index.dim() != 1:
         got = tuple(index.shape) if isinstance(index, Tensor) else repr(index)
         raise BadType(
-            f"index: expected integers (B,), the sample that each goes on from, got {got}; for "
-            "example torch.tensor([0, 0, 1])",
-            f"index：应为整数张量 (B,)，表示各样本从哪个样本继续，收到 {got}；"
-            "例如 torch.tensor([0, 0, 1])",
+            "index: expected integers (B,), the sample that each goes on from, got "
+            "{got}; for example torch.tensor([0, 0, 1])",
+            got=got,
         )
     if bool(((index < 0) | (index >= batch)).any()):
         raise BadValue(
-            f"index: {holder.en} holds {batch} samples, numbered from 0, got {index.tolist()}; "
+            "index: {holder} holds {batch} samples, numbered from 0, got {index}; "
             "reorder before reset(), with numbers of the batch that was held",
-            f"index：{holder.zh}中有 {batch} 个样本，从 0 编号，收到 {index.tolist()}；"
-            "请在 reset() 之前重排，并使用所持批次的编号",
+            holder=holder,
+            batch=batch,
+            index=index.tolist(),
         )

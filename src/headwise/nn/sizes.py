@@ -14,15 +14,9 @@ def check_positive(sizes: Mapping[str, object]) -> None:
     """
     for name, size in sizes.items():
         if not isinstance(size, int) or isinstance(size, bool):
-            raise BadType(
-                f"{name}: expected an integer, got {size!r}",
-                f"{name}：应为整数，收到 {size!r}",
-            )
+            raise BadType("{name}: expected an integer, got {size!r}", name=name, size=size)
         if size < 1:
-            raise BadValue(
-                f"{name}: expected at least 1, got {size}",
-                f"{name}：至少应为 1，收到 {size}",
-            )
+            raise BadValue("{name}: expected at least 1, got {size}", name=name, size=size)
 
 
 def head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
@@ -40,11 +34,12 @@ def head_size(embed_dim: int, num_heads: int, head_dim: int | None) -> int:
     if embed_dim % num_heads:
         near = embed_dim // num_heads or 1
         raise BadValue(
-            f"embed_dim: expected a multiple of num_heads, got embed_dim={embed_dim} and "
-            f"num_heads={num_heads}; give the size of a head yourself, for example "
-            f"head_dim={near}",
-            f"embed_dim：应为 num_heads 的整数倍，收到 embed_dim={embed_dim}、"
-            f"num_heads={num_heads}；也可以自己给出每个头的大小，例如 head_dim={near}",
+            "embed_dim: expected a multiple of num_heads, got embed_dim={embed_dim} and "
+            "num_heads={num_heads}; give the size of a head yourself, for example "
+            "head_dim={near}",
+            embed_dim=embed_dim,
+            num_heads=num_heads,
+            near=near,
         )
     return embed_dim // num_heads
 
@@ -58,10 +53,11 @@ def check_groups(num_heads: int, num_kv_heads: int) -> None:
     if num_heads % num_kv_heads:
         divisors = [g for g in range(1, num_heads + 1) if num_heads % g == 0]
         raise BadValue(
-            f"num_kv_heads: expected a divisor of num_heads={num_heads}, got {num_kv_heads}; "
-            f"use one of {divisors}",
-            f"num_kv_heads：应为 num_heads={num_heads} 的约数，收到 {num_kv_heads}；"
-            f"请用 {divisors} 之一",
+            "num_kv_heads: expected a divisor of num_heads={num_heads}, got "
+            "{num_kv_heads}; use one of {divisors}",
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            divisors=divisors,
         )
 
 
@@ -73,7 +69,7 @@ def check_dropout(dropout: object) -> float:
     """
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise BadValue(
-            f"dropout: expected a probability from 0 to 1, got {dropout!r}; 0 switches it off",
-            f"dropout：应为 0 到 1 之间的概率，收到 {dropout!r}；0 表示不使用",
+            "dropout: expected a probability from 0 to 1, got {dropout!r}; 0 switches it off",
+            dropout=dropout,
         )
     return float(dropout)

@@ -105,17 +105,17 @@ def _visible(tensor: Tensor) -> Tensor:
 def _check(name: str, mask: Tensor) -> None:
     if not isinstance(mask, Tensor):
         raise BadType(
-            f"{name}: expected a tensor or None, got {type(mask).__name__}; "
-            "a headwise mask is given to the constructor: MultiheadAttention(..., mask=...)",
-            f"{name}：应为张量或 None，收到 {type(mask).__name__}；"
-            "headwise 的掩码请交给构造函数：MultiheadAttention(..., mask=...)",
+            "{name}: expected a tensor or None, got {mask_type}; a headwise mask is "
+            "given to the constructor: MultiheadAttention(..., mask=...)",
+            name=name,
+            mask_type=type(mask).__name__,
         )
     if mask.dtype != torch.bool and not mask.is_floating_point():
         raise BadType(
-            f"{name}: expected bool (True = blocked) or floating point (added to the scores), "
-            f"got {mask.dtype}; use .bool()",
-            f"{name}：应为布尔（True 表示屏蔽）或浮点（加到得分上），收到 {mask.dtype}；"
-            "请用 .bool()",
+            "{name}: expected bool (True = blocked) or floating point (added to the "
+            "scores), got {mask_dtype}; use .bool()",
+            name=name,
+            mask_dtype=mask.dtype,
         )
     refuse_disguised(mask, name)
 
@@ -154,10 +154,12 @@ def _padding(mask: Tensor, frame: Frame, batched: bool) -> Mask:
     if mask.shape != expected:
         letters = "(B, S)" if batched else "(S,)"
         raise BadValue(
-            f"key_padding_mask: expected {letters} = {expected}, got {tuple(mask.shape)}; it says "
-            "which keys are padding, True = padding. A mask over queries and keys is attn_mask",
-            f"key_padding_mask：应为 {letters} = {expected}，收到 {tuple(mask.shape)}；"
-            "它说明哪些键是填充，True 表示填充。查询与键之间的掩码请用 attn_mask",
+            "key_padding_mask: expected {letters} = {expected}, got {mask_shape}; it "
+            "says which keys are padding, True = padding. A mask over queries and keys "
+            "is attn_mask",
+            letters=letters,
+            expected=expected,
+            mask_shape=tuple(mask.shape),
         )
     rows = (mask if batched else mask[None]).to(frame.device)
     if rows.dtype == torch.bool:
@@ -181,12 +183,10 @@ def _warn_of_padding(mask: Tensor, frame: Frame) -> None:
     if alike and not torch.compiler.is_compiling() and _like_padding(mask):
         shape = tuple(mask.shape)
         text = Text(
-            f"attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of this "
-            "batch; for padding use key_padding_mask=, for a mask of queries and keys pass "
-            "attn_mask[None, None] to say so",
-            f"attn_mask：{shape} 按 (L, S) 解读，但看起来像本批次的填充 (B, S)；"
-            "若是填充请用 key_padding_mask=；若确实是查询与键之间的掩码，"
-            "请传 attn_mask[None, None]",
+            "attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of "
+            "this batch; for padding use key_padding_mask=, for a mask of queries and "
+            "keys pass attn_mask[None, None] to say so",
+            shape=shape,
         )
         warnings.warn(PaddingOrMask(text), stacklevel=CALLER)
 
@@ -210,18 +210,18 @@ def _unfit(mask: Tensor, frame: Frame) -> BadValue:
         f"(B, L, S) = {(batch, length, keys)}, or (B, H, L, S) = {(batch, heads, length, keys)}"
     )
     return BadValue(
-        f"attn_mask: expected {allowed} where B and H may be 1, got {got}; "
-        f"padding (B, S) = {(batch, keys)} goes to key_padding_mask",
-        f"attn_mask：应为 {allowed}，四个轴时 B 和 H 可为 1，收到 {got}；"
-        f"填充 (B, S) = {(batch, keys)} 请用 key_padding_mask",
+        "attn_mask: expected {allowed} where B and H may be 1, got {got}; padding (B, "
+        "S) = {value} goes to key_padding_mask",
+        allowed=allowed,
+        got=got,
+        value=(batch, keys),
     )
 
 
 def _ambiguous(mask: Tensor) -> BadValue:
     got = tuple(mask.shape)
     return BadValue(
-        f"attn_mask: {got} can be one mask a sample or one a head, since B = H; "
-        "pass attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
-        f"attn_mask：B = H，{got} 既可能是每个样本一个，也可能是每个头一个；"
-        "请传 attn_mask[:, None] 表示 (B, 1, L, S)，或 attn_mask[None] 表示 (1, H, L, S)",
+        "attn_mask: {got} can be one mask a sample or one a head, since B = H; pass "
+        "attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
+        got=got,
     )

@@ -26,12 +26,7 @@ class Removal:
 
 
 def ablation(
-    sheet: Sheet,
-    title: Text,
-    removals: Sequence[Removal],
-    loss: Text,
-    *,
-    counted: bool = False,
+    sheet: Sheet, title: Text, removals: Sequence[Removal], loss: Text, *, counted: bool = False
 ) -> "Figure":
     """The figure: a line for each way to choose, in a band that is its interval.
 
@@ -57,7 +52,7 @@ def ablation(
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    share, count = Text("heads taken out, %", "移除的头，%"), Text("heads taken out", "移除的头数")
+    share, count = Text("heads taken out, %"), Text("heads taken out")
     sheet.label(axes, count if counted else share, loss)
     if counted:
         axes.locator_params(axis="x", integer=True)

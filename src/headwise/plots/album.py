@@ -34,9 +34,9 @@ EACH = 2
 
 PARTS = {
     "": same(""),
-    "encoder": Text("encoder, ", "编码器，"),
-    "decoder": Text("decoder, ", "解码器，"),
-    "cross": Text("cross-attention, ", "交叉注意力，"),
+    "encoder": Text("encoder, "),
+    "decoder": Text("decoder, "),
+    "cross": Text("cross-attention, "),
 }
 
 
@@ -83,8 +83,9 @@ def write(figures: Named, folder: Path) -> tuple[Path, ...]:
     except OSError as error:
         name, reason = clean(str(folder)), error.strerror or type(error).__name__
         raise BadFile(
-            f"figures: cannot make the folder {name}: {reason}; choose another place",
-            f"figures：无法建立文件夹 {name}：{reason}；请换一个位置",
+            "figures: cannot make the folder {name}: {reason}; choose another place",
+            name=name,
+            reason=reason,
         ) from error
     return tuple(file for name, figure in figures for file in save(figure, folder, name))
 
@@ -93,10 +94,7 @@ def _of_statistics(sheet: Sheet, statistics: Statistics, name: str) -> Named:
     for part, said in PARTS.items():
         if not any(layer.part == part for layer in statistics.layers):
             continue
-        title = Text(
-            f"{name}: {said.en}every head (grey: no value)",
-            f"{name}：{said.zh}所有的头（灰色：无值）",
-        )
+        title = Text("{name}: {said}every head (grey: no value)", name=name, said=said)
         yield _file("overview", part), overview(sheet, title, panels(statistics, part))
         if part != "cross":  # keys of another text have no distance
             yield _file("distance", part), _profile(sheet, statistics, part)
@@ -111,8 +109,8 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     shown = ([head for heads in each for head in heads] or every)[: len(LINES) - 1]
     curves = [Curve(same(str(head)), statistics.profile(BY_DISTANCE, head)) for head in shown]
     flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
-    curves.append(Curve(Text("uniform", "均匀"), flat, baseline=True))
-    across = Text("distance from query to key, tokens", "查询到键的距离，词元")
+    curves.append(Curve(Text("uniform"), flat, baseline=True))
+    across = Text("distance from query to key, tokens")
     title = Text(BY_DISTANCE.title.en.capitalize(), BY_DISTANCE.title.zh)
     return profile(sheet, title, BY_DISTANCE.places, curves, across)
 

@@ -106,8 +106,7 @@ def _characters(file: Path) -> frozenset[int]:
 
 def _no_font() -> BadValue:
     return BadValue(
-        "figures: no font with Chinese characters was found; install one (Debian: apt install "
-        "fonts-noto-cjk or fonts-wqy-microhei), or write the figures with --lang en",
-        "figures：没有找到含中文字符的字体；请安装一种（Debian：apt install fonts-noto-cjk 或 "
-        "fonts-wqy-microhei），或用 --lang en 生成英文图",
+        "figures: no font with Chinese characters was found; install one (Debian: apt "
+        "install fonts-noto-cjk or fonts-wqy-microhei), or write the figures with "
+        "--lang en"
     )

@@ -48,12 +48,12 @@ def heat_map(
     axes.xaxis.set_label_position("top")
     _name(sheet, axes, "x", columns)
     _name(sheet, axes, "y", rows)
-    sheet.label(axes, Text("key", "键"), Text("query", "查询"))
+    sheet.label(axes, Text("key"), Text("query"))
     sheet.quiet(axes, 7)
     scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=0.6)
     sheet.quiet(scale.ax, 7)
     scale.outline.set_visible(False)
-    sheet.label(scale.ax, None, Text("weight (grey: not allowed)", "权重（灰色：不允许）"))
+    sheet.label(scale.ax, None, Text("weight (grey: not allowed)"))
     return figure
 
 

@@ -24,7 +24,7 @@ OPEN = ("entropy", "effective_keys", "distance")
 """The metrics that have no upper end 1: their panel reaches to their largest value."""
 
 
-UNITS = {"entropy": Text(", nats", "，奈特"), "distance": Text(", tokens", "，词元")}
+UNITS = {"entropy": Text(", nats"), "distance": Text(", tokens")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +87,11 @@ def overview(sheet: Sheet, title: Text, shown: Sequence[Panel]) -> "Figure":
     for place in axes.flat[len(shown) :]:
         place.set_axis_off()
     for row in axes:
-        sheet.label(row[0], None, Text("layer", "层"))
+        sheet.label(row[0], None, Text("layer"))
     for column in range(ACROSS):
         filled = [row[column] for i, row in enumerate(axes) if i * ACROSS + column < len(shown)]
         if filled:
-            sheet.label(filled[-1], Text("head", "头"), None)
+            sheet.label(filled[-1], Text("head"), None)
     return figure
 
 

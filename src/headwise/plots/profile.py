@@ -70,7 +70,7 @@ def profile(
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    sheet.label(axes, across, Text("share of the attention", "注意力份额"))
+    sheet.label(axes, across, Text("share of the attention"))
     sheet.quiet(axes)
     axes.legend(frameon=False, prop=sheet.fonts.properties(8), loc="best")
     return figure

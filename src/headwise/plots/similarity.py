@@ -49,15 +49,10 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=0.7)
     sheet.quiet(scale.ax, 7)
     scale.outline.set_visible(False)
-    said = Text("Jensen–Shannon divergence, nats", "Jensen–Shannon 散度（奈特）")
+    said = Text("Jensen–Shannon divergence, nats")
     sheet.label(scale.ax, None, said)
     sheet.label(
-        axes,
-        Text(
-            f"frames: heads that differ by {TOGETHER} nats at most",
-            f"方框：两两相差不超过 {TOGETHER} 奈特的头",
-        ),
-        None,
+        axes, Text("frames: heads that differ by {together} nats at most", together=TOGETHER), None
     )
     return figure
 

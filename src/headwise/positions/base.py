@@ -153,13 +153,15 @@ def checked_base(name: str, base: object) -> float:
     """
     if isinstance(base, bool) or not isinstance(base, int | float):
         raise BadType(
-            f"{name}: base must be a number above 1, got {base!r}; 10000 is usual",
-            f"{name}：base 必须是大于 1 的数，收到 {base!r}；常取 10000",
+            "{name}: base must be a number above 1, got {base!r}; 10000 is usual",
+            name=name,
+            base=base,
         )
     if not 1 < base <= sys.float_info.max:
         raise BadValue(
-            f"{name}: base must be above 1, got {shown(base)}, and finite; 10000 is usual",
-            f"{name}：base 必须大于 1 且有限，收到 {shown(base)}；常取 10000",
+            "{name}: base must be above 1, got {base}, and finite; 10000 is usual",
+            name=name,
+            base=shown(base),
         )
     return float(base)
 
@@ -184,8 +186,9 @@ def check_width(name: str, embed_dim: int, x: Tensor) -> None:
     """
     if x.shape[-1] != embed_dim:
         raise BadValue(
-            f"{name}: made for embed_dim {embed_dim}, got an input of size {x.shape[-1]}; "
+            "{name}: made for embed_dim {embed_dim}, got an input of size {x_shape}; "
             "query, key and value must have the same size to share one position",
-            f"{name}：按 embed_dim {embed_dim} 构造，收到大小为 {x.shape[-1]} 的输入；"
-            "query、key、value 大小相同才能共用一个位置编码",
+            name=name,
+            embed_dim=embed_dim,
+            x_shape=x.shape[-1],
         )

@@ -4,14 +4,7 @@ import torch
 from torch import nn
 
 from headwise.errors import BadValue
-from headwise.positions.base import (
-    Inputs,
-    Position,
-    Stage,
-    check_least,
-    check_offset,
-    check_width,
-)
+from headwise.positions.base import Inputs, Position, Stage, check_least, check_offset, check_width
 
 
 class Learned(Position):
@@ -50,17 +43,22 @@ class Learned(Position):
         first, last = offset, offset + x.shape[-2]
         if first < 0:
             raise BadValue(
-                f"Learned: positions {first} to {last - 1} were asked for, the table begins at 0; "
-                "use an offset of at least 0, and in a layer no more queries than keys",
-                f"Learned：需要位置 {first} 到 {last - 1}，而表从 0 开始；"
-                "offset 应至少为 0，在层中查询数不能多于键数",
+                "Learned: positions {first} to {last_minus_1} were asked for, the table "
+                "begins at 0; use an offset of at least 0, and in a layer no more "
+                "queries than keys",
+                first=first,
+                last_minus_1=last - 1,
             )
         if last > positions:
             raise BadValue(
-                f"Learned: positions {first} to {last - 1} were asked for, the table has "
-                f"0 to {positions - 1}; make it longer with Learned({last}, {embed_dim})",
-                f"Learned：需要位置 {first} 到 {last - 1}，表中只有 0 到 {positions - 1}；"
-                f"请用 Learned({last}, {embed_dim}) 加长",
+                "Learned: positions {first} to {last_minus_1} were asked for, the table "
+                "has 0 to {positions_minus_1}; make it longer with Learned({last}, "
+                "{embed_dim})",
+                first=first,
+                last_minus_1=last - 1,
+                positions_minus_1=positions - 1,
+                last=last,
+                embed_dim=embed_dim,
             )
         return x + self.table[first:last].to(x.dtype)
 

@@ -57,19 +57,17 @@ class Rotary(Position):
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if pairs is None:
             raise BadValue(
-                "Rotary: say which numbers form a pair: pairs='halves' (Llama, GPT-NeoX) or "
-                "pairs='neighbours' (the paper, GPT-J); the wrong one is silent",
-                "Rotary：请说明如何配对：pairs='halves'（Llama、GPT-NeoX）或 "
-                "pairs='neighbours'（论文、GPT-J）；配错不会报错",
+                "Rotary: say which numbers form a pair: pairs='halves' (Llama, GPT-NeoX) "
+                "or pairs='neighbours' (the paper, GPT-J); the wrong one is silent"
             )
         if pairs not in PAIRS:
             raise one_of("pairs", pairs, PAIRS)
         if self.rotary_dim % 2 or not 0 < self.rotary_dim <= head_dim:
             raise BadValue(
-                f"Rotary: rotary_dim must be even, from 2 to head_dim {head_dim}, "
-                f"got {self.rotary_dim}; an odd head turns all but its last number",
-                f"Rotary：rotary_dim 必须是 2 到 head_dim {head_dim} 之间的偶数，"
-                f"收到 {self.rotary_dim}；奇数维的头可不旋转最后一个数",
+                "Rotary: rotary_dim must be even, from 2 to head_dim {head_dim}, got "
+                "{rotary_dim}; an odd head turns all but its last number",
+                head_dim=head_dim,
+                rotary_dim=self.rotary_dim,
             )
         self.pairs, self.base = pairs, checked_base("Rotary", base)
         self._places: tuple[Tensor, Tensor] | None = None
@@ -101,10 +99,11 @@ class Rotary(Position):
         for name, places, rows in zip(("queries", "keys"), self._places, (q, k), strict=True):
             if places.shape[-1] != rows.shape[2] or places.shape[:-1] not in ((), rows.shape[:1]):
                 raise BadValue(
-                    f"Rotary: {name} have places {tuple(places.shape)}, expected "
-                    f"{(rows.shape[2],)} or {(rows.shape[0], rows.shape[2])}",
-                    f"Rotary：{name} 的位置形状为 {tuple(places.shape)}，应为 "
-                    f"{(rows.shape[2],)} 或 {(rows.shape[0], rows.shape[2])}",
+                    "Rotary: {name} have places {places_shape}, expected {value} or {value_2}",
+                    name=name,
+                    places_shape=tuple(places.shape),
+                    value=(rows.shape[2],),
+                    value_2=(rows.shape[0], rows.shape[2]),
                 )
         return self._places[0].to(q.device), self._places[1].to(k.device)
 
@@ -136,12 +135,14 @@ def _places(places: object, name: str) -> Tensor:
         tensor = places if isinstance(places, Tensor) else torch.tensor(places)
     except (TypeError, ValueError, RuntimeError):  # of its many, none names the argument
         raise BadType(
-            f"Rotary: {name} must be numbers (L,) or (B, L), got {places!r}",
-            f"Rotary：{name} 应为数 (L,) 或 (B, L)，收到 {places!r}",
+            "Rotary: {name} must be numbers (L,) or (B, L), got {places!r}",
+            name=name,
+            places=places,
         ) from None
     if tensor.dim() not in (1, 2) or tensor.is_complex() or tensor.dtype == torch.bool:
         raise BadValue(
-            f"Rotary: {name} must be numbers (L,) or (B, L), got {tuple(tensor.shape)}",
-            f"Rotary：{name} 应为数 (L,) 或 (B, L)，收到 {tuple(tensor.shape)}",
+            "Rotary: {name} must be numbers (L,) or (B, L), got {tensor_shape}",
+            name=name,
+            tensor_shape=tuple(tensor.shape),
         )
     return tensor

@@ -49,10 +49,9 @@ class T5Bias(Position):
         super().__init__()
         if not isinstance(bidirectional, bool):
             raise BadType(
-                f"T5Bias: bidirectional must be True or False, got {bidirectional!r}; T5's decoder "
-                "uses False",
-                f"T5Bias：bidirectional 必须是 True 或 False，收到 {bidirectional!r}；"
-                "T5 的解码器用 False",
+                "T5Bias: bidirectional must be True or False, got {bidirectional!r}; "
+                "T5's decoder uses False",
+                bidirectional=bidirectional,
             )
         check_least("T5Bias", "num_heads", num_heads)
         check_least("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
@@ -60,10 +59,10 @@ class T5Bias(Position):
         near = num_buckets // (4 if bidirectional else 2)
         if max_distance <= near:
             raise BadValue(
-                f"T5Bias: max_distance must be above {near}, where the logarithm begins, "
-                f"got {max_distance}; T5 uses 128",
-                f"T5Bias：max_distance 必须大于 {near}（对数分桶由此开始），收到 {max_distance}；"
-                "T5 使用 128",
+                "T5Bias: max_distance must be above {near}, where the logarithm begins, "
+                "got {max_distance}; T5 uses 128",
+                near=near,
+                max_distance=max_distance,
             )
         self.num_heads, self.num_buckets = num_heads, num_buckets
         self.max_distance, self.bidirectional = max_distance, bidirectional

@@ -42,10 +42,10 @@ def no_memory(name: str, said: str) -> BadFile:
     """The error for a target that ran out of memory."""
     what = " ".join(said.split())[:200]
     return BadFile(
-        f"target: {name} ran out of memory: {what}; expected a few MiB at these sizes: look for "
-        "what grows without end, or allow more with --memory-limit",
-        f"目标：{name} 内存不足：{what}；在这样的尺寸下应只需几 MiB：请查找无限增长之处，"
-        "或用 --memory-limit 放宽",
+        "target: {name} ran out of memory: {what}; expected a few MiB at these sizes: "
+        "look for what grows without end, or allow more with --memory-limit",
+        name=name,
+        what=what,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from headwise.lang import Text
 from headwise.verify.adapter import not_recognised
 from headwise.verify.jobs import Weights
 
@@ -157,8 +158,11 @@ def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
     if missing:
         has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
         raise not_recognised(
-            f"no parameter is recognised as {', '.join(missing)}; it has {has}",
-            f"没有识别出 {', '.join(missing)} 的参数；其中有 {has}",
+            Text(
+                "no parameter is recognised as {missing}; it has {has}",
+                missing=", ".join(missing),
+                has=has,
+            )
         )
     return fitting(binding, module, weights, heads)
 
@@ -190,14 +194,17 @@ def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -
     except (RuntimeError, ValueError) as error:
         names = ", ".join(place.name for places in binding.places.values() for place in places)
         raise not_recognised(
-            f"the parameters {names} are not one attention's projections",
-            f"参数 {names} 不是单个注意力的投影",
+            Text("the parameters {names} are not one attention's projections", names=names)
         ) from error
     for name, tensor in laid.items():
         if tuple(tensor.shape) != shapes[name]:
             raise not_recognised(
-                f"the parameter {name} is {shapes[name]}, expected {tuple(tensor.shape)}",
-                f"参数 {name} 的形状为 {shapes[name]}，应为 {tuple(tensor.shape)}",
+                Text(
+                    "the parameter {name} is {shapes}, expected {tensor_shape}",
+                    name=name,
+                    shapes=shapes[name],
+                    tensor_shape=tuple(tensor.shape),
+                )
             )
     return binding
 

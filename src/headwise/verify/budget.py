@@ -14,12 +14,7 @@ from torch import Tensor
 FACTOR = 2.0
 """How much further from the oracle a result may be than a plain run in the same dtype."""
 
-SLACK = {
-    torch.float64: 1e-12,
-    torch.float32: 1e-6,
-    torch.bfloat16: 1e-2,
-    torch.float16: 1e-2,
-}
+SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 """The share of max|O| that is allowed on top, by dtype."""
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from headwise.lang import Text
 from headwise.shapes import Allowed
 from headwise.verify.adapter import not_recognised
 
@@ -162,7 +163,7 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     if unknown or not 1 <= len(tensors) <= 3:
         words = ", ".join(unknown or [p.name for p in parameters]) or "()"
         raise not_recognised(
-            f"the arguments {words} of {name} are not recognised", f"无法识别 {name} 的参数 {words}"
+            Text("the arguments {words} of {name} are not recognised", words=words, name=name)
         )
     flags = {"need_weights": True, "average_attn_weights": False}
     extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
@@ -197,7 +198,7 @@ def parameters_of(function: Callable[..., object], name: str) -> list[inspect.Pa
         if documented:
             return documented
         raise not_recognised(
-            f"Python cannot tell the arguments of {name}", f"Python 无法得知 {name} 的参数"
+            Text("Python cannot tell the arguments of {name}", name=name)
         ) from error
 
 

@@ -52,30 +52,27 @@ def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
     same = subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
     outcome = _attempt(asked, same)
     if outcome is None:
-        yield Text(f"{flag}: it raises where no mask is given", f"{flag}：不给掩码时会抛出异常")
+        yield Text("{flag}: it raises where no mask is given", flag=flag)
         return
     if not judge_job(outcome, replace(same, mask=causal())).accepted:
-        yield Text(
-            f"{flag}=True is no causal mask: the output is another one",
-            f"{flag}=True 并非因果掩码：输出与之不同",
-        )
+        yield Text("{flag}=True is no causal mask: the output is another one", flag=flag)
         return
     job = cross_job(subject.embed_dim, subject.heads, lengths=(QUERIES, LENGTH))
     job = subject.fit(job)
     outcome = None if subject.refuses(job) is not None else _attempt(asked, job)
     if outcome is None:
-        yield Text(f"{flag}=True is a causal mask", f"{flag}=True 即因果掩码")
+        yield Text("{flag}=True is a causal mask", flag=flag)
     elif judge_job(outcome, replace(job, mask=causal())).accepted:
         yield Text(
-            f"{flag}=True with fewer queries than keys: lower-right, the last query sees every key",
-            f"{flag}=True 且查询少于键时：右下对齐，最后一个查询看到全部键",
+            "{flag}=True with fewer queries than keys: lower-right, the last query sees every key",
+            flag=flag,
         )
     elif judge_job(outcome, replace(job, mask=from_tensor(_upper_left(), "q k"))).accepted:
         yield Text(
-            f"{flag}=True with fewer queries than keys: upper-left, the first query sees the first "
-            "key only and the last keys are never seen; headwise's causal() is lower-right",
-            f"{flag}=True 且查询少于键时：左上对齐，第一个查询只看到第一个键，最后的键永远看不到；"
-            "headwise 的 causal() 为右下对齐",
+            "{flag}=True with fewer queries than keys: upper-left, the first query sees "
+            "the first key only and the last keys are never seen; headwise's causal() is "
+            "lower-right",
+            flag=flag,
         )
 
 
@@ -94,33 +91,29 @@ def _around(runner: ModuleRunner) -> Iterator[Text]:
     """What of the module stood outside of what was verified."""
     if runner.reached:
         yield Text(
-            f"the attention was reached at {runner.reached}; what is around it was not verified",
-            f"注意力位于 {runner.reached}；其周围的部分未经验证",
+            "the attention was reached at {reached}; what is around it was not verified",
+            reached=runner.reached,
         )
     module = runner.make(0.0)
     inside = ", ".join(name for name, _ in module.named_modules() if OF_QUERIES.search(name))
     if inside:
         yield Text(
-            f"{inside}: it normalises its queries or keys, which attention by its definition does "
-            "not: what differs may be that, on purpose",
-            f"{inside}：它对查询或键作归一化，按定义的注意力并不如此：差异可能即由此而来，并非错误",
+            "{inside}: it normalises its queries or keys, which attention by its "
+            "definition does not: what differs may be that, on purpose",
+            inside=inside,
         )
     own = getattr(module, "scaling", None)
     if own == 1:
         yield Text(
-            "its own attribute scaling is 1: it leaves out the division by sqrt(D) on purpose, as "
-            "T5 does, whose initialisation makes up for it",
-            "它自己的属性 scaling 为 1：有意省去除以 sqrt(D)，如 T5 那样由初始化弥补",
+            "its own attribute scaling is 1: it leaves out the division by sqrt(D) on "
+            "purpose, as T5 does, whose initialisation makes up for it"
         )
     if runner.binding.silenced:
         names = ", ".join(name for name, _ in runner.binding.silenced)
-        yield Text(f"{names}: set to 0, not verified", f"{names}：设为 0，未经验证")
+        yield Text("{names}: set to 0, not verified", names=names)
     if runner.binding.groups is not None:
         count = runner.binding.groups
-        yield Text(
-            f"it has {count} key/value heads, shared by its query heads",
-            f"它有 {count} 个键/值头，由各查询头共用",
-        )
+        yield Text("it has {count} key/value heads, shared by its query heads", count=count)
 
 
 def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
@@ -145,8 +138,8 @@ def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
     missed = ", ".join(sorted(set(inner) - called))
     if ran and missed:
         yield Text(
-            f"hooks on {missed} are not called: its weights are used without calling it",
-            f"{missed} 上的钩子不会被调用：直接使用其权重，而没有调用它",
+            "hooks on {missed} are not called: its weights are used without calling it",
+            missed=missed,
         )
 
 
@@ -168,8 +161,7 @@ def _leaks(subject: Subject) -> Iterator[Text]:
         outcome = None
     if outcome is not None and bool(outcome.output[1, :real].isnan().any()):
         yield Text(
-            "NaN in a masked value reaches the output (0 · NaN is NaN); headwise keeps it out",
-            "被遮住的值中的 NaN 会进入输出（0 · NaN 为 NaN）；headwise 不让它进入",
+            "NaN in a masked value reaches the output (0 · NaN is NaN); headwise keeps it out"
         )
 
 
@@ -181,8 +173,8 @@ def _turned(
     job = subject.fit(job)
     dim = job.weights.q.shape[0] // job.heads
     unturned = Text(
-        f"{argument}: angles of 0 were given, so that nothing turns; its rotation was not tried",
-        f"{argument}：给出的角度为 0，因此不作旋转；其旋转未经试验",
+        "{argument}: angles of 0 were given, so that nothing turns; its rotation was not tried",
+        argument=argument,
     )
     if dim % 2:
         return unturned
@@ -200,12 +192,12 @@ def _turned(
             return unturned
         if _rotated(outcome, job, pairs):
             return Text(
-                f'{argument}: q and k are turned as Rotary(pairs="{pairs}") does (found by trying)',
-                f'{argument}：q 和 k 的旋转与 Rotary(pairs="{pairs}") 一致（由试验得知）',
+                '{argument}: q and k are turned as Rotary(pairs="{pairs}") does (found by trying)',
+                argument=argument,
+                pairs=pairs,
             )
     return Text(
-        f"{argument}: q and k are turned otherwise than by Rotary, or not at all",
-        f"{argument}：q 和 k 的旋转与 Rotary 不同，或根本没有旋转",
+        "{argument}: q and k are turned otherwise than by Rotary, or not at all", argument=argument
     )
 
 

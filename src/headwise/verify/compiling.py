@@ -85,9 +85,5 @@ def _gradients(subject: Subject, job: Job) -> Iterator[Evidence]:
             yield f"gradient of {leaf}", verdict
 
 
-COMPILED = Check(
-    "compiled_equals",
-    Text("torch.compile gives the same", "torch.compile 给出相同结果"),
-    compiled_equals,
-)
+COMPILED = Check("compiled_equals", Text("torch.compile gives the same"), compiled_equals)
 """The check that is made where it is asked for."""

@@ -237,71 +237,31 @@ def _sum_of_heads(job: Job) -> Tensor:
 
 
 CONTRACT: tuple[Check, ...] = (
-    Check("module_forward", Text("outputs equal the oracle", "输出与精确结果一致"), module_forward),
-    Check(
-        "as_torch",
-        Text(
-            "outputs equal torch.nn.MultiheadAttention", "输出与 torch.nn.MultiheadAttention 一致"
-        ),
-        as_torch,
-    ),
+    Check("module_forward", Text("outputs equal the oracle"), module_forward),
+    Check("as_torch", Text("outputs equal torch.nn.MultiheadAttention"), as_torch),
     Check(
         "module_gradients",
-        Text(
-            "gradients of inputs and weights equal the oracle's", "输入和权重的梯度与精确结果一致"
-        ),
+        Text("gradients of inputs and weights equal the oracle's"),
         module_gradients,
     ),
-    Check(
-        "module_weights",
-        Text("the weights of each head equal the oracle's", "各头的权重与精确结果一致"),
-        module_weights,
-    ),
+    Check("module_weights", Text("the weights of each head equal the oracle's"), module_weights),
     Check(
         "projection_closed_form",
-        Text("equal scores give the mean of x Wᵀ + b", "得分相等时给出 x Wᵀ + b 的平均"),
+        Text("equal scores give the mean of x Wᵀ + b"),
         projection_closed_form,
     ),
-    Check(
-        "output_projection",
-        Text("the output projection is applied", "使用了输出投影"),
-        output_projection,
-    ),
+    Check("output_projection", Text("the output projection is applied"), output_projection),
     Check(
         "projections_in_order",
-        Text("keys of zeros give the mean of the values", "键为零时给出值的平均"),
+        Text("keys of zeros give the mean of the values"),
         projections_in_order,
     ),
-    Check(
-        "heads_are_slices",
-        Text("heads are slices, summed through W^O", "各头是连续的切片，经 W^O 求和"),
-        heads_are_slices,
-    ),
-    Check(
-        "mask_arguments",
-        Text("each mask argument hides what it should", "每个掩码参数都遮住应遮住的"),
-        mask_arguments,
-    ),
-    Check(
-        "masks_together",
-        Text("two masks at once hide what either hides", "两个掩码同时使用时各自都起作用"),
-        masks_together,
-    ),
-    Check(
-        "large_scores",
-        Text("scores of 200 do not overflow", "得分为 200 时不溢出"),
-        large_scores,
-    ),
-    Check(
-        "inputs_unchanged",
-        Text("its inputs are left as they were", "不改动传入的张量"),
-        inputs_unchanged,
-    ),
-    Check(
-        "eval_without_dropout",
-        Text("no dropout in eval", "eval 模式下没有 dropout"),
-        eval_without_dropout,
-    ),
+    Check("heads_are_slices", Text("heads are slices, summed through W^O"), heads_are_slices),
+    Check("mask_arguments", Text("each mask argument hides what it should"), mask_arguments),
+    Check("masks_together", Text("two masks at once hide what either hides"), masks_together),
+    Check("large_scores", Text("scores of 200 do not overflow"), large_scores),
+    Check("inputs_unchanged", Text("its inputs are left as they were"), inputs_unchanged),
+    Check("eval_without_dropout", Text("no dropout in eval"), eval_without_dropout),
     *METAMORPHIC,
     *EXTREMES,
 )

@@ -110,15 +110,15 @@ class Conventions:
 
         def refuses(what: object) -> Text | None:
             if not isinstance(what, Job):
-                return Text("it has projections", "它带有投影")
+                return Text("it has projections")
             if not what.alike and not self._crosses(what):
-                return Text("it is self-attention only", "它只支持自注意力")
+                return Text("it is self-attention only")
             if what.query.requires_grad and not self.runner.differentiable:
-                return Text("it has no gradients", "它没有梯度")
+                return Text("it has no gradients")
             if what.dropout and not self.runner.drops:
-                return Text("it has no dropout", "它没有 dropout")
+                return Text("it has no dropout")
             if self.masks(what) is None or self._pads_unknown(what):
-                return Text("it does not take this mask", "它不接受这种掩码")
+                return Text("it does not take this mask")
             return None
 
         def module(job: Job) -> Outcome:

@@ -67,19 +67,16 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
     job = offered(subject, dtype, batch=1, length=LONG[0])
     said = _refused(subject, job)
     if said:
-        yield Text(f"a sequence of {LONG[0]} tokens: {said}", f"{LONG[0]} 个词元的序列：{said}")
+        yield Text("a sequence of {long_0} tokens: {said}", long_0=LONG[0], said=said)
     for name, job in _strided(subject, dtype):
         said = _refused(subject, job)
         if said:
-            yield Text(
-                f"an input that is not contiguous ({name}): {said}",
-                f"内存不连续的输入（{name}）：{said}",
-            )
+            yield Text("an input that is not contiguous ({name}): {said}", name=name, said=said)
             break
     for other in DTYPES:
         said = _refused(subject, offered(subject, other))
         if said:
-            yield Text(f"{_word(other)}: {said}", f"{_word(other)}：{said}")
+            yield Text("{word}: {said}", word=_word(other), said=said)
 
 
 def edges(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
@@ -171,25 +168,9 @@ def _word(dtype: torch.dtype) -> str:
 
 
 EXTREMES: tuple[Check, ...] = (
-    Check(
-        "smallest_sizes",
-        Text("one token, one sample, one query", "只有一个词元、一个样本或一个查询"),
-        smallest_sizes,
-    ),
-    Check(
-        "long_sequence",
-        Text("a long sequence gives the right numbers", "长序列也给出正确的数值"),
-        long_sequence,
-    ),
-    Check(
-        "non_contiguous",
-        Text("inputs may lie in memory in any order", "输入在内存中可以任意排列"),
-        non_contiguous,
-    ),
-    Check(
-        "dtype_kept",
-        Text("the output has the dtype of the input", "输出与输入的 dtype 相同"),
-        dtype_kept,
-    ),
+    Check("smallest_sizes", Text("one token, one sample, one query"), smallest_sizes),
+    Check("long_sequence", Text("a long sequence gives the right numbers"), long_sequence),
+    Check("non_contiguous", Text("inputs may lie in memory in any order"), non_contiguous),
+    Check("dtype_kept", Text("the output has the dtype of the input"), dtype_kept),
 )
 """Checks of shapes, memory and dtypes."""

@@ -28,52 +28,44 @@ def _calls(conventions: Conventions) -> list[Text]:
     """How it is called, where a reader could expect something else."""
     runner, notes = conventions.runner, []
     if getattr(runner, "sequence_first", False):
-        notes.append(Text("it takes (L, B, E): length first", "它接受 (L, B, E)：长度在前"))
+        notes.append(Text("it takes (L, B, E): length first"))
     notes += _packed(runner) + _probed(runner) + _around(runner)
     if not runner.differentiable:
-        notes.append(
-            Text(
-                "it works on NumPy's arrays: it has no gradients to verify",
-                "它在 NumPy 数组上计算：没有可验证的梯度",
-            )
-        )
+        notes.append(Text("it works on NumPy's arrays: it has no gradients to verify"))
     if "out" in runner.lacks:
-        notes.append(Text("it has no output projection", "它没有输出投影"))
+        notes.append(Text("it has no output projection"))
     if conventions.base == causal():
-        notes.append(Text("it hides the future by itself", "它自带因果掩码"))
+        notes.append(Text("it hides the future by itself"))
     elif conventions.base != full():
         name = str(conventions.base)
-        notes.append(Text(f"it attends to {name} by itself", f"它自带 {name}"))
+        notes.append(Text("it attends to {name} by itself", name=name))
     notes += [
         Text(
-            f"{argument}: how it takes a mask was not found, so no mask was given to it",
-            f"{argument}：未能得知它如何接受掩码，因此没有传入掩码",
+            "{argument}: how it takes a mask was not found, so no mask was given to it",
+            argument=argument,
         )
         for argument in conventions.unknown
     ]
     notes += [
-        Text(f"{argument}: not tried, left at its default", f"{argument}：未尝试，保持默认值")
+        Text("{argument}: not tried, left at its default", argument=argument)
         for argument in runner.signature.left
         if argument not in runner.signature.flags
     ]
     says = {
-        "may": Text("True = may attend", "True = 可以关注"),
-        "blocked": Text("True = blocked", "True = 遮住"),
-        "additive": Text("a float that is added to the scores", "加到得分上的浮点数"),
-        "ones": Text("1 = may attend", "1 = 可以关注"),
-        "zeros": Text("1 = blocked", "1 = 遮住"),
-        "lengths": Text("how many keys are real", "真实键的个数"),
+        "may": Text("True = may attend"),
+        "blocked": Text("True = blocked"),
+        "additive": Text("a float that is added to the scores"),
+        "ones": Text("1 = may attend"),
+        "zeros": Text("1 = blocked"),
+        "lengths": Text("how many keys are real"),
     }
     for form in {f.argument: f for f in reversed(conventions.forms)}.values():
         meaning = says[form.encoding]
-        how = Text("found by trying", "由试验得知")
+        how = Text("found by trying")
         if not conventions.certain:
-            how = Text("assumed: no trial told", "假定如此：试验未能判定")
+            how = Text("assumed: no trial told")
         notes.append(
-            Text(
-                f"{form.argument}: {meaning.en} ({how.en})",
-                f"{form.argument}：{meaning.zh}（{how.zh}）",
-            )
+            Text("{argument}: {meaning} ({how})", argument=form.argument, meaning=meaning, how=how)
         )
     return notes
 
@@ -86,18 +78,8 @@ def _packed(runner: Runner) -> list[Text]:
     layers = (each.removesuffix(".weight").removesuffix(".bias") for each in binding.packed)
     name = ", ".join(dict.fromkeys(layers))
     if binding.layout == "heads":
-        return [
-            Text(
-                f"{name}: q, k and v of each head stand together (found by trying)",
-                f"{name}：每个头的 q、k、v 排在一起（由试验得知）",
-            )
-        ]
-    return [
-        Text(
-            f"{name}: q, k and v take turns within each head (found by trying)",
-            f"{name}：每个头内 q、k、v 逐个交替排列（由试验得知）",
-        )
-    ]
+        return [Text("{name}: q, k and v of each head stand together (found by trying)", name=name)]
+    return [Text("{name}: q, k and v take turns within each head (found by trying)", name=name)]
 
 
 def _probed(runner: Runner) -> list[Text]:
@@ -110,10 +92,7 @@ def _probed(runner: Runner) -> list[Text]:
     order = sorted(held, key=lambda names: ("qkvo".index(names[0]), names))
     words = ", ".join(f"{names}: {held[names]}" for names in order)
     return [
-        Text(
-            f"its parameters' names say nothing; told apart by what moves as {words}",
-            f"参数名没有说明用途；根据设置后输出的变化判定为 {words}",
-        )
+        Text("its parameters' names say nothing; told apart by what moves as {words}", words=words)
     ]
 
 
@@ -122,14 +101,9 @@ def _around(runner: Runner) -> list[Text]:
     norms = ", ".join(getattr(runner, "norms", ()))
     if not norms:
         return []
-    notes = [Text(f"{norms}: set aside, not verified", f"{norms}：已略去，未验证")]
+    notes = [Text("{norms}: set aside, not verified", norms=norms)]
     if getattr(runner, "residual", False):
-        notes.append(
-            Text(
-                "its input is added to its output: taken off before it was compared",
-                "它把输入加到输出上：比较之前已减去",
-            )
-        )
+        notes.append(Text("its input is added to its output: taken off before it was compared"))
     return notes
 
 
@@ -146,8 +120,7 @@ def _blind(subject: Subject) -> list[Text]:
     if bool(row.isnan().any()):
         return [
             Text(
-                "a query that sees no key gives NaN; headwise gives 0 before the output projection",
-                "看不到任何键的查询得到 NaN；headwise 在输出投影之前给出 0",
+                "a query that sees no key gives NaN; headwise gives 0 before the output projection"
             )
         ]
     if subject.truth is not None:
@@ -155,12 +128,7 @@ def _blind(subject: Subject) -> list[Text]:
     zero = torch.zeros_like(row) if bias is None else bias.expand_as(row)
     if bool((row == zero).all()):
         return []
-    return [
-        Text(
-            "a query that sees no key still gives values of hidden keys; headwise gives 0",
-            "看不到任何键的查询仍给出被遮住的键的值；headwise 给出 0",
-        )
-    ]
+    return [Text("a query that sees no key still gives values of hidden keys; headwise gives 0")]
 
 
 def _dropped(subject: Subject) -> list[Text]:
@@ -173,10 +141,7 @@ def _dropped(subject: Subject) -> list[Text]:
     if outcome is None or outcome.weights is None or not _zeros(outcome.weights):
         return []
     return [
-        Text(
-            "while training it returns the weights after dropout; headwise returns them before",
-            "训练时它返回 dropout 之后的权重；headwise 返回之前的",
-        )
+        Text("while training it returns the weights after dropout; headwise returns them before")
     ]
 
 

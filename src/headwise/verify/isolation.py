@@ -314,40 +314,36 @@ def _error(request: Request, limits: Limits, told: _Told, status: int) -> BadFil
         return NotRecognised(en, zh) if error["adapter"] else BadFile(en, zh)
     if "raised" in told.final:
         said = told.final["raised"]
-        what = Text(f"raises {said}", f"抛出 {said}")
+        what = Text("raises {said}", said=said)
     elif told.ended:
         what = _over(told.ended, limits)
     else:
         what = _left(status)
     return Stopped(
-        f"target: {name} {what.en}, {where.en}; expected it to return; run it with Python alone "
-        "to see",
-        f"目标：{name} {what.zh}，{where.zh}；应正常返回；请单独用 Python 运行查看",
+        Text(
+            "target: {name} {what}, {where}; expected it to return; run it with Python "
+            "alone to see",
+            name=name,
+            what=what,
+            where=where,
+        )
     )
 
 
 def _over(ended: str, limits: Limits) -> Text:
     if ended == "output":
-        return Text(
-            f"prints without end and was stopped after {limits.output} bytes",
-            f"不停地打印，在 {limits.output} 字节后被终止",
-        )
-    return Text(
-        f"was stopped after {limits.seconds:g} s (--time-limit)",
-        f"在 {limits.seconds:g} 秒后被终止（--time-limit）",
-    )
+        return Text("prints without end and was stopped after {output} bytes", output=limits.output)
+    return Text("was stopped after {seconds:g} s (--time-limit)", seconds=limits.seconds)
 
 
 def _left(status: int) -> Text:
     if status >= 0:
-        return Text(
-            f"ended the process itself, with status {status}", f"自行结束了进程，状态 {status}"
-        )
+        return Text("ended the process itself, with status {status}", status=status)
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = str(-status)
-    return Text(f"crashed with {name}", f"因 {name} 崩溃")
+    return Text("crashed with {name}", name=name)
 
 
 def _where(told: _Told, request: Request) -> Text:
@@ -359,7 +355,7 @@ def _where(told: _Told, request: Request) -> Text:
     if told.stage == "construction":
         return Text(f"while it was made{en}", f"构造时{zh}")
     if told.stage == "start":
-        return Text("before it was loaded", "载入之前")
+        return Text("before it was loaded")
     during = told.check or "first call"
     if told.stage == "check":
         return Text(f"in the check {during}{en}", f"在检查 {during} 中{zh}")

@@ -50,7 +50,7 @@ def _cases(report: Data, lang: Lang) -> list[str]:
         _case(report, check["check"], _outcome(check, report, lang)) for check in report["checks"]
     ]
     for argument in report["not_understood"]:
-        said = Text("how it takes a mask was not understood", "未能理解它如何接受掩码").to(lang)
+        said = Text("how it takes a mask was not understood").to(lang)
         cases.append(_case(report, f"mask argument {argument}", _inside("failure", said, said)))
     if report["not_compared"] is not None:
         said = text_of(report["not_compared"]).to(lang)

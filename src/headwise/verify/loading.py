@@ -12,10 +12,7 @@ from types import ModuleType
 from headwise.errors import BadFile
 from headwise.lang import Text
 
-RUNS_CODE = Text(
-    "This runs the code of the target as it stands, with your rights.",
-    "这会以你的权限原样运行目标中的代码。",
-)
+RUNS_CODE = Text("This runs the code of the target as it stands, with your rights.")
 
 LARGEST = 1 << 20
 """How much of a file is read for the names in it."""
@@ -32,21 +29,19 @@ def load(target: str) -> object:
     found = _attribute(_from_file(Path(path)), name, path) if colon else _dotted(target)
     if not callable(found):
         raise BadFile(
-            f"target: {target} is {type(found).__name__}, expected a class, a function or a module",
-            f"目标：{target} 是 {type(found).__name__}，应为类、函数或模块实例",
+            "target: {target} is {found_type}, expected a class, a function or a module",
+            target=target,
+            found_type=type(found).__name__,
         )
     return found
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file() or path.suffix != ".py":
-        raise BadFile(
-            f"target: {path} is no Python file; write path/to/file.py:Name",
-            f"目标：{path} 不是 Python 文件；写法为 路径/文件.py:名称",
-        )
+        raise BadFile("target: {path} is no Python file; write path/to/file.py:Name", path=path)
     spec = importlib.util.spec_from_file_location(f"headwise_target_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise BadFile(f"target: {path} cannot be imported", f"目标：无法导入 {path}")
+        raise BadFile("target: {path} cannot be imported", path=path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses of the file look themselves up here
     sys.path.insert(0, str(path.parent.resolve()))
@@ -65,8 +60,7 @@ def _dotted(target: str) -> object:
     module, dot, name = target.rpartition(".")
     if not dot or not all(part.isidentifier() for part in target.split(".")):
         raise BadFile(
-            f"target: expected path/to/file.py:Name or package.Name, got {target!r}",
-            f"目标：应为 路径/文件.py:名称 或 包.名称，收到 {target!r}",
+            "target: expected path/to/file.py:Name or package.Name, got {target!r}", target=target
         )
     try:
         return _attribute(importlib.import_module(module), name, module)
@@ -96,8 +90,7 @@ def _attribute(module: ModuleType, name: str, where: str) -> object:
         close = get_close_matches(name, offered, 3) or _own(module)[:8]
         has = ", ".join(close) or "-"
         raise BadFile(
-            f"target: {where} has no {name!r}; it has {has}",
-            f"目标：{where} 中没有 {name!r}；其中有 {has}",
+            "target: {where} has no {name!r}; it has {has}", where=where, name=name, has=has
         )
     return getattr(module, name)
 
@@ -114,6 +107,7 @@ def _own(module: ModuleType) -> list[str]:
 def _fails(where: str, error: BaseException) -> BadFile:
     said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return BadFile(
-        f"target: {where} does not import: {said}; run it with Python alone first",
-        f"目标：{where} 无法导入：{said}；请先单独用 Python 运行它",
+        "target: {where} does not import: {said}; run it with Python alone first",
+        where=where,
+        said=said,
     )

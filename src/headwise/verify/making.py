@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headwise.lang import Text
 from headwise.verify.adapter import not_recognised
 
 EMBED = (
@@ -53,8 +54,11 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
             arguments[name] = value
         elif required:
             raise not_recognised(
-                f"the argument {name!r} of {cls.__name__} is not recognised",
-                f"无法识别 {cls.__name__} 的参数 {name!r}",
+                Text(
+                    "the argument {name!r} of {cls_} is not recognised",
+                    name=name,
+                    cls_=cls.__name__,
+                )
             )
     return _made(cls, arguments)
 
@@ -65,7 +69,7 @@ def made(target: object, embed_dim: int, heads: int) -> nn.Module:
         return target
     if isinstance(target, type) and issubclass(target, nn.Module):
         return make(target, embed_dim, heads)
-    raise not_recognised(f"{target!r} is no torch.nn.Module", f"{target!r} 不是 torch.nn.Module")
+    raise not_recognised(Text("{target!r} is no torch.nn.Module", target=target))
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -88,7 +92,7 @@ def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
             said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             given = ", ".join(f"{k}={v}" for k, v in arguments.items() if k not in CONFIG)
             raise not_recognised(
-                f"{cls.__name__}({given}) raises {said}", f"{cls.__name__}({given}) 抛出 {said}"
+                Text("{cls_}({given}) raises {said}", cls_=cls.__name__, given=given, said=said)
             ) from error
 
 

@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.parameter import UninitializedParameter
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.verify.adapter import NotRecognised, not_recognised
 from headwise.verify.binding import Binding, Layout, bind
 from headwise.verify.calling import Form, Signature, forms_for, read_signature
@@ -148,8 +149,11 @@ def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise not_recognised(
-            f"{name} has parameters without a size, and raises {said} when it is called first",
-            f"{name} 有未定大小的参数，首次调用时抛出 {said}",
+            Text(
+                "{name} has parameters without a size, and raises {said} when it is called first",
+                name=name,
+                said=said,
+            )
         ) from error
     return module
 
@@ -163,8 +167,10 @@ def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> M
     own = next((getattr(module, word) for word in HEADS if hasattr(module, word)), heads)
     if own != heads:
         raise BadValue(
-            f"heads: {name} was made with {own} heads, got {heads}; use --heads {own}",
-            f"heads：{name} 有 {own} 个头，收到 {heads}；请用 --heads {own}",
+            "heads: {name} was made with {own} heads, got {heads}; use --heads {own}",
+            name=name,
+            own=own,
+            heads=heads,
         )
     sized(module, name, weights.q.shape[1])
     return _of_module(lambda _p: module, name, weights, heads, drops=False, turnable=True)

@@ -248,91 +248,29 @@ def _unchanged(
 
 
 PROPERTIES: tuple[Check, ...] = (
-    Check("forward", Text("outputs equal the oracle", "输出与精确结果一致"), forward),
-    Check("gradients", Text("gradients equal the oracle's", "梯度与精确结果一致"), gradients),
-    Check("weights", Text("weights equal the oracle's", "权重与精确结果一致"), weights),
-    Check(
-        "logsumexp", Text("logsumexp equals the oracle's", "logsumexp 与精确结果一致"), logsumexp
-    ),
-    Check(
-        "scale_closed_form",
-        Text("scaled scores 0 and 1 give [1, e]/(1+e)", "缩放后的得分 0 和 1 给出 [1, e]/(1+e)"),
-        scale_closed_form,
-    ),
-    Check(
-        "equal_scores_mean",
-        Text("equal scores give the mean of v", "得分相等时给出 v 的平均"),
-        equal_scores_mean,
-    ),
-    Check(
-        "one_key_copies",
-        Text("one visible key copies its v", "只看到一个键时照搬它的 v"),
-        one_key_copies,
-    ),
-    Check(
-        "rows_sum_to_one",
-        Text("the weights of a query sum to 1", "每个查询的权重之和为 1"),
-        rows_sum_to_one,
-    ),
-    Check(
-        "heads_independent",
-        Text("a head does not see the others", "各头互不影响"),
-        heads_independent,
-    ),
-    Check(
-        "samples_independent",
-        Text("a sample does not see the others", "各样本互不影响"),
-        samples_independent,
-    ),
-    Check(
-        "group_order",
-        Text("query head h reads key head h // (H/G)", "查询头 h 读取键头 h // (H/G)"),
-        group_order,
-    ),
-    Check(
-        "no_future_leak",
-        Text("causal: the future has no influence", "因果掩码：未来没有影响"),
-        no_future_leak,
-    ),
-    Check(
-        "own_key_visible",
-        Text("causal: a query sees its own key", "因果掩码：查询能看到自己的键"),
-        own_key_visible,
-    ),
-    Check(
-        "lower_right",
-        Text("causal: the last query sees every key", "因果掩码：最后一个查询看到全部键"),
-        lower_right,
-    ),
-    Check(
-        "blind_rows_zero",
-        Text("a query that sees no key gives 0", "看不到任何键的查询输出 0"),
-        blind_rows_zero,
-    ),
+    Check("forward", Text("outputs equal the oracle"), forward),
+    Check("gradients", Text("gradients equal the oracle's"), gradients),
+    Check("weights", Text("weights equal the oracle's"), weights),
+    Check("logsumexp", Text("logsumexp equals the oracle's"), logsumexp),
+    Check("scale_closed_form", Text("scaled scores 0 and 1 give [1, e]/(1+e)"), scale_closed_form),
+    Check("equal_scores_mean", Text("equal scores give the mean of v"), equal_scores_mean),
+    Check("one_key_copies", Text("one visible key copies its v"), one_key_copies),
+    Check("rows_sum_to_one", Text("the weights of a query sum to 1"), rows_sum_to_one),
+    Check("heads_independent", Text("a head does not see the others"), heads_independent),
+    Check("samples_independent", Text("a sample does not see the others"), samples_independent),
+    Check("group_order", Text("query head h reads key head h // (H/G)"), group_order),
+    Check("no_future_leak", Text("causal: the future has no influence"), no_future_leak),
+    Check("own_key_visible", Text("causal: a query sees its own key"), own_key_visible),
+    Check("lower_right", Text("causal: the last query sees every key"), lower_right),
+    Check("blind_rows_zero", Text("a query that sees no key gives 0"), blind_rows_zero),
     Check(
         "padding_without_influence",
-        Text("padded keys have no influence", "填充的键没有影响"),
+        Text("padded keys have no influence"),
         padding_without_influence,
     ),
-    Check(
-        "padding_nan",
-        Text("NaN in padded keys has no influence", "填充键中的 NaN 没有影响"),
-        padding_nan,
-    ),
-    Check(
-        "padding_of_own_sample",
-        Text("each sample has its own padding", "每个样本使用自己的填充"),
-        padding_of_own_sample,
-    ),
-    Check(
-        "float32_softmax",
-        Text("bias and softmax are in float32 at least", "偏置和 softmax 至少用 float32"),
-        float32_softmax,
-    ),
-    Check(
-        "dropout_on_weights",
-        Text("dropout acts on the weights", "dropout 作用在权重上"),
-        dropout_on_weights,
-    ),
+    Check("padding_nan", Text("NaN in padded keys has no influence"), padding_nan),
+    Check("padding_of_own_sample", Text("each sample has its own padding"), padding_of_own_sample),
+    Check("float32_softmax", Text("bias and softmax are in float32 at least"), float32_softmax),
+    Check("dropout_on_weights", Text("dropout acts on the weights"), dropout_on_weights),
 )
 """Every property of an attention."""

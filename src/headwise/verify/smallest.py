@@ -32,10 +32,7 @@ MASKS: tuple[tuple[str, Callable[[int, int], Mask]], ...] = (
 )
 """Masks that fit any batch and length, by the word for them in the name of a trial."""
 
-UNSHOWN = (
-    *("large_scores", "long_sequence", "non_contiguous", "dtype_kept"),
-    "inputs_unchanged",
-)
+UNSHOWN = (*("large_scores", "long_sequence", "non_contiguous", "dtype_kept"), "inputs_unchanged")
 """Checks that fail in what a small output in float32 does not show."""
 
 OF_WEIGHTS = ("module_weights", "weights_sum_to_one")

@@ -111,7 +111,7 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
 def _positions(what: Call | Job) -> Text | None:
     """The pipeline has no step for a position."""
     if isinstance(what, Call) and what.position.stages - {Stage.INPUT}:
-        return Text("it has no position", "它没有位置编码")
+        return Text("it has no position")
     return None
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from torch import nn
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.verify.adapter import not_recognised
 from headwise.verify.calling import parameters_of, read_signature
 from headwise.verify.functions import AdapterRunner, FunctionRunner
@@ -30,10 +31,11 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
     """
     if heads < 1 or embed_dim < 1 or embed_dim % heads:
         raise BadValue(
-            f"embed_dim: expected a multiple of heads, got {embed_dim} with {heads} heads; "
-            f"use --embed-dim {max(heads, 1) * 5}",
-            f"embed_dim：应为头数的整数倍，收到 {embed_dim} 和 {heads} 个头；"
-            f"请用 --embed-dim {max(heads, 1) * 5}",
+            "embed_dim: expected a multiple of heads, got {embed_dim} with {heads} "
+            "heads; use --embed-dim {max}",
+            embed_dim=embed_dim,
+            heads=heads,
+            max=max(heads, 1) * 5,
         )
     weights = self_job(embed_dim, heads).weights
     if isinstance(target, type) and issubclass(target, nn.Module):
@@ -41,16 +43,16 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
     if isinstance(target, nn.Module):
         return replace(of_instance(target, name, weights, heads), tell=tell)
     if isinstance(target, type) or not callable(target):
-        raise not_recognised(
-            f"{name} is neither a torch.nn.Module nor a function",
-            f"{name} 既不是 torch.nn.Module 也不是函数",
-        )
+        raise not_recognised(Text("{name} is neither a torch.nn.Module nor a function", name=name))
     if [p.name for p in parameters_of(target, name)][1:2] == ["weights"]:
         return AdapterRunner(target, tell=tell)
     signature = read_signature(target, name)
     if len(signature.tensors) != 3:
         raise not_recognised(
-            f"the function {name} takes {len(signature.tensors)} tensors, expected q, k, v",
-            f"函数 {name} 接受 {len(signature.tensors)} 个张量，应为 q、k、v",
+            Text(
+                "the function {name} takes {num_tensors} tensors, expected q, k, v",
+                name=name,
+                num_tensors=len(signature.tensors),
+            )
         )
     return FunctionRunner(target, signature, tell=tell)

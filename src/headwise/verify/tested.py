@@ -26,15 +26,15 @@ def self_test_document(tested: "SelfTest") -> Document:
             )
         )
     head = (
-        Text("mutant", "变异体"),
-        Text("step", "步骤"),
-        Text("check that must reject it", "应当拒绝它的检查"),
-        Text("result", "结果"),
-        Text("error / bound", "误差 / 界限"),
+        Text("mutant"),
+        Text("step"),
+        Text("check that must reject it"),
+        Text("result"),
+        Text("error / bound"),
     )
     alarms = Paragraph(_idle(tested))
     blocks: list[Block] = [Notice(tested.passed, _verdict(tested)), alarms]
-    return Document(Text("verify --self-test", "验证 --self-test"), (*blocks, Table(head, rows)))
+    return Document(Text("verify --self-test"), (*blocks, Table(head, rows)))
 
 
 def self_test_data(tested: "SelfTest") -> Data:
@@ -55,15 +55,9 @@ def self_test_data(tested: "SelfTest") -> Data:
 def _verdict(tested: "SelfTest") -> Text:
     total, left = len(tested.findings), len(tested.survivors)
     if tested.passed:
-        return Text(
-            f"{total} mutants, each rejected by the check that names it",
-            f"{total} 个变异体，每个都被点名的检查拒绝",
-        )
+        return Text("{total} mutants, each rejected by the check that names it", total=total)
     names = ", ".join(mistake.name for mistake in tested.survivors) or "-"
-    return Text(
-        f"{left} of {total} mutants survive: {names}",
-        f"{total} 个变异体中有 {left} 个存活：{names}",
-    )
+    return Text("{left} of {total} mutants survive: {names}", left=left, total=total, names=names)
 
 
 def _idle(tested: "SelfTest") -> Text:
@@ -71,8 +65,9 @@ def _idle(tested: "SelfTest") -> Text:
     alarms = ", ".join(finding.check.name for finding in tested.false_alarms) or "-"
     count = len(tested.trips)
     return Text(
-        f"{count} checks. Those that reject no mutant, which are no checks: {idle}. "
-        f"Those that reject the right attention: {alarms}.",
-        f"共 {count} 项检查。没有拒绝任何变异体、因而不算检查的：{idle}。"
-        f"误拒正确实现的：{alarms}。",
+        "{count} checks. Those that reject no mutant, which are no checks: {idle}. "
+        "Those that reject the right attention: {alarms}.",
+        count=count,
+        idle=idle,
+        alarms=alarms,
     )

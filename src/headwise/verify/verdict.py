@@ -140,7 +140,7 @@ def verify(
         raise no_memory(name, str(error)) from error
     except (Exception, SystemExit) as error:  # the target is somebody else's code
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise not_recognised(f"{name} raises {said}", f"{name} 抛出 {said}") from error
+        raise not_recognised(Text("{name} raises {said}", name=name, said=said)) from error
 
 
 def _with_compiled(report: Report) -> Report:
@@ -207,10 +207,7 @@ def _examined(
 
 
 def _verified(
-    reading: Runner,
-    called: tuple[str, int, int],
-    seed: int,
-    progress: Callable[[str], None] | None,
+    reading: Runner, called: tuple[str, int, int], seed: int, progress: Callable[[str], None] | None
 ) -> Report:
     name, embed_dim, heads = called
     conventions = find_conventions(reading, embed_dim, heads, seed)

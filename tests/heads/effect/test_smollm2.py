@@ -31,9 +31,7 @@ def model() -> nn.Module:
 def texts(model: Any, seed: int, several: int = 3, times: int = 4) -> dict[str, Tensor]:
     """25 random tokens, 4 times; SmolLM2's first 17 ids are special."""
     ids = range(17, model.config.vocab_size)
-    return {
-        "input_ids": repeated(ids, texts=several, period=PERIOD, times=times, seed=seed),
-    }
+    return {"input_ids": repeated(ids, texts=several, period=PERIOD, times=times, seed=seed)}
 
 
 def test_induction_heads_matter_more_than_random_ones(model: nn.Module) -> None:
@@ -44,11 +42,7 @@ def test_induction_heads_matter_more_than_random_ones(model: nn.Module) -> None:
     heads = [head for head, score in scores.items() if score > 0.5]
     assert len(heads) >= 5
     found = against_random(
-        model,
-        partial(texts, model),
-        heads,
-        partial(next_token_loss, start=PERIOD),
-        seeds=range(6),
+        model, partial(texts, model), heads, partial(next_token_loss, start=PERIOD), seeds=range(6)
     )
     assert found.more.low > 1  # nats; measured with ten seeds of four texts: 7.98, 6.85 to 8.83
     assert found.theirs.low > found.random.high

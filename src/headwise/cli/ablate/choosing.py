@@ -15,6 +15,7 @@ from headwise.heads.corpus.saved import open_run
 from headwise.heads.effect.sites import Site, check_exist, every_head
 from headwise.heads.export import faults
 from headwise.heads.names import Head, parse_heads
+from headwise.lang import Text
 
 ALL = "all"
 
@@ -53,10 +54,10 @@ class Chosen:
             theirs = {name: self.model.get(name) for name in ours}
             if ours != theirs:
                 raise BadValue(
-                    f"open: the run is of another model: {_said(theirs)}; this one is "
-                    f"{_said(ours)}; name the heads with --heads",
-                    f"open：该结果属于另一个模型：{_said(theirs)}；此模型为 {_said(ours)}；"
-                    "请用 --heads 写出各头",
+                    "open: the run is of another model: {said}; this one is {said_2}; "
+                    "name the heads with --heads",
+                    said=_said(theirs),
+                    said_2=_said(ours),
                 )
         if self.heads is None:
             return every
@@ -106,9 +107,10 @@ def _named(place: Path, name: str) -> Chosen:
     if not heads:
         there = ", ".join(clean(each) for each in sorted({each for _, each in given})) or "–"
         raise BadValue(
-            f"named: no head of {clean(str(place))} is named {name!r}; the names there are: "
-            f"{there}",
-            f"named：{clean(str(place))} 中没有名为 {name!r} 的头；其中的名称有：{there}",
+            "named: no head of {place} is named {name!r}; the names there are: {there}",
+            place=clean(str(place)),
+            name=name,
+            there=there,
         )
     return Chosen(heads, model, corpus)
 
@@ -132,7 +134,7 @@ def _json(file: Path) -> dict[str, Any]:
     """What ``inspect --corpus`` or ``--probe`` has written as JSON."""
     try:
         if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
-            raise _no_run(file, "it is no file, or too large", "不是文件，或过大")
+            raise _no_run(file, Text("it is no file, or too large"))
         said = json.loads(file.read_bytes())
     except BadFile:
         raise
@@ -140,14 +142,12 @@ def _json(file: Path) -> dict[str, Any]:
         reason = error.strerror or type(error).__name__
         raise _no_run(file, reason, reason) from error
     except (ValueError, RecursionError) as error:
-        raise _no_run(file, "it is no JSON", "不是 JSON") from error
+        raise _no_run(file, Text("it is no JSON")) from error
     wrong = faults(said)
     if wrong or said["schema"] != SCHEMA:
         reason = clean(wrong[0])[:200] if wrong else ""
         raise _no_run(
-            file,
-            reason or f"it is not of layout {SCHEMA}",
-            reason or f"布局不是 {SCHEMA}",
+            file, reason or f"it is not of layout {SCHEMA}", reason or f"布局不是 {SCHEMA}"
         )
     return dict(said)
 

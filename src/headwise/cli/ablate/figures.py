@@ -14,12 +14,9 @@ from headwise.plots.album import Named
 from headwise.plots.sheet import Sheet
 
 NAME = "ablation"
-RISE = Text("rise of the loss, nats a token", "损失上升，奈特每词元")
+RISE = Text("rise of the loss, nats a token")
 
-ORDERS = {
-    "given": Text("these heads, as given", "这些头，按给出的顺序"),
-    "importance": Text("least important first", "最不重要者先移除"),
-}
+ORDERS = {"given": Text("these heads, as given"), "importance": Text("least important first")}
 
 
 def check_folder(folder: Path, lang: Lang) -> None:
@@ -36,13 +33,13 @@ def check_folder(folder: Path, lang: Lang) -> None:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            f"figures: cannot make the folder {name}: {reason}; choose another place",
-            f"figures：无法建立文件夹 {name}：{reason}；请换一个位置",
+            "figures: cannot make the folder {name}: {reason}; choose another place",
+            name=name,
+            reason=reason,
         ) from error
     if other:
         raise BadFile(
-            f"figures: expected a folder, got the file {name}; choose another place",
-            f"figures：应为文件夹，{name} 是文件；请换一个位置",
+            "figures: expected a folder, got the file {name}; choose another place", name=name
         )
 
 
@@ -59,8 +56,8 @@ def curves(sheet: Sheet, found: Measured) -> Named:
 def _random(found: Measured) -> Text:
     draws = found.plan.draws
     if found.whole:
-        return Text(f"random order, {draws} seeds", f"随机顺序，{draws} 个种子")
-    return Text(f"as many random others, {draws} seeds", f"同样多的随机其他头，{draws} 个种子")
+        return Text("random order, {draws} seeds", draws=draws)
+    return Text("as many random others, {draws} seeds", draws=draws)
 
 
 def _theirs(found: Measured) -> list[Point]:

@@ -68,10 +68,11 @@ class Plan:
         total, gone = len(every_head(sites(model))), len(self.heads)
         if self.draws and gone < total < 2 * gone:
             raise BadValue(
-                f"against: {gone} of {total} heads leave only {total - gone} others to draw from; "
-                "choose fewer heads, or all, which are held against a random order",
-                f"against：共 {total} 个头，选了 {gone} 个，只剩 {total - gone} 个可抽取；"
-                "请少选一些，或选 all（与随机顺序比较）",
+                "against: {gone} of {total} heads leave only {total_2} others to draw "
+                "from; choose fewer heads, or all, which are held against a random order",
+                gone=gone,
+                total=total,
+                total_2=total - gone,
             )
 
 

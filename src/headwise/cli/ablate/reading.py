@@ -123,10 +123,11 @@ def _probe(asked: Asked, loaded: Loaded) -> Reading:
     if loaded.longest < TOKENS * TIMES:
         name, most = clean(loaded.name), loaded.longest
         raise BadValue(
-            f"probe: it has {TOKENS * TIMES} tokens, and {name} takes at most {most}; give a text "
+            "probe: it has {tokens} tokens, and {name} takes at most {most}; give a text "
             "with --text, or a corpus with --corpus",
-            f"probe：共 {TOKENS * TIMES} 个词元，而 {name} 最多接受 {most} 个；"
-            "请用 --text 给出文本，或用 --corpus 给出语料",
+            tokens=TOKENS * TIMES,
+            name=name,
+            most=most,
         )
     found = sequences(loaded, asked.seed)
     texts = tuple(_example(ids) for ids in found)
@@ -171,8 +172,8 @@ def _whole(document: Document, measurer: Measurer) -> Example:
     found, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
     if tokens(found) < 2:
         raise BadFile(
-            f"corpus: {document.name}: it has one token, and no next one to predict; leave it out",
-            f"corpus：{document.name}：只有一个词元，没有下一个可预测；请去掉它",
+            "corpus: {document_name}: it has one token, and no next one to predict; leave it out",
+            document_name=document.name,
         )
     return found
 
@@ -188,18 +189,19 @@ def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
     if length > loaded.longest:
         name, most = clean(loaded.name), loaded.longest
         raise BadValue(
-            f"length: {length} tokens, and {name} takes at most {most}; give --length {most} or "
-            "less",
-            f"length：{length} 个词元，而 {name} 最多接受 {most} 个；"
-            f"请给出不超过 {most} 的 --length",
+            "length: {length} tokens, and {name} takes at most {most}; give --length "
+            "{most} or less",
+            length=length,
+            name=name,
+            most=most,
         )
     whole, bare = (_tokens(loaded, text, special) for special in (True, False))
     room = length - (len(whole) - len(bare))
     if room < 1:
         raise BadValue(
-            f"length: {length} tokens leave no room beside {len(whole) - len(bare)} special ones; "
-            "give more",
-            f"length：{length} 个词元放下 {len(whole) - len(bare)} 个特殊词元后没有余地；请增大",
+            "length: {length} tokens leave no room beside {num_whole} special ones; give more",
+            length=length,
+            num_whole=len(whole) - len(bare),
         )
     before = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
     first, last = whole[:before], whole[before + len(bare) :]
@@ -232,10 +234,10 @@ def _check_one_stack(option: str, loaded: Loaded) -> None:
     if getattr(loaded.config, "is_encoder_decoder", False):
         name = clean(loaded.name)
         raise BadValue(
-            f"{option}: {name} has a decoder that reads another text, and cannot read in pieces; "
-            "give whole documents with --corpus, their targets in .jsonl",
-            f"{option}：{name} 的解码器读另一段文本，无法按片段阅读；"
-            "请用 --corpus 给出完整文档，目标写在 .jsonl 中",
+            "{option}: {name} has a decoder that reads another text, and cannot read in "
+            "pieces; give whole documents with --corpus, their targets in .jsonl",
+            option=option,
+            name=name,
         )
 
 
@@ -247,24 +249,18 @@ def _check(asked: Asked, found: Reading) -> None:
 
 
 def _too_few(asked: Asked, source: str, count: int, least: int) -> BadValue:
-    needs, ways = (
-        Text("", ""),
-        Text(
-            "give more text, or cut it shorter with --length",
-            "请给出更多文本，或用 --length 切得更短",
-        ),
-    )
+    needs, ways = (Text(""), Text("give more text, or cut it shorter with --length"))
     if source == "probe":
-        ways = Text("give more --texts", "请增大 --texts")
+        ways = Text("give more --texts")
     if kind_named(asked.how).reference:
-        needs = Text(
-            f", beside as many others for --how {asked.how}",
-            f"（--how {asked.how} 还需要同样多的其他文本）",
-        )
+        needs = Text(", beside as many others for --how {how}", how=asked.how)
     if asked.draws > 2:
-        ways = Text(f"{ways.en}, or fewer --seeds", f"{ways.zh}，或减少 --seeds")
+        ways = Text("{ways}, or fewer --seeds", ways=ways)
     return BadValue(
-        f"{source}: {count} texts to measure on, and at least {least} are needed{needs.en}; "
-        f"{ways.en}",
-        f"{source}：可测量的文本有 {count} 个，至少需要 {least} 个{needs.zh}；{ways.zh}",
+        "{source}: {count} texts to measure on, and at least {least} are needed{needs}; {ways}",
+        source=source,
+        count=count,
+        least=least,
+        needs=needs,
+        ways=ways,
     )

@@ -7,7 +7,7 @@ from headwise.heads.effect.instead import MOST_NUMBERS
 from headwise.heads.effect.sites import Site, every_head
 from headwise.lang import Text
 
-ENCODER, DECODER = Text("encoder", "编码器"), Text("decoder", "解码器")
+ENCODER, DECODER = Text("encoder"), Text("decoder")
 
 
 def check_resampling(plan: Plan, found: tuple[Site, ...], reading: Reading) -> None:
@@ -33,10 +33,11 @@ def check_resampling(plan: Plan, found: tuple[Site, ...], reading: Reading) -> N
     kept = sum(sorted(each)[-len(plan.heads) :])
     if kept > MOST_NUMBERS:
         raise BadValue(
-            f"how: 'resample' would keep {kept} numbers of other texts, and {MOST_NUMBERS} at most "
-            "are kept; give fewer --texts or heads, or use --how mean",
-            f"how：'resample' 需保留其他文本的 {kept} 个数，最多 {MOST_NUMBERS} 个；"
-            "请减少 --texts 或头，或用 --how mean",
+            "how: 'resample' would keep {kept} numbers of other texts, and "
+            "{most_numbers} at most are kept; give fewer --texts or heads, or use --how "
+            "mean",
+            kept=kept,
+            most_numbers=MOST_NUMBERS,
         )
 
 
@@ -44,18 +45,17 @@ def _check_lengths(part: str, reading: Reading) -> None:
     lengths = {tokens(text, part) for text in (*reading.measured, *reading.others)}
     if len(lengths) == 1:
         return
-    way = Text("use --how mean", "请用 --how mean")
+    way = Text("use --how mean")
     if not part:
-        way = Text(
-            "cut them with --length, or use --how mean", "请用 --length 切成等长，或用 --how mean"
-        )
-    where = Text("", "")
+        way = Text("cut them with --length, or use --how mean")
+    where = Text("")
     if part:
         stack = ENCODER if part == "encoder" else DECODER
-        where = Text(f" in the {stack.en}", f"（{stack.zh}）")
+        where = Text(" in the {stack}", stack=stack)
     raise BadValue(
-        f"how: 'resample' needs texts of one length, got {min(lengths)} to {max(lengths)} "
-        f"tokens{where.en}; {way.en}",
-        f"how：'resample' 要求各文本等长，收到 {min(lengths)} 到 {max(lengths)} 个词元{where.zh}；"
-        f"{way.zh}",
+        "how: 'resample' needs texts of one length, got {min} to {max} tokens{where}; {way}",
+        min=min(lengths),
+        max=max(lengths),
+        where=where,
+        way=way,
     )

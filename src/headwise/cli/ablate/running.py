@@ -26,7 +26,7 @@ from headwise.heads.inputs import run as try_out
 from headwise.heads.models.load import Loaded, load
 from headwise.lang import Text
 
-TEXTS = Text("texts read", "文本")
+TEXTS = Text("texts read")
 
 
 def ablated(asked: Asked, destination: Destination) -> int:
@@ -41,7 +41,7 @@ def ablated(asked: Asked, destination: Destination) -> int:
 
     loaded = load(asked.model, tell, predicting=True)
     plan, reading = _plan(asked, loaded, chosen)
-    tell(Text("taking heads out", "正在移除各头"))
+    tell(Text("taking heads out"))
     with shown(lang, TEXTS) as progress:
         found = measure(loaded, plan, reading, progress)
     _write(found, asked, destination)
@@ -75,12 +75,11 @@ def _check_loss(loaded: Loaded, reading: Reading) -> None:
         return
     name = clean(loaded.name)
     raise BadValue(
-        f"model: {name} has no loss to measure: it predicts no next token ({reason.en}); give a "
-        "decoder saved with its last projection, such as smollm2, or a loss of your own in Python "
-        "(headwise.heads.effect.curve, docs/ablation.md)",
-        f"model：{name} 没有可测量的损失：它不预测下一词元（{reason.zh}）；请给出连同最后的投影一起"
-        "保存的解码器，例如 smollm2，或在 Python 中给出自己的损失函数"
-        "（headwise.heads.effect.curve，docs/ablation.zh.md）",
+        "model: {name} has no loss to measure: it predicts no next token ({reason}); "
+        "give a decoder saved with its last projection, such as smollm2, or a loss of "
+        "your own in Python (headwise.heads.effect.curve, docs/ablation.md)",
+        name=name,
+        reason=reason,
     )
 
 

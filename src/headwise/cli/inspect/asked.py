@@ -9,43 +9,20 @@ import click
 from headwise.cli import reporting
 from headwise.lang import Lang, Text
 
-SUMMARY = Text(
-    "Measure and draw what each head of a real model does on a text or a corpus.",
-    "测量并画出真实模型的每个头在一段文本或语料上做了什么。",
-)
+SUMMARY = Text("Measure and draw what each head of a real model does on a text or a corpus.")
 
 HELP = Text(
-    """Measure and draw what each head of a real model does on a text or a corpus.
-
-    MODEL is a packaged model's name (see `headwise models list`; it is downloaded the first time),
-    a directory in Hugging Face's format, or a hub id. SENTENCE is what the model reads. Layers and
-    heads are counted from 0: L0H2 is layer 0, head 2.
-
-    A corpus is a file of documents: .txt (one a line), .jsonl or .conllu. With --save the same
-    command goes on where it was interrupted; under torchrun the documents are shared out.
-
-    \b
-    headwise inspect minilm "The dog that chased the cats was tired."
-    headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
-    headwise inspect minilm --corpus a.conllu --save run --output heads.csv
-    headwise inspect --open run --figures pictures
-    headwise inspect smollm2 --probe repeated
-    """,
-    """测量并画出真实模型的每个头在一段文本或语料上做了什么。
-
-    MODEL 是内置模型的名称（见 `headwise models list`，首次使用时下载）、Hugging Face 格式的文件夹，
-    或 hub 名称。SENTENCE 是模型读的文本。层和头都从 0 数起：L0H2 表示第 0 层第 2 头。
-
-    语料是含有多个文档的文件：.txt（每行一个）、.jsonl 或 .conllu。使用 --save 时，再次运行同一命令
-    会从中断处继续；在 torchrun 下文档由各进程分担。
-
-    \b
-    headwise inspect minilm "The dog that chased the cats was tired."
-    headwise inspect ./model --text a.txt --heads L0H2,L1H8 --format html --output a.html
-    headwise inspect minilm --corpus a.conllu --save run --output heads.csv
-    headwise inspect --open run --figures pictures
-    headwise inspect smollm2 --probe repeated
-    """,
+    "Measure and draw what each head of a real model does on a text or a corpus.\n\n    "
+    "MODEL is a packaged model's name (see `headwise models list`; it is downloaded the "
+    "first time),\n    a directory in Hugging Face's format, or a hub id. SENTENCE is "
+    "what the model reads. Layers and\n    heads are counted from 0: L0H2 is layer 0, "
+    "head 2.\n\n    A corpus is a file of documents: .txt (one a line), .jsonl or "
+    ".conllu. With --save the same\n    command goes on where it was interrupted; under "
+    'torchrun the documents are shared out.\n\n    \n    headwise inspect minilm "The '
+    'dog that chased the cats was tired."\n    headwise inspect ./model --text a.txt '
+    "--heads L0H2,L1H8 --format html --output a.html\n    headwise inspect minilm "
+    "--corpus a.conllu --save run --output heads.csv\n    headwise inspect --open run "
+    "--figures pictures\n    headwise inspect smollm2 --probe repeated\n    "
 )
 
 FORMATS = (*reporting.FORMATS, *reporting.TABLES)
@@ -105,24 +82,20 @@ class Asked:
         if len(self.sources) != 1:
             got = Text(" and ".join(self.sources) or "nothing", " 和 ".join(self.sources) or "空")
             raise BadValue(
-                "sentence: expected one of a sentence, --text FILE, --corpus FILE, --probe and "
-                f"--open DIR, got {got.en}; write the sentence in quotes after the model: "
-                'headwise inspect minilm "The cat sat."',
-                "sentence：应给出句子、--text 文件、--corpus 文件、--probe、--open 文件夹之一，"
-                f"收到 {got.zh}；"
-                '请在模型名后用引号写出句子：headwise inspect minilm "The cat sat."',
+                "sentence: expected one of a sentence, --text FILE, --corpus FILE, "
+                "--probe and --open DIR, got {got}; write the sentence in quotes after "
+                'the model: headwise inspect minilm "The cat sat."',
+                got=got,
             )
         if (self.model is None) != (self.source == "--open"):
             raise BadValue(
-                "model: expected a model to read with, and none with --open, which reads a saved "
-                "run; see `headwise models list`",
-                "model：应给出模型；使用 --open 打开已保存的结果时不需要模型；"
-                "见 `headwise models list`",
+                "model: expected a model to read with, and none with --open, which reads "
+                "a saved run; see `headwise models list`"
             )
         if self.every is not None and not math.isfinite(self.every):
             raise BadValue(
-                f"every: expected seconds from 0 on, got {self.every}; leave it out for every 10",
-                f"every：应为不小于 0 的秒数，收到 {self.every}；不写即为每 10 秒",
+                "every: expected seconds from 0 on, got {every}; leave it out for every 10",
+                every=self.every,
             )
         for name, value, sources in self._options():
             if value and self.source not in sources:
@@ -174,43 +147,21 @@ def parameters(lang: Lang) -> list[click.Parameter]:
     ]
 
 
-_TEXT = Text("Read the text from a file.", "从文件读取文本。")
-_CORPUS = Text(
-    "Read every document of a .txt, .jsonl or .conllu file.",
-    "读取 .txt、.jsonl 或 .conllu 文件中的所有文档。",
-)
+_TEXT = Text("Read the text from a file.")
+_CORPUS = Text("Read every document of a .txt, .jsonl or .conllu file.")
 _PROBE = Text(
-    "Read 25 random tokens, 4 times over, in place of a text: shows induction heads. Fewer where "
-    "the model takes fewer than 100.",
-    "读重复 4 次的 25 个随机词元，而不是文本：能显出归纳头。模型接受不了 100 个词元时会减少。",
+    "Read 25 random tokens, 4 times over, in place of a text: shows induction heads. "
+    "Fewer where the model takes fewer than 100."
 )
-_SEED = Text("Of --probe's random tokens; 0 by default.", "--probe 随机词元的种子；默认 0。")
-_OPEN = Text("Open what --save has written; needs no model.", "打开 --save 的结果，不需要模型。")
-_SAVE = Text(
-    "Keep what is measured in this folder, and go on from there.",
-    "将测量结果保存在此文件夹，并可从那里继续。",
-)
-_EVERY = Text(
-    "With --save: write after so many seconds; 10 by default.",
-    "与 --save 同用：每隔这么多秒写一次；默认 10。",
-)
-_PARAGRAPHS = Text(
-    "In a .txt file, a document is a paragraph, not a line.",
-    "在 .txt 文件中，文档是段落而不是行。",
-)
-_NO_NAMES = Text(
-    "Measure a corpus without naming heads, which takes a second model.",
-    "只测量语料，不给头命名（命名需要再运行一个随机模型）。",
-)
-_HEADS = Text(
-    "Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.",
-    "要画的头：L0H2,L1H8 或 all；默认为最突出的三个。",
-)
-_FIGURES = Text(
-    "Draw figures as PNG and SVG into this folder as well.",
-    "同时将图以 PNG 和 SVG 写入此文件夹。",
-)
-_TRUNCATE = Text("Cut a text that is too long.", "截断过长的文本。")
+_SEED = Text("Of --probe's random tokens; 0 by default.")
+_OPEN = Text("Open what --save has written; needs no model.")
+_SAVE = Text("Keep what is measured in this folder, and go on from there.")
+_EVERY = Text("With --save: write after so many seconds; 10 by default.")
+_PARAGRAPHS = Text("In a .txt file, a document is a paragraph, not a line.")
+_NO_NAMES = Text("Measure a corpus without naming heads, which takes a second model.")
+_HEADS = Text("Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.")
+_FIGURES = Text("Draw figures as PNG and SVG into this folder as well.")
+_TRUNCATE = Text("Cut a text that is too long.")
 
 
 def files_of(model: str) -> tuple[Path, ...]:

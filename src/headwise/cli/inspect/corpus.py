@@ -54,10 +54,7 @@ def documents_of(share: Share) -> Text:
     """
     if share.processes == 1:
         return DOCUMENTS
-    return Text(
-        f"documents of the first of {share.processes} processes",
-        f"文档（{share.processes} 个进程中第一个的份额）",
-    )
+    return Text("documents of the first of {processes} processes", processes=share.processes)
 
 
 def probing(asked: Asked, destination: Destination) -> int:
@@ -83,8 +80,6 @@ def opened(asked: Asked, destination: Destination) -> int:
 
 def _write(run: Run, asked: Asked, destination: Destination) -> None:
     destination.write(
-        lambda: report(run),
-        lambda: as_json(run),
-        lambda kind: file_of(run_table(run), kind),
+        lambda: report(run), lambda: as_json(run), lambda kind: file_of(run_table(run), kind)
     )
     draw(lambda sheet: of_run(sheet, run), asked.figures, destination.lang)

@@ -17,5 +17,5 @@ def draw(figures: Callable[[Sheet], Named], folder: Path | None, lang: Lang) -> 
         return
     with called("figures", "output"):
         files = write(figures(Sheet.of(lang)), folder)
-    said = Text(f"{len(files)} figures in: ", f"{len(files)} 张图已写入：").to(lang)
+    said = Text("{num_files} figures in: ", num_files=len(files)).to(lang)
     screen.tell(said + clean(str(folder)))

@@ -12,7 +12,7 @@ EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
-DOCUMENTS = Text("documents", "文档")
+DOCUMENTS = Text("documents")
 
 
 @contextmanager
@@ -62,8 +62,11 @@ def _lines(lang: Lang, what: Text) -> Callable[[int, int], None]:
             return
         last = now
         said = Text(
-            f"{done} of {whole} {what.en}, {now - begun:.0f} s",
-            f"{whole} 个{what.zh}中的 {done} 个，{now - begun:.0f} 秒",
+            "{done} of {whole} {what}, {now:.0f} s",
+            done=done,
+            whole=whole,
+            what=what,
+            now=now - begun,
         )
         screen.tell(f"{said.to(lang)} …")
 

@@ -31,7 +31,7 @@ def inspected(asked: Asked, destination: Destination) -> int:
         screen.tell(f"{done.to(destination.lang)} …")
 
     loaded = load(asked.model or "", progress)
-    progress(Text("running it and measuring every head", "正在运行并测量每个头"))
+    progress(Text("running it and measuring every head"))
     seen = inspect(loaded, words, heads=wanted, truncate=asked.truncate)
     destination.write(
         lambda: report(seen),
@@ -56,9 +56,9 @@ def text_of(file: str) -> str:
     try:
         if not Path(file).is_file() and Path(file).exists():
             raise BadFile(
-                f"text: expected a file, got {clean(file)}, a directory, device or pipe; give a "
+                "text: expected a file, got {file}, a directory, device or pipe; give a "
                 "text file in UTF-8",
-                f"text：应为文件，{clean(file)} 是文件夹、设备或管道；请给出 UTF-8 文本文件",
+                file=clean(file),
             )
         with Path(file).open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
@@ -66,14 +66,16 @@ def text_of(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise BadFile(
-            f"text: cannot read {clean(file)}: {reason}; give a text file in UTF-8",
-            f"text：无法读取 {clean(file)}：{reason}；请给出 UTF-8 文本文件",
+            "text: cannot read {file}: {reason}; give a text file in UTF-8",
+            file=clean(file),
+            reason=reason,
         ) from error
     if len(content) > MOST_BYTES:
         raise BadFile(
-            f"text: {clean(file)} has more than {MOST_BYTES} bytes; give a part of it, or read it "
-            "line by line with --corpus",
-            f"text：{clean(file)} 超过 {MOST_BYTES} 字节；请给出其中一部分，或用 --corpus 逐行读取",
+            "text: {file} has more than {most_bytes} bytes; give a part of it, or read "
+            "it line by line with --corpus",
+            file=clean(file),
+            most_bytes=MOST_BYTES,
         )
     return text
 

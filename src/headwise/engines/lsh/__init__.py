@@ -43,37 +43,22 @@ def why_not(call: Call) -> list[Text]:
     inputs = [call.q, call.k, call.v, *(() if call.sinks is None else (call.sinks,))]
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
     rules = (
-        (
-            not one,
-            Text(
-                "the mask is not one lsh(...), alone or with others by &",
-                "掩码不是单个 lsh(...)，也不是它与其他掩码用 & 的组合",
-            ),
-        ),
+        (not one, Text("the mask is not one lsh(...), alone or with others by &")),
         (
             "logsumexp" in call.need and learns,
-            Text(
-                "its logsumexp has no gradient; use torch.no_grad()",
-                "其 logsumexp 没有梯度；请用 torch.no_grad()",
-            ),
+            Text("its logsumexp has no gradient; use torch.no_grad()"),
         ),
-        (call.dropout > 0, Text("it has no dropout", "它没有 dropout")),
-        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0", "有一个大小为 0")),
+        (call.dropout > 0, Text("it has no dropout")),
+        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0")),
         (
             bool({Stage.SCORES, Stage.VALUES} & stages),
             Text(
-                f"{name} adds to the scores or the values, and each head has another order here",
-                f"{name} 会加到得分或值上，而这里每个头的次序不同",
+                "{name} adds to the scores or the values, and each head has another order here",
+                name=name,
             ),
         ),
-        (
-            one and call.learns(),
-            Text("the mask's bias wants a gradient", "掩码的偏置需要梯度"),
-        ),
-        (
-            torch.compiler.is_compiling(),
-            Text("it has no rule for torch.compile", "它没有 torch.compile 的规则"),
-        ),
+        (one and call.learns(), Text("the mask's bias wants a gradient")),
+        (torch.compiler.is_compiling(), Text("it has no rule for torch.compile")),
         (transformed(call), no_rule()),
     )
     reasons = [reason for holds, reason in rules if holds]

@@ -193,12 +193,7 @@ def _attend(
 
 
 def _merge(
-    output: Tensor,
-    sums: Tensor,
-    queries: Tensor,
-    results: tuple[Tensor, Tensor],
-    *,
-    first: bool,
+    output: Tensor, sums: Tensor, queries: Tensor, results: tuple[Tensor, Tensor], *, first: bool
 ) -> None:
     """Write what the first round gives; weigh any other against what stands there."""
     more, its_sum = results

@@ -27,19 +27,16 @@ def why_not(call: Call) -> list[Text]:
     own = _own(call)
     reasons = not_returned(call.need, ("logsumexp",) if own else ())
     if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
-        reasons.append(Text("a size is 0", "有一个大小为 0"))
+        reasons.append(Text("a size is 0"))
     if Stage.VALUES in call.position.stages:
         name = type(call.position).__name__
-        reasons.append(Text(f"{name} adds to the values", f"{name} 会加到值上"))
+        reasons.append(Text("{name} adds to the values", name=name))
     if call.biased and call.q.dtype in (torch.float16, torch.bfloat16):
         kind = call.q.dtype
-        reasons.append(Text(f"it would round the bias to {kind}", f"它会把偏置舍入为 {kind}"))
+        reasons.append(Text("it would round the bias to {kind}", kind=kind))
     if call.sinks is not None and not own:
         reasons.append(
-            Text(
-                "it has sinks on a CPU only, without dropout, torch.compile or a learned bias",
-                "它只在 CPU 上支持 sink，且不支持 dropout、torch.compile 和可学习的偏置",
-            )
+            Text("it has sinks on a CPU only, without dropout, torch.compile or a learned bias")
         )
     if transformed(call):
         reasons.append(no_rule())

@@ -187,10 +187,7 @@ def _asked(part: Part, rest: Mask, frame: Frame) -> list[Part]:
     pieces = [(part.blocks(first, last), mixed) for first, last, mixed in found]
     return [
         Part(
-            each.queries,
-            each.keys,
-            rest.within(*_hull(each, frame)) if mixed else None,
-            each.band,
+            each.queries, each.keys, rest.within(*_hull(each, frame)) if mixed else None, each.band
         )
         for each, mixed in pieces
     ]

@@ -102,11 +102,7 @@ def dropped(call: Call) -> Result:
 
 
 def _twice(
-    setting: Setting,
-    keep: Keep,
-    tensors: list[Tensor],
-    ctx: Any,
-    gradients: tuple[Tensor, ...],
+    setting: Setting, keep: Keep, tensors: list[Tensor], ctx: Any, gradients: tuple[Tensor, ...]
 ) -> list[Tensor | None]:
     """The gradients as functions that can be differentiated again, with the scores written out."""
 

@@ -102,8 +102,7 @@ def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Mask, lis
     mask, *others = found or [None]
     if not isinstance(mask, Mask):
         raise BadValue(
-            f"numbers: expected those of a mask, got {mask!r}; use encode(mask)",
-            f"numbers：应为一个掩码的编码，收到 {mask!r}；请用 encode(mask)",
+            "numbers: expected those of a mask, got {mask!r}; use encode(mask)", mask=mask
         )
     return mask, others
 
@@ -139,10 +138,10 @@ def _write_parts(value: Mask | Position, numbers: list[int], tensors: list[Tenso
     else:
         word = "mask" if isinstance(value, Mask) else "position"
         raise BadValue(
-            f"{word}: {type(value).__name__} is none of headwise's own classes and cannot be "
-            f"written as numbers; use those in headwise.{word}s",
-            f"{word}：{type(value).__name__} 不是 headwise 自带的类，无法编码；"
-            f"请用 headwise.{word}s 中的类",
+            "{word}: {value_type} is none of headwise's own classes and cannot be "
+            "written as numbers; use those in headwise.{word}s",
+            word=word,
+            value_type=type(value).__name__,
         )
     numbers += [kind, at]
     for name in names:

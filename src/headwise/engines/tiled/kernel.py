@@ -50,13 +50,7 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    added: Tensor | None,
-    scale: float,
-    *,
-    triangle: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, *, triangle: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, Dv) and logsumexp (B, H, n) of q (B, H, n, D), k (B, G, m, D), v.
 
@@ -74,13 +68,7 @@ def forward(
 
 
 def fused_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    added: Tensor | None,
-    scale: float,
-    *,
-    triangle: bool = False,
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, *, triangle: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`forward` by the fused kernel, with few keys too; D is Dv."""
     output, logsumexp = getattr(torch.ops.aten, FUSED)(

@@ -36,17 +36,15 @@ def why_not(call: Call) -> list[Text]:
     """Every reason why this engine cannot run the call."""
     reasons = []
     if "weights" in call.need:
-        reasons.append(
-            Text("it never holds the weights, Lq x Lk numbers", "它从不保存 Lq x Lk 个权重")
-        )
+        reasons.append(Text("it never holds the weights, Lq x Lk numbers"))
     reasons += not_returned(call.need, ("weights", "logsumexp"))
     if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
-        reasons.append(Text("a size is 0", "有一个大小为 0"))
+        reasons.append(Text("a size is 0"))
     if call.q.device.type == "meta":
-        reasons.append(Text("the tensors hold no numbers", "张量中没有数值（meta 设备）"))
+        reasons.append(Text("the tensors hold no numbers"))
     if call.mask.biased and not known(call.mask):
         name = type(call.mask).__name__
-        reasons.append(Text(f"it cannot see into the bias of {name}", f"它看不到 {name} 的偏置"))
+        reasons.append(Text("it cannot see into the bias of {name}", name=name))
     if mapped() or transformed(call):
         reasons.append(no_rule())
     return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])
@@ -59,17 +57,13 @@ def _why_not_compiled(call: Call) -> list[Text]:
         name = type(call.position).__name__
         reasons.append(
             Text(
-                f"under torch.compile it knows headwise's own positions only, not {name}",
-                f"在 torch.compile 下它只认识 headwise 自带的位置编码，不认识 {name}",
+                "under torch.compile it knows headwise's own positions only, not {name}", name=name
             )
         )
     if not known(call.mask):
         name = type(call.mask).__name__
         reasons.append(
-            Text(
-                f"under torch.compile it knows headwise's own masks only, not {name}",
-                f"在 torch.compile 下它只认识 headwise 自带的掩码，不认识 {name}",
-            )
+            Text("under torch.compile it knows headwise's own masks only, not {name}", name=name)
         )
     return reasons
 

@@ -14,10 +14,7 @@ from headwise.engines.tiled.work import Work
 from headwise.positions import Stage
 from headwise.positions.relative import Relative
 
-BITS = {
-    torch.float32: (torch.int32, -(1 << 23)),
-    torch.float64: (torch.int64, -(1 << 52)),
-}
+BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
 """The integers of a dtype's size, and the one whose bits are its -inf."""
 
 

@@ -81,7 +81,7 @@ def _checked(text: str, options: Options, source: str) -> Report:
             if best is None or outcome.cost < best.cost:
                 best = outcome
     if best is None:
-        raise BadFile("FILE: nothing to check", "FILE：没有可检查的内容")
+        raise BadFile("FILE: nothing to check")
     findings = {**best.findings, **_contradictions(settings, best.setup)}
     return Report(
         source=source,
@@ -102,8 +102,7 @@ def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
     found = run(*given)
     if not all(bool(q.values.isfinite().all()) for q in found.quantities if q.key in FINITE):
         raise BadFile(
-            "X: expected numbers whose products are finite, got larger ones; scale it down",
-            "X：数之间的乘积应为有限值，收到的数过大；请缩小实例",
+            "X: expected numbers whose products are finite, got larger ones; scale it down"
         )
     slack = spread(run, given, setup.upper or given)
     catalog = Catalog(found, hidden=setup.hidden, slack=slack)
@@ -225,7 +224,7 @@ def _count(
             unmatched.append(Unmatched(cells[0].line, shown, _why(statement), left))
 
 
-ARITHMETIC = Text("arithmetic of the line", "本行的算术")
+ARITHMETIC = Text("arithmetic of the line")
 
 
 def _matters(node: Node) -> bool:
@@ -247,17 +246,15 @@ def _shown(node: Node) -> str:
 def _why(statement: Statement) -> Text:
     label = " ".join(statement.chain.labels)[:60]
     if not statement.own.keys and not statement.own.weight:
-        return Text("nothing says clearly which quantity this is", "没有明确说明这是哪个量")
-    return Text(
-        f"no quantity of this shape fits the label {label!r}", f"没有形状相符的量对应标签 {label!r}"
-    )
+        return Text("nothing says clearly which quantity this is")
+    return Text("no quantity of this shape fits the label {label!r}", label=label)
 
 
 def _contradictions(settings: Settings, setup: Setup) -> dict[int, Finding]:
     """Stated sizes that contradict the input."""
     wanted = (
-        (settings.model, setup.x.shape[1], Text("columns of X", "X 的列数")),
-        (settings.key, setup.projections.q.shape[0] // setup.heads, Text("head dim", "头的维度")),
+        (settings.model, setup.x.shape[1], Text("columns of X")),
+        (settings.key, setup.projections.q.shape[0] // setup.heads, Text("head dim")),
     )
     found: dict[int, Finding] = {}
     for sizes, right, what in wanted:
@@ -271,10 +268,10 @@ def _contradictions(settings: Settings, setup: Setup) -> dict[int, Finding]:
 def _notes(outcome: _Outcome) -> tuple[Text, ...]:
     setup, bases = outcome.setup, outcome.bases
     counts = Text(
-        f"the article counts heads from {bases.head} and rows from {bases.row}; "
-        "this report counts heads from 1 and rows and columns from 0",
-        f"原文的头从 {bases.head} 数起，行从 {bases.row} 数起；"
-        "本报告的头从 1 数起，行和列从 0 数起",
+        "the article counts heads from {head} and rows from {row}; this report counts "
+        "heads from 1 and rows and columns from 0",
+        head=bases.head,
+        row=bases.row,
     )
-    heads = Text(f"heads: {setup.heads}", f"头数：{setup.heads}")
+    heads = Text("heads: {heads}", heads=setup.heads)
     return (heads, *setup.notes, counts)

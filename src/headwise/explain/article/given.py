@@ -75,8 +75,7 @@ def setups(statements: list[Statement], settings: Settings, options: Options) ->
     found = list(_inputs(statements, settings, options))
     if not found:
         raise BadFile(
-            "FILE: no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE",
-            "FILE：未找到输入 X（例如 X = [[0.5, 1.1], [1.0, 0.2]]）；请用 --x 文件 给出",
+            "FILE: no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE"
         )
     _bounded(found[0])
     return [
@@ -91,10 +90,15 @@ def _bounded(setup: Setup) -> None:
     rows, columns = setup.x.shape
     if rows > MOST_ROWS or columns > MOST_COLUMNS or setup.heads > MOST_HEADS:
         raise BadFile(
-            f"FILE: expected an input of at most {MOST_ROWS} rows, {MOST_COLUMNS} columns and "
-            f"{MOST_HEADS} heads, got {rows}, {columns} and {setup.heads}; check a smaller example",
-            f"FILE：输入最多 {MOST_ROWS} 行、{MOST_COLUMNS} 列、{MOST_HEADS} 个头，"
-            f"收到 {rows}、{columns}、{setup.heads}；请检查较小的实例",
+            "FILE: expected an input of at most {most_rows} rows, {most_columns} columns "
+            "and {most_heads} heads, got {rows}, {columns} and {heads}; check a smaller "
+            "example",
+            most_rows=MOST_ROWS,
+            most_columns=MOST_COLUMNS,
+            most_heads=MOST_HEADS,
+            rows=rows,
+            columns=columns,
+            heads=setup.heads,
         )
 
 
@@ -133,7 +137,7 @@ def _inputs(statements: list[Statement], settings: Settings, options: Options) -
             weights,
             inputs=used | cells,
             hidden=("x", "W_q", "W_k", "W_v"),
-            notes=(Text("Q, K and V are taken as given", "Q、K、V 视为已给定"), *doubt),
+            notes=(Text("Q, K and V are taken as given"), *doubt),
             upper=raised[:2] if raised is not None and doubt else None,
         )
 
@@ -150,9 +154,9 @@ def _doubt(*grids: Grid) -> tuple[Text, ...]:
     places = round(-math.log10(max(steps)))
     return (
         Text(
-            f"the given numbers are rounded to {places} decimals; "
-            "differences that this explains are not reported",
-            f"给定的数四舍五入到 {places} 位小数；由此可解释的差异不列出",
+            "the given numbers are rounded to {places} decimals; differences that this "
+            "explains are not reported",
+            places=places,
         ),
     )
 
@@ -173,10 +177,10 @@ def _weights(
     given: Given, x: Tensor, heads: int, options: Options
 ) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
     if options.projections is not None:
-        yield options.projections, (Text("weights from the options", "权重来自选项"),)
+        yield options.projections, (Text("weights from the options"),)
     elif not given.weights:
         eye = Projections.identity(x.shape[1])
-        yield eye, (Text("no weights: projections are the identity", "没有权重：投影视为单位矩阵"),)
+        yield eye, (Text("no weights: projections are the identity"),)
     else:
         yield from projections(given, x.shape[1], heads)
 
@@ -186,7 +190,7 @@ def _x(
 ) -> tuple[list[Grid] | None, frozenset[int], Text]:
     """The rows of the input, the offsets of its numbers, and where it is from."""
     if options.x is not None:
-        return [], frozenset(), Text("X from the options", "X 来自选项")
+        return [], frozenset(), Text("X from the options")
     best: tuple[int, Grid] | None = None
     for statement in statements:
         grid = _matrix(statement)
@@ -195,13 +199,13 @@ def _x(
             best = (rank, grid)
     rows = _rows(statements)
     if best is None and not rows:
-        return None, frozenset(), Text("", "")
+        return None, frozenset(), Text("")
     grids = rows if best is None else [best[1]]
     cells = [cell for grid in grids for cell in grid.cells]
     values = [row for grid in grids for row in grid.values]
     line = cells[0].line
     size = f"{len(values)}×{len(values[0])}"
-    note = Text(f"X ({size}) from line {line}", f"X（{size}）取自第 {line} 行")
+    note = Text("X ({size}) from line {line}", size=size, line=line)
     return grids, frozenset(cell.start for cell in cells), note
 
 
@@ -258,13 +262,13 @@ def _masks(
 ) -> list[tuple[Mask | Tensor | None, tuple[Text, ...]]]:
     if options.mask is not None:
         given = options.mask(setup.heads, len(setup.x))
-        return [(given, (Text("mask from the options", "掩码来自选项"),))]
+        return [(given, (Text("mask from the options"),))]
     none: tuple[Mask | Tensor | None, tuple[Text, ...]] = (None, ())
     pattern = _pattern(statements)
-    lower = (causal(), (Text("the mask is causal", "掩码为因果掩码"),))
+    lower = (causal(), (Text("the mask is causal"),))
     found: list[tuple[Mask | Tensor | None, tuple[Text, ...]]] = []
     if pattern is not None:
-        told = Text("the mask is read from the blocked scores", "掩码取自被屏蔽的得分")
+        told = Text("the mask is read from the blocked scores")
         found.append((from_tensor(pattern, "q k"), (told,)))
     if settings.masked:
         found.append(lower)
@@ -284,7 +288,7 @@ def _pattern(statements: list[Statement]) -> Tensor | None:
 
 def _scales(settings: Settings, options: Options) -> list[tuple[float | None, tuple[Text, ...]]]:
     if options.scale is not None:
-        return [(options.scale, (Text("scale from the options", "缩放系数来自选项"),))]
+        return [(options.scale, (Text("scale from the options"),))]
     usual: tuple[float | None, tuple[Text, ...]] = (None, ())
-    told = Text("scores are not scaled", "得分不缩放")
+    told = Text("scores are not scaled")
     return [(1.0, (told,)), usual] if settings.unscaled else [usual]

@@ -129,8 +129,7 @@ class Matcher:
         self.work += work
         if self.work > MOST_READINGS:
             raise BadFile(
-                "FILE: too many arrays for an input of this size; cut out the worked example",
-                "FILE：对这样大小的输入来说数组过多；请截取其中的计算实例",
+                "FILE: too many arrays for an input of this size; cut out the worked example"
             )
 
     def _allowed(self, own: Hint, target: Target) -> bool:

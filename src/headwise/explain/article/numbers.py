@@ -100,9 +100,11 @@ def printed(text: str, line: int, start: int) -> Printed:
     power = int(form["e"] or 0) + int(form["ten"] or 0) - (2 if form["percent"] else 0)
     if power > MOST_POWER:
         raise BadFile(
-            f"FILE: line {line}: expected numbers below 1e{MOST_POWER}, got '{text[:40]}'; "
+            "FILE: line {line}: expected numbers below 1e{most_power}, got '{text}'; "
             "scale the example down",
-            f"FILE：第 {line} 行：数应小于 1e{MOST_POWER}，收到 '{text[:40]}'；请缩小实例",
+            line=line,
+            most_power=MOST_POWER,
+            text=text[:40],
         )
     digits = float(f"{form['sign']}{form['whole'] or 0}.{form['part'] or 0}e{power}")
     return Printed(text, digits, 10.0 ** (power - places), line, start)

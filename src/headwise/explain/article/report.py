@@ -9,7 +9,7 @@ from headwise.lang import Text, same
 
 FORMAT = "headwise.check/1"
 
-TITLE = Text("Check of a worked example", "计算实例检查")
+TITLE = Text("Check of a worked example")
 
 
 def verdict(report: Report) -> Text:
@@ -22,7 +22,7 @@ def verdict(report: Report) -> Text:
             f"{report.source}: {wrong} wrong, {en}", f"{report.source}：{wrong} 处错误，{zh}"
         )
     if not checked:
-        return Text(f"{report.source}: nothing was checked", f"{report.source}：没有检查任何数")
+        return Text("{source}: nothing was checked", source=report.source)
     return Text(f"{report.source}: nothing wrong, {en}", f"{report.source}：没有错误，{zh}")
 
 
@@ -30,21 +30,16 @@ def document(report: Report) -> Document:
     """The report for a person: verdict, what is wrong, what was not checked, what was assumed."""
     blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
     if report.findings:
-        blocks += [Heading(Text("Wrong", "错误")), _findings(report)]
+        blocks += [Heading(Text("Wrong")), _findings(report)]
     if report.unmatched:
-        blocks += [Heading(Text("Could not match", "无法对应")), _unmatched(report)]
-    blocks.append(Heading(Text("Taken as given", "视为已知")))
+        blocks += [Heading(Text("Could not match")), _unmatched(report)]
+    blocks.append(Heading(Text("Taken as given")))
     blocks += [Paragraph(note) for note in report.notes]
     return Document(TITLE, tuple(blocks))
 
 
 def _findings(report: Report) -> Table:
-    head = (
-        Text("line", "行"),
-        Text("printed", "原文"),
-        Text("right value", "正确值"),
-        Text("what it is", "所指的量"),
-    )
+    head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
     rows = [
         (same(str(found.line)), same(found.printed), same(found.right), found.what)
         for found in report.findings
@@ -53,7 +48,7 @@ def _findings(report: Report) -> Table:
 
 
 def _unmatched(report: Report) -> Table:
-    head = (Text("line", "行"), Text("printed", "原文"), Text("why", "原因"))
+    head = (Text("line"), Text("printed"), Text("why"))
     rows = [(same(str(each.line)), same(each.text), each.why) for each in report.unmatched]
     return Table(head, tuple(rows))
 

@@ -92,8 +92,9 @@ def read_settings(text: str) -> Settings:
     count = counts[0] if counts else None
     if count is not None and count.value < 1:
         raise BadFile(
-            f"heads: line {count.line} states {count.value}; expected at least 1; give --heads N",
-            f"heads：第 {count.line} 行为 {count.value}；应至少为 1；请用 --heads N 给出",
+            "heads: line {line} states {value}; expected at least 1; give --heads N",
+            line=count.line,
+            value=count.value,
         )
     return Settings(
         model=tuple(each for each in _all(_MODEL, text) if not _foreign(each, text)),
@@ -111,7 +112,7 @@ _FOREIGN = re.compile(
     r"\b(?:GPT|BERT|RoBERTa|T5|LLaMA|Llama|ViT|CLIP|Mistral|Qwen|Gemma|DeepSeek|PaLM|Falcon|"
     r"BLOOM|OPT|Claude|Whisper)(?![a-z])|\bVaswani|Transformer[- ](?:base|big)|"
     r"\b(?:original|real|large|production|typical|actual)\b|\bthe paper\b|in practice|"
-    r"原(?:始)?论文|论文中|实际(?:中|模型|应用)|大模型|真实",
+    r"原(?:始)?论文|论文中|实际(?:中|模型|应用)|大模型|真实"
 )
 _OURS = re.compile(
     r"\b(?:we|our|us|here|toy|this example|let)\b|我们|本例|本文|这里|此处|示例|例子|例如", re.I

@@ -36,14 +36,15 @@ def read_article(path: Path) -> str:
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise BadFile(
-            f"{name}: expected a readable text file, got an error ({why}); check the path",
-            f"{name}：应为可读的文本文件，无法读取（{why}）；请检查路径",
+            "{name}: expected a readable text file, got an error ({why}); check the path",
+            name=name,
+            why=why,
         ) from None
     if len(raw) > MOST_BYTES:
         raise BadFile(
-            f"{name}: expected at most {MOST_BYTES} bytes, it is longer; "
-            "cut out the worked example",
-            f"{name}：最多 {MOST_BYTES} 字节，该文件更长；请截取其中的计算实例",
+            "{name}: expected at most {most_bytes} bytes, it is longer; cut out the worked example",
+            name=name,
+            most_bytes=MOST_BYTES,
         )
     return _decoded(raw, name)
 
@@ -79,8 +80,7 @@ def _decoded(raw: bytes, name: str) -> str:
         if not any(mark in text for mark in "\0\x01\x02\x03\x04"):
             return text.replace("\r\n", "\n").replace("\r", "\n")
     raise BadFile(
-        f"{name}: expected text in UTF-8 or GB18030, it is neither; save it as UTF-8",
-        f"{name}：应为 UTF-8 或 GB18030 文本，该文件都不是；请另存为 UTF-8",
+        "{name}: expected text in UTF-8 or GB18030, it is neither; save it as UTF-8", name=name
     )
 
 

@@ -22,7 +22,7 @@ FACTORS = {
 }  # fmt: skip
 """The two matrices whose product a quantity is; for scores the second is taken transposed."""
 
-_TERM = Text("weight times value", "权重乘值")
+_TERM = Text("weight times value")
 _SHARED = ("x", "concat", "W_out")
 
 
@@ -84,11 +84,7 @@ class Catalog:
     """Every matrix of one trace, as plain lists."""
 
     def __init__(
-        self,
-        trace: Trace,
-        *,
-        hidden: tuple[str, ...] = (),
-        slack: dict[Place, Rows] | None = None,
+        self, trace: Trace, *, hidden: tuple[str, ...] = (), slack: dict[Place, Rows] | None = None
     ) -> None:
         self.slack = slack or {}
         self.heads, self.scale = trace.heads, trace.scale

@@ -119,8 +119,8 @@ def scan(text: str) -> list[Token]:
         spaced, sign = kind == "newline", -1
         if len(found) > MOST_TOKENS:
             raise BadFile(
-                f"FILE: more than {MOST_TOKENS} words and numbers; cut out the worked example",
-                f"FILE：超过 {MOST_TOKENS} 个词和数；请截取其中的计算实例",
+                "FILE: more than {most_tokens} words and numbers; cut out the worked example",
+                most_tokens=MOST_TOKENS,
             )
     return found
 

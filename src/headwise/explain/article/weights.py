@@ -140,9 +140,9 @@ def projections(
             last = last or error
             continue
         last = None if turned else last
-        told = Text("Q = X Wᵀ", "Q = X Wᵀ") if turned else Text("Q = X W", "Q = X W")
+        told = Text("Q = X Wᵀ") if turned else Text("Q = X W")
         names = ", ".join(sorted({_SYMBOL[name] for name, _ in given.weights}))
-        said = Text(f"{names} from the text, {told.en}", f"{names} 取自原文，{told.zh}")
+        said = Text("{names} from the text, {told}", names=names, told=told)
         yield made, (said,)
         last = None
         if not any(_square(grid) for grid in given.weights.values()):
@@ -222,8 +222,9 @@ def _bias(given: Given, name: str) -> Tensor:
 def _unfit(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> BadFile:
     rows = expected[0]
     return BadFile(
-        f"{_SYMBOL[name]}: expected a matrix with {rows} rows for this input, got {got}; "
+        "{symbol}: expected a matrix with {rows} rows for this input, got {got}; "
         "correct the article or give --weights FILE",
-        f"{_SYMBOL[name]}：对该输入应为 {rows} 行的矩阵，收到 {got}；"
-        "请改正原文，或用 --weights 文件 给出",
+        symbol=_SYMBOL[name],
+        rows=rows,
+        got=got,
     )

@@ -10,9 +10,9 @@ from headwise.lang import Text
 
 Part = tuple[Grid, Target]
 
-FACTOR = Text("as used in the sum", "在求和式中")
-ARGUMENT = Text("as given to the function", "作为函数的参数")
-_ROOT = Text("square root of the head dim", "头维度的平方根")
+FACTOR = Text("as used in the sum")
+ARGUMENT = Text("as given to the function")
+_ROOT = Text("square root of the head dim")
 
 
 def wrong(grid: Grid, target: Target) -> int | None:
@@ -121,9 +121,7 @@ def _times_scale(node: Node, target: Target, catalog: Catalog) -> list[Part]:
     score = _same_part("score", target, catalog, FACTOR)
     if score is None:
         return []
-    scale = Target(
-        "scaled", None, None, None, [[catalog.scale]], 0, label=Text("scale", "缩放系数")
-    )
+    scale = Target("scaled", None, None, None, [[catalog.scale]], 0, label=Text("scale"))
     a, b = node.factors
     orders = [parts(x, scale, catalog) + parts(y, score, catalog) for x, y in ((a, b), (b, a))]
     return best(orders)
@@ -157,8 +155,8 @@ def _exponentials(node: Quotient, target: Target, catalog: Catalog) -> list[Part
     return found
 
 
-_EXP = Text("exp of the scaled score", "缩放得分的指数")
-_EXP_SUM = Text("sum of exp", "指数之和")
+_EXP = Text("exp of the scaled score")
+_EXP_SUM = Text("sum of exp")
 
 
 def _power(node: Node, cell: Target, exact: Value, catalog: Catalog) -> list[Part]:
@@ -246,9 +244,7 @@ def _term(term: Node, sign: int, n: int, target: Target, catalog: Catalog) -> li
         return []
     factor = sign * a.values[0][0]
     values = [[factor * value for value in b.values[0]]]
-    label = Text(
-        f"term {n} of the sum for {_what(target).en}", f"{_what(target).zh}求和的第 {n} 项"
-    )
+    label = Text("term {n} of the sum for {what}", n=n, what=_what(target))
     slack = [[off(a, b, n) for n in range(len(values[0]))]] if b.slack or a.slack else []
     return parts(term, replace(b, values=values, role=None, label=label, slack=slack), catalog)
 

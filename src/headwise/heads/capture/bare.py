@@ -106,8 +106,10 @@ def _check_some(terms: Terms) -> None:
     if not terms.measurable:
         batch, heads, queries, _ = terms.size
         raise BadValue(
-            f"q, k: expected at least one sample, head, query and key, got B={batch}, H={heads}, "
-            f"Lq={queries}, Lk={terms.tokens}, of which nothing can be measured",
-            f"q, k：样本、头、查询和键都至少应有一个，收到 B={batch}、H={heads}、Lq={queries}、"
-            f"Lk={terms.tokens}，无从测量",
+            "q, k: expected at least one sample, head, query and key, got B={batch}, "
+            "H={heads}, Lq={queries}, Lk={tokens}, of which nothing can be measured",
+            batch=batch,
+            heads=heads,
+            queries=queries,
+            tokens=terms.tokens,
         )

@@ -83,16 +83,13 @@ def _implementations(model: nn.Module) -> list[tuple[Any, str]]:
 
 def _known(name: str) -> str:
     if name in OWN.values():
-        raise BadValue(
-            "model: it is already being captured; close that capture first",
-            "model：该模型正在被捕获；请先结束那一次捕获",
-        )
+        raise BadValue("model: it is already being captured; close that capture first")
     if name not in OWN:
         raise BadValue(
-            f"model: capture works over 'sdpa', 'eager' and 'headwise', got '{name}', which runs "
-            "fused and shows no weights; use model.set_attn_implementation('sdpa')",
-            f"model：仅支持 'sdpa'、'eager' 和 'headwise'，收到 '{name}'，它融合运行而不给出权重；"
-            "请用 model.set_attn_implementation('sdpa')",
+            "model: capture works over 'sdpa', 'eager' and 'headwise', got '{name}', "
+            "which runs fused and shows no weights; use "
+            "model.set_attn_implementation('sdpa')",
+            name=name,
         )
     return name
 
@@ -118,10 +115,9 @@ def _over_plain(
     if inner is None:
         name = type(module).__name__
         raise BadValue(
-            f"model: {name} has no eager attention that can be called from outside; load the model "
-            "with attn_implementation='sdpa'",
-            f"model：{name} 没有可从外部调用的 eager 注意力；请用 "
-            "attn_implementation='sdpa' 加载模型",
+            "model: {name} has no eager attention that can be called from outside; load "
+            "the model with attn_implementation='sdpa'",
+            name=name,
         )
     answer = inner(module, query, key, value, mask, **options)
     _record(module, lambda: _terms(query, key, value, mask, False, options), answer[0])

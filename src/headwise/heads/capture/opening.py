@@ -85,12 +85,11 @@ def _check(model: object) -> None:
     if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule) or compiled:
         kind = "a compiled module" if compiled else type(model).__name__
         raise BadType(
-            f"model: expected a module that Python runs, got {kind}, which shows nothing of its "
-            "inside; capture the module that it was made from",
-            f"model：应为由 Python 运行的模块，收到 {kind}，看不到其内部；请捕获它所由来的模块",
+            "model: expected a module that Python runs, got {kind}, which shows nothing "
+            "of its inside; capture the module that it was made from",
+            kind=kind,
         )
     if model.training:
         raise BadValue(
-            "model: expected eval mode, where dropout does nothing; call model.eval() first",
-            "model：应处于 eval 模式（不做 dropout）；请先调用 model.eval()",
+            "model: expected eval mode, where dropout does nothing; call model.eval() first"
         )

@@ -64,20 +64,19 @@ class Wanted:
             return MEASURED
         if isinstance(names, str):
             raise BadType(
-                f"want: expected a collection of names, got the string {names!r}; use "
-                f"want=[{names!r}]",
-                f"want：应为名称的集合，收到字符串 {names!r}；请用 want=[{names!r}]",
+                "want: expected a collection of names, got the string {names!r}; use "
+                "want=[{names!r}]",
+                names=names,
             )
         known = tuple(metric.name for metric in EVERY)
         if not isinstance(names, Collection):
             raise BadType(
-                f"want: expected a collection of names, got {type(names).__name__}",
-                f"want：应为名称的集合，收到 {type(names).__name__}",
+                "want: expected a collection of names, got {names_type}",
+                names_type=type(names).__name__,
             )
         if not names:
             raise BadValue(
-                "want: expected at least one name, got none; want=None measures the usual ones",
-                "want：至少应有一个名称，收到零个；want=None 测量常用的各项",
+                "want: expected at least one name, got none; want=None measures the usual ones"
             )
         for name in names:
             if name not in known:
@@ -113,8 +112,7 @@ class Wanted:
                 raise _no_ids(name, each)
             if int(each) < 0:
                 raise BadValue(
-                    f"{name}: expected ids of tokens, from 0 on, got {each}",
-                    f"{name}：应为词元编号（不小于 0），收到 {each}",
+                    "{name}: expected ids of tokens, from 0 on, got {each}", name=name, each=each
                 )
         return frozenset(int(each) for each in given)
 
@@ -130,16 +128,15 @@ class Wanted:
             return None
         if not isinstance(rows, Collection):
             raise BadType(
-                f"rows: expected a collection of numbers of queries, got {type(rows).__name__}; "
-                "use rows=[3]",
-                f"rows：应为查询编号的集合，收到 {type(rows).__name__}；可用 rows=[3]",
+                "rows: expected a collection of numbers of queries, got {rows_type}; use rows=[3]",
+                rows_type=type(rows).__name__,
             )
         for row in rows:
             if isinstance(row, bool) or not isinstance(row, int) or row < 0:
                 raise BadValue(
-                    f"rows: expected numbers of queries from 0 on, got {row!r}; use "
+                    "rows: expected numbers of queries from 0 on, got {row!r}; use "
                     "rows=range(start, stop)",
-                    f"rows：应为从 0 开始的查询编号，收到 {row!r}；可用 rows=range(start, stop)",
+                    row=row,
                 )
         return tuple(sorted(set(rows)))
 
@@ -200,13 +197,12 @@ class Recorder:
         if not self.statistics.layers:
             name = type(self.model).__name__
             raise BadValue(
-                f"model: {name} never called an attention that can be captured, so nothing could "
-                "be measured; run it inside the capture, and use a model whose attention goes "
-                "through transformers' interface (attn_implementation='sdpa'), "
-                "nn.MultiheadAttention or headwise.MultiheadAttention",
-                f"model：{name} 从未调用可捕获的注意力，因此无法测量；请在捕获期间运行模型，并使用"
-                "经由 transformers 接口（attn_implementation='sdpa'）、nn.MultiheadAttention 或 "
-                "headwise.MultiheadAttention 计算注意力的模型",
+                "model: {name} never called an attention that can be captured, so "
+                "nothing could be measured; run it inside the capture, and use a model "
+                "whose attention goes through transformers' interface "
+                "(attn_implementation='sdpa'), nn.MultiheadAttention or "
+                "headwise.MultiheadAttention",
+                name=name,
             )
         for head in sorted(self._wanted.heads or ()):
             if head.layer not in self._counts:
@@ -312,9 +308,10 @@ class Recorder:
 
 def _no_ids(name: str, got: object) -> BadType:
     return BadType(
-        f"{name}: expected a collection of ids of tokens, whole numbers, got {got!r}; a tokenizer "
-        "has them in all_special_ids",
-        f"{name}：应为词元编号（整数）的集合，收到 {got!r}；可取自分词器的 all_special_ids",
+        "{name}: expected a collection of ids of tokens, whole numbers, got {got!r}; a "
+        "tokenizer has them in all_special_ids",
+        name=name,
+        got=got,
     )
 
 
@@ -338,11 +335,11 @@ def _check(layer: Layer, terms: Terms, answer: Tensor) -> None:
         verdict = _judged(terms, answer, slice(*rows))
         if not (verdict.accepted or verdict.times <= ROUNDING):
             raise BadValue(
-                f"model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known here "
-                f"(its answer differs by {verdict.worst:.1e}), so its weights cannot be told; "
-                "please report the model",
-                f"model：{layer} 的计算与此处已知的 softmax(q kᵀ · scale + mask) v 不符"
-                f"（结果相差 {verdict.worst:.1e}），无法得知其权重；请报告该模型",
+                "model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known "
+                "here (its answer differs by {worst:.1e}), so its weights cannot be "
+                "told; please report the model",
+                layer=layer,
+                worst=verdict.worst,
             )
 
 
@@ -364,12 +361,13 @@ def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
         found = found.any(2) if apart else found
         sample, query = found.nonzero()[0].tolist()
         raise BadValue(
-            f"model: {layer} answers NaN for real tokens (sample {sample}, query {query} is the "
-            "first), so its weights mean nothing; often padding is NaN and spreads: pad on the "
-            "right, use attn_implementation='sdpa', or look for NaN and inf in weights and inputs",
-            f"model：{layer} 对真实词元的结果为 NaN（首先在样本 {sample}、查询 {query}），"
-            "其权重没有意义；常因填充位置的 NaN 扩散：请改在右侧填充、使用 "
-            "attn_implementation='sdpa'，或检查权重与输入中的 NaN 和 inf",
+            "model: {layer} answers NaN for real tokens (sample {sample}, query {query} "
+            "is the first), so its weights mean nothing; often padding is NaN and "
+            "spreads: pad on the right, use attn_implementation='sdpa', or look for NaN "
+            "and inf in weights and inputs",
+            layer=layer,
+            sample=sample,
+            query=query,
         )
 
 

@@ -225,10 +225,7 @@ def _first_keys(cache: Any) -> Tensor | None:
 
 
 def _real(
-    told: Tensor | None,
-    mask: Tensor | None,
-    sizes: tuple[int, int, int],
-    device: torch.device,
+    told: Tensor | None, mask: Tensor | None, sizes: tuple[int, int, int], device: torch.device
 ) -> Tensor:
     """(B, wanted), False on padding: as the attention was told, or the model, or all are real.
 

@@ -105,10 +105,8 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
         )
         if query.is_nested:
             raise BadValue(
-                "model: nn.MultiheadAttention was given a nested tensor, whose weights cannot be "
-                "told; give a padded tensor and key_padding_mask",
-                "model：nn.MultiheadAttention 收到嵌套张量，无法得知其权重；"
-                "请给出填充后的张量和 key_padding_mask",
+                "model: nn.MultiheadAttention was given a nested tensor, whose weights "
+                "cannot be told; give a padded tensor and key_padding_mask"
             )
         with torch.no_grad():
             call = _Call(module, query.detach(), key.detach(), value.detach())

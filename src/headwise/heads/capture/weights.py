@@ -143,10 +143,7 @@ class Terms:
         return self.pattern.allowed(rows, keys).expand(self.size[0], -1, -1, -1)
 
     def block(
-        self,
-        part: Part,
-        dtype: torch.dtype | None = None,
-        rooms: Tensor | None = None,
+        self, part: Part, dtype: torch.dtype | None = None, rooms: Tensor | None = None
     ) -> Block:
         """The weights of a part.
 

@@ -35,10 +35,12 @@ def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> No
     heads = math.prod(sizes)
     if document.alignment and heads * queries * keys > MOST_WEIGHTS:
         raise BadValue(
-            f"alignment: {heads} heads from {queries} tokens to {keys} are more weights than the "
-            f"{MOST_WEIGHTS} that are kept for one text; give shorter texts",
-            f"alignment：{heads} 个头、{queries} 个词元到 {keys} 个的权重超过每篇可保留的 "
-            f"{MOST_WEIGHTS} 个；请给出较短的文本",
+            "alignment: {heads} heads from {queries} tokens to {keys} are more weights "
+            "than the {most_weights} that are kept for one text; give shorter texts",
+            heads=heads,
+            queries=queries,
+            keys=keys,
+            most_weights=MOST_WEIGHTS,
         )
 
 

@@ -15,6 +15,7 @@ from headwise.heads.syntax.entities import COUNTS as ENTITIES
 from headwise.heads.syntax.entities import SUMS as GIVEN
 from headwise.heads.syntax.relations import OFFSETS
 from headwise.heads.taxonomy.evidence import JUDGED
+from headwise.lang import Text
 
 LARGEST = 1e60
 """More than any sum, or sum of squares, that texts can add up to, and far from overflowing."""
@@ -106,17 +107,15 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
         found = ((form.fullmatch(name), kind) for form, kind in _FORMS)
         match, form = next((each for each in found if each[0]), (None, None))
         if match is None or form is None:
-            raise _wrong(name, "is no sum that a run adds up", "不是运行所累加的和")
+            raise _wrong(name, Text("is no sum that a run adds up"))
         _check_numbers(name, sums)
         sizes = {part: heads.get(layer, 0) for part, layer in match.groupdict().items()}
         wanted = [sizes[n] if isinstance(n, str) else n for n in form.shape or ()]
         if form.shape is not None and list(sums.shape) != wanted:
-            raise _wrong(
-                name, f"has shape {list(sums.shape)}, not {wanted}",
-                f"形状为 {list(sums.shape)}，应为 {wanted}",
-            )  # fmt: skip
+            shape = list(sums.shape)
+            raise _wrong(name, Text("has shape {shape}, not {wanted}", shape=shape, wanted=wanted))
         if any(bool((part < 0).any()) for part in form.counted(sums)):
-            raise _wrong(name, "holds a negative number", "含有负数")
+            raise _wrong(name, Text("holds a negative number"))
 
 
 def check_quotients(tensors: Mapping[str, Tensor]) -> None:
@@ -136,19 +135,19 @@ def check_quotients(tensors: Mapping[str, Tensor]) -> None:
         else:
             continue
         if bool(quotients.isinf().any()):
-            raise _wrong(name, "is divided by nothing", "除以零")
+            raise _wrong(name, Text("is divided by nothing"))
 
 
 def _check_numbers(name: str, sums: Tensor) -> None:
     kind = torch.int64 if name.endswith("/queries") else torch.float64
     if sums.dtype != kind:
-        raise _wrong(name, f"is of {sums.dtype}, not {kind}", f"类型为 {sums.dtype}，应为 {kind}")
+        raise _wrong(name, Text("is of {sums_dtype}, not {kind}", sums_dtype=sums.dtype, kind=kind))
     if bool(sums.isnan().any()):
-        raise _wrong(name, "holds NaN", "含有 NaN")
+        raise _wrong(name, Text("holds NaN"))
     if bool((sums.abs() > LARGEST).any()):
-        raise _wrong(name, "holds a number beyond all sums of texts", "含有过大的数")
+        raise _wrong(name, Text("holds a number beyond all sums of texts"))
     if name.startswith("counts/") and not _counts(sums):
-        raise _wrong(name, "is no count", "不是计数")
+        raise _wrong(name, Text("is no count"))
 
 
 def _counts(sums: Tensor) -> bool:

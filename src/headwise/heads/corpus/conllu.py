@@ -17,6 +17,7 @@ from pathlib import Path
 from headwise.heads.corpus.document import Document, Parse
 from headwise.heads.corpus.lines import MOST_BYTES, Place, lines
 from headwise.heads.corpus.spans import Spans, check_name, located
+from headwise.lang import Text
 
 COLUMNS = 10
 TEXT = "# text ="
@@ -69,9 +70,11 @@ def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[Document]:
         size += len(line.encode())
         if size > MOST_BYTES:
             raise sentence.place.wrong(
-                f"expected at most {MOST_BYTES:,} bytes in a sentence, this one has more; separate "
-                "sentences by blank lines",
-                f"一句最多 {MOST_BYTES:,} 字节，此句更长；请用空行分隔句子",
+                Text(
+                    "expected at most {most_bytes:,} bytes in a sentence, this one has more; "
+                    "separate sentences by blank lines",
+                    most_bytes=MOST_BYTES,
+                )
             )
         if line.startswith(TEXT):
             sentence.text = line.removeprefix(TEXT).strip()
@@ -86,9 +89,12 @@ def _take(sentence: _Sentence, place: Place, line: str) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
         raise place.wrong(
-            f"expected {COLUMNS} columns separated by tabs, got {len(columns)}; give a file in "
-            "CoNLL-U",
-            f"应有 {COLUMNS} 个以制表符分隔的列，收到 {len(columns)} 个；请给出 CoNLL-U 文件",
+            Text(
+                "expected {columns} columns separated by tabs, got {num_columns}; give a "
+                "file in CoNLL-U",
+                columns=COLUMNS,
+                num_columns=len(columns),
+            )
         )
     number, form = columns[:2]
     gap = "SpaceAfter=No" not in columns[9].split("|")
@@ -119,8 +125,11 @@ def _take(sentence: _Sentence, place: Place, line: str) -> None:
 def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
     wanted = len(sentence.forms) + 1
     return place.wrong(
-        f"expected the word {wanted} of the sentence, got {number[:20]!a}; number words from 1",
-        f"应为句中第 {wanted} 个词，收到 {number[:20]!a}；词从 1 起编号",
+        Text(
+            "expected the word {wanted} of the sentence, got {number!a}; number words from 1",
+            wanted=wanted,
+            number=number[:20],
+        )
     )
 
 
@@ -128,10 +137,12 @@ def _document(sentence: _Sentence) -> Document:
     place = sentence.place
     if sentence.covered > len(sentence.forms):
         raise sentence.written[-1][0].wrong(
-            f"a token reaches to word {sentence.covered}, and the sentence has "
-            f"{len(sentence.forms)}; give all words of each token",
-            f"有词元延伸到第 {sentence.covered} 个词，而句子只有 {len(sentence.forms)} 个词；"
-            "请给出每个词元的所有词",
+            Text(
+                "a token reaches to word {covered}, and the sentence has {num_forms}; give "
+                "all words of each token",
+                covered=sentence.covered,
+                num_forms=len(sentence.forms),
+            )
         )
     text = _written(sentence) if sentence.text is None else sentence.text
     tokens = [form for form, _ in sentence.surface]
@@ -169,10 +180,13 @@ def _parse(sentence: _Sentence) -> Parse | None:
         known = head == "0" or _NUMBER.fullmatch(head)
         if not known or int(head) > count or int(head) == number:
             raise place.wrong(
-                f"word {number} has the head {head[:20]!a}, expected 0 for the root or the number "
-                f"of another word, 1 to {count}",
-                f"第 {number} 个词的中心词为 {head[:20]!a}，应为 0（根）或另一个词的编号（1 到 "
-                f"{count}）",
+                Text(
+                    "word {number} has the head {head!a}, expected 0 for the root or the "
+                    "number of another word, 1 to {count}",
+                    number=number,
+                    head=head[:20],
+                    count=count,
+                )
             )
         check_name(place, "relations", name)
     return Parse(tuple(int(head) - 1 for head in sentence.heads), tuple(sentence.relations))

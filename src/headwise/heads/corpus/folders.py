@@ -43,6 +43,8 @@ def unusable(option: str, folder: Path, error: OSError) -> BadFile:
     """The error for a folder that cannot be used."""
     name, reason = clean(str(folder)), error.strerror or type(error).__name__
     return BadFile(
-        f"{option}: cannot write into the folder {name}: {reason}; choose another place",
-        f"{option}：无法写入文件夹 {name}：{reason}；请换一个位置",
+        "{option}: cannot write into the folder {name}: {reason}; choose another place",
+        option=option,
+        name=name,
+        reason=reason,
     )

@@ -137,10 +137,11 @@ class Gathered:
         for part, count in Counter(each[0] for each in map(_TALLY.match, tensors) if each).items():
             if count > MOST_NAMES:
                 raise BadValue(
-                    f"save: {count} sums under {part}, and at most {MOST_NAMES} are read again; "
-                    "give fewer kinds of relations, or add --no-names",
-                    f"save：{part} 下有 {count} 个和，最多可再读取 {MOST_NAMES} 个；"
-                    "请减少关系的种类，或加上 --no-names",
+                    "save: {count} sums under {part}, and at most {most_names} are read "
+                    "again; give fewer kinds of relations, or add --no-names",
+                    count=count,
+                    part=part,
+                    most_names=MOST_NAMES,
                 )
         return tensors
 
@@ -167,7 +168,4 @@ def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, d
 
 
 def _unknown(name: str) -> BadFile:
-    return BadFile(
-        f"expected sums that a corpus run adds up, got {name[:80]!a}",
-        f"应为语料统计得到的和，收到 {name[:80]!a}",
-    )
+    return BadFile("expected sums that a corpus run adds up, got {name!a}", name=name[:80])

@@ -18,16 +18,16 @@ from headwise.heads.models.load import Loaded
 from headwise.lang import LANGS, Text
 
 PARTS = {
-    "headwise": Text("the version of headwise", "headwise 版本"),
-    "torch": Text("the version of torch", "torch 版本"),
-    "model": Text("the model", "模型"),
-    "tokenizer": Text("the tokenizer", "分词器"),
-    "corpus": Text("the corpus", "语料"),
-    "paragraphs": Text("--paragraphs", "--paragraphs"),
-    "truncate": Text("--truncate", "--truncate"),
-    "names": Text("--no-names", "--no-names"),
-    "metrics": Text("the metrics", "指标"),
-    "processes": Text("the number of processes", "进程数"),
+    "headwise": Text("the version of headwise"),
+    "torch": Text("the version of torch"),
+    "model": Text("the model"),
+    "tokenizer": Text("the tokenizer"),
+    "corpus": Text("the corpus"),
+    "paragraphs": Text("--paragraphs"),
+    "truncate": Text("--truncate"),
+    "names": Text("--no-names"),
+    "metrics": Text("the metrics"),
+    "processes": Text("the number of processes"),
 }
 """What has to be the same, and what a person calls it."""
 

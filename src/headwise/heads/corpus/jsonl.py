@@ -23,7 +23,7 @@ from headwise.heads.corpus.spans import Spans, check_entities, check_parse, chec
 from headwise.lang import Text
 
 _HALF = re.compile("[\ud800-\udfff]")
-_WORDS = {int: Text("whole numbers", "整数"), str: Text("strings", "字符串")}
+_WORDS = {int: Text("whole numbers"), str: Text("strings")}
 
 
 def read_jsonl(file: Path) -> Iterator[Document]:
@@ -43,19 +43,22 @@ def _object(place: Place, line: str) -> dict[str, Any]:
         found = json.loads(line)
     except json.JSONDecodeError as error:
         raise place.wrong(
-            f"expected JSON, got an error in column {error.colno}: {error.msg}; write one object "
-            "a line",
-            f"应为 JSON，第 {error.colno} 列出错：{error.msg}；请每行写一个对象",
+            Text(
+                "expected JSON, got an error in column {colno}: {msg}; write one object a line",
+                colno=error.colno,
+                msg=error.msg,
+            )
         ) from error
     except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
         raise place.wrong(
-            "expected JSON of a few levels, got one nested too deep or with a number too long",
-            "JSON 嵌套过深，或含有过长的数字",
+            Text("expected JSON of a few levels, got one nested too deep or with a number too long")
         ) from error
     if not isinstance(found, dict):
         raise place.wrong(
-            f"expected an object, got {_kind(found)}; write {{'text': ...}} with double quotes",
-            f"应为对象，收到 {_kind(found)}；请写成带双引号的 {{'text': ...}}",
+            Text(
+                "expected an object, got {kind}; write {{'text': ...}} with double quotes",
+                kind=_kind(found),
+            )
         )
     return found
 
@@ -63,10 +66,7 @@ def _object(place: Place, line: str) -> dict[str, Any]:
 def _document(place: Place, found: dict[str, Any]) -> Document:
     text = _string(place, found, "text")
     if text is None or not text.strip():
-        raise place.wrong(
-            "text: expected some text, got none; give every object a 'text'",
-            "text：应有文本，但没有；每个对象都应有 'text'",
-        )
+        raise place.wrong(Text("text: expected some text, got none; give every object a 'text'"))
     words = _words(place, text, found)
     return Document(
         name=str(place),
@@ -95,10 +95,12 @@ def _parse(place: Place, words: int, found: dict[str, Any]) -> Parse | None:
     for name, entries, kind in (("heads", heads, int), ("relations", relations, str)):
         if entries is None or not all(type(entry) is kind for entry in entries):
             raise place.wrong(
-                f"{name}: expected a list of {_WORDS[kind].en}; a parse has 'heads' and "
-                "'relations', one of each for every word",
-                f"{name}：应为{_WORDS[kind].zh}列表；句法分析须有 'heads' 和 'relations'，"
-                "每词各一项",
+                Text(
+                    "{name}: expected a list of {words}; a parse has 'heads' and "
+                    "'relations', one of each for every word",
+                    name=name,
+                    words=_WORDS[kind],
+                )
             )
     parse = Parse(tuple(heads or ()), tuple(relations or ()))
     check_parse(place, words, parse)
@@ -122,8 +124,11 @@ def _alignment(place: Place, found: dict[str, Any]) -> tuple[tuple[int, int], ..
     for query, key in pairs:
         if query < 0 or key < 0:
             raise place.wrong(
-                f"alignment: expected pairs of places counted from 0, got [{query}, {key}]",
-                f"alignment：应为从 0 数起的位置对，收到 [{query}, {key}]",
+                Text(
+                    "alignment: expected pairs of places counted from 0, got [{query}, {key}]",
+                    query=query,
+                    key=key,
+                )
             )
     return pairs
 
@@ -132,14 +137,15 @@ def _string(place: Place, found: dict[str, Any], name: str) -> str | None:
     value = found.get(name)
     if value is not None and not isinstance(value, str):
         raise place.wrong(
-            f"{name}: expected a string, got {_kind(value)}",
-            f"{name}：应为字符串，收到 {_kind(value)}",
+            Text("{name}: expected a string, got {kind}", name=name, kind=_kind(value))
         )
     if value is not None and _HALF.search(value):
         raise place.wrong(
-            f"{name}: expected whole characters, got half of a surrogate pair; write the character "
-            "itself",
-            f"{name}：应为完整的字符，却有半个代理对；请直接写出该字符",
+            Text(
+                "{name}: expected whole characters, got half of a surrogate pair; write the "
+                "character itself",
+                name=name,
+            )
         )
     return value
 
@@ -147,10 +153,7 @@ def _string(place: Place, found: dict[str, Any], name: str) -> str | None:
 def _list(place: Place, found: dict[str, Any], name: str) -> list[Any] | None:
     value = found.get(name)
     if value is not None and not isinstance(value, list):
-        raise place.wrong(
-            f"{name}: expected a list, got {_kind(value)}",
-            f"{name}：应为列表，收到 {_kind(value)}",
-        )
+        raise place.wrong(Text("{name}: expected a list, got {kind}", name=name, kind=_kind(value)))
     return value
 
 

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile
+from headwise.lang import Text
 
 MOST_BYTES = 1 << 20
 """The longest line, and the longest document, in bytes."""
@@ -44,18 +45,18 @@ def lines(file: Path) -> Iterator[tuple[Place, str]]:
     try:
         if file.exists() and not file.is_file():
             raise BadFile(
-                f"corpus: expected a file, got {name}, a directory, device or pipe; give a file "
-                "whose name ends in .txt, .jsonl or .conllu",
-                f"corpus：应为文件，{name} 是文件夹、设备或管道；请给出以 .txt、.jsonl 或 .conllu "
-                "结尾的文件",
+                "corpus: expected a file, got {name}, a directory, device or pipe; give "
+                "a file whose name ends in .txt, .jsonl or .conllu",
+                name=name,
             )
         with file.open("rb") as stream:
             yield from _lines(file, stream)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            f"corpus: cannot read {name}: {reason}; give a text file in UTF-8",
-            f"corpus：无法读取 {name}：{reason}；请给出 UTF-8 文本文件",
+            "corpus: cannot read {name}: {reason}; give a text file in UTF-8",
+            name=name,
+            reason=reason,
         ) from error
 
 
@@ -70,21 +71,24 @@ def _lines(file: Path, stream: BinaryIO) -> Iterator[tuple[Place, str]]:
 def _text(place: Place, content: bytes) -> str:
     if len(content) > MOST_BYTES:
         raise place.wrong(
-            f"expected at most {MOST_BYTES:,} bytes in a line, this one has more; break it into "
-            "several documents",
-            f"一行最多 {MOST_BYTES:,} 字节，此行更长；请拆成多个文档",
+            Text(
+                "expected at most {most_bytes:,} bytes in a line, this one has more; break "
+                "it into several documents",
+                most_bytes=MOST_BYTES,
+            )
         )
     if b"\0" in content:
         raise place.wrong(
-            "expected text, got a zero byte, as binary files have; give a text file in UTF-8",
-            "应为文本，却有零字节，像是二进制文件；请给出 UTF-8 文本文件",
+            Text("expected text, got a zero byte, as binary files have; give a text file in UTF-8")
         )
     try:
         return content.decode("utf-8-sig" if place.line == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise place.wrong(
-            f"expected UTF-8, got byte 0x{content[error.start]:02x} in column {error.start + 1}; "
-            "save the file as UTF-8",
-            f"应为 UTF-8，第 {error.start + 1} 列是字节 0x{content[error.start]:02x}；"
-            "请将文件保存为 UTF-8",
+            Text(
+                "expected UTF-8, got byte 0x{content:02x} in column {start_plus_1}; save the "
+                "file as UTF-8",
+                content=content[error.start],
+                start_plus_1=error.start + 1,
+            )
         ) from error

@@ -71,10 +71,11 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
     ordinary = torch.tensor([number for number in range(size) if number not in special])
     if len(ordinary) < tokens:
         raise BadValue(
-            f"probe: {clean(loaded.name)} has {len(ordinary)} ordinary tokens, and the probe takes "
-            f"{tokens} different ones; give another model, or a corpus with --corpus",
-            f"probe：{clean(loaded.name)} 只有 {len(ordinary)} 个普通词元，而探测需要 {tokens} 个"
-            "不同的；请换一个模型，或用 --corpus 给出语料",
+            "probe: {loaded_name} has {num_ordinary} ordinary tokens, and the probe "
+            "takes {tokens} different ones; give another model, or a corpus with --corpus",
+            loaded_name=clean(loaded.name),
+            num_ordinary=len(ordinary),
+            tokens=tokens,
         )
     make = torch.Generator().manual_seed(seed)
     found = []
@@ -118,20 +119,21 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
 def _check(loaded: Loaded, seed: int) -> None:
     if loaded.longest < 2 * FEWEST:
         raise BadValue(
-            f"probe: it has {2 * FEWEST} tokens at least, and {clean(loaded.name)} takes at most "
-            f"{loaded.longest}; give a text in quotes after the model, or with --text",
-            f"probe：至少有 {2 * FEWEST} 个词元，而 {clean(loaded.name)} 最多接受 {loaded.longest} "
-            "个；请在模型名后用引号给出文本，或用 --text 指定文件",
+            "probe: it has {fewest} tokens at least, and {loaded_name} takes at most "
+            "{longest}; give a text in quotes after the model, or with --text",
+            fewest=2 * FEWEST,
+            loaded_name=clean(loaded.name),
+            longest=loaded.longest,
         )
     if not 0 <= seed <= MOST_SEED:
         raise BadValue(
-            f"seed: expected a number from 0 to {MOST_SEED}, got {seed}; use 0",
-            f"seed：应为 0 到 {MOST_SEED} 的数，收到 {seed}；可用 0",
+            "seed: expected a number from 0 to {most_seed}, got {seed}; use 0",
+            most_seed=MOST_SEED,
+            seed=seed,
         )
     if getattr(loaded.config, "is_encoder_decoder", False):
         raise BadValue(
-            f"probe: {clean(loaded.name)} has a decoder that reads another text; give a model of "
+            "probe: {loaded_name} has a decoder that reads another text; give a model of "
             "one stack, or a corpus with --corpus",
-            f"probe：{clean(loaded.name)} 的解码器读另一段文本；请给出单栈模型，"
-            "或用 --corpus 给出语料",
+            loaded_name=clean(loaded.name),
         )

@@ -49,9 +49,9 @@ class Corpus:
         """
         if _hash(self.file) != self.sha256:
             raise BadFile(
-                f"corpus: {clean(str(self.file))} was changed while it was read; run again, and "
-                "leave it as it is until the end",
-                f"corpus：{clean(str(self.file))} 在读取期间被修改；请重新运行，结束前不要改动它",
+                "corpus: {file} was changed while it was read; run again, and leave it "
+                "as it is until the end",
+                file=clean(str(self.file)),
             )
 
 
@@ -93,8 +93,7 @@ def look_through(
             check(document)
     if not count:
         raise BadFile(
-            f"corpus: {clean(str(file))} has no document; give a file with some text",
-            f"corpus：{clean(str(file))} 中没有文档；请给出含有文本的文件",
+            "corpus: {file} has no document; give a file with some text", file=clean(str(file))
         )
     return Corpus(file, paragraphs, count, _hash(file))
 

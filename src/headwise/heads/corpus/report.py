@@ -36,12 +36,10 @@ def report(run: Run) -> Document:
     whole, name = run.gathered.whole(), str(run.model["name"])
     count = whole.number("documents")
     return Document(
-        Text(
-            f"The heads of {name} on {count:,} documents", f"{name} 的注意力头（{count:,} 个文档）"
-        ),
+        Text("The heads of {name} on {count:,} documents", name=name, count=count),
         (
             *of_the_model(run.model, _corpus(run, whole)),
-            Heading(Text("What stands out on this corpus", "在此语料上突出的头")),
+            Heading(Text("What stands out on this corpus")),
             *outstanding(whole.statistics, _A_CORPUS),
             *_alignment(whole.alignment),
             *_names(run.names, whole.statistics.heads()),
@@ -61,9 +59,8 @@ def run_table(run: Run) -> dict[str, Column]:
 
 
 _A_CORPUS = Text(
-    "Every number is a mean over all tokens of the corpus. It says what the heads did there, not "
-    "what they are for.",
-    "每个数值都是对语料全部词元的平均：它说明这些头在那里做了什么，而不是它们的用途。",
+    "Every number is a mean over all tokens of the corpus. It says what the heads "
+    "did there, not what they are for."
 )
 
 
@@ -75,37 +72,34 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
     explained, heads = len({each.head for each in given}), len(measured)
     said = Paragraph(
         Text(
-            f"{explained} of {heads} heads have a name; the others are unexplained. Every second "
-            "document suggested the names, the others tested them. A model without structure "
-            "would be given any name at all with a chance of 5 %. The last four columns are about "
-            "the first head of a row.",
-            f"{heads} 个头中有 {explained} 个得到名称，其余未能解释。名称由每隔一个的文档提出，"
-            "由其余文档检验。没有结构的模型得到任何名称的概率为 5 %。最后四列针对每行的第一个头。",
+            "{explained} of {heads} heads have a name; the others are unexplained. Every "
+            "second document suggested the names, the others tested them. A model without "
+            "structure would be given any name at all with a chance of 5 %. The last four "
+            "columns are about the first head of a row.",
+            explained=explained,
+            heads=heads,
         )
     )
     kinds: dict[str, list[Named]] = {}
     for each in sorted(given, key=lambda each: -_clear(each)):
         kinds.setdefault(each.name.partition(WITH)[0], []).append(each)
-    title = Heading(Text("Names of heads", "头的名称"))
+    title = Heading(Text("Names of heads"))
     limits = () if is_comparable(measured) else (Paragraph(_NOT_COMPARED),)
     if not kinds:
         return title, said, *limits
     return title, said, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
 
 
-_NOT_COMPARED = Text(
-    f"{NOT_COMPARED.en[0].upper()}{NOT_COMPARED.en[1:]}, and none is called redundant.",
-    f"{NOT_COMPARED.zh}，也没有头被称为重复。",
-)
+_NOT_COMPARED = Text("Not compared: {reason}; no head is called redundant.", reason=NOT_COMPARED)
 
 _NAME_COLUMNS = (
-    Text("name", "名称"),
-    Text("heads", "头数"),
-    Text("the clearest", "最明显的头"),
-    Text("must pass", "须超过"),
-    Text("uniform", "均匀"),
-    Text("random weights", "随机权重"),
-    Text("best offset", "最佳偏移"),
+    Text("name"),
+    Text("heads"),
+    Text("the clearest"),
+    Text("must pass"),
+    Text("uniform"),
+    Text("random weights"),
+    Text("best offset"),
 )
 
 
@@ -118,7 +112,7 @@ def _kind(found: list[Named]) -> Row:
     """One name with the heads that have it, the clearest first."""
     first = found[0]
     pairs = WITH in first.name
-    title = Text("redundant with another", "与另一头重复") if pairs else first.title
+    title = Text("redundant with another") if pairs else first.title
     listed = ", ".join(f"{_who(each)} {number(each.value)}" for each in found[:MOST_NAMED])
     numbers = (first.bar, first.uniform, first.random, first.rule)
     return (
@@ -137,13 +131,13 @@ def _who(named: Named) -> str:
 
 def _corpus(run: Run, whole: Half) -> list[Row]:
     rows: list[Row] = [
-        (Text("corpus", "语料"), same(str(run.corpus["file"]))),
-        (Text("documents", "文档数"), written(whole.number("documents"))),
-        (Text("tokens", "词元数"), written(whole.number("tokens"))),
+        (Text("corpus"), same(str(run.corpus["file"]))),
+        (Text("documents"), written(whole.number("documents"))),
+        (Text("tokens"), written(whole.number("tokens"))),
     ]
     cut = whole.number("cut")
     if cut:
-        rows.append((Text("documents cut", "被截断的文档数"), written(cut)))
+        rows.append((Text("documents cut"), written(cut)))
     return rows
 
 
@@ -153,12 +147,7 @@ def _alignment(alignment: Alignment) -> tuple[Block, ...]:
     if not heads:
         return ()
     best = sorted(heads, key=lambda head: -alignment.accuracy(head))[:MOST_ALIGNED]
-    head = (
-        Text("head", "头"),
-        Text("right", "正确率"),
-        Text("mean weight", "平均权重"),
-        Text("AER", "AER"),
-    )
+    head = (Text("head"), Text("right"), Text("mean weight"), Text("AER"))
     rows = [
         (
             same(str(each)),
@@ -168,8 +157,5 @@ def _alignment(alignment: Alignment) -> tuple[Block, ...]:
         )
         for each in best
     ]
-    title = Text(
-        f"Agreement with gold pairs: the best of {len(heads)} heads",
-        f"与标注对齐的一致程度：{len(heads)} 个头中最好的",
-    )
+    title = Text("Agreement with gold pairs: the best of {num_heads} heads", num_heads=len(heads))
     return Heading(title), Table(head, rows)

@@ -143,15 +143,15 @@ def _silent(done: int, whole: int) -> None:
 def _damaged(file: Path, error: BadFile) -> BadFile:
     name, said = clean(str(file)), error.text
     return BadFile(
-        f"save: expected a file of sums that headwise wrote, got {name}: {said.en}; take it away "
-        "to begin anew",
-        f"save：应为 headwise 写出的统计文件，收到 {name}：{said.zh}；移走它即可重新开始",
+        "save: expected a file of sums that headwise wrote, got {name}: {said}; take it "
+        "away to begin anew",
+        name=name,
+        said=said,
     )
 
 
 def _not_ours(file: Path) -> BadFile:
     name = clean(str(file))
     return BadFile(
-        f"save: {name} does not say how far the run was; take it away to begin anew",
-        f"save：{name} 没有写明进度；移走它即可重新开始",
+        "save: {name} does not say how far the run was; take it away to begin anew", name=name
     )

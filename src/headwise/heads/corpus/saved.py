@@ -25,6 +25,7 @@ from headwise.heads.corpus.store import check_size, read_tensors, write_tensors
 from headwise.heads.export import schema
 from headwise.heads.metrics import MEASURED
 from headwise.heads.taxonomy import Named
+from headwise.lang import Text
 
 SCHEMA = "headwise.run/1"
 JSON, TENSORS = "run.json", "run.safetensors"
@@ -126,8 +127,11 @@ def _opened(folder: Path, said: dict[str, Any]) -> Run:
     if header.get("schema") != SCHEMA or said["tensors"]["sha256"] != _hash(folder / TENSORS):
         raise _wrong(
             folder,
-            f"{TENSORS} is not the one that {JSON} was written with; copy both files",
-            f"{TENSORS} 与 {JSON} 不是同时写出的；请同时复制两个文件",
+            Text(
+                "{tensors} is not the one that {json} was written with; copy both files",
+                tensors=TENSORS,
+                json=JSON,
+            ),
         )
     gathered = Gathered.from_tensors(tensors)
     _check_together(folder, said, gathered)
@@ -147,13 +151,17 @@ def _check_together(folder: Path, said: dict[str, Any], gathered: Gathered) -> N
         if wanted != found:
             raise _wrong(
                 folder,
-                f"{JSON} says {wanted} {name}, and {TENSORS} has sums of {found}",
-                f"{JSON} 写明 {name} 为 {wanted}，而 {TENSORS} 中是 {found}",
+                Text(
+                    "{json} says {wanted} {name}, and {tensors} has sums of {found}",
+                    json=JSON,
+                    wanted=wanted,
+                    name=name,
+                    tensors=TENSORS,
+                    found=found,
+                ),
             )
     if whole.number("cut") > documents:
-        raise _wrong(
-            folder, f"{TENSORS}: more documents cut than there are", f"{TENSORS}：截断数超过文档数"
-        )
+        raise _wrong(folder, Text("{tensors}: more documents cut than there are", tensors=TENSORS))
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -164,12 +172,12 @@ def _read(file: Path) -> dict[str, Any]:
         raise _wrong(file.parent, f"{JSON}: {error}", f"{JSON}：{error.text.zh}") from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise _wrong(file.parent, f"{JSON}: {reason}", f"{JSON}：{reason}") from error
+        raise _wrong(file.parent, Text("{json}: {reason}", json=JSON, reason=reason)) from error
     except (ValueError, RecursionError) as error:
-        raise _wrong(file.parent, f"{JSON} is damaged", f"{JSON} 已损坏") from error
+        raise _wrong(file.parent, Text("{json} is damaged", json=JSON)) from error
     if not isinstance(said, dict) or said.get("schema") != SCHEMA:
         raise _wrong(
-            file.parent, f"{JSON} is not of layout {SCHEMA}", f"{JSON} 的布局不是 {SCHEMA}"
+            file.parent, Text("{json} is not of layout {schema}", json=JSON, schema=SCHEMA)
         )
     return said
 
@@ -180,14 +188,15 @@ def _check(folder: Path, said: dict[str, Any]) -> None:
         found = said.get(part)
         fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
         if not fits:
-            raise _wrong(folder, f"{part} of {JSON} lacks an entry", f"{JSON} 的 {part} 缺少条目")
+            raise _wrong(folder, Text("{part} of {json} lacks an entry", part=part, json=JSON))
     _check_counts(folder, said)
     names = [metric.name for metric in MEASURED]
     if said.get("metrics") != names:
         raise _wrong(
             folder,
-            "it was measured with other metrics than this version of headwise has; run it again",
-            "其指标与此版本的 headwise 不同；请重新运行",
+            Text(
+                "it was measured with other metrics than this version of headwise has; run it again"
+            ),
         )
 
 
@@ -203,8 +212,14 @@ def _check_counts(folder: Path, said: dict[str, Any]) -> None:
             if kind is int and not least <= said[part][name] <= MOST_COUNTED:
                 raise _wrong(
                     folder,
-                    f"{JSON}: {part}.{name}: expected {least} to {MOST_COUNTED}",
-                    f"{JSON}：{part}.{name}：应为 {least} 到 {MOST_COUNTED}",
+                    Text(
+                        "{json}: {part}.{name}: expected {least} to {most_counted}",
+                        json=JSON,
+                        part=part,
+                        name=name,
+                        least=least,
+                        most_counted=MOST_COUNTED,
+                    ),
                 )
 
 

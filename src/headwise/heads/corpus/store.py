@@ -39,10 +39,11 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, 
     content = save({name: each.contiguous() for name, each in tensors.items()}, {KEY: header})
     if len(content) > MOST_BYTES:
         raise BadFile(
-            f"save: what was measured takes {len(content):,} bytes, and at most {MOST_BYTES:,} are "
-            "read again; add --no-names, which takes less, or leave out --save",
-            f"save：测量结果有 {len(content):,} 字节，最多可再读取 {MOST_BYTES:,} 字节；"
-            "请加上 --no-names（所需较少），或去掉 --save",
+            "save: what was measured takes {num_content:,} bytes, and at most "
+            "{most_bytes:,} are read again; add --no-names, which takes less, or leave "
+            "out --save",
+            num_content=len(content),
+            most_bytes=MOST_BYTES,
         )
     with called("save", "output"):
         write(file, content)
@@ -70,14 +71,14 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except BadFile:
         raise
     except FileNotFoundError as error:
-        raise BadFile("no such file", "没有此文件") from error
+        raise BadFile("no such file") from error
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {clean(str(error))[:120]}"
-        raise BadFile(f"damaged ({reason})", f"已损坏（{reason}）") from error
+        raise BadFile("damaged ({reason})", reason=reason) from error
     order = said.get("order") if isinstance(said, dict) else None
     fits = isinstance(order, list) and all(isinstance(name, str) for name in order)
     if not fits or sorted(order or ()) != sorted(tensors):
-        raise BadFile("its header does not list its tensors", "文件头没有列出其中的张量")
+        raise BadFile("its header does not list its tensors")
     return {name: tensors[name] for name in order or ()}, said
 
 
@@ -89,8 +90,6 @@ def check_size(file: Path, most: int) -> None:
         OSError: if it cannot be looked at.
     """
     if file.exists() and not file.is_file():
-        raise BadFile(
-            "no file, but a directory, device or pipe", "不是文件，而是文件夹、设备或管道"
-        )
+        raise BadFile("no file, but a directory, device or pipe")
     if file.exists() and file.stat().st_size > most:
-        raise BadFile(f"too large: more than {most:,} bytes", f"过大：超过 {most:,} 字节")
+        raise BadFile("too large: more than {most:,} bytes", most=most)

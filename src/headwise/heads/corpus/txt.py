@@ -6,6 +6,7 @@ from pathlib import Path
 
 from headwise.heads.corpus.document import Document
 from headwise.heads.corpus.lines import MOST_BYTES, Place, lines
+from headwise.lang import Text
 
 
 def read_lines(file: Path) -> Iterator[Document]:
@@ -37,9 +38,11 @@ def _paragraph(block: Iterator[tuple[Place, str]]) -> Document:
         size += 1 + len(line.encode())
         if size > MOST_BYTES:
             raise place.wrong(
-                f"expected at most {MOST_BYTES:,} bytes in a paragraph, this one has more; "
-                "separate documents by blank lines",
-                f"一段最多 {MOST_BYTES:,} 字节，此段更长；请用空行分隔文档",
+                Text(
+                    "expected at most {most_bytes:,} bytes in a paragraph, this one has "
+                    "more; separate documents by blank lines",
+                    most_bytes=MOST_BYTES,
+                )
             )
         held.append(line)
     return Document(str(place), "\n".join(held).strip())

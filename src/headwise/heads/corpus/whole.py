@@ -62,7 +62,7 @@ def measure_corpus(
     """
     say = tell or _silent
     check_place(options.folder)
-    say(Text("looking through the corpus", "正在检查语料"))
+    say(Text("looking through the corpus"))
     measurer = Measurer.of(
         loaded, truncate=options.truncate, names=options.names, folder=file.parent
     )
@@ -75,7 +75,7 @@ def measure_corpus(
         found = open_run(options.folder)
         check_same(options.folder, same, found.identity)
         _forget(job)
-        say(Text("this run is finished; it is opened", "此次运行已完成，直接打开"))
+        say(Text("this run is finished; it is opened"))
         return found
     gathered = options.share.merged(run(job, progress))
     if options.names and not is_comparable(gathered.whole().statistics.heads()):

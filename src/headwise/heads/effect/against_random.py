@@ -97,10 +97,7 @@ def compared(
         BadType, BadValue: as `against_random`; or if there is no group.
     """
     if not groups:
-        raise BadValue(
-            "groups: expected at least one, got none; give heads, such as ['L0H2,L1H8']",
-            "groups：至少应有一组，收到零组；请给出头，例如 ['L0H2,L1H8']",
-        )
+        raise BadValue("groups: expected at least one, got none; give heads, such as ['L0H2,L1H8']")
     chosen, every = [parsed(group) for group in groups], every_head(sites(model))
     taken = {head for group in chosen for head in group}
     rest = tuple(head for head in every if head not in taken)
@@ -108,9 +105,10 @@ def compared(
     most = max(map(len, chosen))
     if len(pool) < most:
         raise BadValue(
-            f"heads: {most} of {len(every)} leave only {len(pool)} others to draw from; choose "
-            "fewer",
-            f"heads：共 {len(every)} 个头，选了 {most} 个，只剩 {len(pool)} 个可抽取；请少选一些",
+            "heads: {most} of {num_every} leave only {num_pool} others to draw from; choose fewer",
+            most=most,
+            num_every=len(every),
+            num_pool=len(pool),
         )
     rises = torch.stack(
         [_rises(model, batch(seed), (chosen, _drawn(pool, seed)), loss, how) for seed in seeds], -1
@@ -172,14 +170,10 @@ def repeated(
     ids = torch.arange(vocabulary) if isinstance(vocabulary, int) else torch.tensor([*vocabulary])
     for name, number in (("vocabulary", len(ids)), ("texts", texts), ("period", period)):
         if number < 1:
-            raise BadValue(
-                f"{name}: expected at least 1, got {number}",
-                f"{name}：至少应为 1，收到 {number}",
-            )
+            raise BadValue("{name}: expected at least 1, got {number}", name=name, number=number)
     if times < 2:
         raise BadValue(
-            f"times: expected at least 2, so that something comes again, got {times}",
-            f"times：至少应为 2，才会有重复，收到 {times}",
+            "times: expected at least 2, so that something comes again, got {times}", times=times
         )
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(len(ids), (texts, period), generator=generator)

@@ -26,10 +26,9 @@ def run(model: nn.Module, batch: Batch) -> Any:
     if isinstance(batch, Tensor):
         return model(batch)
     raise BadType(
-        f"batches: expected a mapping of named inputs, a tuple or a tensor, got "
-        f"{type(batch).__name__}; a tokenizer gives a mapping",
-        f"batches：应为命名输入的映射、元组或张量，收到 {type(batch).__name__}；"
-        "分词器给出的就是映射",
+        "batches: expected a mapping of named inputs, a tuple or a tensor, got "
+        "{batch_type}; a tokenizer gives a mapping",
+        batch_type=type(batch).__name__,
     )
 
 
@@ -44,15 +43,16 @@ def several(batches: object, argument: str) -> list[Batch]:
         return [batches]
     if not isinstance(batches, Iterable):
         raise BadType(
-            f"{argument}: expected batches, got {type(batches).__name__}; give a list of what the "
+            "{argument}: expected batches, got {batches_type}; give a list of what the "
             "model is called with",
-            f"{argument}：应为若干批次，收到 {type(batches).__name__}；请给出模型输入的列表",
+            argument=argument,
+            batches_type=type(batches).__name__,
         )
     found = list(batches)
     if not found:
         raise BadValue(
-            f"{argument}: expected at least one batch, got none; give texts for the model to read",
-            f"{argument}：至少应有一个批次，收到零个；请给出供模型阅读的文本",
+            "{argument}: expected at least one batch, got none; give texts for the model to read",
+            argument=argument,
         )
     return found
 
@@ -73,8 +73,7 @@ def in_evaluation(model: nn.Module) -> None:
     """
     if model.training:
         raise BadValue(
-            "model: expected eval mode, where dropout does nothing; call model.eval() first",
-            "model：应处于 eval 模式（不做 dropout）；请先调用 model.eval()",
+            "model: expected eval mode, where dropout does nothing; call model.eval() first"
         )
 
 

@@ -86,9 +86,10 @@ def curve(
     for name, share in (("step", step), ("until", until)):
         if not 0 < share <= 1:
             raise BadValue(
-                f"{name}: expected a share above 0 and at most 1, got {share}; 0.1 is a tenth of "
-                "all heads",
-                f"{name}：应为大于 0 且不超过 1 的比例，收到 {share}；0.1 即所有头的十分之一",
+                "{name}: expected a share above 0 and at most 1, got {share}; 0.1 is a "
+                "tenth of all heads",
+                name=name,
+                share=share,
             )
     corpus, how = several(batches, "batches"), how or How()
     found = sites(model)

@@ -128,8 +128,8 @@ def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
 
 def _not_told_apart(examples: int, rows: int) -> BadValue:
     return BadValue(
-        f"batches: {examples} losses and {rows} rows inside the model, so that examples cannot be "
-        "told apart; give examples along the first dimension, one pass a batch",
-        f"batches：有 {examples} 个损失，而模型内部有 {rows} 行，无法区分各样本；"
-        "请将样本放在第一维，每个批次一次前向",
+        "batches: {examples} losses and {rows} rows inside the model, so that examples "
+        "cannot be told apart; give examples along the first dimension, one pass a batch",
+        examples=examples,
+        rows=rows,
     )

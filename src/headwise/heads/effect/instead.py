@@ -87,10 +87,9 @@ class Resample:
         self._numbers += each.numel()
         if self._numbers > MOST_NUMBERS:
             raise BadValue(
-                f"reference: more than {MOST_NUMBERS} numbers of other texts would be kept; give "
-                "fewer texts or fewer heads, or use kind='mean'",
-                f"reference：需要保留的其他文本的数超过 {MOST_NUMBERS} 个；请减少文本或头，"
-                "或用 kind='mean'",
+                "reference: more than {most_numbers} numbers of other texts would be "
+                "kept; give fewer texts or fewer heads, or use kind='mean'",
+                most_numbers=MOST_NUMBERS,
             )
         kept = self._kept.setdefault(layer, [])
         if kept and kept[0].shape[1:] != each.shape[1:]:
@@ -125,8 +124,9 @@ def read(
 
 def _lengths(reference: int, given: int) -> BadValue:
     return BadValue(
-        f"reference: expected texts of one length, that of the text to be read, got {reference} "
-        f"and {given} tokens; cut them alike, and give batches of whole texts, or use kind='mean'",
-        f"reference：各文本应与待读文本等长，收到 {reference} 和 {given} 个词元；"
-        "请截成相同长度，并以批次给出完整文本，或用 kind='mean'",
+        "reference: expected texts of one length, that of the text to be read, got "
+        "{reference} and {given} tokens; cut them alike, and give batches of whole "
+        "texts, or use kind='mean'",
+        reference=reference,
+        given=given,
     )

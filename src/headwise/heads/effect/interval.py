@@ -58,14 +58,13 @@ def bootstrap(
     count = len(wide)
     if count < 2:
         raise BadValue(
-            f"values: expected at least 2 examples for an interval, got {count}; give more texts "
-            "or seeds",
-            f"values：区间至少需要 2 个样本，收到 {count} 个；请给出更多文本或种子",
+            "values: expected at least 2 examples for an interval, got {count}; give "
+            "more texts or seeds",
+            count=count,
         )
     if not wide.isfinite().all():
         raise BadValue(
-            "values: expected finite losses, got NaN or infinity; look at the model's outputs",
-            "values：损失应为有限数，收到 NaN 或无穷；请检查模型的输出",
+            "values: expected finite losses, got NaN or infinity; look at the model's outputs"
         )
     generator = torch.Generator().manual_seed(seed)
     means = list[Tensor]()

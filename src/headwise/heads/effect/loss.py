@@ -47,18 +47,18 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
     logits = _logits(model, run(model, batch))
     if logits.dim() != 3 or logits.shape[:2] != ids.shape:
         raise BadValue(
-            f"loss: expected logits of shape {(*ids.shape, 'V')}, got {tuple(logits.shape)}; give "
-            "a loss of your own, which takes the model and a batch and returns one loss for each "
+            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of "
+            "your own, which takes the model and a batch and returns one loss for each "
             "example",
-            f"loss：logits 的形状应为 {(*ids.shape, 'V')}，收到 {tuple(logits.shape)}；"
-            "请给出自己的损失函数：接收模型和批次，返回每个样本的损失",
+            value=(*ids.shape, "V"),
+            logits_shape=tuple(logits.shape),
         )
     first = max(1, start)
     counts = mask[:, first:] & mask[:, first - 1 : -1]  # predicted from a real token
     if not counts.any(1).all():
         raise BadValue(
-            f"loss: a text has no token to predict from index {first} on; give longer texts",
-            f"loss：有文本从第 {first} 位起没有可预测的词元；请给出更长的文本",
+            "loss: a text has no token to predict from index {first} on; give longer texts",
+            first=first,
         )
     wide = logits[:, first - 1 : -1].to(torch.promote_types(logits.dtype, torch.float32))
     each = F.cross_entropy(wide.transpose(1, 2), ids[:, first:], reduction="none")
@@ -74,9 +74,8 @@ def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
         if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point():
             return ids, torch.ones_like(ids).bool() if mask is None else mask.bool()
     raise BadValue(
-        "batches: the loss of the next token needs input_ids (B, L); give them by that name, or a "
-        "loss of your own",
-        "batches：下一词元的损失需要 input_ids (B, L)；请以该名称给出，或给出自己的损失函数",
+        "batches: the loss of the next token needs input_ids (B, L); give them by that "
+        "name, or a loss of your own"
     )
 
 
@@ -84,22 +83,16 @@ def unpredicting(model: nn.Module, answer: Any) -> Text | None:
     """Why a model predicts no next token, by its answer; None where it predicts one."""
     later = _sees_later(model)
     if later is not None:
-        return Text(f"{later} sees later tokens", f"{later} 看得到后面的词元")
+        return Text("{later} sees later tokens", later=later)
     if _given(answer) is not None:
         return None
     hidden = getattr(answer, "last_hidden_state", None)
     config: Any = getattr(model, "config", None)
     if hidden is None or not getattr(config, "tie_word_embeddings", False):
-        return Text(
-            "it gives no logits, and its embeddings do not serve as such",
-            "它不给出 logits，词嵌入也不能当作最后的投影",
-        )
+        return Text("it gives no logits, and its embeddings do not serve as such")
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
     if weight.shape[1] != hidden.shape[2] or _further(config):
-        return Text(
-            "its embeddings are not all of its last projection",
-            "词嵌入不是最后投影的全部",
-        )
+        return Text("its embeddings are not all of its last projection")
     return None
 
 
@@ -115,10 +108,10 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
     if reason is not None:
         kind = type(model).__name__
         raise BadValue(
-            f"loss: {kind} predicts no next token ({reason.en}); load it with its last projection, "
-            "such as AutoModelForCausalLM, or give a loss of your own",
-            f"loss：{kind} 不预测下一词元（{reason.zh}）；请连同最后的投影一起加载，例如 "
-            "AutoModelForCausalLM，或给出自己的损失函数",
+            "loss: {kind} predicts no next token ({reason}); load it with its last "
+            "projection, such as AutoModelForCausalLM, or give a loss of your own",
+            kind=kind,
+            reason=reason,
         )
     if logits is not None:
         return logits

@@ -123,15 +123,13 @@ def checked(each: object) -> Tensor:
     if not isinstance(each, Tensor) or each.dim() != 1:
         got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
         raise BadValue(
-            f"loss: expected a tensor (B,), one number for each example, got {got}; average over "
-            "tokens, not over examples: the interval is over examples",
-            f"loss：应为张量 (B,)，每个样本一个数，收到 {got}；请对词元取平均，而非对样本："
-            "区间是对样本而言的",
+            "loss: expected a tensor (B,), one number for each example, got {got}; "
+            "average over tokens, not over examples: the interval is over examples",
+            got=got,
         )
     if not each.isfinite().all():
         raise BadValue(
-            "loss: expected finite numbers, got NaN or infinity; look at the model's outputs",
-            "loss：应为有限数，收到 NaN 或无穷；请检查模型的输出",
+            "loss: expected finite numbers, got NaN or infinity; look at the model's outputs"
         )
     return each
 

@@ -61,8 +61,7 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
     """
     if not isinstance(model, nn.Module):
         raise BadType(
-            f"model: expected a torch.nn.Module, got {type(model).__name__}",
-            f"model：应为 torch.nn.Module，收到 {type(model).__name__}",
+            "model: expected a torch.nn.Module, got {model_type}", model_type=type(model).__name__
         )
     found: dict[int, tuple[str, nn.Module, list[Layer]]] = {}
     counts: Counter[str] = Counter()
@@ -90,16 +89,12 @@ def parsed(heads: object) -> tuple[Head, ...]:
     given = (heads,) if isinstance(heads, Head) else heads
     if not isinstance(given, list | tuple | set | frozenset):
         raise BadType(
-            f"heads: expected names such as 'L0H2,L1H8' or a list of heads, got "
-            f"{type(heads).__name__}",
-            f"heads：应为 'L0H2,L1H8' 这样的名称或头的列表，收到 {type(heads).__name__}",
+            "heads: expected names such as 'L0H2,L1H8' or a list of heads, got {heads_type}",
+            heads_type=type(heads).__name__,
         )
     each = [head if isinstance(head, Head) else Head.parse(str(head)) for head in given]
     if not each:
-        raise BadValue(
-            "heads: expected at least one, got none; name some, such as 'L0H2,L1H8'",
-            "heads：至少应有一个，收到零个；请写出名称，例如 'L0H2,L1H8'",
-        )
+        raise BadValue("heads: expected at least one, got none; name some, such as 'L0H2,L1H8'")
     ordered = each if isinstance(given, list | tuple) else sorted(each)
     return tuple(dict.fromkeys(ordered))
 
@@ -139,8 +134,9 @@ def check_exist(heads: tuple[Head, ...], found: tuple[Site, ...]) -> None:
             for part, layer in last.items()
         )
         raise BadValue(
-            f"heads: {head} does not exist; this model has {there}, counted from 0",
-            f"heads：不存在 {head}；该模型有 {there}，从 0 数起",
+            "heads: {head} does not exist; this model has {there}, counted from 0",
+            head=head,
+            there=there,
         )
 
 
@@ -166,11 +162,11 @@ def _attends(module: nn.Module) -> bool:
 def _unknown(what: str) -> BadValue:
     names = ", ".join(each.name for each in ANATOMIES)
     return BadValue(
-        f"model: {what} has no attention whose projections are known here; known are "
-        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as in "
-        f"{names}",
-        f"model：{what} 中没有此处认识其投影的注意力；已知的有 nn.MultiheadAttention、"
-        f"headwise.MultiheadAttention，以及结构同 {names} 的注意力",
+        "model: {what} has no attention whose projections are known here; known are "
+        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as "
+        "in {names}",
+        what=what,
+        names=names,
     )
 
 

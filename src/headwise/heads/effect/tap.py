@@ -80,11 +80,12 @@ class _Calls:
         self._made[id(site)] += 1
         if self._inside and number >= len(site.layers):
             raise BadValue(
-                f"model: it runs {site.name} {number + 1} times in one pass, and here that "
-                f"attention is known as {', '.join(map(str, site.layers))} only; its heads cannot "
-                "be told apart by layer",
-                f"model：一次前向中 {site.name} 运行了 {number + 1} 次，而这里只知道它是 "
-                f"{', '.join(map(str, site.layers))}；无法按层区分其各个头",
+                "model: it runs {site_name} {number_plus_1} times in one pass, and here "
+                "that attention is known as {map} only; its heads cannot be told apart "
+                "by layer",
+                site_name=site.name,
+                number_plus_1=number + 1,
+                map=", ".join(map(str, site.layers)),
             )
         return site.layers[number % len(site.layers)]
 

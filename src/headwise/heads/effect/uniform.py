@@ -39,19 +39,19 @@ def _reason(site: Site) -> Text | None:
     """What else is in the scores, or None."""
     module, anatomy = site.module, site.anatomy
     if getattr(module, "sinks", None) is not None:
-        return Text("a sink takes a share", "sink 会占去一份")
+        return Text("a sink takes a share")
     if anatomy is not None and anatomy.name == "T5":
-        return Text("a position bias is added to the scores", "分数上加有位置偏置")
+        return Text("a position bias is added to the scores")
     if isinstance(module, MultiheadAttention):
         if module.global_proj is not None:
-            return Text("global tokens have queries of their own", "全局词元有各自的查询")
+            return Text("global tokens have queries of their own")
         if _positioned(module.position):
-            return Text("a position is added to the scores", "分数上加有位置编码")
+            return Text("a position is added to the scores")
     beside = () if anatomy is None else anatomy.beside
     for name, _ in module.named_parameters():
         shifts = name.endswith("bias") and "norm" in name.lower()
         if shifts and not name.startswith(beside):
-            return Text("a normalisation adds to the queries", "归一化会给查询加上偏移")
+            return Text("a normalisation adds to the queries")
     return None
 
 

@@ -20,17 +20,13 @@ def _from(special: bool) -> Callable[[Rows], Sums]:
 
 FROM_SEPARATORS = Metric(
     name="from_separators",
-    label=Text("sep. to sep.", "分隔间"),
-    title=Text("share that separators give to separators", "分隔符对分隔符的份额"),
+    label=Text("sep. to sep."),
+    title=Text("share that separators give to separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the queries i in "
-        "S that may attend to one",
-        "mean_i Σ_{j ∈ S} A[i,j]，S 为特殊词元，j 在首个词元之后，只计 i ∈ S 且可关注其一的查询",
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the "
+        "queries i in S that may attend to one"
     ),
-    source=Text(
-        "Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well",
-        "Clark 等 2019，第 3.2 节，[SEP] 到 [SEP]；这里查询也含 [CLS]",
-    ),
+    source=Text("Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well"),
     share=False,
     reads=("sets",),
     sums=_from(True),
@@ -39,17 +35,13 @@ FROM_SEPARATORS = Metric(
 
 FROM_OTHERS = Metric(
     name="from_others",
-    label=Text("other to sep.", "他对分隔"),
-    title=Text("share that other tokens give to separators", "其他词元对分隔符的份额"),
+    label=Text("other to sep."),
+    title=Text("share that other tokens give to separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that may attend "
-        "to one",
-        "mean_i Σ_{j ∈ S} A[i,j]，j 在首个词元之后，只计 i ∉ S 且可关注其一的查询",
+        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that "
+        "may attend to one"
     ),
-    source=Text(
-        "Clark et al. 2019, section 3.2, other tokens to [SEP]",
-        "Clark 等 2019，第 3.2 节，其他词元到 [SEP]",
-    ),
+    source=Text("Clark et al. 2019, section 3.2, other tokens to [SEP]"),
     share=False,
     reads=("sets",),
     sums=_from(False),

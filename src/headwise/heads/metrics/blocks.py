@@ -11,19 +11,14 @@ def _sums(rows: Rows) -> Sums:
 
 BLOCKS = Metric(
     name="blocks",
-    label=Text("blocks", "块"),
-    title=Text(
-        "share on the heaviest tenth of blocks of 16 keys",
-        "最重的十分之一个 16 键块的份额",
-    ),
+    label=Text("blocks"),
+    title=Text("share on the heaviest tenth of blocks of 16 keys"),
     formula=Text(
-        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 keys, "
-        "over the queries with n > 1",
-        "mean_i 每 16 键一块求和，n 块中最大的 ⌈n / 10⌉ 块之和，只计 n > 1 的查询",
+        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 "
+        "keys, over the queries with n > 1"
     ),
     source=Text(
-        "the block-sparse pattern of Jiang et al. 2024 (MInference), for single queries; ours",
-        "Jiang 等 2024（MInference）的块稀疏模式，对单个查询；本项目自定",
+        "the block-sparse pattern of Jiang et al. 2024 (MInference), for single queries; ours"
     ),
     share=False,
     reads=("blocks",),

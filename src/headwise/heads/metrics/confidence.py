@@ -15,16 +15,10 @@ def _sums(rows: Rows) -> Sums:
 
 CONFIDENCE = Metric(
     name="confidence",
-    label=Text("confidence", "置信度"),
-    title=Text("largest weight, where it is not on a separator", "最大权重（不在分隔符上时）"),
-    formula=Text(
-        "mean_i max_j A[i,j], over the queries whose heaviest key is no separator",
-        "mean_i max_j A[i,j]，只计最重的键不是分隔符的查询",
-    ),
-    source=Text(
-        "Voita et al. 2019, section 4.1; they leave out the end of the sentence",
-        "Voita 等 2019，第 4.1 节；原文排除句末符",
-    ),
+    label=Text("confidence"),
+    title=Text("largest weight, where it is not on a separator"),
+    formula=Text("mean_i max_j A[i,j], over the queries whose heaviest key is no separator"),
+    source=Text("Voita et al. 2019, section 4.1; they leave out the end of the sentence"),
     share=False,
     reads=("most",),
     sums=_sums,

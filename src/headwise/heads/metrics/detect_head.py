@@ -39,19 +39,10 @@ def _abs(name: str) -> Callable[[Rows], Sums]:
 
 PREVIOUS_MUL = Metric(
     name="previous_mul",
-    label=Text("prev. mul", "前 mul"),
-    title=Text(
-        'detect_head "mul": previous token',
-        'detect_head "mul"：前一个词元',
-    ),
-    formula=Text(
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at previous token",
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j]，P 在前一个词元处为 1",
-    ),
-    source=Text(
-        "detect_head of TransformerLens, not rounded; a row without such a key counts",
-        "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
-    ),
+    label=Text("prev. mul"),
+    title=Text('detect_head "mul": previous token'),
+    formula=Text("Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at previous token"),
+    source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
     share=False,
     reads=("single", "mass"),
     sums=_mul("near"),
@@ -60,19 +51,10 @@ PREVIOUS_MUL = Metric(
 
 DUPLICATE_MUL = Metric(
     name="duplicate_mul",
-    label=Text("dup. mul", "重 mul"),
-    title=Text(
-        'detect_head "mul": an earlier place of the token',
-        'detect_head "mul"：同一词元的先前位置',
-    ),
-    formula=Text(
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at an earlier place of the token",
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j]，P 在同一词元的先前位置处为 1",
-    ),
-    source=Text(
-        "detect_head of TransformerLens, not rounded; a row without such a key counts",
-        "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
-    ),
+    label=Text("dup. mul"),
+    title=Text('detect_head "mul": an earlier place of the token'),
+    formula=Text("Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at an earlier place of the token"),
+    source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
     share=False,
     reads=("repeats", "mass"),
     sums=_mul("earlier_same"),
@@ -81,19 +63,12 @@ DUPLICATE_MUL = Metric(
 
 INDUCTION_MUL = Metric(
     name="induction_mul",
-    label=Text("ind. mul", "归纳 mul"),
-    title=Text(
-        'detect_head "mul": what followed an earlier place of the token',
-        'detect_head "mul"：同一词元先前位置的后一位',
-    ),
+    label=Text("ind. mul"),
+    title=Text('detect_head "mul": what followed an earlier place of the token'),
     formula=Text(
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 after an earlier place of the token",
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j]，P 在同一词元先前位置的后一位处为 1",
+        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 after an earlier place of the token"
     ),
-    source=Text(
-        "detect_head of TransformerLens, not rounded; a row without such a key counts",
-        "TransformerLens 的 detect_head，不舍入；没有此键的行也计入",
-    ),
+    source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
     share=False,
     reads=("repeats", "mass"),
     sums=_mul("earlier_after"),
@@ -102,19 +77,10 @@ INDUCTION_MUL = Metric(
 
 PREVIOUS_ABS = Metric(
     name="previous_abs",
-    label=Text("prev. abs", "前 abs"),
-    title=Text(
-        'detect_head "abs": previous token',
-        'detect_head "abs"：前一个词元',
-    ),
-    formula=Text(
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at previous token",
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N，P 在前一个词元处为 1",
-    ),
-    source=Text(
-        "detect_head of TransformerLens, not rounded to 3 places; N the queries",
-        "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
-    ),
+    label=Text("prev. abs"),
+    title=Text('detect_head "abs": previous token'),
+    formula=Text("1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at previous token"),
+    source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
     share=False,
     reads=("single", "mass"),
     sums=_abs("near"),
@@ -123,19 +89,10 @@ PREVIOUS_ABS = Metric(
 
 DUPLICATE_ABS = Metric(
     name="duplicate_abs",
-    label=Text("dup. abs", "重 abs"),
-    title=Text(
-        'detect_head "abs": an earlier place of the token',
-        'detect_head "abs"：同一词元的先前位置',
-    ),
-    formula=Text(
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at an earlier place of the token",
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N，P 在同一词元的先前位置处为 1",
-    ),
-    source=Text(
-        "detect_head of TransformerLens, not rounded to 3 places; N the queries",
-        "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
-    ),
+    label=Text("dup. abs"),
+    title=Text('detect_head "abs": an earlier place of the token'),
+    formula=Text("1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at an earlier place of the token"),
+    source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
     share=False,
     reads=("repeats", "mass"),
     sums=_abs("earlier_same"),
@@ -144,19 +101,12 @@ DUPLICATE_ABS = Metric(
 
 INDUCTION_ABS = Metric(
     name="induction_abs",
-    label=Text("ind. abs", "归纳 abs"),
-    title=Text(
-        'detect_head "abs": what followed an earlier place of the token',
-        'detect_head "abs"：同一词元先前位置的后一位',
-    ),
+    label=Text("ind. abs"),
+    title=Text('detect_head "abs": what followed an earlier place of the token'),
     formula=Text(
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at what followed an earlier place of the token",
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N，P 在同一词元先前位置的后一位处为 1",
+        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at what followed an earlier place of the token"
     ),
-    source=Text(
-        "detect_head of TransformerLens, not rounded to 3 places; N the queries",
-        "TransformerLens 的 detect_head，不舍入到三位；N 为查询数",
-    ),
+    source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
     share=False,
     reads=("repeats", "mass"),
     sums=_abs("earlier_after"),

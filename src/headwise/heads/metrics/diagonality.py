@@ -15,16 +15,12 @@ def _sums(rows: Rows) -> Sums:
 
 DIAGONALITY = Metric(
     name="diagonality",
-    label=Text("diagonality", "对角性"),
-    title=Text("closeness to the diagonal, 1 on it", "与对角线的接近程度，在其上为 1"),
+    label=Text("diagonality"),
+    title=Text("closeness to the diagonal, 1 on it"),
     formula=Text(
-        "Σ_i Σ_j A[i,j] (1 - |i - j| / d(i)) / Σ_i Σ_j A[i,j], d(i) the furthest allowed |i - j|",
-        "Σ_i Σ_j A[i,j] (1 - |i - j| / d(i)) / Σ_i Σ_j A[i,j]，d(i) 为允许的最远 |i - j|",
+        "Σ_i Σ_j A[i,j] (1 - |i - j| / d(i)) / Σ_i Σ_j A[i,j], d(i) the furthest allowed |i - j|"
     ),
-    source=Text(
-        "cumulative diagonality of Shim et al. 2022, ∫ C(r) dr, with r a share of d(i)",
-        "Shim 等 2022 的累积对角性 ∫ C(r) dr；r 为 d(i) 的比例",
-    ),
+    source=Text("cumulative diagonality of Shim et al. 2022, ∫ C(r) dr, with r a share of d(i)"),
     share=False,
     reads=("distances", "furthest", "mass"),
     sums=_sums,

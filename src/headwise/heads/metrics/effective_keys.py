@@ -11,16 +11,14 @@ def _sums(rows: Rows) -> Sums:
 
 EFFECTIVE_KEYS = Metric(
     name="effective_keys",
-    label=Text("keys", "有效键数"),
-    title=Text("effective number of keys", "有效键数"),
+    label=Text("effective keys"),
+    title=Text("effective number of keys"),
     formula=Text(
-        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to two "
-        "keys or more",
-        "mean_i exp(H(i))，H 为第 i 行的熵，只计可关注至少两个键的查询",
+        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to "
+        "two keys or more"
     ),
     source=Text(
-        "the perplexity of each row, at most its allowed keys; the mean is after the exponential",
-        "每一行的困惑度，至多为允许的键数；先取指数再求平均",
+        "the perplexity of each row, at most its allowed keys; the mean is after the exponential"
     ),
     share=False,
     reads=("entropy", "chooses"),

@@ -11,16 +11,12 @@ def _sums(rows: Rows) -> Sums:
 
 ENTROPY = Metric(
     name="entropy",
-    label=Text("entropy", "熵"),
-    title=Text("entropy of the attention, in nats", "注意力的熵（奈特）"),
+    label=Text("entropy"),
+    title=Text("entropy of the attention, in nats"),
     formula=Text(
-        "mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more",
-        "mean_i -Σ_j A[i,j] log A[i,j]，只计可关注至少两个键的查询",
+        "mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more"
     ),
-    source=Text(
-        "Clark et al. 2019, section 3.2, without the smoothing of their code",
-        "Clark 等 2019，第 3.2 节；不做其代码中的平滑",
-    ),
+    source=Text("Clark et al. 2019, section 3.2, without the smoothing of their code"),
     share=False,
     reads=("entropy", "chooses"),
     sums=_sums,

@@ -16,16 +16,12 @@ def _sums(rows: Rows) -> Sums:
 
 FAR = Metric(
     name="far",
-    label=Text("far", "远处"),
-    title=Text("share on words more than 16 tokens away", "对 16 个词元以外的词的份额"),
+    label=Text("far"),
+    title=Text("share on words more than 16 tokens away"),
     formula=Text(
-        "mean_i Σ_{|i-j| > 16} A[i,j], j neither first nor special, for queries that have one",
-        "mean_i Σ_{|i-j| > 16} A[i,j]，j 非首个词元也非特殊词元，只计存在此键的查询",
+        "mean_i Σ_{|i-j| > 16} A[i,j], j neither first nor special, for queries that have one"
     ),
-    source=Text(
-        "ours: sinks and separators, which lie far from most queries, are left out",
-        "本项目自定：不计离多数查询都远的首个词元与分隔符",
-    ),
+    source=Text("ours: sinks and separators, which lie far from most queries, are left out"),
     share=True,
     reads=("single", "near_words", "sets"),
     sums=_sums,

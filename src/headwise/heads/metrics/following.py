@@ -10,16 +10,10 @@ def _sums(rows: Rows) -> Sums:
 
 NEXT = Metric(
     name="next",
-    label=Text("next", "后一个"),
-    title=Text("share on the next token", "对后一个词元的份额"),
-    formula=Text(
-        "mean_i A[i, i+1], over the queries that have an allowed token after them",
-        "mean_i A[i, i+1]，只计后面有允许的词元的查询",
-    ),
-    source=Text(
-        "Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N",
-        "Clark 等 2019，第 3.1 节；除以 N - 1，其代码除以 N",
-    ),
+    label=Text("next"),
+    title=Text("share on the next token"),
+    formula=Text("mean_i A[i, i+1], over the queries that have an allowed token after them"),
+    source=Text("Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N"),
     share=True,
     reads=("single",),
     sums=_sums,

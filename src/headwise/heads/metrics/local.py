@@ -17,16 +17,10 @@ def _sums(rows: Rows) -> Sums:
 
 LOCAL = Metric(
     name="local",
-    label=Text("local", "局部"),
-    title=Text("share within four tokens", "对四个词元以内的份额"),
-    formula=Text(
-        "Σ_i Σ_{|i-j| ≤ 4} A[i,j] / Σ_i Σ_j A[i,j]",
-        "Σ_i Σ_{|i-j| ≤ 4} A[i,j] / Σ_i Σ_j A[i,j]",
-    ),
-    source=Text(
-        "what the long-range score of attention-atlas (|i - j| ≥ 5) leaves, as a share",
-        "attention-atlas 远程分数（|i - j| ≥ 5）的补集，取份额",
-    ),
+    label=Text("local"),
+    title=Text("share within four tokens"),
+    formula=Text("Σ_i Σ_{|i-j| ≤ 4} A[i,j] / Σ_i Σ_j A[i,j]"),
+    source=Text("what the long-range score of attention-atlas (|i - j| ≥ 5) leaves, as a share"),
     share=True,
     reads=("single", "mass"),
     sums=_sums,

@@ -12,16 +12,10 @@ def _sums(rows: Rows) -> Sums:
 
 NORMALISED_ENTROPY = Metric(
     name="normalised_entropy",
-    label=Text("spread out", "相对熵"),
-    title=Text("entropy as a share of what a uniform head has", "熵占均匀头之熵的比例"),
-    formula=Text(
-        "mean_i H(i) / log n(i), n(i) the keys that i may attend to, two or more; 0 to 1",
-        "mean_i H(i) / log n(i)，n(i) 为 i 可关注的键数，至少两个；范围 0 到 1",
-    ),
-    source=Text(
-        "each row by its own maximum: in a causal model that of row i is log(i + 1)",
-        "每一行除以自身的最大值：因果模型中第 i 行为 log(i + 1)",
-    ),
+    label=Text("spread out"),
+    title=Text("entropy as a share of what a uniform head has"),
+    formula=Text("mean_i H(i) / log n(i), n(i) the keys that i may attend to, two or more; 0 to 1"),
+    source=Text("each row by its own maximum: in a causal model that of row i is log(i + 1)"),
     share=False,
     reads=("entropy", "choices", "chooses"),
     sums=_sums,

@@ -61,15 +61,11 @@ def _received(rows: Rows) -> Sums:
 
 BY_DISTANCE = Profile(
     name="distance",
-    title=Text("share of its attention at each distance", "在各距离上的注意力份额"),
+    title=Text("share of its attention at each distance"),
     formula=Text(
-        "Σ_i A[i, i+d] / Σ_i Σ_j A[i,j] for d = -16 … 16, and all further before and after",
-        "Σ_i A[i, i+d] / Σ_i Σ_j A[i,j]，d = -16 … 16，以及更远的前方与后方之和",
+        "Σ_i A[i, i+d] / Σ_i Σ_j A[i,j] for d = -16 … 16, and all further before and after"
     ),
-    source=Text(
-        "the distance of Vig and Belinkov 2019, section 4.4, not averaged",
-        "Vig 与 Belinkov 2019 第 4.4 节的距离，不取平均",
-    ),
+    source=Text("the distance of Vig and Belinkov 2019, section 4.4, not averaged"),
     places=("< -16", *(f"{d:+d}" if d else "0" for d in range(-NEAR, NEAR + 1)), "> +16"),
     reads=("single", "mass", "distances"),
     sums=_by_distance,
@@ -77,15 +73,9 @@ BY_DISTANCE = Profile(
 
 RECEIVED = Profile(
     name="received",
-    title=Text("attention that each of the first 64 keys receives", "前 64 个键各自得到的注意力"),
-    formula=Text(
-        "α_k = mean_i A[i, f+k] over the queries f ≤ i < f + 64 that may attend to f+k",
-        "α_k = mean_i A[i, f+k]，f ≤ i < f + 64 且可关注 f+k",
-    ),
-    source=Text(
-        "Gu et al. 2025 (ICLR), importance of key k, T = 64; a sink where it is above 0.3",
-        "Gu 等 2025（ICLR），键 k 的重要性，T = 64；大于 0.3 为汇",
-    ),
+    title=Text("attention that each of the first 64 keys receives"),
+    formula=Text("α_k = mean_i A[i, f+k] over the queries f ≤ i < f + 64 that may attend to f+k"),
+    source=Text("Gu et al. 2025 (ICLR), importance of key k, T = 64; a sink where it is above 0.3"),
     places=tuple(str(k) for k in range(EARLY)),
     reads=("received",),
     sums=_received,

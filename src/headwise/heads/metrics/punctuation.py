@@ -10,16 +10,12 @@ def _sums(rows: Rows) -> Sums:
 
 PUNCTUATION = Metric(
     name="punctuation",
-    label=Text("punctuation", "标点"),
-    title=Text("share on punctuation", "对标点的份额"),
+    label=Text("punctuation"),
+    title=Text("share on punctuation"),
     formula=Text(
-        "mean_i Σ_{j in P} A[i,j], P the tokens of punctuation, for queries that may attend to one",
-        "mean_i Σ_{j ∈ P} A[i,j]，P 为标点词元，只计可关注其一的查询",
+        "mean_i Σ_{j in P} A[i,j], P the tokens of punctuation, for queries that may attend to one"
     ),
-    source=Text(
-        "Clark et al. 2019, section 3.2, who take the full stop and the comma",
-        "Clark 等 2019，第 3.2 节；原文取句号与逗号",
-    ),
+    source=Text("Clark et al. 2019, section 3.2, who take the full stop and the comma"),
     share=True,
     reads=("sets",),
     sums=_sums,

@@ -19,17 +19,15 @@ def _sums(rows: Rows) -> Sums:
 
 RAREST = Metric(
     name="rarest",
-    label=Text("rarest", "最罕见"),
-    title=Text("how often its heaviest key is the rarest word", "最重的键是最罕见词的比例"),
+    label=Text("rarest"),
+    title=Text("how often its heaviest key is the rarest word"),
     formula=Text(
-        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those whose "
-        "rarest is outside the top 500; the first token and special ones are no candidates",
-        "argmax_j A[i,j] 为可关注的最罕见词元的查询比例，只计最罕见者不在词频前 500 的查询；"
-        "首个词元与特殊词元不参选",
+        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those "
+        "whose rarest is outside the top 500; the first token and special ones are no "
+        "candidates"
     ),
     source=Text(
-        "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency",
-        "Voita 等 2019，第 4.3 节；以词元编号代替词频排名",
+        "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency"
     ),
     share=False,
     reads=("most", "rarest"),

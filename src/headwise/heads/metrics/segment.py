@@ -11,16 +11,14 @@ def _sums(rows: Rows) -> Sums:
 
 SEGMENT = Metric(
     name="segment",
-    label=Text("segment", "段内"),
-    title=Text("share within its own part of the text", "对自身所在文段的份额"),
+    label=Text("segment"),
+    title=Text("share within its own part of the text"),
     formula=Text(
-        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that may attend "
-        "there and elsewhere",
-        "mean_i Σ_j A[i,j]，j 与 i 在同两个分隔符之间，只计可关注该处与他处的查询",
+        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that "
+        "may attend there and elsewhere"
     ),
     source=Text(
-        "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published",
-        "Kovaleva 等 2019 的块状类，规则由本项目自定；原文未给阈值",
+        "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published"
     ),
     share=False,
     reads=("segment",),

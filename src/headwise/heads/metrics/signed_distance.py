@@ -10,19 +10,10 @@ def _sums(rows: Rows) -> Sums:
 
 SIGNED_DISTANCE = Metric(
     name="signed_distance",
-    label=Text("direction", "方向"),
-    title=Text(
-        "mean place of what it attends to, in tokens after the query",
-        "所关注词元相对查询的平均位置（向后为正）",
-    ),
-    formula=Text(
-        "Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]; negative before the query",
-        "Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]；在查询之前为负",
-    ),
-    source=Text(
-        "the distance of Vig and Belinkov 2019, section 4.4, with its sign",
-        "Vig 与 Belinkov 2019 第 4.4 节的距离，保留符号",
-    ),
+    label=Text("direction"),
+    title=Text("mean place of what it attends to, in tokens after the query"),
+    formula=Text("Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]; negative before the query"),
+    source=Text("the distance of Vig and Belinkov 2019, section 4.4, with its sign"),
     share=False,
     reads=("distances", "mass"),
     sums=_sums,

@@ -15,20 +15,13 @@ def _sums(rows: Rows) -> Sums:
 
 SINK = Metric(
     name="sink",
-    label=Text("sink", "汇"),
-    title=Text(
-        "attention that the first token receives from the first 64",
-        "首个词元从前 64 个词元得到的注意力",
-    ),
+    label=Text("sink"),
+    title=Text("attention that the first token receives from the first 64"),
     formula=Text(
-        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, the first real "
-        "token",
-        "α_1 = mean_i A[i, f]，f ≤ i < f + 64 且可关注 f，f 为首个真实词元",
+        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, "
+        "the first real token"
     ),
-    source=Text(
-        "Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3",
-        "Gu 等 2025（ICLR），首个词元的重要性，T = 64；大于 0.3 为汇",
-    ),
+    source=Text("Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3"),
     share=True,
     reads=("single",),
     sums=_sums,

@@ -11,19 +11,10 @@ def _sums(rows: Rows) -> Sums:
 
 SMOOTHED_ENTROPY = Metric(
     name="smoothed_entropy",
-    label=Text("smoothed entropy", "平滑熵"),
-    title=Text(
-        "entropy after a little of a uniform head is mixed in, in nats",
-        "混入少许均匀分布后的熵（奈特）",
-    ),
-    formula=Text(
-        "mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N, N all keys",
-        "mean_i -Σ_j A'[i,j] log A'[i,j]，A' = 0.9999 A + 0.0001 / N，N 为全部键数",
-    ),
-    source=Text(
-        "the code of Clark et al. 2019; N counts keys that are not allowed as well",
-        "Clark 等 2019 的代码；N 也计入不允许的键",
-    ),
+    label=Text("smoothed entropy"),
+    title=Text("entropy after a little of a uniform head is mixed in, in nats"),
+    formula=Text("mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N, N all keys"),
+    source=Text("the code of Clark et al. 2019; N counts keys that are not allowed as well"),
     share=False,
     reads=("smoothed",),
     sums=_sums,

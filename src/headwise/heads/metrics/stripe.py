@@ -11,18 +11,13 @@ def _sums(rows: Rows) -> Sums:
 
 STRIPE = Metric(
     name="stripe",
-    label=Text("stripe", "条纹"),
-    title=Text(
-        "share on what followed the token one period ago",
-        "对一个周期前同一词元后一位的份额",
-    ),
+    label=Text("stripe"),
+    title=Text("share on what followed the token one period ago"),
     formula=Text(
-        "mean_i A[i, i-n+1] over the queries i ≥ n of a text that repeats itself every n tokens",
-        "mean_i A[i, i-n+1]，i ≥ n，文本每 n 个词元重复一次",
+        "mean_i A[i, i-n+1] over the queries i ≥ n of a text that repeats itself every n tokens"
     ),
     source=Text(
-        "induction stripe of TransformerLens; theirs counts the query n - 1 too, which has none",
-        "TransformerLens 的归纳条纹；其代码还计入没有该键的查询 n - 1",
+        "induction stripe of TransformerLens; theirs counts the query n - 1 too, which has none"
     ),
     share=False,
     reads=("single",),

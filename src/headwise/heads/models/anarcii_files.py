@@ -35,8 +35,8 @@ def convert(folder: Path) -> None:
     tensors = weights.values() if isinstance(weights, dict) else [None]
     if not all(isinstance(each, torch.Tensor) for each in tensors):
         raise BadFile(
-            f"model: {pickled.name}: expected a dictionary of tensors; get it again",
-            f"model：{pickled.name} 应为张量的字典；请重新获取",
+            "model: {pickled_name}: expected a dictionary of tensors; get it again",
+            pickled_name=pickled.name,
         )
     save_file({k: w.contiguous() for k, w in weights.items()}, folder / "model.safetensors")
     (folder / f"{NAME}.json").replace(folder / "config.json")

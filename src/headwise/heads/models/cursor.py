@@ -26,10 +26,7 @@ class Cursor:
     def wrong(self, why: str) -> BadFile:
         """The error for a file that is not what it should be."""
         name = clean(self.path.name)
-        return BadFile(
-            f"model: cannot read {name}: {clean(why)}; get it again",
-            f"model：无法读取 {name}：{clean(why)}；请重新获取",
-        )
+        return BadFile("model: cannot read {name}: {why}; get it again", name=name, why=clean(why))
 
     def take(self, size: int) -> bytes:
         """The next bytes.

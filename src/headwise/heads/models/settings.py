@@ -35,18 +35,19 @@ def believed(config: dict[str, Any], name: str) -> dict[str, Any]:
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind:
         raise BadFile(
-            f"model: cannot load {clean(name)}: {CONFIG}: expected the kind of model as "
-            f"model_type, got {clean(repr(kind))[:40]}; save it with model.save_pretrained",
-            f"model：无法加载 {clean(name)}：{CONFIG} 的 model_type 应为模型类型，"
-            f"收到 {clean(repr(kind))[:40]}；请用 model.save_pretrained 保存",
+            "model: cannot load {name}: {config}: expected the kind of model as "
+            "model_type, got {kind}; save it with model.save_pretrained",
+            name=clean(name),
+            config=CONFIG,
+            kind=clean(repr(kind))[:40],
         )
     if any(key == "quantization_config" and value for key, value in _entries(config)):
         raise BadFile(
-            f"model: cannot load {clean(name)}: {CONFIG}: its weights are quantised "
-            "(quantization_config), and heads are measured in float32; give the model as it was "
-            "before, or save it after model.dequantize()",
-            f"model：无法加载 {clean(name)}：{CONFIG} 表明权重已量化（quantization_config），"
-            "而注意力头以 float32 测量；请给出量化前的模型，或在 model.dequantize() 后保存",
+            "model: cannot load {name}: {config}: its weights are quantised "
+            "(quantization_config), and heads are measured in float32; give the model as "
+            "it was before, or save it after model.dequantize()",
+            name=clean(name),
+            config=CONFIG,
         )
     kept: dict[str, Any] = _without(config)
     return kept

@@ -83,8 +83,9 @@ def listened(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[
     most = model.config.max_target_positions
     if ids.shape[1] > most:
         raise BadValue(
-            f"target: {ids.shape[1]} tokens, and the model takes at most {most}; shorten it",
-            f"target：共 {ids.shape[1]} 个词元，而该模型最多接受 {most} 个；请缩短",
+            "target: {ids_shape_1} tokens, and the model takes at most {most}; shorten it",
+            ids_shape_1=ids.shape[1],
+            most=most,
         )
     return {"input_features": features, "decoder_input_ids": ids}
 
@@ -106,9 +107,11 @@ def _written(model: Any, features: Tensor, start: list[int]) -> Tensor:
 
 def _unheard(shown: str, got: str) -> BadFile:
     return BadFile(
-        f"sound: {shown}: expected a WAV file of one channel, 16 bits and {RATE} samples a "
-        f"second, up to {SECONDS} seconds, got {got}; convert it with: ffmpeg -i IN -ac 1 -ar "
-        f"{RATE} OUT.wav",
-        f"sound：{shown} 应为单声道、16 位、每秒 {RATE} 个采样、不超过 {SECONDS} 秒的 WAV 文件，"
-        f"收到 {got}；可转换：ffmpeg -i IN -ac 1 -ar {RATE} OUT.wav",
+        "sound: {shown}: expected a WAV file of one channel, 16 bits and {rate} samples "
+        "a second, up to {seconds} seconds, got {got}; convert it with: ffmpeg -i IN "
+        "-ac 1 -ar {rate} OUT.wav",
+        shown=shown,
+        rate=RATE,
+        seconds=SECONDS,
+        got=got,
     )

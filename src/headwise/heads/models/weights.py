@@ -53,19 +53,22 @@ def check_index(path: Path, name: str) -> tuple[str, ...]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = clean(f"{type(error).__name__}: {error}")[:100]
         raise BadFile(
-            f"model: cannot load {clean(name)}: {INDEX} is damaged ({reason}); save the model "
+            "model: cannot load {name}: {index} is damaged ({reason}); save the model "
             "again with model.save_pretrained",
-            f"model：无法加载 {clean(name)}：{INDEX} 已损坏（{reason}）；"
-            "请用 model.save_pretrained 重新保存",
+            name=clean(name),
+            index=INDEX,
+            reason=reason,
         ) from error
     for file in sorted(files, key=str):
         if not isinstance(file, str) or not _beside(file):
             shown = clean(repr(file))[:60]
             raise BadFile(
-                f"model: cannot load {clean(name)}: {INDEX}: expected the names of .safetensors "
-                f"files beside it, got {shown}; save the model again with model.save_pretrained",
-                f"model：无法加载 {clean(name)}：{INDEX} 应列出同一文件夹中的 .safetensors 文件，"
-                f"收到 {shown}；请用 model.save_pretrained 重新保存",
+                "model: cannot load {name}: {index}: expected the names of .safetensors "
+                "files beside it, got {shown}; save the model again with "
+                "model.save_pretrained",
+                name=clean(name),
+                index=INDEX,
+                shown=shown,
             )
     return tuple(sorted(files))
 
@@ -96,11 +99,11 @@ def fetch_weights(where: str, name: str, *, local: bool) -> None:
     index = got(INDEX)
     if index is None:
         raise BadFile(
-            f"model: '{clean(name)}' has no {WEIGHTS[0]} that can be got from the hub, and weights "
-            "that come as a pickle are never opened; give a directory saved with "
+            "model: '{name}' has no {weights_0} that can be got from the hub, and "
+            "weights that come as a pickle are never opened; give a directory saved with "
             "model.save_pretrained, or another model",
-            f"model：无法从 hub 获取 '{clean(name)}' 的 {WEIGHTS[0]}，而 pickle 形式的权重"
-            "绝不打开；请给出用 model.save_pretrained 保存的文件夹，或其他模型",
+            name=clean(name),
+            weights_0=WEIGHTS[0],
         )
     for file in check_index(Path(index), name):
         got(file)
@@ -113,21 +116,21 @@ def _beside(file: str) -> bool:
 def pickled(name: str, file: str) -> BadFile:
     """The error for weights that come as a pickle."""
     return BadFile(
-        f"model: the weights of {clean(name)} are a pickle ({clean(file)}), which can hold "
-        "programs and is never opened; save them as model.safetensors: load the model where you "
+        "model: the weights of {name} are a pickle ({file}), which can hold programs "
+        "and is never opened; save them as model.safetensors: load the model where you "
         "trust it, then model.save_pretrained",
-        f"model：{clean(name)} 的权重是 pickle（{clean(file)}），其中可能含有程序，绝不打开；"
-        "请保存为 model.safetensors：在可信处加载模型，再用 model.save_pretrained",
+        name=clean(name),
+        file=clean(file),
     )
 
 
 def adapter(name: str) -> BadFile:
     """The error for an adapter, which is a change to another model."""
     return BadFile(
-        f"model: {clean(name)} is an adapter to another model ({ADAPTER}); put them together "
+        "model: {name} is an adapter to another model ({adapter}); put them together "
         "with model.merge_and_unload(), then model.save_pretrained",
-        f"model：{clean(name)} 是另一模型的适配器（{ADAPTER}）；请用 model.merge_and_unload() "
-        "合并，再用 model.save_pretrained 保存",
+        name=clean(name),
+        adapter=ADAPTER,
     )
 
 
@@ -144,21 +147,24 @@ def check_whole(name: str, file: str, report: dict[str, Any]) -> None:
     """
     for key, got, wanted in sorted(report.get("mismatched_keys", ())):
         raise BadFile(
-            f"model: cannot load {clean(name)}: {file} does not fit its config.json: "
-            f"{clean(str(key))} has shape {tuple(got)}, config.json asks for {tuple(wanted)}; save "
-            "both with model.save_pretrained",
-            f"model：无法加载 {clean(name)}：{file} 与其 config.json 不符："
-            f"{clean(str(key))} 的形状为 {tuple(got)}，config.json 要求 {tuple(wanted)}；"
-            "请用 model.save_pretrained 一起保存",
+            "model: cannot load {name}: {file} does not fit its config.json: {key} has "
+            "shape {got}, config.json asks for {wanted}; save both with "
+            "model.save_pretrained",
+            name=clean(name),
+            file=file,
+            key=clean(str(key)),
+            got=tuple(got),
+            wanted=tuple(wanted),
         )
     missing = sorted(key for key in report.get("missing_keys", ()) if "pooler" not in key)
     if missing:
         shown = ", ".join(clean(key) for key in missing[:3])
         raise BadFile(
-            f"model: {clean(name)} lacks {len(missing)} weights ({shown}), which would be random; "
+            "model: {name} lacks {num_missing} weights ({shown}), which would be random; "
             "save the whole model with model.save_pretrained",
-            f"model：{clean(name)} 缺少 {len(missing)} 个权重（{shown}），它们会是随机数；"
-            "请用 model.save_pretrained 保存完整模型",
+            name=clean(name),
+            num_missing=len(missing),
+            shown=shown,
         )
 
 
@@ -174,9 +180,10 @@ def check_finite(name: str, model: nn.Module) -> None:
         wrong = int((~torch.isfinite(weight.detach())).sum())  # a sum can be too large by itself
         if wrong:
             raise BadFile(
-                f"model: {clean(name)}: {clean(key)} holds {wrong} weights that are NaN or "
-                "infinite, so what it computes means nothing; give weights from before the "
-                "training or the conversion failed",
-                f"model：{clean(name)} 的 {clean(key)} 有 {wrong} 个权重为 NaN 或无穷，"
-                "其计算结果没有意义；请给出训练或转换出错之前的权重",
+                "model: {name}: {key} holds {wrong} weights that are NaN or infinite, so "
+                "what it computes means nothing; give weights from before the training "
+                "or the conversion failed",
+                name=clean(name),
+                key=clean(key),
+                wrong=wrong,
             )

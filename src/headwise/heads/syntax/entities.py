@@ -138,10 +138,11 @@ def _marked(entities: Collection[Entity], words: int) -> Tensor:
     for entity in entities:
         if not 0 <= entity.start < entity.stop <= words:
             raise BadValue(
-                f"entities: expected runs of the {words} words, got [{entity.start}, "
-                f"{entity.stop}]; count words from 0, the second number is after the last",
-                f"entities：应为 {words} 个词中的一段，收到 [{entity.start}, {entity.stop}]；"
-                "词从 0 数起，第二个数是最后一词之后的位置",
+                "entities: expected runs of the {words} words, got [{start}, {stop}]; "
+                "count words from 0, the second number is after the last",
+                words=words,
+                start=entity.start,
+                stop=entity.stop,
             )
         inside[entity.start : entity.stop] = True
     return inside

@@ -80,10 +80,11 @@ class Syntax:
         """
         if not len(words) == len(parse.heads) == len(parse.relations):
             raise BadValue(
-                f"parse: expected one head and relation for each of {len(words)} words, got "
-                f"{len(parse.heads)} and {len(parse.relations)}; a parse must be over these words",
-                f"parse：{len(words)} 个词应各有一个中心词和关系，收到 {len(parse.heads)} 和 "
-                f"{len(parse.relations)} 个；句法分析应针对这些词",
+                "parse: expected one head and relation for each of {num_words} words, "
+                "got {num_heads} and {num_relations}; a parse must be over these words",
+                num_words=len(words),
+                num_heads=len(parse.heads),
+                num_relations=len(parse.relations),
             )
         asked = {
             relation: torch.tensor(found)

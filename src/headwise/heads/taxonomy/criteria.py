@@ -41,31 +41,29 @@ class Criterion:
     def words(self) -> Text:
         """The criterion as a sentence."""
         return Text(
-            f"{self.metric.title.en} above {self.least} ({self.source.en}), {LIFT:g} times a "
-            "uniform head's, and above every head of the random copy",
-            f"{self.metric.title.zh}大于 {self.least}（{self.source.zh}），为均匀头的 {LIFT:g} 倍"
-            "以上，且高于随机副本的所有头",
+            "{title} above {least} ({source}), {lift:g} times a uniform head's, and "
+            "above every head of the random copy",
+            title=self.metric.title,
+            least=self.least,
+            source=self.source,
+            lift=LIFT,
         )
 
 
-_CLARK = Text("Clark et al. 2019, their code", "Clark 等 2019，其代码")
-_OURS = Text("most of it; ours", "过半；本项目自定")
+_CLARK = Text("Clark et al. 2019, their code")
+_OURS = Text("most of it; ours")
 
 CRITERIA = (
-    Criterion("previous-token", Text("previous-token", "前一词元"), PREVIOUS, 0.5, _CLARK),
-    Criterion("next-token", Text("next-token", "后一词元"), NEXT, 0.5, _CLARK),
-    Criterion("local", Text("local", "局部"), LOCAL, 0.5, _OURS),
-    Criterion("long-range", Text("long-range", "远程"), FAR, 0.5, _OURS),
-    Criterion("separator sink", Text("separator sink", "分隔符汇"), SEPARATORS, 0.6, _CLARK),
+    Criterion("previous-token", Text("previous-token"), PREVIOUS, 0.5, _CLARK),
+    Criterion("next-token", Text("next-token"), NEXT, 0.5, _CLARK),
+    Criterion("local", Text("local"), LOCAL, 0.5, _OURS),
+    Criterion("long-range", Text("long-range"), FAR, 0.5, _OURS),
+    Criterion("separator sink", Text("separator sink"), SEPARATORS, 0.6, _CLARK),
     Criterion(
-        "first-token sink",
-        Text("first-token sink", "首词元汇"),
-        SINK,
-        0.3,
-        Text("Gu et al. 2025, T = 64", "Gu 等 2025，T = 64"),
+        "first-token sink", Text("first-token sink"), SINK, 0.3, Text("Gu et al. 2025, T = 64")
     ),
-    Criterion("punctuation", Text("punctuation", "标点"), PUNCTUATION, 0.6, _CLARK),
-    Criterion("induction", Text("induction", "归纳"), INDUCTION, 0.5, _OURS),
-    Criterion("duplicate", Text("duplicate", "重复词元"), DUPLICATE, 0.5, _OURS),
+    Criterion("punctuation", Text("punctuation"), PUNCTUATION, 0.6, _CLARK),
+    Criterion("induction", Text("induction"), INDUCTION, 0.5, _OURS),
+    Criterion("duplicate", Text("duplicate"), DUPLICATE, 0.5, _OURS),
 )
 """Every name that rests on one share."""

@@ -125,9 +125,9 @@ class Evidence:
             part, _, rest = name.partition("/")
             if part not in parts:
                 raise BadFile(
-                    f"evidence: expected sums that Evidence.tensors() writes, got {name[:80]!a}; "
-                    "measure again",
-                    f"evidence：应为 Evidence.tensors() 写出的和，收到 {name[:80]!a}；请重新测量",
+                    "evidence: expected sums that Evidence.tensors() writes, got "
+                    "{name!a}; measure again",
+                    name=name[:80],
                 )
             parts[part][rest] = tensor
         for part, tally in found._parts().items():

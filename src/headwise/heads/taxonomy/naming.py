@@ -46,16 +46,15 @@ def taxonomy(
     """
     if not 0 < error < 1:
         raise BadValue(
-            f"error: expected a chance between 0 and 1, got {error}; use error=0.05",
-            f"error：应为 0 与 1 之间的概率，收到 {error}；可用 error=0.05",
+            "error: expected a chance between 0 and 1, got {error}; use error=0.05", error=error
         )
     heads = first.heads()
     if set(heads) != set(second.heads()) or not heads:
         raise BadValue(
-            f"second: expected evidence of the {len(heads)} heads of the first half, got that of "
-            f"{len(second.heads())}; give at least two texts to the same model",
-            f"second：应为前一半中 {len(heads)} 个头的证据，收到 {len(second.heads())} 个头的；"
-            "请用同一模型读至少两篇文本",
+            "second: expected evidence of the {num_heads} heads of the first half, got "
+            "that of {num_heads_2}; give at least two texts to the same model",
+            num_heads=len(heads),
+            num_heads_2=len(second.heads()),
         )
     each = error / (len(heads) * (len(CRITERIA) + len(TRIED)))
     halves = Halves(first, second, random, each)
@@ -75,8 +74,8 @@ def _unexplained(head: Head) -> Trial:
     return Trial(
         head=head,
         name=UNEXPLAINED,
-        title=Text("unexplained", "未能解释"),
-        criterion=Text("no name could be shown", "没有可证明的名称"),
+        title=Text("unexplained"),
+        criterion=Text("no name could be shown"),
         found=math.nan,
         value=math.nan,
         bar=math.nan,

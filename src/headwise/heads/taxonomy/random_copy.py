@@ -43,10 +43,11 @@ def _as_begun(model: nn.Module, begun: nn.Module) -> None:
     for name, weight in wanted.items():
         if name not in state or state[name].shape != weight.shape:
             raise BadType(
-                f"model: expected the parts that its configuration says, got {name} of shape "
-                f"{tuple(weight.shape)}; take the copy before the model is pruned or changed",
-                f"model：应与其配置一致，收到形状为 {tuple(weight.shape)} 的 {name}；"
-                "请在剪枝或修改模型之前制作副本",
+                "model: expected the parts that its configuration says, got {name} of "
+                "shape {weight_shape}; take the copy before the model is pruned or "
+                "changed",
+                name=name,
+                weight_shape=tuple(weight.shape),
             )
     model.load_state_dict({name: state[name] for name in wanted})
 
@@ -57,12 +58,11 @@ def _reset(model: nn.Module) -> None:
         begin: Any = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if own and begin is None:
             raise BadType(
-                f"model: expected modules that can begin again, got {name or type(model).__name__}"
-                f" ({type(module).__name__}) without reset_parameters; give a model of "
-                "transformers, or write that method",
-                f"model：各模块应可重新初始化，{name or type(model).__name__}"
-                f"（{type(module).__name__}）没有 reset_parameters；请给出 transformers 模型，"
-                "或编写该方法",
+                "model: expected modules that can begin again, got {name} "
+                "({module_type}) without reset_parameters; give a model of transformers, "
+                "or write that method",
+                name=name or type(model).__name__,
+                module_type=type(module).__name__,
             )
         if begin is not None:
             begin()

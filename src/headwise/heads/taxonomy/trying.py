@@ -108,11 +108,12 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
         yield Trial(
             head=head,
             name="diffuse",
-            title=Text("diffuse", "弥散"),
+            title=Text("diffuse"),
             criterion=Text(
-                f"{metric.title.en} above {WIDE} (Clark et al. 2019), and outside what heads of "
+                "{title} above {wide} (Clark et al. 2019), and outside what heads of "
                 "the random copy give",
-                f"{metric.title.zh}大于 {WIDE}（Clark 等 2019），且在随机副本各头的范围之外",
+                title=metric.title,
+                wide=WIDE,
             ),
             found=found.value,
             value=tested.value,
@@ -158,21 +159,22 @@ def _relation(
     chance = 1.0
     if accuracy > max(fitted + BETTER, spread.high):
         chance = max(
-            second.tail(head, relation, way, offset=offset, margin=BETTER),
-            tested.tail(spread.high),
+            second.tail(head, relation, way, offset=offset, margin=BETTER), tested.tail(spread.high)
         )
-    side = Text("dependent to head", "从属词到中心词")
+    side = Text("dependent to head")
     if way == "from head":
-        side = Text("head to dependent", "中心词到从属词")
+        side = Text("head to dependent")
     return Trial(
         head=head,
         name=f"syntax: {relation}",
-        title=Text(f"syntax: {relation}", f"句法：{relation}"),
+        title=Text("syntax: {relation}", relation=relation),
         criterion=Text(
-            f"finds the head of {relation} ({side.en}) in {BETTER:.0%} more words than the best "
-            "fixed offset of the other half (Voita et al. 2019), and more than the random copy",
-            f"找到 {relation} 的中心词（{side.zh}）的比例比另一半语料的最佳固定偏移高 {BETTER:.0%}"
-            "以上（Voita 等 2019），且高于随机副本",
+            "finds the head of {relation} ({side}) in {better:.0%} more words than "
+            "the best fixed offset of the other half (Voita et al. 2019), and more "
+            "than the random copy",
+            relation=relation,
+            side=side,
+            better=BETTER,
         ),
         found=accuracy,
         value=tested.value,
@@ -194,12 +196,11 @@ def entities(halves: Halves) -> Iterator[Trial]:
         yield Trial(
             head=head,
             name="entity",
-            title=Text("entity", "实体"),
+            title=Text("entity"),
             criterion=Text(
-                f"gives named entities {NAMED:g} times what it gives the same runs of words "
-                "elsewhere (ours), and more than the random copy",
-                f"给命名实体的注意力为同样长度词段在他处所得的 {NAMED:g} 倍以上（本项目自定），"
-                "且高于随机副本",
+                "gives named entities {named:g} times what it gives the same runs of "
+                "words elsewhere (ours), and more than the random copy",
+                named=NAMED,
             ),
             found=found,
             value=value,
@@ -226,12 +227,11 @@ def redundant(halves: Halves) -> Iterator[Trial]:
         yield Trial(
             head=head,
             name=f"redundant with {partner}",
-            title=Text(f"redundant with {partner}", f"与 {partner} 重复"),
+            title=Text("redundant with {partner}", partner=partner),
             criterion=Text(
-                f"shares {ALIKE:.0%} of its departure from a uniform head with another (ours), "
-                "and more than heads of the random copy do",
-                f"与另一个头共有 {ALIKE:.0%} 以上的对均匀头的偏离（本项目自定），"
-                "且高于随机副本的头",
+                "shares {alike:.0%} of its departure from a uniform head with "
+                "another (ours), and more than heads of the random copy do",
+                alike=ALIKE,
             ),
             found=agreement,
             value=tested.value,

@@ -110,10 +110,9 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
         if name in HONOURED or name in ELSEWHERE or asked is None or asked is False:
             continue
         raise BadValue(
-            f"{name}: this model's attention asks for it, and headwise does not know what it "
-            "means; use model.set_attn_implementation('sdpa')",
-            f"{name}：该模型的注意力要求它，而 headwise 不知道其含义；"
-            "请用 model.set_attn_implementation('sdpa')",
+            "{name}: this model's attention asks for it, and headwise does not know what "
+            "it means; use model.set_attn_implementation('sdpa')",
+            name=name,
         )
 
 
@@ -158,11 +157,10 @@ def _with_own(mask: Mask, own: Mask | None, given: Described | Tensor | None) ->
         return mask
     if isinstance(given, Described) and given.first and not own.by_distance:
         raise BadValue(
-            f"mask: {own} counts from the first token, and this model's sliding cache no longer "
-            f"holds the first {given.first}; use a mask by distance such as hw.window(3, 0), or "
-            "transformers.DynamicCache() without a config, which keeps all",
-            f"mask：{own} 从第一个词元数起，而该模型的滑动缓存已不再保存最前面的 "
-            f"{given.first} 个；请用只看距离的掩码，例如 hw.window(3, 0)，或不带 config 的 "
-            "transformers.DynamicCache()，它会全部保留",
+            "mask: {own} counts from the first token, and this model's sliding cache no "
+            "longer holds the first {first}; use a mask by distance such as hw.window(3, "
+            "0), or transformers.DynamicCache() without a config, which keeps all",
+            own=own,
+            first=given.first,
         )
     return own if mask == full() else mask & own

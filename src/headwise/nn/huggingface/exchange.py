@@ -90,17 +90,15 @@ def restore(model: nn.Module) -> Exchange:
 
 
 _BY_HAND = Text(
-    "it was set by hand, so what it ran on before is not known; "
-    "use model.set_attn_implementation('sdpa')",
-    "它是手动设置的，不知道之前用的是什么；请用 model.set_attn_implementation('sdpa')",
+    "it was set by hand, so what it ran on before is not known; use "
+    "model.set_attn_implementation('sdpa')"
 )
 
 
 def _itself(module: nn.Module) -> Text:
     name = type(module).__name__
     return Text(
-        f"{name} computes attention itself, and not through transformers' interface",
-        f"{name} 自行计算注意力，不经过 transformers 的接口",
+        "{name} computes attention itself, and not through transformers' interface", name=name
     )
 
 

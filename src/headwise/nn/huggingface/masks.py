@@ -41,10 +41,9 @@ class Described:
 
     def __getitem__(self, index: object) -> Tensor:
         raise BadType(
-            "attention_mask: this model changes its mask as a tensor, and headwise gives it "
-            f"{self.mask}; use model.set_attn_implementation('sdpa')",
-            f"attention_mask：该模型把掩码当作张量来改，而 headwise 给出的是 {self.mask}；"
-            "请用 model.set_attn_implementation('sdpa')",
+            "attention_mask: this model changes its mask as a tensor, and headwise gives "
+            "it {mask}; use model.set_attn_implementation('sdpa')",
+            mask=self.mask,
         )
 
 

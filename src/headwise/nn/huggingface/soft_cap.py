@@ -54,10 +54,10 @@ class SoftCap(Position):
         del scale  # it is in the cap, and q is zeros
         if q.shape[:2] != self.q.shape[:2]:
             raise BadValue(
-                f"softcap: it is made for all samples and heads at once, {tuple(self.q.shape[:2])},"
-                f" and was asked for {tuple(q.shape[:2])}; use engine='tiled', 'eager' or 'sdpa'",
-                f"softcap：它一次为所有样本和头 {tuple(self.q.shape[:2])} 计算，"
-                f"却被要求 {tuple(q.shape[:2])}；请用 engine='tiled'、'eager' 或 'sdpa'",
+                "softcap: it is made for all samples and heads at once, {q_shape}, and "
+                "was asked for {q_shape_2}; use engine='tiled', 'eager' or 'sdpa'",
+                q_shape=tuple(self.q.shape[:2]),
+                q_shape_2=tuple(q.shape[:2]),
             )
         rows = (query - self.offset).clamp(0, self.q.shape[2] - 1)
         asked, seen = self.q.index_select(2, rows), self.k.index_select(2, key)

@@ -97,10 +97,7 @@ def _order(name: str, order: str) -> Mistake:
     return Mistake(
         name,
         "project",
-        Text(
-            f"The packed projection is taken apart as {taken} instead of q, k, v.",
-            f"打包的投影按 {taken} 的顺序拆开，而不是 q, k, v。",
-        ),
+        Text("The packed projection is taken apart as {taken} instead of q, k, v.", taken=taken),
         f"{taken} = packed.chunk(3, dim=-1)",
         "q, k, v = packed.chunk(3, dim=-1)",
         "projections_in_order",
@@ -117,10 +114,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "split_without_transpose",
         "split",
-        Text(
-            "The heads are split by a view without the transpose: heads mix with time.",
-            "分头时只用 view 而没有转置：头与时间混在一起。",
-        ),
+        Text("The heads are split by a view without the transpose: heads mix with time."),
         "x.view(B, H, L, D)",
         "x.view(B, L, H, D).transpose(1, 2)",
         "heads_are_slices",
@@ -129,10 +123,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "merge_without_transpose",
         "merge",
-        Text(
-            "The heads are merged without the transpose back: heads mix with time.",
-            "合并各头时没有先转置回来：头与时间混在一起。",
-        ),
+        Text("The heads are merged without the transpose back: heads mix with time."),
         "heads.reshape(B, L, H * D)",
         "heads.transpose(1, 2).reshape(B, L, H * D)",
         "heads_are_slices",
@@ -141,10 +132,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "heads_interleaved",
         "split",
-        Text(
-            "Head h takes every H-th feature instead of the h-th slice.",
-            "第 h 个头每隔 H 个取一个特征，而不是取第 h 段。",
-        ),
+        Text("Head h takes every H-th feature instead of the h-th slice."),
         "x.view(B, L, D, H).permute(0, 3, 1, 2)",
         "x.view(B, L, H, D).permute(0, 2, 1, 3)",
         "heads_are_slices",
@@ -153,10 +141,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "heads_averaged",
         "merge",
-        Text(
-            "The heads are averaged instead of concatenated.",
-            "各头被取了平均，而不是拼接。",
-        ),
+        Text("The heads are averaged instead of concatenated."),
         "heads.mean(dim=1)",
         "torch.cat(heads, dim=-1)",
         "heads_are_slices",
@@ -165,10 +150,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "weight_not_transposed",
         "project",
-        Text(
-            "The inputs are multiplied by W instead of Wᵀ; nn.Linear holds (out, in).",
-            "输入乘以了 W 而不是 Wᵀ；nn.Linear 的权重形状是 (out, in)。",
-        ),
+        Text("The inputs are multiplied by W instead of Wᵀ; nn.Linear holds (out, in)."),
         "x @ linear.weight + linear.bias",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
@@ -177,10 +159,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "output_weight_not_transposed",
         "output",
-        Text(
-            "The heads are multiplied by W instead of Wᵀ in the output projection.",
-            "输出投影中乘以了 W 而不是 Wᵀ。",
-        ),
+        Text("The heads are multiplied by W instead of Wᵀ in the output projection."),
         "merged @ out.weight + out.bias",
         "merged @ out.weight.T + out.bias",
         "output_projection",
@@ -189,10 +168,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "biases_dropped",
         "project",
-        Text(
-            "The biases of the q, k and v projections are not added.",
-            "q、k、v 投影的偏置没有加上。",
-        ),
+        Text("The biases of the q, k and v projections are not added."),
         "x @ linear.weight.T",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
@@ -201,10 +177,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "output_bias_dropped",
         "output",
-        Text(
-            "The bias of the output projection is not added.",
-            "输出投影的偏置没有加上。",
-        ),
+        Text("The bias of the output projection is not added."),
         "merged @ out.weight.T",
         "merged @ out.weight.T + out.bias",
         "output_projection",
@@ -213,10 +186,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "output_missing",
         "output",
-        Text(
-            "The output projection is there and not used.",
-            "输出投影存在，却没有使用。",
-        ),
+        Text("The output projection is there and not used."),
         "return merged",
         "return out(merged)",
         "output_projection",
@@ -230,10 +200,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "batch_and_length_confused",
         "split",
-        Text(
-            "The first axis is read as time: a token attends to the other samples of the batch.",
-            "第一个轴被当作时间：一个词元关注的是批次中的其他样本。",
-        ),
+        Text("The first axis is read as time: a token attends to the other samples of the batch."),
         "(L, B, E) read where (B, L, E) is given",
         "x.transpose(0, 1)  # or batch_first=True",
         "batch_independent",

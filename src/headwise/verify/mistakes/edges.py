@@ -103,10 +103,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "dropout_hard_coded",
         "dropout",
-        Text(
-            "F.dropout drops in eval as well: its training is True unless it is told.",
-            "F.dropout 在 eval 模式下也会丢弃：若不指明，它的 training 为 True。",
-        ),
+        Text("F.dropout drops in eval as well: its training is True unless it is told."),
         "F.dropout(weights, 0.1)",
         "F.dropout(weights, 0.1, training=self.training)",
         "deterministic",
@@ -116,10 +113,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "axes_squeezed",
         "softmax",
-        Text(
-            "squeeze() drops every axis of size 1: with one key the softmax runs over the heads.",
-            "squeeze() 去掉所有大小为 1 的轴：只有一个键时，softmax 沿头轴计算。",
-        ),
+        Text("squeeze() drops every axis of size 1: with one key the softmax runs over the heads."),
         "scores.squeeze().softmax(dim=-1)",
         "scores.softmax(dim=-1)",
         "smallest_sizes",
@@ -128,10 +122,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "last_block_dropped",
         "mask",
-        Text(
-            "Keys are taken in blocks, and those after the last whole block are left out.",
-            "键按块处理，最后一个完整块之后的键被丢掉。",
-        ),
+        Text("Keys are taken in blocks, and those after the last whole block are left out."),
         "for i in range(length // block)",
         "for i in range(math.ceil(length / block))",
         "long_sequence",
@@ -142,9 +133,8 @@ EDGES: tuple[Mistake, ...] = (
         "blocks_not_rescaled",
         "softmax",
         Text(
-            "Keys are taken in blocks, and what is summed is not rescaled when the largest score "
-            "rises.",
-            "键按块处理，而最大得分变大时，已累加的部分没有重新缩放。",
+            "Keys are taken in blocks, and what is summed is not rescaled when the largest "
+            "score rises."
         ),
         "total = total + e.sum(-1)",
         "total = total * (largest - new_largest).exp() + e.sum(-1)",
@@ -155,10 +145,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "strides_ignored",
         "project",
-        Text(
-            "The input's memory is read as if it were contiguous, whatever its strides.",
-            "不顾步长，把输入的内存当作连续的来读取。",
-        ),
+        Text("The input's memory is read as if it were contiguous, whatever its strides."),
         "kernel(x.data_ptr(), B, L, E)",
         "kernel(x.contiguous().data_ptr(), B, L, E)",
         "non_contiguous",
@@ -168,9 +155,8 @@ EDGES: tuple[Mistake, ...] = (
         "nan_replaced",
         "softmax",
         Text(
-            "-inf is added for a query that sees no key, and the NaN replaced after the softmax: "
-            "its gradient is NaN all the same.",
-            "对看不到任何键的查询加上 -inf，softmax 之后再替换 NaN：其梯度仍为 NaN。",
+            "-inf is added for a query that sees no key, and the NaN replaced after the "
+            "softmax: its gradient is NaN all the same."
         ),
         "(scores + mask).softmax(dim=-1).nan_to_num(0)",
         "scores.masked_fill(hidden & ~blind, -inf).softmax(dim=-1).masked_fill(blind, 0)",
@@ -180,10 +166,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "left_in_single_precision",
         "output",
-        Text(
-            "The output is float32 whatever the input was.",
-            "无论输入是什么 dtype，输出都是 float32。",
-        ),
+        Text("The output is float32 whatever the input was."),
         "return out(merged).float()",
         "return out(merged).to(x.dtype)",
         "dtype_kept",
@@ -192,10 +175,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "max_of_all_scores",
         "softmax",
-        Text(
-            "The largest of all scores is subtracted, not of each query: far below it all is 0.",
-            "减去的是全部得分的最大值，而不是每个查询各自的：远低于它的全部变为 0。",
-        ),
+        Text("The largest of all scores is subtracted, not of each query: far below it all is 0."),
         "e = (scores - scores.max()).exp()",
         "e = (scores - scores.max(dim=-1, keepdim=True).values).exp()",
         "large_scores",
@@ -204,10 +184,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "keys_and_values_detached",
         "group",
-        Text(
-            "Keys and values are cut from the graph: their projections get no gradient.",
-            "键和值脱离了计算图：它们的投影得不到梯度。",
-        ),
+        Text("Keys and values are cut from the graph: their projections get no gradient."),
         "k, v = k.detach(), v.detach()",
         "k, v = k, v",
         "gradients",

@@ -85,10 +85,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "softmax_over_queries",
         "softmax",
-        Text(
-            "The softmax runs over the queries, so the weights of one query do not sum to 1.",
-            "softmax 沿查询轴计算，因此每个查询的权重之和不为 1。",
-        ),
+        Text("The softmax runs over the queries, so the weights of one query do not sum to 1."),
         "scores.softmax(dim=-2)",
         "scores.softmax(dim=-1)",
         "rows_sum_to_one",
@@ -97,10 +94,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "softmax_over_heads",
         "softmax",
-        Text(
-            "The softmax runs over the heads, so the heads compete with each other.",
-            "softmax 沿头轴计算，因此各个头互相争夺权重。",
-        ),
+        Text("The softmax runs over the heads, so the heads compete with each other."),
         "scores.softmax(dim=1)",
         "scores.softmax(dim=-1)",
         "heads_independent",
@@ -109,10 +103,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "softmax_over_batch",
         "softmax",
-        Text(
-            "The softmax runs over the batch: F.softmax without dim takes axis 0 of three axes.",
-            "softmax 沿批次轴计算：F.softmax 不写 dim 时，对三维张量取第 0 轴。",
-        ),
+        Text("The softmax runs over the batch: F.softmax without dim takes axis 0 of three axes."),
         "F.softmax(scores)  # dim=0",
         "F.softmax(scores, dim=-1)",
         "samples_independent",
@@ -121,10 +112,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "no_scale",
         "scale",
-        Text(
-            "The scores are not divided by sqrt(head_dim).",
-            "得分没有除以 sqrt(head_dim)。",
-        ),
+        Text("The scores are not divided by sqrt(head_dim)."),
         "scores = q @ k.transpose(-2, -1)",
         "scores = q @ k.transpose(-2, -1) / math.sqrt(head_dim)",
         "scale_closed_form",
@@ -133,10 +121,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "scale_by_dim",
         "scale",
-        Text(
-            "The scores are divided by head_dim instead of its square root.",
-            "得分除以了 head_dim，而不是它的平方根。",
-        ),
+        Text("The scores are divided by head_dim instead of its square root."),
         "scores / head_dim",
         "scores / math.sqrt(head_dim)",
         "scale_closed_form",
@@ -145,10 +130,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "scale_by_sqrt_embed",
         "scale",
-        Text(
-            "The scores are divided by sqrt(embed_dim) instead of sqrt(head_dim).",
-            "得分除以了 sqrt(embed_dim)，而不是 sqrt(head_dim)。",
-        ),
+        Text("The scores are divided by sqrt(embed_dim) instead of sqrt(head_dim)."),
         "scores / math.sqrt(embed_dim)",
         "scores / math.sqrt(head_dim)",
         "scale_closed_form",
@@ -157,10 +139,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "scale_multiplied",
         "scale",
-        Text(
-            "The scores are multiplied by sqrt(head_dim) instead of divided.",
-            "得分乘以了 sqrt(head_dim)，而不是除以它。",
-        ),
+        Text("The scores are multiplied by sqrt(head_dim) instead of divided."),
         "scores * math.sqrt(head_dim)",
         "scores / math.sqrt(head_dim)",
         "scale_closed_form",
@@ -169,10 +148,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "query_key_swapped",
         "score",
-        Text(
-            "Keys are multiplied by queries: row and column of every score are exchanged.",
-            "键和查询在乘积中颠倒了：每个得分的行与列互换。",
-        ),
+        Text("Keys are multiplied by queries: row and column of every score are exchanged."),
         "scores = k @ q.transpose(-2, -1)",
         "scores = q @ k.transpose(-2, -1)",
         "equal_scores_mean",
@@ -181,10 +157,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "softmax_in_half",
         "softmax",
-        Text(
-            "The softmax runs in half precision, which loses the small differences.",
-            "softmax 以半精度计算，丢失了细小的差别。",
-        ),
+        Text("The softmax runs in half precision, which loses the small differences."),
         "scores.bfloat16().softmax(dim=-1)",
         "scores.float().softmax(dim=-1).to(v.dtype)",
         "float32_softmax",
@@ -193,10 +166,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "softmax_without_max",
         "softmax",
-        Text(
-            "The exponentials are taken without subtracting the largest score: inf above 88.",
-            "取指数之前没有减去最大得分：得分超过 88 时结果为 inf。",
-        ),
+        Text("The exponentials are taken without subtracting the largest score: inf above 88."),
         "e = scores.exp(); e / e.sum(-1, keepdim=True)",
         "scores.softmax(dim=-1)",
         "large_scores",
@@ -205,10 +175,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "inputs_overwritten",
         "scale",
-        Text(
-            "An input is changed in place: the caller's tensor is overwritten.",
-            "就地改写了输入：调用者的张量被覆盖。",
-        ),
+        Text("An input is changed in place: the caller's tensor is overwritten."),
         "q *= scale",
         "q = q * scale",
         "inputs_unchanged",
@@ -217,10 +184,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "heads_tiled",
         "group",
-        Text(
-            "Key/value heads are tiled over the query heads instead of repeated one by one.",
-            "键/值头是整体平铺给查询头的，而不是逐个重复。",
-        ),
+        Text("Key/value heads are tiled over the query heads instead of repeated one by one."),
         "k.repeat(1, heads // groups, 1, 1)",
         "k.repeat_interleave(heads // groups, dim=1)",
         "group_order",
@@ -229,10 +193,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "dropout_on_scores",
         "dropout",
-        Text(
-            "Dropout acts on the scores before the softmax; a dropped score 0 still gets weight.",
-            "dropout 作用在 softmax 之前的得分上；被丢弃的得分 0 仍然得到权重。",
-        ),
+        Text("Dropout acts on the scores before the softmax; a dropped score 0 still gets weight."),
         "F.dropout(scores, p, self.training).softmax(dim=-1)",
         "F.dropout(scores.softmax(dim=-1), p, self.training)",
         "dropout_on_weights",
@@ -241,10 +202,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "dropout_in_eval",
         "dropout",
-        Text(
-            "Dropout acts in eval as well, so two runs give two results.",
-            "dropout 在 eval 模式下也起作用，因此两次运行结果不同。",
-        ),
+        Text("Dropout acts in eval as well, so two runs give two results."),
         "F.dropout(weights, p)",
         "F.dropout(weights, p, training=self.training)",
         "eval_without_dropout",
@@ -253,10 +211,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "weights_detached",
         "softmax",
-        Text(
-            "The weights are cut from the graph: queries and keys get no gradient.",
-            "权重脱离了计算图：查询和键得不到梯度。",
-        ),
+        Text("The weights are cut from the graph: queries and keys get no gradient."),
         "scores.softmax(dim=-1).detach()",
         "scores.softmax(dim=-1)",
         "gradients",

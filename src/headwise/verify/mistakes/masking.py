@@ -110,10 +110,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_inverted",
         "mask",
-        Text(
-            "The mask is read the other way round: what should be hidden is seen.",
-            "掩码的含义颠倒了：应当隐藏的反而可见。",
-        ),
+        Text("The mask is read the other way round: what should be hidden is seen."),
         "scores.masked_fill(may_attend, -inf)",
         "scores.masked_fill(~may_attend, -inf)",
         "own_key_visible",
@@ -122,7 +119,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_ignored",
         "mask",
-        Text("The mask is accepted and not used.", "接受了掩码，却没有使用。"),
+        Text("The mask is accepted and not used."),
         "scores.softmax(dim=-1)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "no_future_leak",
@@ -131,10 +128,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_after_softmax",
         "mask",
-        Text(
-            "The mask is applied after the softmax, so the weights no longer sum to 1.",
-            "掩码在 softmax 之后才使用，因此权重之和不再为 1。",
-        ),
+        Text("The mask is applied after the softmax, so the weights no longer sum to 1."),
         "scores.softmax(dim=-1).masked_fill(~may_attend, 0)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "rows_sum_to_one",
@@ -143,10 +137,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_filled_with_zero",
         "mask",
-        Text(
-            "Hidden scores are set to 0 before the softmax, and exp(0) = 1 still has weight.",
-            "被遮住的得分在 softmax 之前设为 0，而 exp(0) = 1 仍有权重。",
-        ),
+        Text("Hidden scores are set to 0 before the softmax, and exp(0) = 1 still has weight."),
         "scores.masked_fill(~may_attend, 0).softmax(dim=-1)",
         "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
         "no_future_leak",
@@ -155,10 +146,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_too_weak",
         "mask",
-        Text(
-            "Hidden scores get -10 or another small number, which lowers them and hides nothing.",
-            "应隐藏的得分只加上或取 -10 之类的小数值，使其变小，却没有隐藏。",
-        ),
+        Text("Hidden scores get -10 or another small number, which lowers them and hides nothing."),
         "scores.masked_fill(~may_attend, -10)  # or scores + (may_attend - 1)",
         "scores.masked_fill(~may_attend, -inf)",
         "padding_without_influence",
@@ -168,10 +156,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_transposed",
         "mask",
-        Text(
-            "The mask is transposed: keys stand where queries should.",
-            "掩码被转置了：查询的位置上成了键。",
-        ),
+        Text("The mask is transposed: keys stand where queries should."),
         "scores.masked_fill(~may_attend.transpose(-2, -1), -inf)",
         "scores.masked_fill(~may_attend, -inf)",
         "no_future_leak",
@@ -180,10 +165,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "causal_without_self",
         "mask",
-        Text(
-            "The causal mask is off by one: a query does not see its own key.",
-            "因果掩码差了一位：查询看不到自己的键。",
-        ),
+        Text("The causal mask is off by one: a query does not see its own key."),
         "torch.tril(ones, diagonal=-1)",
         "torch.tril(ones)",
         "own_key_visible",
@@ -192,10 +174,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "causal_one_ahead",
         "mask",
-        Text(
-            "The causal mask is off by one: a query sees the key after its own.",
-            "因果掩码差了一位：查询看到了后面一个键。",
-        ),
+        Text("The causal mask is off by one: a query sees the key after its own."),
         "torch.tril(ones, diagonal=1)",
         "torch.tril(ones)",
         "no_future_leak",
@@ -204,10 +183,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "causal_upper_left",
         "mask",
-        Text(
-            "With fewer queries than keys the causal mask starts at the first key.",
-            "查询少于键时，因果掩码从第一个键开始对齐。",
-        ),
+        Text("With fewer queries than keys the causal mask starts at the first key."),
         "torch.tril(torch.ones(Lq, Lk))",
         "torch.tril(torch.ones(Lq, Lk), diagonal=Lk - Lq)",
         "lower_right",
@@ -216,25 +192,17 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "padding_head_major",
         "mask",
-        Text(
-            "The padding mask is repeated head by head, where samples are laid out first.",
-            "填充掩码按头在先的顺序重复，而数据是样本在先。",
-        ),
+        Text("The padding mask is repeated head by head, where samples are laid out first."),
         "padding.repeat(heads, 1)",
         "padding.repeat_interleave(heads, dim=0)",
         "padding_of_own_sample",
-        {
-            "group": _head_major_group,
-            "mask": _head_major_mask,
-            "softmax": _head_major_softmax,
-        },
+        {"group": _head_major_group, "mask": _head_major_mask, "softmax": _head_major_softmax},
     ),
     Mistake(
         "blind_rows_uniform",
         "mask",
         Text(
-            "Hidden scores get the lowest finite number, so a query that sees no key averages all.",
-            "被遮住的得分取最小的有限数，因此看不到任何键的查询会对全部键取平均。",
+            "Hidden scores get the lowest finite number, so a query that sees no key averages all."
         ),
         "scores.masked_fill(~may_attend, torch.finfo(scores.dtype).min)",
         "weights.masked_fill(~may_attend.any(-1, keepdim=True), 0)",
@@ -248,10 +216,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "hidden_values_reach",
         "group",
-        Text(
-            "Values of hidden keys are multiplied by weight 0; a NaN there still spreads.",
-            "隐藏键的值乘以权重 0；其中的 NaN 仍会扩散。",
-        ),
+        Text("Values of hidden keys are multiplied by weight 0; a NaN there still spreads."),
         "weights @ v",
         "weights @ v.masked_fill(hidden, 0)",
         "padding_nan",
@@ -260,10 +225,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "bias_ignored",
         "mask",
-        Text(
-            "A float mask is read as true or false: what it adds to the scores is lost.",
-            "浮点掩码被当作真假值：它应加到得分上的值丢失了。",
-        ),
+        Text("A float mask is read as true or false: what it adds to the scores is lost."),
         "scores.masked_fill(mask == -inf, -inf)",
         "scores + mask",
         "forward",

@@ -60,7 +60,6 @@ def counts_elsewhere(site: Site) -> Text | None:
         stays = name in EMBEDDINGS or name not in module.__dict__
         if name in names and stays:
             return Text(
-                f"its code reads {name}, which is not the attention's own to change",
-                f"其代码读取 {name}，而这不是该注意力自己可以更改的",
+                "its code reads {name}, which is not the attention's own to change", name=name
             )
     return None

@@ -109,10 +109,10 @@ def _numbers(site: Site, gone: tuple[Head, ...]) -> set[int]:
     if len(set(each.values())) > 1:
         layers = ", ".join(map(str, site.layers))
         raise BadValue(
-            f"heads: {layers} are one attention with the same weights, and each loses other heads; "
-            "name the same heads in all of them, or take them out with hw.ablate",
-            f"heads：{layers} 是权重相同的同一个注意力，却各自去掉不同的头；"
-            "请在各层写相同的头，或用 hw.ablate 去掉",
+            "heads: {layers} are one attention with the same weights, and each loses "
+            "other heads; name the same heads in all of them, or take them out with "
+            "hw.ablate",
+            layers=layers,
         )
     return set(each[site.layers[0]])
 
@@ -120,6 +120,7 @@ def _numbers(site: Site, gone: tuple[Head, ...]) -> set[int]:
 def _refused(name: str, why: Text) -> BadValue:
     place = name or "(itself)"
     return BadValue(
-        f"model: heads of {place} cannot be cut out: {why.en}; take them out with hw.ablate",
-        f"model：无法从 {place} 中切除头：{why.zh}；请用 hw.ablate 去掉",
+        "model: heads of {place} cannot be cut out: {why}; take them out with hw.ablate",
+        place=place,
+        why=why,
     )

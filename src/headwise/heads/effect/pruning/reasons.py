@@ -47,11 +47,9 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
         projection = attribute(site.module, path)
         if type(projection) not in (nn.Linear, Shared) and type(projection).__name__ != CONV1D:
             kind = type(projection).__name__
-            return Text(
-                f"{path} is a {kind}, no plain nn.Linear", f"{path} 是 {kind}，不是普通的 nn.Linear"
-            )
+            return Text("{path} is a {kind}, no plain nn.Linear", path=path, kind=kind)
     if any(owners[id(parameter)] > 1 for parameter in site.module.parameters()):
-        return Text("it shares a parameter with another module", "它与另一个模块共享参数")
+        return Text("it shares a parameter with another module")
     if isinstance(site.module, MultiheadAttention):
         ours = _of_ours(site.module)
         if ours is not None:
@@ -69,27 +67,21 @@ def _unknown(site: Site, paths: tuple[str, ...]) -> Text | None:
         words = name.split(".")
         if words[0] in PARTS_OF_A_HEAD and tensor.numel() == site.size:
             continue
-        return Text(
-            f"it is not known which part of {name} belongs to which head",
-            f"不知道 {name} 的哪一部分属于哪个头",
-        )
+        return Text("it is not known which part of {name} belongs to which head", name=name)
     return None
 
 
 def _of_ours(module: MultiheadAttention) -> Text | None:
     """What a module of headwise has that is one head's own and cannot be cut, or None."""
     if module.mask is not None and not _for_all(module.mask):
-        return Text(
-            f"its mask {module.mask} may differ from head to head",
-            f"其掩码 {module.mask} 可能因头而异",
-        )
+        return Text("its mask {mask} may differ from head to head", mask=module.mask)
     position: Position | None = module.position
     if position is not None and not isinstance(position, EACH_HEAD_ALIKE):
         name = type(position).__name__
-        return Text(f"its {name} has numbers of each head", f"其 {name} 含有每个头的数")
+        return Text("its {name} has numbers of each head", name=name)
     for name in ("gate", "logit_scale"):
         if getattr(module, name, None) is not None:
-            return Text(f"its {name} is made for all its heads", f"其 {name} 是为全部头构造的")
+            return Text("its {name} is made for all its heads", name=name)
     return None
 
 
