@@ -160,17 +160,17 @@ def test_the_heads_of_a_models_projections_add_up_to_them(make: tiny.Make) -> No
 
 
 def _is_attention(module: nn.Module) -> bool:
-    from headwise.heads.effect.anatomy import anatomy_of
+    from headwise.nn.projections import architecture_of
 
-    return anatomy_of(module) is not None
+    return architecture_of(module) is not None
 
 
 def _output(module: nn.Module) -> nn.Module:
-    from headwise.heads.effect.anatomy import anatomy_of, attribute
+    from headwise.nn.projections import architecture_of, attribute
 
-    anatomy = anatomy_of(module)
-    assert anatomy is not None
-    found = attribute(module, anatomy.out)
+    architecture = architecture_of(module)
+    assert architecture is not None
+    found = attribute(module, architecture.out)
     assert isinstance(found, nn.Module)
     return found
 

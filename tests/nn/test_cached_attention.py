@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.masks import appended
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache
-from headwise.nn.past import Slid
+from headwise.nn.cache_state import Slid
 from headwise.shapes import Frame
 from headwise.verify.budget import accept
 from tests.examples import every_mask, every_position

@@ -7,7 +7,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.masks.from_tensor import FromTensor, once
 from headwise.masks.padding import Padding
-from headwise.nn.torch_masks import from_torch, real_keys
+from headwise.nn.torch_compat import from_torch, real_keys
 from headwise.shapes import Frame
 from tests.examples import Largest, accept_with_gradients
 

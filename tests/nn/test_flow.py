@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.nn.flow import Flow, Layer, measure
 from headwise.nn.init import t_fixup
+from headwise.nn.variance_probe import Flow, Layer, measure
 
 
 def twice(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.errors import BadType, BadValue, EngineRefused, MissingExtra
 from headwise.masks import Mask
 from headwise.nn.huggingface import NAME, attention, masks, register
-from headwise.nn.huggingface.masks import Described
+from headwise.nn.huggingface.transformers_masks import Described
 from headwise.shapes import Frame
 from headwise.verify.budget import accept
 from tests.heads import tiny

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.nn.layouts import LAYOUTS, NAMES, load_layout
+from headwise.nn.weight_layouts import LAYOUTS, NAMES, load_layout
 from headwise.verify.budget import accept
 
 B, L, E, H, G, D = 2, 7, 24, 6, 3, 4

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadType, BadValue
-from headwise.nn.global_tokens import GlobalRows, one_sided
+from headwise.nn.global_projections import GlobalRows, one_sided
 from headwise.reference import reference
 from headwise.shapes import Frame
 from headwise.verify.budget import accept

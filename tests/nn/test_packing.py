@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import headwise as hw
-from headwise.nn.packing import NAMES
+from headwise.nn.projections import QKV
 from headwise.verify.budget import accept
 from tests.nn.oracle import E, H, against_torch, exact, inputs
 
@@ -140,7 +140,7 @@ def test_projections_of_different_types_stay_apart():
     module = make()
     module.q_proj.double()
     state = module.state_dict()
-    assert [state[f"{name}.weight"].dtype for name in NAMES] == [
+    assert [state[f"{name}.weight"].dtype for name in QKV] == [
         torch.float64,
         torch.float32,
         torch.float32,
@@ -160,7 +160,7 @@ class Flat(nn.Module):
         self.bias = nn.Parameter(torch.randn(E))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", QKV)
 def test_a_weight_of_another_shape_is_not_packed(name):
     module, other = make(), make()
     setattr(module, name, Flat())
@@ -184,7 +184,7 @@ def test_a_parametrised_projection_keeps_its_keys():
 def test_gradients_flow_through_a_kept_state_dict():
     module = make()
     module.state_dict(keep_vars=True)["in_proj_weight"].sum().backward()
-    assert all(torch.equal(getattr(module, n).weight.grad, torch.ones(12, 12)) for n in NAMES)
+    assert all(torch.equal(getattr(module, n).weight.grad, torch.ones(12, 12)) for n in QKV)
 
 
 @pytest.mark.parametrize(

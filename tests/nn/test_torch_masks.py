@@ -8,7 +8,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.nn.torch_masks import PaddingOrMask, from_torch, real_keys, together
+from headwise.nn.torch_compat import PaddingOrMask, from_torch, real_keys, together
 from headwise.shapes import Frame
 
 B, H, L, S = 2, 3, 5, 7

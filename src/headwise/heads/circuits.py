@@ -18,9 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue
-from headwise.heads.effect.anatomy import Anatomy, anatomy_of, attribute, features, transposed
 from headwise.heads.names import Layer
-from headwise.nn.huggingface.attention import is_cross
+from headwise.nn.huggingface.attention_function import is_cross_attention
+from headwise.nn.projections import (
+    Architecture,
+    architecture_of,
+    attribute,
+    features,
+    is_transposed,
+)
 
 Kind = Literal["Q", "K", "V"]
 """What of a later head reads what an earlier one wrote: its queries, keys or values."""
@@ -139,16 +145,16 @@ def circuits_of(module: nn.Module) -> Circuits:
     Raises:
         BadType: if it is built in another way.
     """
-    anatomy = anatomy_of(module)
-    if anatomy is None:
+    architecture = architecture_of(module)
+    if architecture is None:
         raise BadType(
             "module: expected an attention with projections of q, k, v and out that are "
             "known here, got {module_type}; give its Circuits yourself",
             module_type=type(module).__name__,
         )
-    size: Any = attribute(module, anatomy.size)
-    (q, _), (k, _), (v, bias) = _inputs(module, anatomy, size)
-    o = _matrix(attribute(module, anatomy.out)).mT.unflatten(0, (-1, size))  # type: ignore[no-untyped-call]
+    size: Any = attribute(module, architecture.size)
+    (q, _), (k, _), (v, bias) = _inputs(module, architecture, size)
+    o = _matrix(attribute(module, architecture.out)).mT.unflatten(0, (-1, size))  # type: ignore[no-untyped-call]
     heads = len(q)
     each = [part.repeat_interleave(heads // len(part), 0) for part in (k, v, bias)]
     return Circuits(q, each[0], each[1], o, each[2])
@@ -164,7 +170,7 @@ def circuits(model: nn.Module) -> dict[Layer, Circuits]:
     """
     found: dict[Layer, Circuits] = {}
     for name, module in model.named_modules():
-        if anatomy_of(module) is not None and not is_cross(name.lower(), module):
+        if architecture_of(module) is not None and not is_cross_attention(name.lower(), module):
             part = next((each for each in ("encoder", "decoder") if _within(model, name, each)), "")
             number = sum(layer.part == part for layer in found)
             found[Layer(part, number)] = circuits_of(module)
@@ -182,14 +188,16 @@ def _within(model: nn.Module, name: str, part: str) -> bool:
     return bool(getattr(config, "is_encoder_decoder", False)) and part in name.lower().split(".")
 
 
-def _inputs(module: nn.Module, anatomy: Anatomy, size: int) -> list[tuple[Tensor, Tensor]]:
+def _inputs(
+    module: nn.Module, architecture: Architecture, size: int
+) -> list[tuple[Tensor, Tensor]]:
     """(heads, E, D) and (heads, D) of q, k and v."""
-    if not anatomy.fused:
-        projections = [attribute(module, path) for path in anatomy.projections]
+    if not architecture.fused:
+        projections = [attribute(module, path) for path in architecture.projections]
         return [_heads(_matrix(each), _bias(each), size) for each in projections]
-    one = attribute(module, anatomy.fused)
+    one = attribute(module, architecture.fused)
     matrix, bias = _matrix(one), _bias(one)
-    if anatomy.by_head:
+    if architecture.by_head:
         parts = matrix.view(-1, 3, size, matrix.shape[1]).unbind(1)
         offsets = bias.view(-1, 3, size).unbind(1)
         return [(part.mT, offset) for part, offset in zip(parts, offsets, strict=True)]
@@ -204,7 +212,7 @@ def _heads(matrix: Tensor, bias: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def _matrix(projection: Any) -> Tensor:
     """(out, in) in float64."""
     weight: Tensor = projection.weight.detach().double()
-    return weight.mT if transposed(projection) else weight
+    return weight.mT if is_transposed(projection) else weight
 
 
 def _bias(projection: Any) -> Tensor:

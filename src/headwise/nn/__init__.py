@@ -1,15 +1,13 @@
 """Modules: attention with its projections, and what it remembers between calls."""
 
-from headwise.nn.attention import MultiheadAttention
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.conversion import Conversion, convert
-from headwise.nn.flow import Flow, measure
-from headwise.nn.gate import OutputGate
 from headwise.nn.init import INITS, t_fixup
-from headwise.nn.layouts import load_layout
-from headwise.nn.logit_scale import LogitScale
-from headwise.nn.memory import SegmentMemory
-from headwise.nn.qk_norm import UnitNorm
+from headwise.nn.multihead_attention import MultiheadAttention
+from headwise.nn.norm_scale_gate import LogitScale, OutputGate, UnitNorm
+from headwise.nn.segment_memory import SegmentMemory
+from headwise.nn.variance_probe import Flow, measure
+from headwise.nn.weight_layouts import load_layout
 
 __all__ = [
     "INITS",

@@ -18,7 +18,7 @@ from torch import Tensor
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks.checks import whole
-from headwise.nn.samples import check_index
+from headwise.nn.validation import check_index
 
 _ROOM = Text("give the longest sequence you will meet")
 

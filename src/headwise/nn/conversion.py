@@ -15,10 +15,10 @@ from headwise.errors import BadType, one_of
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.nn import huggingface
-from headwise.nn.attention import MultiheadAttention
-from headwise.nn.built import checked_engine, checked_mask
-from headwise.nn.huggingface.attention import Settings
-from headwise.nn.packing import NAMES
+from headwise.nn.huggingface.attention_function import Settings
+from headwise.nn.multihead_attention import MultiheadAttention
+from headwise.nn.projections import PROJECTIONS, QKV
+from headwise.nn.validation import checked_engine, checked_mask
 
 LIBRARIES = ("headwise", "torch")
 """Whose modules a model can be converted to."""
@@ -83,7 +83,7 @@ def convert(
         >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True)
         >>> done = hw.convert(encoder, mask=hw.window(2, 2))
         >>> done.changed, type(encoder.self_attn).__module__
-        (('self_attn',), 'headwise.nn.attention')
+        (('self_attn',), 'headwise.nn.multihead_attention')
         >>> print(hw.convert(encoder, to="torch"))
         0 changed
         1 left
@@ -164,8 +164,7 @@ def _reason(module: nn.Module, shared: set[int]) -> Text | None:
 
 def _beyond(module: MultiheadAttention) -> Text | None:
     """What a module of headwise has and PyTorch's has not, or None."""
-    names = ("q_proj", "k_proj", "v_proj", "out_proj")
-    plain = all(type(getattr(module, name)) is nn.Linear for name in names)
+    plain = all(type(getattr(module, name)) is nn.Linear for name in PROJECTIONS)
     shared = module.num_kv_heads != module.num_heads
     rules = (
         (module.mask is not None, Text("PyTorch's module has no mask of its own")),
@@ -207,7 +206,7 @@ def _differ(module: MultiheadAttention) -> bool:
 
 
 def _of(module: MultiheadAttention, kind: str) -> list[nn.Parameter | None]:
-    return [getattr(getattr(module, name), kind) for name in NAMES]
+    return [getattr(getattr(module, name), kind) for name in QKV]
 
 
 def _ours(module: nn.MultiheadAttention, mask: Mask | None, engine: str) -> MultiheadAttention:
@@ -216,7 +215,7 @@ def _ours(module: nn.MultiheadAttention, mask: Mask | None, engine: str) -> Mult
     )
     _fill(made, module)
     packed = module.in_proj_weight
-    for name in NAMES:
+    for name in QKV:
         projection = getattr(made, name)
         source = getattr(module, f"{name}_weight") if packed is None else packed
         projection.weight.requires_grad_(source.requires_grad)
@@ -231,7 +230,7 @@ def _theirs(module: MultiheadAttention) -> nn.MultiheadAttention:
     if module.packs:
         made.in_proj_weight.requires_grad_(module.q_proj.weight.requires_grad)
     else:
-        for name in NAMES:
+        for name in QKV:
             own = getattr(made, f"{name}_weight")
             own.requires_grad_(getattr(module, name).weight.requires_grad)
     if made.in_proj_bias is not None:

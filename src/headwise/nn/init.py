@@ -22,16 +22,18 @@ Biases start at 0; ``bias_k`` and ``bias_v`` are Xavier normal, as in PyTorch, v
 | v, out, feed-forward: encoder | the same times .67 N^(-1/4) | .8978 N^(-1/2) / (in + out) |
 | v, out, feed-forward: decoder | the same times (9 N)^(-1/4) | 2 (9 N)^(-1/2) / (in + out) |
 
-What a stack makes of a signal and of a gradient is measured by `headwise.nn.flow.measure`.
+`headwise.nn.measure` gives the variance of signal and gradient through a stack of layers.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from headwise.errors import BadType, BadValue, one_of
-from headwise.nn.sizes import check_positive
+from headwise.nn.validation import check_positive
 
 PROJECTIONS = ("q", "k", "v", "out")
 """The projections, by the names that an `init` mapping uses."""
@@ -187,3 +189,31 @@ def _fill(weight: Tensor, word: str) -> None:
     else:  # the QR decomposition wants float32 at least
         wide = torch.empty_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         weight.copy_(nn.init.orthogonal_(wide))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the parameters of a module are made, and of which type.
+
+    Attributes:
+        device: where.
+        dtype: their type; None means PyTorch's default.
+    """
+
+    device: torch.device | str
+    dtype: torch.dtype | None
+
+    @classmethod
+    def of(cls, device: torch.device | str | None, dtype: torch.dtype | None) -> "Place":
+        """The place asked for; None means the default device."""
+        return cls(torch.get_default_device() if device is None else device, dtype)
+
+    def linear(self, size: int, out: int, bias: bool) -> nn.Linear:
+        """A projection of vectors of one size to another, its numbers not drawn yet."""
+        options = {"bias": bias, "device": self.device, "dtype": self.dtype}
+        made: nn.Linear = skip_init(nn.Linear, size, out, **options)  # type: ignore[no-untyped-call]
+        return made
+
+    def vector(self, *shape: int) -> nn.Parameter:
+        """A parameter, its numbers not drawn yet."""
+        return nn.Parameter(torch.empty(*shape, device=self.device, dtype=self.dtype))

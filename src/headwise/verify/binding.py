@@ -9,29 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.lang import Text
+from headwise.nn.projections import guess_role, is_transposed
 from headwise.verify.adapter import not_recognised
 from headwise.verify.jobs import Weights
 
-FILLER = frozenset(
-    (
-        *("w", "weight", "weights", "b", "bias", "proj", "projection", "projections", "linear"),
-        *("linears", "layer", "layers", "lin", "fc", "dense", "to", "in", "net", "transform"),
-        *("matrix", "mat", "map", "conv", "attn", "attention", "self", "c", "mha", "h"),
-        *("head", "heads", "module"),
-    )
-)
-"""Words that say nothing about the role; a name of nothing else is the output projection."""
-
-ROLES = {
-    "q": ("q", "qs", "query", "queries", "wq", "qw", "toq"),
-    "k": ("k", "ks", "key", "keys", "wk", "kw", "tok"),
-    "v": ("v", "vs", "value", "values", "wv", "vw", "tov"),
-    "qkv": ("qkv", "wqkv", "toqkv"),
-    "kqv": ("kqv",),
-    "out": ("o", "out", "output", "wo", "ow", "final", "combine", "unify", "unifyheads", "merge"),
-}
-PACKED = ("c_attn", "in_proj", "in_proj_weight", "in_proj_bias", "query_key_value", "in_projection")
-"""Names of a packed projection that do not say so."""
 POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
 """Parameters that make a score depend on where its tokens stand."""
 
@@ -214,42 +195,15 @@ def place_of(module: nn.Module, name: str, parameter: Tensor) -> Place:
     owner = module.get_submodule(name.rpartition(".")[0])
     leaf = name.rpartition(".")[2]
     raw = not isinstance(owner, nn.Linear) and not leaf.endswith(("_weight", "_bias"))
-    conv = type(owner).__name__ in ("Conv1D",)
-    return Place(name, raw or conv, tuple(parameter.shape))
+    return Place(name, raw or is_transposed(owner), tuple(parameter.shape))
 
 
 def _key(name: str) -> tuple[str, ...] | None:
     """Which weights a parameter holds: ("q",), ("q_bias",), ("q", "k", "v"), … or None."""
-    role = _role(name)
+    role = guess_role(name)
     if role is None:
         return None
     leaf = name.rpartition(".")[2].lower()
     bias = "bias" in leaf or bool(re.fullmatch(r"b_?(q|k|v|o|qkv|out)|(q|k|v|o|out)_?b", leaf))
     letters = (role,) if role == "out" else tuple(role)
     return tuple(letter + "_bias" * bias for letter in letters)
-
-
-def _role(name: str) -> str | None:
-    """q, k, v, out, a packing such as qkv, or None."""
-    parts = [part for part in name.split(".") if part not in ("weight", "bias")]
-    listed = re.fullmatch(
-        r"(?:.*\.)?(?:linears|projections|projs|layers)\.([0-3])", ".".join(parts)
-    )
-    if listed:
-        return ("q", "k", "v", "out")[int(listed[1])]
-    while parts and parts[-1].isdigit():
-        parts.pop()
-    last = parts[-1] if parts else ""
-    if last in PACKED:
-        return "qkv"
-    words = [word for word in _words(last) if word not in FILLER]
-    if not words:
-        return None if "norm" in last.lower() or not last else "out"
-    return next((role for role, known in ROLES.items() if words[-1] in known), None)
-
-
-def _words(name: str) -> list[str]:
-    """The words of snake_case and CamelCase, in lower case, without digits."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
-    words = [word for word in re.split(r"[_\d]+", spaced.lower()) if word]
-    return [re.sub(r"^(?:fc|to|w|b)(?=(?:q|k|v|o|qkv)$)", "", word) for word in words]

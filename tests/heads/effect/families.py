@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.heads.effect import sites
-from headwise.heads.effect.anatomy import transposed
 from headwise.heads.names import Head
+from headwise.nn.projections import is_transposed
 from tests.heads import tiny
 
 LENGTH, REAL = 13, 11
@@ -188,7 +188,7 @@ def silenced(model: nn.Module, heads: tuple[Head, ...]) -> nn.Module:
 def silence(out: nn.Module, number: int, size: int) -> None:
     rows = slice(number * size, (number + 1) * size)
     with torch.no_grad():
-        if transposed(out):
+        if is_transposed(out):
             out.weight[rows] = 0
         else:
             out.weight[:, rows] = 0

@@ -21,7 +21,7 @@ from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.weights import Terms
 from headwise.masks import from_tensor
 from headwise.nn.huggingface import NAME, register
-from headwise.nn.huggingface.attention import sight
+from headwise.nn.huggingface.attention_function import mask_and_offset
 
 OWN = {
     "sdpa": "headwise_over_fused",
@@ -131,7 +131,7 @@ def _over_headwise(
     answer = _table(module)[NAME](module, query, key, value, mask, **options)
 
     def terms() -> Terms:
-        seen, offset = sight(module, query, key, mask, options.get("is_causal"))
+        seen, offset = mask_and_offset(module, query, key, mask, options.get("is_causal"))
         bias = options.get("position_bias")
         seen = seen if bias is None else seen & from_tensor(bias.detach(), "b h q k")
         scale = options.get("scaling")

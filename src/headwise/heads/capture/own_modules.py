@@ -18,7 +18,7 @@ from headwise.heads.capture.texts import Told
 from headwise.heads.capture.torch_modules import is_cross
 from headwise.nn import MultiheadAttention
 from headwise.nn.cache import KVCache
-from headwise.nn.past import Past
+from headwise.nn.cache_state import CacheState
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def through_headwise(recorder: Recorder) -> Iterator[None]:
                     "其各行来自两个注意力；请捕获没有它的模型",
                 )
             gone = _Gone()
-            stack.enter_context(replaced(module, "_heads", _watching(gone, module)))
+            stack.enter_context(replaced(module, "_head_outputs", _watching(gone, module)))
             new = _recording(recorder, module, is_cross(name, recorder.model), gone)
             stack.enter_context(replaced(module, "attend_heads", new))
         yield
@@ -59,7 +59,7 @@ class _Gone:
         self.real = torch.ones(0, 0, dtype=torch.bool)
         self._came: WeakKeyDictionary[KVCache, Tensor] = WeakKeyDictionary()
 
-    def start(self, past: Past, new: Tensor) -> None:
+    def start(self, past: CacheState, new: Tensor) -> None:
         """Before a call.
 
         Args:
@@ -93,13 +93,13 @@ class _Gone:
 
 
 def _watching(gone: _Gone, module: MultiheadAttention) -> Any:
-    inner = module._heads
+    inner = module._head_outputs
 
-    def _heads(owner: Any, inputs: Any, mask: Any, need: Any, past: Past) -> Any:
+    def _head_outputs(owner: Any, inputs: Any, mask: Any, need: Any, past: CacheState) -> Any:
         gone.start(past, inputs[1])
         return inner(owner, inputs, mask, need, past)
 
-    return _heads
+    return _head_outputs
 
 
 def _recording(

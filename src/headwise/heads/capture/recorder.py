@@ -17,7 +17,7 @@ from headwise.heads.capture.weights import Block, Terms
 from headwise.heads.metrics import EVERY, MEASURED, Metric, Rows
 from headwise.heads.names import Head, Layer, heads_of, none_such
 from headwise.heads.statistics import Statistics
-from headwise.nn.huggingface.attention import is_cross
+from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.verify.budget import Verdict, judge
 
 ALL = "all"
@@ -272,7 +272,7 @@ class Recorder:
         """
         name = self._names[id(module)].lower()
         part = ""
-        if is_cross(name, module) if cross is None else cross:
+        if is_cross_attention(name, module) if cross is None else cross:
             part = "cross"
         elif self._two_stacks:
             part = "encoder" if "encoder" in name.split(".") else "decoder"

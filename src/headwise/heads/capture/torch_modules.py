@@ -14,7 +14,7 @@ from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.replaced import replaced
 from headwise.heads.capture.texts import Told
 from headwise.heads.capture.weights import Terms
-from headwise.nn.shaping import split
+from headwise.nn.head_layout import split_heads
 
 CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")
 """Parts of the names that people give to attention from a decoder to its encoder."""
@@ -134,7 +134,7 @@ class _Call:
             k, v = self._with(k, module.bias_k), self._with(v, module.bias_v)
         if module.add_zero_attn:
             k, v = (F.pad(each, (0, 0, 0, 1)) for each in (k, v))
-        self.q, self.k, self.v = (split(each, module.num_heads) for each in (q, k, v))
+        self.q, self.k, self.v = (split_heads(each, module.num_heads) for each in (q, k, v))
 
     def batch_first(self, x: Tensor) -> Tensor:
         """(B, L, E), whatever the module's layout."""

@@ -1,6 +1,5 @@
 """What a head does for the model's answers: taken out, weighed, removed.
 
-anatomy          how the libraries build an attention
 sites            where the attentions of a model stand
 torch_attention  PyTorch's own attention, reached into
 tap              see and change what heads give, as the model runs

@@ -8,9 +8,15 @@ from typing import Any
 from torch import nn
 
 from headwise.errors import BadType, BadValue
-from headwise.heads.effect.anatomy import ANATOMIES, Anatomy, anatomy_of, attribute, features
 from headwise.heads.names import Head, Layer, parse_heads
-from headwise.nn.huggingface.attention import is_cross
+from headwise.nn.huggingface.attention_function import is_cross_attention
+from headwise.nn.projections import (
+    ARCHITECTURES,
+    Architecture,
+    architecture_of,
+    attribute,
+    features,
+)
 
 ANOTHER = "encoder_attention"
 """What a decoder's attention to the encoder's text is called in ANARCII."""
@@ -26,7 +32,7 @@ class Site:
         layers: the layers it serves, in the order of its calls; more than one where it is shared.
         heads: H.
         size: how many numbers one head puts out, Dv.
-        anatomy: how it is built; None for an `nn.MultiheadAttention`, which keeps q, k and v as
+        architecture: of the module; None for an `nn.MultiheadAttention`, which keeps q, k and v as
             one parameter and calls no projection.
     """
 
@@ -35,12 +41,12 @@ class Site:
     layers: tuple[Layer, ...]
     heads: int
     size: int
-    anatomy: Anatomy | None
+    architecture: Architecture | None
 
     @property
     def out(self) -> nn.Module:
         """The output projection."""
-        path = "out_proj" if self.anatomy is None else self.anatomy.out
+        path = "out_proj" if self.architecture is None else self.architecture.out
         return self.module.get_submodule(path)
 
 
@@ -146,7 +152,7 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     for name, module in model.named_modules(remove_duplicate=False):
         if any(name.startswith(f"{each}.") or not each for each, _ in found):
             continue
-        if isinstance(module, nn.MultiheadAttention) or anatomy_of(module) is not None:
+        if isinstance(module, nn.MultiheadAttention) or architecture_of(module) is not None:
             found.append((name, module))
         elif not isinstance(module, nn.ModuleList) and _attends(module):
             raise _unknown(f"{name}, a {type(module).__name__},")
@@ -160,7 +166,7 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _unknown(what: str) -> BadValue:
-    names = ", ".join(each.name for each in ANATOMIES)
+    names = ", ".join(each.name for each in ARCHITECTURES)
     return BadValue(
         "model: {what} has no attention whose projections are known here; known are "
         "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as "
@@ -182,7 +188,7 @@ def _part(name: str, module: nn.Module, two: bool, model: nn.Module) -> str:
     words = name.lower().split(".")
     beside = hasattr(model.get_submodule(name.rpartition(".")[0]), "self_attn")
     named = words[-1] == "multihead_attn" and beside  # nn.TransformerDecoderLayer's word
-    if is_cross(name, module) or named or ({"decoder", ANOTHER} <= set(words)):
+    if is_cross_attention(name, module) or named or ({"decoder", ANOTHER} <= set(words)):
         return "cross"
     if not two:
         return ""
@@ -192,14 +198,19 @@ def _part(name: str, module: nn.Module, two: bool, model: nn.Module) -> str:
 def _site(name: str, module: nn.Module, layers: list[Layer], model: nn.Module) -> Site:
     if isinstance(module, nn.MultiheadAttention):
         return Site(name, module, tuple(layers), module.num_heads, module.head_dim, None)
-    anatomy = anatomy_of(module)
-    assert anatomy is not None  # noqa: S101 - `_attentions` gives no other
-    size = int(str(attribute(module, anatomy.size)))
-    width = features(attribute(module, anatomy.out))
-    assert width is not None  # noqa: S101 - the anatomy fits
-    calls = _albert(name, model.config) if anatomy.name == "ALBERT" else None
+    architecture = architecture_of(module)
+    assert architecture is not None  # noqa: S101 - `_attentions` gives no other
+    size = int(str(attribute(module, architecture.size)))
+    width = features(attribute(module, architecture.out))
+    assert width is not None  # noqa: S101 - the architecture fits
+    calls = _albert(name, model.config) if architecture.name == "ALBERT" else None
     return Site(
-        name, module, tuple(layers) if calls is None else calls, width[0] // size, size, anatomy
+        name,
+        module,
+        tuple(layers) if calls is None else calls,
+        width[0] // size,
+        size,
+        architecture,
     )
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
-from headwise.heads.effect.anatomy import attribute
 from headwise.heads.effect.sites import Site
 from headwise.heads.effect.torch_attention import through_ours, unnested
 from headwise.heads.names import Layer
+from headwise.nn.projections import attribute
 
 Edit = Callable[[Layer, Tensor], Tensor | None]
 """Given a layer and what its heads put out (..., L, H, Dv): what they shall put out instead, or
@@ -104,7 +104,7 @@ def _counted(
 
 def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
     """A hook before the output projection."""
-    path = "out_proj" if site.anatomy is None else site.anatomy.out
+    path = "out_proj" if site.architecture is None else site.architecture.out
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         del module
@@ -116,10 +116,10 @@ def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | N
 
 def _queries(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
     """A hook after the projection of the queries, alone or as a part of one matrix."""
-    anatomy = site.anatomy
-    path = "q_proj" if anatomy is None else anatomy.fused or anatomy.projections[0]
-    by_head = anatomy is not None and anatomy.by_head
-    parts = 3 if anatomy is not None and anatomy.fused else 1
+    architecture = site.architecture
+    path = "q_proj" if architecture is None else architecture.fused or architecture.projections[0]
+    by_head = architecture is not None and architecture.by_head
+    parts = 3 if architecture is not None and architecture.fused else 1
     sizes = (site.heads, parts, site.size) if by_head else (parts, site.heads, site.size)
     axis = -2 if by_head else -3
 
@@ -130,5 +130,5 @@ def _queries(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | N
         return None if new is None else torch.stack((new, *each[1:]), axis).flatten(-3)
 
     projection = attribute(owner, path)
-    assert isinstance(projection, nn.Module)  # noqa: S101 - the anatomy fits
+    assert isinstance(projection, nn.Module)  # noqa: S101 - the architecture fits
     return projection.register_forward_hook(after)

@@ -37,17 +37,17 @@ def check_uniform(
 
 def _reason(site: Site) -> Text | None:
     """What else is in the scores, or None."""
-    module, anatomy = site.module, site.anatomy
+    module, architecture = site.module, site.architecture
     if getattr(module, "sinks", None) is not None:
         return Text("a sink takes a share")
-    if anatomy is not None and anatomy.name == "T5":
+    if architecture is not None and architecture.name == "T5":
         return Text("a position bias is added to the scores")
     if isinstance(module, MultiheadAttention):
         if module.global_proj is not None:
             return Text("global tokens have queries of their own")
         if _positioned(module.position):
             return Text("a position is added to the scores")
-    beside = () if anatomy is None else anatomy.beside
+    beside = () if architecture is None else architecture.beside
     for name, _ in module.named_parameters():
         shifts = name.endswith("bias") and "norm" in name.lower()
         if shifts and not name.startswith(beside):

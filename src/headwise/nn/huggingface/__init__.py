@@ -4,7 +4,13 @@
 the one that makes their masks (masks); `exchange` sets a whole model to it, and `restore` back.
 """
 
-from headwise.nn.huggingface.exchange import Exchange, exchange, pretrained, restore
-from headwise.nn.huggingface.name import NAME, register
+from headwise.nn.huggingface.attn_implementation import (
+    NAME,
+    Exchange,
+    exchange,
+    pretrained,
+    register,
+    restore,
+)
 
 __all__ = ["NAME", "Exchange", "exchange", "pretrained", "register", "restore"]

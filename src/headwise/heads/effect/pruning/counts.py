@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import nn
 
-from headwise.heads.effect.anatomy import features
 from headwise.heads.effect.pruning.kept import Kept
 from headwise.heads.effect.pruning.projections import Shared
 from headwise.heads.effect.sites import Site
 from headwise.lang import Text
+from headwise.nn.projections import features
 
 QUERY_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 KEY_HEADS = ("num_kv_heads", "num_key_value_heads")
@@ -23,10 +23,10 @@ EMBEDDINGS = ("embed_dim", "hidden_size", "dim", "d_model")
 
 def key_heads(site: Site) -> tuple[int, ...]:
     """The key/value heads that attention is shown, by number; pruned before, some several times."""
-    anatomy = site.anatomy
-    if anatomy is None or anatomy.fused:
+    architecture = site.architecture
+    if architecture is None or architecture.fused:
         return tuple(range(site.heads))
-    projection = site.module.get_submodule(anatomy.projections[1])
+    projection = site.module.get_submodule(architecture.projections[1])
     if isinstance(projection, Shared):
         return tuple(projection.order.tolist())
     found = features(projection)
@@ -35,7 +35,7 @@ def key_heads(site: Site) -> tuple[int, ...]:
 
 def inner(site: Site) -> nn.Module:
     """The module that calls attention: BERT's stands inside the one with the projections."""
-    if site.anatomy is not None and site.anatomy.size.startswith("self."):
+    if site.architecture is not None and site.architecture.size.startswith("self."):
         return site.module.get_submodule("self")
     return site.module
 

@@ -45,7 +45,7 @@ def own_bias(
 
 
 def _takes_turns(site: Site) -> bool:
-    return site.anatomy is not None and site.anatomy.name == "T5"
+    return site.architecture is not None and site.architecture.name == "T5"
 
 
 def _heads(site: Site, kept: Mapping[str, Kept]) -> tuple[int, ...]:

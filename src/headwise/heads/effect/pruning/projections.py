@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.effect.anatomy import features, transposed
+from headwise.nn.projections import features, is_transposed
 
 
 class Shared(nn.Linear):
@@ -57,7 +57,7 @@ def rows_of(heads: Sequence[int], size: int) -> Tensor:
 
 def keep_outputs(projection: nn.Module, rows: Tensor) -> None:
     """Cut a projection down to some of its outputs."""
-    _cut(projection, "weight", 1 if transposed(projection) else 0, rows)
+    _cut(projection, "weight", 1 if is_transposed(projection) else 0, rows)
     if getattr(projection, "bias", None) is not None:
         _cut(projection, "bias", 0, rows)
     _sizes(projection)
@@ -76,7 +76,7 @@ def shown(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
 
 def keep_inputs(projection: nn.Module, columns: Tensor) -> None:
     """Cut a projection down to some of its inputs."""
-    _cut(projection, "weight", 0 if transposed(projection) else 1, columns)
+    _cut(projection, "weight", 0 if is_transposed(projection) else 1, columns)
     _sizes(projection)
 
 
@@ -95,6 +95,6 @@ def _cut(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
 def _sizes(projection: nn.Module) -> None:
     """What a projection says of its sizes."""
     given, gives = features(projection) or (0, 0)
-    names = ("nx", "nf") if transposed(projection) else ("in_features", "out_features")
+    names = ("nx", "nf") if is_transposed(projection) else ("in_features", "out_features")
     for name, number in zip(names, (given, gives), strict=True):
         setattr(projection, name, number)

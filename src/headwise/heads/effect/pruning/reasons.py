@@ -4,7 +4,6 @@ from collections import Counter
 
 from torch import nn
 
-from headwise.heads.effect.anatomy import attribute
 from headwise.heads.effect.pruning.counts import counts_elsewhere
 from headwise.heads.effect.pruning.projections import Shared
 from headwise.heads.effect.sites import Site
@@ -12,6 +11,7 @@ from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.base import And, Not, Or
 from headwise.nn import MultiheadAttention
+from headwise.nn.projections import attribute
 from headwise.positions import Learned, NoPosition, Position, Rotary, Shaw, Sinusoidal
 
 CONV1D = "Conv1D"
@@ -40,9 +40,13 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
         site: the attention; none of PyTorch's own, which is converted first.
         owners: how many modules hold each parameter, by its identity.
     """
-    anatomy = site.anatomy
-    assert anatomy is not None  # noqa: S101 - see above
-    paths = [*anatomy.projections, *([anatomy.fused] if anatomy.fused else []), anatomy.out]
+    architecture = site.architecture
+    assert architecture is not None  # noqa: S101 - see above
+    paths = [
+        *architecture.projections,
+        *([architecture.fused] if architecture.fused else []),
+        architecture.out,
+    ]
     for path in paths:
         projection = attribute(site.module, path)
         if type(projection) not in (nn.Linear, Shared) and type(projection).__name__ != CONV1D:
@@ -59,7 +63,7 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
 
 def _unknown(site: Site, paths: tuple[str, ...]) -> Text | None:
     """A parameter or buffer whose part in each head is not known, or None."""
-    known = (*(f"{path}." for path in paths), *(f"{path}." for path in site.anatomy.beside))  # type: ignore[union-attr]
+    known = (*(f"{path}." for path in paths), *(f"{path}." for path in site.architecture.beside))  # type: ignore[union-attr]
     held = [*site.module.named_parameters(), *site.module.named_buffers()]
     for name, tensor in held:
         if name.startswith((*known, "global_proj.", "position.")) or name in BY_HEAD:

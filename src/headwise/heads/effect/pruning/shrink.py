@@ -22,16 +22,16 @@ def shrink(site: Site, kept: Kept) -> None:
         site: the attention, of a build whose heads can be cut.
         kept: what stays.
     """
-    anatomy = site.anatomy
-    assert anatomy is not None  # noqa: S101 - PyTorch's own is converted first
+    architecture = site.architecture
+    assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
     module, heads = site.module, rows_of(kept.heads, site.size)
-    if anatomy.fused:
-        one = module.get_submodule(anatomy.fused)
-        keep_outputs(one, _fused_rows(site, kept, anatomy.by_head))
+    if architecture.fused:
+        one = module.get_submodule(architecture.fused)
+        keep_outputs(one, _fused_rows(site, kept, architecture.by_head))
     else:
-        _apart(module, anatomy.projections, kept, site.size)
+        _apart(module, architecture.projections, kept, site.size)
     if getattr(module, "global_proj", None) is not None:
-        _apart(module.get_submodule("global_proj"), anatomy.projections, kept, site.size)
+        _apart(module.get_submodule("global_proj"), architecture.projections, kept, site.size)
     keep_inputs(site.out, heads)
     if kept.silent:
         nn.init.zeros_(site.out.weight)  # type: ignore[arg-type]

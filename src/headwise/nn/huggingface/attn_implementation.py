@@ -8,9 +8,37 @@ from typing import Any, cast
 
 from torch import nn
 
+from headwise.errors import MissingExtra
 from headwise.lang import Text
-from headwise.nn.huggingface.attention import SETTINGS, Settings, is_cross
-from headwise.nn.huggingface.name import NAME, register
+from headwise.nn.huggingface import attention_function, transformers_masks
+from headwise.nn.huggingface.attention_function import SETTINGS, Settings, is_cross_attention
+
+NAME = "headwise"
+"""What ``model.set_attn_implementation`` and ``attn_implementation=`` are given."""
+
+
+def register() -> None:
+    """Make "headwise" an attention implementation of transformers; again changes nothing.
+
+    Afterwards ``model.set_attn_implementation("headwise")`` and
+    ``from_pretrained(..., attn_implementation="headwise")`` work. `headwise.convert` does both, and
+    can add a mask or choose an engine.
+
+    Raises:
+        MissingExtra: if transformers (>= 5) is not installed.
+
+    Example:
+        >>> register()
+        >>> from transformers import AttentionInterface
+        >>> NAME in AttentionInterface().valid_keys()
+        True
+    """
+    try:
+        attention_function.enter(NAME)
+        transformers_masks.enter(NAME)
+    except ImportError as error:
+        raise MissingExtra.of("transformers", "inspect") from error
+
 
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 """The table in which a model's attention looks its implementation up."""
@@ -63,7 +91,7 @@ def exchange(model: nn.Module, settings: Settings) -> Exchange:
             continue
         looks_up = _looks_up(module)
         if looks_up or module is model or hasattr(module, "set_attn_implementation"):
-            own = None if is_cross(name, module) else settings.mask
+            own = None if is_cross_attention(name, module) else settings.mask
             setattr(module, SETTINGS, replace(settings, before=first, mask=own))
         if looks_up:
             changed.append(name)

@@ -11,11 +11,9 @@ from headwise.attention import AUTO, attend
 from headwise.call import Result
 from headwise.masks import Mask, padding
 from headwise.nn import init as initial
-from headwise.nn.built import check_alone, check_fits, check_position, checked_engine, checked_mask
 from headwise.nn.cache import KVCache
-from headwise.nn.empty import Place
-from headwise.nn.gate import checked_gate, gated
-from headwise.nn.global_tokens import (
+from headwise.nn.cache_state import CacheState
+from headwise.nn.global_projections import (
     GlobalProjections,
     GlobalRows,
     check_need,
@@ -23,14 +21,47 @@ from headwise.nn.global_tokens import (
     no_cache,
     one_sided,
 )
-from headwise.nn.inputs import as_given, batch_first, check_dtypes, check_inputs
-from headwise.nn.logit_scale import checked_scale, scaled
-from headwise.nn.packing import NAMES, NotPacked, PackedBias, pack, unpack
-from headwise.nn.past import Past
-from headwise.nn.qk_norm import checked_norm, normed
-from headwise.nn.shaping import asked, concatenate, split, with_appended, without_padding
-from headwise.nn.sizes import check_dropout, check_groups, check_positive, head_size
-from headwise.nn.torch_masks import from_torch, real_keys, together
+from headwise.nn.head_layout import (
+    as_given,
+    batch_first,
+    merge_heads,
+    returned_weights,
+    split_heads,
+    with_appended,
+    without_padding,
+)
+from headwise.nn.init import Place
+from headwise.nn.norm_scale_gate import (
+    checked_gate,
+    checked_norm,
+    checked_scale,
+    gated,
+    normed,
+    scaled,
+)
+from headwise.nn.projections import QKV
+from headwise.nn.torch_compat import (
+    NotPacked,
+    PackedBias,
+    from_torch,
+    pack,
+    real_keys,
+    together,
+    unpack,
+)
+from headwise.nn.validation import (
+    check_alone,
+    check_dropout,
+    check_dtypes,
+    check_fits,
+    check_groups,
+    check_inputs,
+    check_position,
+    check_positive,
+    checked_engine,
+    checked_mask,
+    head_size,
+)
 from headwise.positions import Position, Stage
 from headwise.shapes import Frame
 
@@ -43,7 +74,7 @@ class MultiheadAttention(nn.Module):
         (B, H, L, D)      (B, G, S, D)       (B, G, S, D)           2 split
              └────────────── attend ──────────────┘                 3 score, softmax, sum: per head
                         (B, H, L, D)
-                             │                                      4 concatenate
+                             │                                      4 merge_heads
                         (B, L, H·D)
                              │ out_proj                             5 project
                         (B, L, E)
@@ -75,7 +106,7 @@ class MultiheadAttention(nn.Module):
             the start; see `headwise.attend`.
         global_projections: whether the rows of global tokens, those of a symmetric
             `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
-            which start as copies of the others; see `headwise.nn.global_tokens`.
+            which start as copies of the others; see `headwise.nn.global_projections`.
         query_norm: a built part that normalises each head's query before its position turns it,
             (B, H, L, D) to the same, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
         key_norm: the same for the keys (B, G, S, D); those that are appended stay as they are.
@@ -222,7 +253,7 @@ class MultiheadAttention(nn.Module):
         *,
         cache: KVCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention of each query over the keys: project, split, attend, concatenate, project.
+        """Attention of each query over the keys: project, split, attend, merge_heads, project.
 
         Args:
             query: (L, B, E), with batch_first (B, L, E), or unbatched (L, E).
@@ -255,7 +286,7 @@ class MultiheadAttention(nn.Module):
         given = from_torch(attn_mask, padded, is_causal, self._frame(inputs, past), batched)
         past = past.knowing(key_padding_mask)
         result = self._attended(inputs, given, ("weights",) if need_weights else (), past)
-        weights = asked(result.weights, average_attn_weights, batched)
+        weights = returned_weights(result.weights, average_attn_weights, batched)
         return as_given(result.output, query, self.batch_first), weights
 
     def attend(
@@ -307,9 +338,9 @@ class MultiheadAttention(nn.Module):
         inputs: tuple[Tensor, Tensor, Tensor],
         masks: list[Mask],
         need: Collection[str],
-        past: Past,
+        past: CacheState,
     ) -> Result:
-        """Project, split, attend, gate, concatenate, project; the output is (B, L, E)."""
+        """Project, split, attend, gate, merge_heads, project; the output is (B, L, E)."""
         x_q, x_k, x_v = inputs
         frame = self._frame(inputs, past)
         own = [] if self.mask is None else [past.placed(self.mask)]
@@ -317,28 +348,28 @@ class MultiheadAttention(nn.Module):
         x_k, x_v = without_padding(x_k, x_v, real_keys(mask, frame))
         rows = None if self.global_proj is None else GlobalRows.of(mask, frame)
         sight = mask if rows is None else one_sided(mask)
-        result = self._heads(self, (x_q, x_k, x_v), sight, need, past)
+        result = self._head_outputs(self, (x_q, x_k, x_v), sight, need, past)
         if self.global_proj is not None and rows is not None:
             check_need(need)
             theirs = (rows.take(x_q), x_k, x_v)
-            found = self._heads(self.global_proj, theirs, rows.mask(mask, frame), need, past)
+            found = self._head_outputs(self.global_proj, theirs, rows.mask(mask, frame), need, past)
             result = joined(result, rows, found)
         output = gated(self.gate, result.output, x_q)
-        return replace(result, output=self.out_proj(concatenate(output)))
+        return replace(result, output=self.out_proj(merge_heads(output)))
 
-    def _heads(
+    def _head_outputs(
         self,
         owner: "MultiheadAttention | GlobalProjections",
         inputs: tuple[Tensor, Tensor, Tensor],
         mask: Mask,
         need: Collection[str],
-        past: Past,
+        past: CacheState,
     ) -> Result:
         """What the heads give, (B, H, L, D), by the projections of their owner."""
         x_q, x_k, x_v = inputs
-        q = normed("query_norm", self.query_norm, split(owner.q_proj(x_q), self.num_heads))
-        k = normed("key_norm", self.key_norm, split(owner.k_proj(x_k), self.num_kv_heads))
-        v = split(owner.v_proj(x_v), self.num_kv_heads)
+        q = normed("query_norm", self.query_norm, split_heads(owner.q_proj(x_q), self.num_heads))
+        k = normed("key_norm", self.key_norm, split_heads(owner.k_proj(x_k), self.num_kv_heads))
+        v = split_heads(owner.v_proj(x_v), self.num_kv_heads)
         k, v = past.extended(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
         learned = (self.bias_k, self.bias_v)
@@ -356,19 +387,19 @@ class MultiheadAttention(nn.Module):
             engine=self.engine,
         )
 
-    def _past(self, cache: KVCache | None) -> Past:
+    def _past(self, cache: KVCache | None) -> CacheState:
         if cache is not None and self.global_proj is not None:
             raise no_cache()
-        return Past.of(cache)
+        return CacheState.of(cache)
 
     def _inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, past: Past
+        self, query: Tensor, key: Tensor, value: Tensor, past: CacheState
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The inputs as (B, L, ·), with their positions."""
         inputs = {"query": query, "key": key, "value": value}
         sizes = {name: getattr(self, name) for name in ("embed_dim", "kdim", "vdim")}
         check_inputs(inputs, sizes, self.batch_first)
-        check_dtypes(inputs, {name: getattr(self, name) for name in NAMES})
+        check_dtypes(inputs, {name: getattr(self, name) for name in QKV})
         x_q, x_k, x_v = (batch_first(x, self.batch_first) for x in inputs.values())
         if self.position is None:
             return x_q, x_k, x_v
@@ -376,7 +407,7 @@ class MultiheadAttention(nn.Module):
         first = seen + x_k.shape[1] - x_q.shape[1]
         return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
 
-    def _frame(self, inputs: tuple[Tensor, Tensor, Tensor], past: Past) -> Frame:
+    def _frame(self, inputs: tuple[Tensor, Tensor, Tensor], past: CacheState) -> Frame:
         (batch, length), keys = inputs[0].shape[:2], past.length + inputs[1].shape[1]
         return Frame(batch, self.num_heads, length, keys, keys - length, inputs[0].device)
 

@@ -17,21 +17,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
-from headwise.nn.attention import MultiheadAttention
-
-PARTS = ("q_proj", "k_proj", "v_proj", "out_proj")
-"""Our projections."""
-
-NAMES = {
-    "q_proj": ("q_proj", "wq", "to_q", "query", "q_lin", "q"),
-    "k_proj": ("k_proj", "wk", "to_k", "key", "k_lin", "k"),
-    "v_proj": ("v_proj", "wv", "to_v", "value", "v_lin", "v"),
-    "kv": ("to_kv", "kv_proj", "kv"),
-    "qkv": ("qkv", "qkv_proj", "query_key_value", "c_attn", "to_qkv", "Wqkv"),
-    "out_proj": ("out_proj", "o_proj", "wo", "to_out", "to_out.0", "proj", "dense", "c_proj", "Wo",
-                 "out_lin", "o"),
-}  # fmt: skip
-"""What the parts are called, in modules that are widely used."""
+from headwise.nn.multihead_attention import MultiheadAttention
+from headwise.nn.projections import NAMES, PROJECTIONS, QKV
 
 Split = Callable[[Tensor, int, int], tuple[Tensor, ...]]
 """Rows of a fused matrix, H and G to the rows of q, k and v."""
@@ -69,7 +56,7 @@ def _groups(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
 _FUSED = (("qkv", "out_proj"),)
 
 LAYOUTS = (
-    Layout("separate", (PARTS, ("q_proj", "kv", "out_proj"))),
+    Layout("separate", (PROJECTIONS, ("q_proj", "kv", "out_proj"))),
     Layout("blocks", _FUSED, _blocks),
     Layout("blocks transposed", _FUSED, _blocks, transposed=True),
     Layout("groups", _FUSED, _groups),
@@ -112,7 +99,9 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
     if chosen is None:
         raise one_of("layout", layout, tuple(each.name for each in LAYOUTS))
     read = _taken_apart(state, chosen, module)
-    targets = {name: value for name, value in module.named_parameters() if _part(name) in PARTS}
+    targets = {
+        name: value for name, value in module.named_parameters() if _part(name) in PROJECTIONS
+    }
     for name, target in targets.items():
         _check_shape(name, read.get(name), target)
     extra = sorted(read.keys() - targets.keys())
@@ -145,7 +134,7 @@ def _taken_apart(
         elif role == "qkv" and layout.split is not None:
             _check_rows(name, rows, sum(module.rows))
             parts = layout.split(rows, module.num_heads, module.num_kv_heads)
-        ours = {"qkv": PARTS[:3], "kv": PARTS[1:3]}.get(role, (role,))
+        ours = {"qkv": QKV, "kv": PROJECTIONS[1:3]}.get(role, (role,))
         read |= {f"{part}.{kind}": each for part, each in zip(ours, parts, strict=True)}
     return read
 
@@ -162,7 +151,7 @@ def _found(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
         got = ", ".join(sorted(owner for _, owner in owners)) or "nothing"
         raise BadValue(
             "state: layout '{layout_name}' has {wanted}, each once, got {got}; see "
-            "headwise.nn.layouts.NAMES for the names that are known",
+            "headwise.nn.projections.NAMES for the names that are known",
             layout_name=layout.name,
             wanted=wanted,
             got=got,
@@ -174,7 +163,7 @@ def _refuse_unknown(names: list[str]) -> None:
     if names:
         raise BadValue(
             "state: {names} is no projection known here; rename it to a name in "
-            "headwise.nn.layouts.NAMES, or leave it out if attention does not need it",
+            "headwise.nn.projections.NAMES, or leave it out if attention does not need it",
             names=", ".join(names),
         )
 

@@ -6,12 +6,26 @@ from torch import Tensor
 from headwise.masks import Mask, appended, full
 
 
-def split(x: Tensor, heads: int) -> Tensor:
+def batch_first(x: Tensor, is_first: bool) -> Tensor:
+    """x as (B, L, ·), from (L, ·), (B, L, ·) or (L, B, ·)."""
+    if x.dim() == 2:
+        return x[None]
+    return x if is_first else x.transpose(0, 1)
+
+
+def as_given(y: Tensor, given: Tensor, is_first: bool) -> Tensor:
+    """y (B, L, ·) in the layout of the tensor that was given."""
+    if given.dim() == 2:
+        return y[0]
+    return y if is_first else y.transpose(0, 1)
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, L, heads·D) to (B, heads, L, D)."""
     return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)
 
 
-def concatenate(heads: Tensor) -> Tensor:
+def merge_heads(heads: Tensor) -> Tensor:
     """(B, H, L, D) to (B, L, H·D)."""
     return heads.transpose(1, 2).flatten(2)
 
@@ -55,7 +69,7 @@ def with_appended(
     return k, v, appended(mask, extra) if extra and mask != full() else mask
 
 
-def asked(weights: Tensor | None, average: bool, batched: bool) -> Tensor | None:
+def returned_weights(weights: Tensor | None, average: bool, batched: bool) -> Tensor | None:
     """(B, H, L, S), averaged to (B, L, S) if asked; unbatched without B."""
     if weights is None:
         return None

@@ -9,8 +9,8 @@ from headwise.attention import AUTO, attend
 from headwise.errors import BadValue
 from headwise.masks import Mask, causal, from_tensor, full
 from headwise.masks.from_tensor import FromTensor
-from headwise.nn.huggingface.masks import Described
 from headwise.nn.huggingface.soft_cap import Cap, squeezed
+from headwise.nn.huggingface.transformers_masks import Described
 
 HONOURED = (
     "dropout",
@@ -65,7 +65,7 @@ def enter(name: str) -> None:
     AttentionInterface.register(name, _attention)
 
 
-def is_cross(name: str, module: nn.Module) -> bool:
+def is_cross_attention(name: str, module: nn.Module) -> bool:
     """Whether an attention of that name looks from one text at another."""
     named = any(word in name.lower() for word in CROSS)
     return named or bool(getattr(module, "is_cross_attention", False))
@@ -83,7 +83,7 @@ def _attention(
     _refuse_unknown(options)
     settings = getattr(module, SETTINGS, None) or Settings("")
     scale, cap = options.get("scaling"), options.get("softcap")
-    mask, offset = sight(module, query, key, attention_mask, options.get("is_causal"))
+    mask, offset = mask_and_offset(module, query, key, attention_mask, options.get("is_causal"))
     added, position = options.get("position_bias"), None
     mask = mask if added is None else mask & FromTensor(added, "b h q k")
     if cap is not None:
@@ -116,7 +116,7 @@ def _refuse_unknown(options: dict[str, Any]) -> None:
         )
 
 
-def sight(
+def mask_and_offset(
     module: nn.Module,
     query: Tensor,
     key: Tensor,

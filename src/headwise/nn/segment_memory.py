@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks.checks import whole
-from headwise.nn.samples import check_index
+from headwise.nn.validation import check_index
 
 
 class SegmentMemory(nn.Module):

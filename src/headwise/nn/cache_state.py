@@ -16,7 +16,7 @@ from headwise.shapes import Frame, Index, Truth
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
+class CacheState:
     """The cache of one call as it stood before; all zeros where there is none.
 
     Attributes:
@@ -32,7 +32,7 @@ class Past:
     real: Tensor | None = None
 
     @classmethod
-    def of(cls, cache: KVCache | None) -> "Past":
+    def of(cls, cache: KVCache | None) -> "CacheState":
         """The past in a cache.
 
         Raises:
@@ -48,7 +48,7 @@ class Past:
             )
         return cls(cache, cache.seen, cache.length)
 
-    def knowing(self, padded: Tensor | None) -> "Past":
+    def knowing(self, padded: Tensor | None) -> "CacheState":
         """The same with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
         if self.cache is None or padded is None:
             return self
