@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadType, BadValue, EngineRefused, MissingExtra
 from headwise.masks import Mask
-from headwise.nn.huggingface import NAME, attention, masks, register
+from headwise.nn.huggingface import NAME, attention_function, register, transformers_masks
 from headwise.nn.huggingface.transformers_masks import Described
 from headwise.shapes import Frame
 from headwise.verify.budget import accept
@@ -298,7 +298,7 @@ def test_a_rule_means_what_transformers_means(name: str, padded: bool) -> None:
     real = text("left")["attention_mask"].bool() if padded else None
     asked = {"batch_size": 2, "q_length": LENGTH, "kv_length": LENGTH, "attention_mask": real}
     asked |= {"mask_function": rules()[name], "allow_is_causal_skip": "packed" not in name}
-    found = masks._described(**asked)
+    found = transformers_masks._described(**asked)
     wanted = masking_utils.sdpa_mask(**(asked | {"allow_is_causal_skip": False}))
     if name not in KNOWN:
         assert isinstance(found, Tensor)
@@ -322,7 +322,7 @@ def test_a_cache_shifts_queries_and_keys(
     asked = {"batch_size": 2, "q_length": queries, "kv_length": q_offset + queries - kv_offset}
     asked |= {"q_offset": q_offset, "kv_offset": kv_offset, "mask_function": rules()[name]}
     asked |= {"attention_mask": real}
-    found = masks._described(**asked)
+    found = transformers_masks._described(**asked)
     wanted = masking_utils.sdpa_mask(**asked, allow_is_causal_skip=False)
     keys = int(asked["kv_length"])
     frame = Frame(2, 1, queries, keys, found.offset, torch.device("cpu"))
@@ -332,12 +332,17 @@ def test_a_cache_shifts_queries_and_keys(
 def test_one_new_token_needs_no_mask_where_it_sees_every_key() -> None:
     asked = {"batch_size": 1, "q_length": 1, "kv_length": 5, "q_offset": 4}
     sliding = rules()["sliding"]
-    assert masks._described(**asked).mask == hw.full()
-    assert masks._described(**asked, mask_function=sliding).mask == hw.window(3, 0) & hw.causal()
-    assert masks._described(**asked | {"kv_length": 4, "kv_offset": 1}).mask == hw.full()
+    assert transformers_masks._described(**asked).mask == hw.full()
+    assert (
+        transformers_masks._described(**asked, mask_function=sliding).mask
+        == hw.window(3, 0) & hw.causal()
+    )
+    assert (
+        transformers_masks._described(**asked | {"kv_length": 4, "kv_offset": 1}).mask == hw.full()
+    )
     real = torch.ones(1, 5, dtype=torch.bool)
     real[0, 1] = False
-    found = masks._described(**asked, attention_mask=real).mask
+    found = transformers_masks._described(**asked, attention_mask=real).mask
     assert found.name == "causal() & padding(<bool (1, 5)>)"
 
 
@@ -348,9 +353,9 @@ def test_who_asks_for_a_tensor_gets_one() -> None:
         {"use_vmap": True},
         {"q_offset": torch.zeros((), dtype=torch.long)},
     ):
-        found = masks._described(**asked, **flags)
+        found = transformers_masks._described(**asked, **flags)
         assert torch.equal(found, torch.ones(1, 1, 5, 5, dtype=torch.bool).tril())
-    assert isinstance(masks._described(**asked, device="cpu"), Described)
+    assert isinstance(transformers_masks._described(**asked, device="cpu"), Described)
 
 
 def test_a_mask_of_the_callers_own_is_kept() -> None:
@@ -436,7 +441,7 @@ def test_back_to_what_it_ran_on(make: Make) -> None:
         assert torch.equal(model(**inputs).last_hidden_state, usual)
     assert not torch.equal(moved, usual)
     assert model.config._attn_implementation == before
-    assert not any(hasattr(module, attention.SETTINGS) for module in model.modules())
+    assert not any(hasattr(module, attention_function.SETTINGS) for module in model.modules())
 
 
 def test_what_was_set_by_hand_is_said_and_left() -> None:
@@ -498,7 +503,7 @@ def test_what_is_not_known_is_refused() -> None:
 
 
 def test_a_model_that_cuts_its_mask_is_told_what_it_has() -> None:
-    mask = masks._described(1, 5, 5)
+    mask = transformers_masks._described(1, 5, 5)
     with pytest.raises(BadType, match="changes its mask as a tensor, and headwise gives it causal"):
         mask[:, :, :, :3]
 
@@ -523,7 +528,7 @@ def test_a_decoder_without_a_mask_is_causal_from_the_first_key() -> None:
     module = nn.Module()
     module.is_causal = True  # type: ignore[assignment]
     q, k, v = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)
-    found, weights = attention._attention(module, q, k, v, None)
+    found, weights = attention_function._attention(module, q, k, v, None)
     causal = {"is_causal": True}
     usual = nn.functional.scaled_dot_product_attention(q, k, v, **causal)
     wide = (x.double() for x in (q, k, v))
@@ -536,4 +541,4 @@ def test_names_of_rules_are_still_theirs() -> None:
     """A rule that is no longer told from others would be written out, right and slow."""
     from transformers import masking_utils
 
-    assert len(masks._kinds(masking_utils)) == 8
+    assert len(transformers_masks._kinds(masking_utils)) == 8
