@@ -178,7 +178,7 @@ def test_the_environment_changes_no_number(path):
         (
             "engines",
             "headwise.engines:ENGINES",
-            {"derivatives", "dropping", "hidden", "sinks", "statistics", "streamed"},
+            {"autograd_transforms", "dropout", "kernel", "sinks", "statistics", "streamed"},
         ),
         ("cli", "headwise.cli.words:WORDS", {"reporting", "screen", "words"}),
     ],

@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.attention import AUTO, choose
 from headwise.call import Call, softmax_dtype
 from headwise.engines import ENGINES, eager, lsh, rows, sdpa, tiled
-from headwise.engines.tiled.apart import groups
+from headwise.engines.tiled.per_head import head_groups
 from headwise.lang import Lang, Text, joined, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
@@ -126,7 +126,7 @@ def _kind(kind: str, count: int) -> Text:
 
 def _seen(call: Call, tiles: Tiles) -> int:
     """Pairs of tiles that are not empty, a head on average; heads may have masks of their own."""
-    apart = groups(call)
+    apart = head_groups(call)
     each = [tiles] if len(apart) == 1 else [Tiles.of(mask, call.frame) for _, mask in apart]
     pairs = call.frame.queries * call.frame.keys
     seen = (pairs - of.pairs(Tile.EMPTY) for of in each)

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines.dropping import Keep, numbered
+from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Mask
 from headwise.reference import reference
 from headwise.verify.budget import accept
@@ -89,7 +89,7 @@ def check(
 
     Args:
         found: what was given.
-        call: what was asked for, but for the dropout.
+        call: the arguments, but for the dropout.
         beside: other leaves, whose gradients the call has too.
         keep: what dropout left.
     """
@@ -223,7 +223,7 @@ def test_a_bias_and_its_gradient_at_any_length(name: str | None, backend: str) -
 def kept(dropout: float) -> Keep:
     """What stays of the call that follows `torch.manual_seed(SEED)`."""
     torch.manual_seed(SEED)
-    return Keep(dropout, numbered())
+    return Keep(dropout, draw_call_seed())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -274,7 +274,7 @@ def test_two_calls_of_one_graph_drop_each_for_itself() -> None:
 
     qkv = tensors(L, L, dtype=torch.float32)
     torch.manual_seed(SEED)
-    keeps = [Keep(0.3, numbered()) for _ in range(2)]
+    keeps = [Keep(0.3, draw_call_seed()) for _ in range(2)]
     torch.manual_seed(SEED)
     found = torch.compile(twice, fullgraph=True, backend="aot_eager")(*qkv)
     for each, keep in zip(found, keeps, strict=True):
@@ -307,7 +307,7 @@ def test_by_inductors_own_numbers_backward_drops_the_same() -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", [None, "Shaw with values"])
 def test_what_a_checkpoint_makes_again_is_asked_for_once(name: str | None, backend: str) -> None:
-    """It refuses to be asked twice; and what is made again drops the same."""
+    """Its backward runs once only; and what is made again drops the same."""
     position = None if name is None else POSITIONS[name]()
 
     def attend(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import best
-from headwise.engines.tiled.reasons import SHARE, held, share
+from headwise.engines.tiled.eligibility import SHARE, held, share
 from headwise.masks.tiles import Tiles
 from tests.examples import Largest
 

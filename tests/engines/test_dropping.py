@@ -8,8 +8,9 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines import best, dropping, eager, rows, tiled
-from headwise.engines.dropping import Keep, numbered
+from headwise.engines import best, eager, rows, tiled
+from headwise.engines import dropout as dropping
+from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Tile
 from headwise.reference import reference
 from headwise.shapes import Frame
@@ -33,7 +34,7 @@ SEED, DROPOUT = 7, 0.3
 def number() -> int:
     """The number of the call that follows `torch.manual_seed(SEED)`."""
     torch.manual_seed(SEED)
-    return numbered()
+    return draw_call_seed()
 
 
 def dropped(call: Call, dtype: torch.dtype) -> Tensor:
@@ -59,7 +60,7 @@ def check(engine, *qkv: Tensor, **options) -> None:
         inputs = (of.q, of.k, of.v, *learned)
         return [output, *torch.autograd.grad(output, inputs, seed.to(output.dtype))]
 
-    def again(run: int) -> list[Tensor]:
+    def gradients(run: int) -> list[Tensor]:
         other = rounded_otherwise(call, run)
         return numbers(dropped(other, found.dtype), other)
 
@@ -210,7 +211,7 @@ def test_a_pair_is_kept_by_the_hash_that_is_described(pair, call, dropout):
 
 @given(rows=st.tuples(st.integers(0, 50), st.integers(1, 50)), number=st.integers(0, 2**31 - 1))
 def test_a_piece_is_a_piece_of_the_whole(rows, number):
-    """In whatever order pairs are asked for, and with whatever offset of the queries."""
+    """In whatever order pairs are evaluated, and with whatever offset of the queries."""
     first, size = rows
     keep, cpu = Keep(0.5, number), torch.device("cpu")
     whole = keep.dense(Frame(2, 3, 101, 101, 0, cpu))
@@ -250,9 +251,9 @@ def test_pairs_are_spread_as_if_drawn(dropout):
 
 def test_calls_differ_and_the_generator_says_which():
     torch.manual_seed(3)
-    first, second = numbered(), numbered()
+    first, second = draw_call_seed(), draw_call_seed()
     torch.manual_seed(3)
-    assert (first, second) == (numbered(), numbered())
+    assert (first, second) == (draw_call_seed(), draw_call_seed())
     assert first != second
 
 

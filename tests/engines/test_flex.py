@@ -161,14 +161,14 @@ def test_the_map_of_blocks_is_that_of_the_tiles():
 
 
 class OfRow(Mask):
-    """A rule that counts the pairs it is asked for."""
+    """A rule that counts the pairs it is evaluated for."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.pairs = 0
 
     def rule(self, b, h, q, k):
         del b, h
-        self.asked += torch.broadcast_shapes(q.shape, k.shape).numel()
+        self.pairs += torch.broadcast_shapes(q.shape, k.shape).numel()
         return k <= q
 
     def tile(self, q, k):
@@ -186,7 +186,7 @@ def test_making_the_map_evaluates_the_mixed_tiles_only():
     tiles = Tiles.of(call.mask, call.frame)
     tiles.seen()
     flex._block_mask(call, tiles)
-    assert mask.asked == 17 * 128**2  # the diagonal of 17 x 17 tiles
+    assert mask.pairs == 17 * 128**2  # the diagonal of 17 x 17 tiles
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import headwise as hw
 from headwise.attention import choose
 from headwise.call import Call
-from headwise.engines import best, lsh
-from headwise.engines.lsh import function
-from headwise.engines.lsh.blocks import Blocks
-from headwise.engines.tiled import kernel
+from headwise.engines import best, kernel, lsh
+from headwise.engines.lsh.chunks import Blocks
 from headwise.errors import EngineRefused
 from headwise.planning import plan
 from headwise.reference import reference

@@ -11,8 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
 from headwise.call import Call, Result
-from headwise.engines import eager, rows, sdpa, tiled
-from headwise.engines.tiled import kernel
+from headwise.engines import eager, kernel, rows, sdpa, tiled
 from headwise.reference import reference
 from headwise.verify.budget import accept, judge
 from tests.examples import accept_with_gradients, identity, tensors

@@ -6,7 +6,7 @@ import torch
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import best
-from headwise.engines.tiled.reasons import SCATTERED, sampled
+from headwise.engines.tiled.eligibility import SCATTERED, sampled_share
 from headwise.reference import reference
 from headwise.verify.budget import accept
 
@@ -21,7 +21,7 @@ SCATTERS = [
 def test_a_scattered_pattern_is_run_by_its_tiles(mask):
     q = torch.zeros(()).expand(1, 2, 4096, 4)
     call = Call.of(q, q, q, mask=mask)
-    assert sampled(call) <= SCATTERED
+    assert sampled_share(call) <= SCATTERED
     assert hw.plan(q, q, q, mask=mask).engine == "tiled"
 
 
@@ -30,14 +30,14 @@ def test_a_scattered_pattern_is_run_by_its_tiles(mask):
 )
 def test_a_pattern_that_leaves_much_is_not(mask):
     q = torch.zeros(()).expand(1, 2, 4096, 4)
-    assert sampled(Call.of(q, q, q, mask=mask)) > SCATTERED
+    assert sampled_share(Call.of(q, q, q, mask=mask)) > SCATTERED
     assert hw.plan(q, q, q, mask=mask).engine == "sdpa"
 
 
 def test_an_estimate_of_few_blocks_is_exact_where_it_sees_all():
     q = torch.zeros(1, 1, 512, 1)
     call = Call.of(q, q, q, mask=hw.block_sparse(torch.eye(8, dtype=torch.bool), 64))
-    assert sampled(call) == call.allowed().double().mean().item()
+    assert sampled_share(call) == call.allowed().double().mean().item()
 
 
 @pytest.mark.parametrize("engine", ["rows", "tiled", "sdpa", "eager"])

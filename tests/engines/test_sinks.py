@@ -60,7 +60,7 @@ def hold(call, result):
         joined = torch.cat((v.flatten(), sinks))
         return [*kept, q.bfloat16(), k.bfloat16(), joined.bfloat16(), *rest]
 
-    def again(run):
+    def gradients(run):
         other = rounded_otherwise(call, run)
         return numbers(reference(other, call.q.dtype), other)
 

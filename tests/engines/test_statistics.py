@@ -326,10 +326,10 @@ def test_case_41_a_large_call_stays_off_the_weights_and_plan_says_so(grad):
     assert hw.plan(q, q, q, need=["logsumexp"]).engine == "sdpa"
     small = q[:, :, :7]
     assert hw.plan(small, small, small, need=["entropy"]).engine == "eager"
-    planned = hw.plan(q, q, q, need=["weights", "entropy"])
-    assert planned.engine == "eager"
-    assert "never holds all weights" in planned.refused["rows"][0].en
-    assert [reason.en for reason in planned.refused["sdpa"]] == [
+    region_parts = hw.plan(q, q, q, need=["weights", "entropy"])
+    assert region_parts.engine == "eager"
+    assert "never holds all weights" in region_parts.refused["rows"][0].en
+    assert [reason.en for reason in region_parts.refused["sdpa"]] == [
         "it does not return entropy",
         "it does not return weights",
     ]

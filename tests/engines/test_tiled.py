@@ -6,12 +6,12 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines import best, sdpa, tiled
-from headwise.engines.tiled import backward, blocks, forward, kernel
-from headwise.engines.tiled.blocks import Way
-from headwise.engines.tiled.kernel import Given
-from headwise.engines.tiled.layers import parts
-from headwise.engines.tiled.reasons import share
+from headwise.engines import best, kernel, sdpa, tiled
+from headwise.engines.kernel import BackwardInputs
+from headwise.engines.tiled import backward, batched_kernel, forward
+from headwise.engines.tiled.batched_kernel import Way
+from headwise.engines.tiled.decompose import parts
+from headwise.engines.tiled.eligibility import share
 from headwise.errors import EngineRefused
 from headwise.masks import Mask, Tile
 from headwise.reference import reference
@@ -255,13 +255,13 @@ def test_blocks_fold_where_samples_share_a_mask_and_go_one_by_one_where_heads_sh
     q, k = torch.zeros(2, 6, 5, 7, 3), torch.zeros(2, 6, 5, 9, 3)
     few = torch.zeros(2, 3, 5, 9, 3)
     band, by_sample = torch.zeros(1, 1, 1, 7, 9), torch.zeros(2, 1, 5, 7, 9)
-    assert blocks.way_of(q, k, k, band) is Way.FOLD
-    assert blocks.way_of(q, k, k, None) is Way.FOLD
-    assert blocks.way_of(q, k, k, by_sample) is Way.EACH
-    assert blocks.way_of(q, few, few, band) is Way.EACH
-    assert blocks.way_of(q[:, :, :1], few[:, :, :1], few[:, :, :1], None) is Way.ONE
+    assert batched_kernel.way_of(q, k, k, band) is Way.FOLD
+    assert batched_kernel.way_of(q, k, k, None) is Way.FOLD
+    assert batched_kernel.way_of(q, k, k, by_sample) is Way.EACH
+    assert batched_kernel.way_of(q, few, few, band) is Way.EACH
+    assert batched_kernel.way_of(q[:, :, :1], few[:, :, :1], few[:, :, :1], None) is Way.ONE
     apart = torch.zeros(6, 2, 5, 7, 3).transpose(0, 1)
-    assert blocks.way_of(apart, k, k, band) is Way.EACH
+    assert batched_kernel.way_of(apart, k, k, band) is Way.EACH
 
 
 def test_nothing_of_size_l_squared_is_held(monkeypatch):
@@ -353,7 +353,7 @@ def test_the_fused_kernel_and_plain_products_are_both_right(dtype, groups, path)
         accept(output, plain.output, oracle.output)
         accept(sums, plain.logsumexp.to(sums.dtype), oracle.logsumexp)
         seed = torch.randn_like(output)
-        got = kernel.backward(Given(seed, output, sums), q, k, v, None, 0.3)
+        got = kernel.backward(BackwardInputs(seed, output, sums), q, k, v, None, 0.3)
     for x, n, o in zip(
         got,
         torch.autograd.grad(plain.output, (q, k, v), seed),

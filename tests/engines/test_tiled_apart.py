@@ -6,7 +6,7 @@ import torch
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import ENGINES, tiled
-from headwise.engines.tiled.apart import groups
+from headwise.engines.tiled.per_head import head_groups
 from tests.examples import HEADS, accept_with_gradients, tensors
 
 L = 137
@@ -43,7 +43,7 @@ def test_sinks_stay_with_their_heads():
 
 
 def test_heads_are_grouped_by_their_mask():
-    assert groups(call(hw.per_head(SIX))) == [
+    assert head_groups(call(hw.per_head(SIX))) == [
         ((0, 2), hw.window(3, 3)),
         ((1,), hw.full()),
         ((3, 5), hw.causal()),
@@ -62,7 +62,7 @@ def test_heads_are_grouped_by_their_mask():
     ids=["one mask", "a position", "a mask that knows heads", "all alike"],
 )
 def test_heads_that_cannot_be_told_apart_stay_together(mask, words):
-    assert len(groups(call(mask, **words))) == 1
+    assert len(head_groups(call(mask, **words))) == 1
 
 
 def test_a_position_for_each_head_is_right_beside_masks_for_each_head():

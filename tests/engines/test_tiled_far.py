@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import tiled
-from headwise.engines.tiled import far
-from headwise.engines.tiled.far import AHEAD, BEHIND, NEAR, Place
-from headwise.engines.tiled.function import Setting
+from headwise.engines.tiled import problem as far
+from headwise.engines.tiled.autograd import Setting
+from headwise.engines.tiled.problem import AHEAD, BEHIND, NEAR, Region
 from headwise.masks import Tile
 from headwise.verify.budget import accept
 from tests.examples import DIM, HEADS, VALUE_DIM, accept_with_gradients, tensors
@@ -37,13 +37,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call since had far keys."""
     seen: list[bool] = []
-    whole = Setting.work
+    whole = Setting.problem
 
-    def work(self: Setting, given: list[torch.Tensor]) -> object:
+    def problem(self: Setting, given: list[torch.Tensor]) -> object:
         seen.append(self.reach is not None)
         return whole(self, given)
 
-    monkeypatch.setattr(Setting, "work", work)
+    monkeypatch.setattr(Setting, "problem", problem)
     return seen
 
 
@@ -59,8 +59,8 @@ def test_a_place_knows_its_tiles(
     rows, columns = (range(start, start + size) for start, size in (q, k))
     zero = torch.zeros(1, dtype=torch.long)
     at, to = torch.tensor(list(rows))[:, None], torch.tensor(list(columns))
-    rules = {each: Place(each, reach).rule(zero, zero, at, to) for each in (NEAR, BEHIND, AHEAD)}
-    kind = Place(which, reach).tile(rows, columns)
+    rules = {each: Region(each, reach).rule(zero, zero, at, to) for each in (NEAR, BEHIND, AHEAD)}
+    kind = Region(which, reach).tile(rows, columns)
     assert kind is not Tile.FULL or bool(rules[which].all())
     assert kind is not Tile.EMPTY or not bool(rules[which].any())
     assert bool((rules[NEAR] ^ rules[BEHIND] ^ rules[AHEAD]).all())  # each pair in one place

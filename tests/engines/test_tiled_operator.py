@@ -10,7 +10,7 @@ import torch
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import tiled
-from headwise.engines.dropping import Keep
+from headwise.engines.dropout import Keep
 from headwise.engines.tiled import forward
 from headwise.engines.tiled.encoding import MASKS, POSITIONS, decode, encode, known
 from headwise.engines.tiled.operator import _laid_out, operator, operator_backward

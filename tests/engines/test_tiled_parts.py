@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines.tiled.layers import disjuncts, parts
-from headwise.engines.tiled.parts import Band, Part
-from headwise.engines.tiled.rows import Picked, Strided
+from headwise.engines.tiled.decompose import disjuncts, parts
+from headwise.engines.tiled.parts import Band, Gathered, Part, Strided
+from headwise.engines.tiled.problem import Problem
 from headwise.engines.tiled.scores import allowed
 from headwise.engines.tiled.tiles import stripes
-from headwise.engines.tiled.work import Work
 from headwise.errors import HeadwiseError
 from headwise.masks import Mask, every
 from tests.examples import BATCH, HEADS, every_mask, identity
@@ -20,19 +19,19 @@ from tests.examples import BATCH, HEADS, every_mask, identity
 SIDES = [16, 32]
 
 
-def work_of(mask: Mask, queries: int, keys: int, offset: int | None = None) -> Work:
+def work_of(mask: Mask, queries: int, keys: int, offset: int | None = None) -> Problem:
     q, k = torch.zeros(BATCH, HEADS, queries, 1), torch.zeros(BATCH, 1, keys, 1)
     call = Call.of(q, k, k, mask=mask, offset=offset)
-    return Work(q, k, k, q, call.mask, call.position, call.scale, call.frame)
+    return Problem(q, k, k, q, call.mask, call.position, call.scale, call.frame)
 
 
-def counted(work: Work, plan: list[Part]) -> torch.Tensor:
+def counted(problem: Problem, plan: list[Part]) -> torch.Tensor:
     """How often each pair is computed, (B, H, Lq, Lk)."""
-    frame = work.frame
+    frame = problem.frame
     times = torch.zeros(frame.batch, frame.heads, frame.queries, frame.keys)
     for part in plan:
         q, k = part.queries.numbers(q_device := frame.device), part.keys.numbers(q_device)
-        may = allowed(work, part)
+        may = allowed(problem, part)
         shape = (frame.batch, frame.heads, part.queries.count, part.queries.size, part.keys.size)
         may = torch.ones(shape, dtype=torch.bool) if may is None else may.expand(shape)
         for n in range(part.queries.count):
@@ -50,18 +49,18 @@ def counted(work: Work, plan: list[Part]) -> torch.Tensor:
     return times
 
 
-def rows_of(plan: list[Part], layer: int) -> list[int]:
+def keys_values(plan: list[Part], layer: int) -> list[int]:
     chosen = (part for part in plan if part.layer == layer)
     return [row for part in chosen for row in part.queries.numbers(torch.device("cpu")).flatten()]
 
 
-def holds(work: Work, side: int) -> None:
+def holds(problem: Problem, side: int) -> None:
     """Each allowed pair once, no other, and no query twice in a layer."""
-    plan = parts(work.mask, work.frame, side)
-    expected = work.mask.dense(work.frame).expand(BATCH, HEADS, -1, -1)
-    assert torch.equal(counted(work, plan), expected.float())
+    plan = parts(problem.mask, problem.frame, side)
+    expected = problem.mask.dense(problem.frame).expand(BATCH, HEADS, -1, -1)
+    assert torch.equal(counted(problem, plan), expected.float())
     for layer in {part.layer for part in plan}:
-        rows = [int(row) for row in rows_of(plan, layer)]
+        rows = [int(row) for row in keys_values(plan, layer)]
         assert len(rows) == len(set(rows))
 
 
@@ -182,47 +181,48 @@ def test_a_strided_pattern_is_a_band_and_a_comb():
 
 
 def test_padding_asks_pair_by_pair_only_where_a_block_is_cut():
-    work = work_of(hw.window(20, 10) & hw.padding([521, 300]), 521, 521)
-    plan = parts(work.mask, work.frame, 32)
-    asked = [part for part in plan if part.mask is not None]
+    problem = work_of(hw.window(20, 10) & hw.padding([521, 300]), 521, 521)
+    plan = parts(problem.mask, problem.frame, 32)
+    with_mask = [part for part in plan if part.mask is not None]
     assert views(plan)
     assert any(part.mask is None for part in views(plan))
-    assert 0 < sum(p.pairs for p in asked) < sum(p.pairs for p in plan)
+    assert 0 < sum(p.pairs for p in with_mask) < sum(p.pairs for p in plan)
     short = work_of(hw.window(20, 10) & hw.padding([200, 150]), 521, 521)
     reached = max(
-        int(p.queries.numbers(work.frame.device).max()) for p in parts(short.mask, short.frame, 32)
+        int(p.queries.numbers(problem.frame.device).max())
+        for p in parts(short.mask, short.frame, 32)
     )
     assert reached < 300  # nobody asks about queries that see padding only
 
 
 def test_global_tokens_are_columns_and_rows_beside_the_band():
-    work = work_of(hw.window(20, 20) | hw.global_tokens([0, 200, 500]), 521, 521)
-    plan = parts(work.mask, work.frame, 32)
-    columns = [p for p in plan if isinstance(p.keys, Picked)]
-    rows = [p for p in plan if isinstance(p.queries, Picked)]
+    problem = work_of(hw.window(20, 20) | hw.global_tokens([0, 200, 500]), 521, 521)
+    plan = parts(problem.mask, problem.frame, 32)
+    columns = [p for p in plan if isinstance(p.keys, Gathered)]
+    rows = [p for p in plan if isinstance(p.queries, Gathered)]
     assert [p.keys.index.tolist() for p in columns] == [[[0, 200, 500]]]
     assert [p.queries.index.tolist() for p in rows] == [[[0, 200, 500]]]
     assert sorted({p.layer for p in plan}) == [0, 1, 2]
 
 
 def test_documents_are_rectangles_and_random_blocks_are_gathered():
-    work = work_of(hw.documents([130, 260, 131]), 521, 521)
-    plan = parts(work.mask, work.frame, 32)
-    assert not any(isinstance(p.keys, Picked) for p in plan)
+    problem = work_of(hw.documents([130, 260, 131]), 521, 521)
+    plan = parts(problem.mask, problem.frame, 32)
+    assert not any(isinstance(p.keys, Gathered) for p in plan)
     assert any(p.queries.size > 64 and p.mask is None for p in plan)
-    work = work_of(hw.random_blocks(32, 2, seed=1), 521, 521)
-    plan = parts(work.mask, work.frame, 32)
-    gathered = [p for p in plan if isinstance(p.keys, Picked)]
+    problem = work_of(hw.random_blocks(32, 2, seed=1), 521, 521)
+    plan = parts(problem.mask, problem.frame, 32)
+    gathered = [p for p in plan if isinstance(p.keys, Gathered)]
     assert any(p.queries.count > 1 and p.mask is None for p in gathered)
 
 
 def test_stripes_that_move_along_are_views_too():
     layout = torch.eye(16, dtype=torch.bool) | torch.eye(16, dtype=torch.bool).roll(1, 1)
     layout[-1, 0] = False
-    work = work_of(hw.block_sparse(layout, 32), 512, 512)
-    plan = parts(work.mask, work.frame, 32)
+    problem = work_of(hw.block_sparse(layout, 32), 512, 512)
+    plan = parts(problem.mask, problem.frame, 32)
     assert [p.keys.size for p in views(plan)] == [64]
-    assert not any(isinstance(p.keys, Picked) for p in plan)
+    assert not any(isinstance(p.keys, Gathered) for p in plan)
 
 
 @pytest.mark.parametrize("length", [131_072, 262_144])
@@ -237,10 +237,10 @@ def test_the_plan_of_a_long_window_is_short_and_its_work_follows_the_pattern(len
 
 def test_tiles_ask_as_often_as_the_pattern_has_edges():
     class Counted(type(hw.documents([1]))):
-        asked = 0
+        calls = 0
 
         def tile(self, q, k):
-            type(self).asked += 1
+            type(self).calls += 1
             return super().tile(q, k)
 
     length, side = 4096, 64
@@ -248,7 +248,7 @@ def test_tiles_ask_as_often_as_the_pattern_has_edges():
     frame = type(work_of(hw.full(), 1, 1).frame)(1, 1, length, length, 0, torch.device("cpu"))
     found = list(stripes(mask, frame, side))
     assert len(found) == length // side
-    assert Counted.asked < 4 * length // side
+    assert Counted.calls < 4 * length // side
 
 
 def test_a_part_in_chunks_is_the_part():
@@ -272,16 +272,16 @@ def test_adding_into_overlapping_blocks_adds_each_row_as_often_as_it_is_named(ro
     blocks = torch.randn(2, 3, rows.count, rows.size, 5, dtype=torch.float64)
     got, expected = torch.zeros(2, 2, 3, 23, 5, dtype=torch.float64)
     rows.add(got, blocks)
-    Picked(rows.numbers(got.device)).add(expected, blocks)
+    Gathered(rows.numbers(got.device)).add(expected, blocks)
     order = (got - expected).abs().max()
     assert order <= torch.finfo(torch.float64).eps * blocks.abs().max() * rows.size
-    assert torch.equal(rows.take(expected), Picked(rows.numbers(got.device)).take(expected))
+    assert torch.equal(rows.take(expected), Gathered(rows.numbers(got.device)).take(expected))
 
 
 def test_a_mask_of_the_engine_draws_and_never_guesses():
-    from headwise.engines.tiled.columns import Columns
+    from headwise.engines.tiled.decompose import KeyColumns
 
-    mask = Columns(torch.tensor([1, 3]))
+    mask = KeyColumns(torch.tensor([1, 3]))
     assert mask.draw(2, 4) == "· ■ · ■\n· ■ · ■"
     assert repr(mask) == "columns([1, 3])"
     assert mask.tile(range(2), range(4)).value == "mixed"

@@ -11,11 +11,9 @@ from torch import Tensor
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import tiled
-from headwise.engines.tiled import backward, forward, products
-from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.rows import Strided
-from headwise.engines.tiled.sums import Sums
-from headwise.engines.tiled.work import Work
+from headwise.engines.tiled import backward, forward
+from headwise.engines.tiled.parts import Part, Strided
+from headwise.engines.tiled.problem import GradientBuffers, Problem
 from headwise.positions import Position, Stage
 from headwise.positions.base import Places
 from headwise.positions.relative import Relative, differences
@@ -189,7 +187,7 @@ def test_a_relative_bias_of_nothing_is_refused() -> None:
 def test_products_refuse_a_part_without_a_relative_bias() -> None:
     call = Call.of(*tensors(L, L))
     q, k, v = (t.detach() for t in (call.q, call.k, call.v))
-    work = Work(q, k, v, q, call.mask, call.position, call.scale, call.frame)
+    problem = Problem(q, k, v, q, call.mask, call.position, call.scale, call.frame)
     part = Part(Strided(0, 1, L), Strided(0, 1, L))
     with pytest.raises(ValueError, match="tiled: a part whose blocks differ"):
-        products._add_bias(Sums.of(work, (), written=False), work, part, q, q)
+        backward._add_bias(GradientBuffers.of(problem, (), written=False), problem, part, q, q)

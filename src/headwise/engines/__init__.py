@@ -44,11 +44,11 @@ def _wins(engine: Engine, call: Call) -> bool:
     if torch.compiler.is_exporting():
         return engine in (sdpa, eager)
     if engine is lsh:
-        return lsh.pays(call)
+        return lsh.worthwhile(call)
     if engine is tiled:
-        return tiled.pays(call)
+        return tiled.worthwhile(call)
     if engine is rows:  # the logsumexp alone comes with the output elsewhere
-        return rows.pays(call) and (call.need != {"logsumexp"} or bool(sdpa.why_not(call)))
+        return rows.worthwhile(call) and (call.need != {"logsumexp"} or bool(sdpa.why_not(call)))
     return True
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.hidden import without_hidden
+from headwise.engines.eager import zero_masked_kv
 from headwise.engines.statistics import not_returned
 from headwise.lang import Text
 from headwise.masks.tiles import Tiles
@@ -57,7 +57,7 @@ def run(call: Call) -> Result:
     tiles = Tiles.of(call.mask, call.frame)
     by_query, by_key = (count.to(call.q.device) for count in tiles.seen())
     blind = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
-    hidden_k, v = without_hidden(call, (by_key > 0)[..., None, :])
+    hidden_k, v = zero_masked_kv(call, (by_key > 0)[..., None, :])
     q, k = call.position.content(call.q, hidden_k, call.frame)
     wanted = "logsumexp" in call.need
     found = _compiled()(

@@ -15,11 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import streamed
-from headwise.engines.derivatives import holding, no_rule, transformed
-from headwise.engines.dropping import with_dropout
-from headwise.engines.eager import grouped, logsumexp, masked
-from headwise.engines.hidden import without_hidden
-from headwise.engines.sinks import sunk
+from headwise.engines.autograd_transforms import no_transform_rule, transformed, with_frozen_tensors
+from headwise.engines.dropout import with_dropout
+from headwise.engines.eager import grouped, logsumexp, masked, zero_masked_kv
+from headwise.engines.sinks import apply_sinks
 from headwise.engines.statistics import STATISTICS, measured, not_returned
 from headwise.lang import Text
 from headwise.masks import Mask
@@ -49,13 +48,13 @@ def why_not(call: Call) -> list[Text]:
         (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0")),
         (call.q.device.type == "meta", Text("the tensors hold no numbers")),
         (torch.compiler.is_compiling(), Text("it has no rule for torch.compile")),
-        (transformed(call), no_rule()),
+        (transformed(call), no_transform_rule()),
     )
     reasons = [reason for holds, reason in rules if holds]
     return reasons + not_returned(call.need, (*OFFERED, "weights"))
 
 
-def pays(call: Call) -> bool:
+def worthwhile(call: Call) -> bool:
     """Whether it is the better choice for a call that it can run: for what a large one needs."""
     frame = call.frame
     scores = frame.batch * frame.heads * frame.queries * frame.keys
@@ -83,7 +82,7 @@ def run(call: Call) -> Result:
         return with_dropout(call, run)
     tiles = Tiles.of(call.mask, call.frame)
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
-    k, v = (call.k, call.v) if bool(seen.all()) else without_hidden(call, seen[..., None, :])
+    k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(call, seen[..., None, :])
     q, k = call.position.content(call.q, k, call.frame)
     whole = _empty(call)
     if not _differentiated(call) and q.device.type == "cpu":
@@ -92,7 +91,7 @@ def run(call: Call) -> Result:
         return whole
     if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
         k, v = (each.to(softmax_dtype(each.dtype)) for each in (k, v))
-    call = replace(call, position=holding(call.position))
+    call = replace(call, position=with_frozen_tensors(call.position))
     for block in _blocks(call, tiles):
         _put(whole, block, _result(call, q, k, v, block))
     return whole
@@ -181,7 +180,7 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor, block: Block) -> Result
     weights = scores.softmax(-1) if block.full else scores.softmax(-1).masked_fill(blind, 0.0)
     sums = logsumexp(scores, blind) if call.sums else None
     if sums is not None and call.sinks is not None:
-        weights, sums = sunk(weights, sums, call.sinks)
+        weights, sums = apply_sinks(weights, sums, call.sinks)
     mixed = grouped(weights.to(v.dtype), v, call.group)  # (B, H, n, Dv)
     added = call.position.values(weights.to(v.dtype), *places)
     found = measured(weights, call.need, *places)

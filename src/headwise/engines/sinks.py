@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.call import Call, softmax_dtype
 
 
-def widened(call: Call, *rows: Tensor) -> list[Tensor]:
+def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
     """q, k, v in the softmax dtype where there are sinks.
 
     A kernel's output in half precision is rounded, and again when the sinks have their share; and
@@ -48,13 +48,13 @@ def share(sums: Tensor, sinks: Tensor) -> Tensor:
     return torch.sigmoid(above.masked_fill(sums == -torch.inf, -torch.inf))
 
 
-def sunk(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, Dv) and logsumexp (B, H, n) with the sinks, of those without."""
     kept = output * share(sums, sinks)[..., None]
     return kept.to(output.dtype), total(sums, sinks)
 
 
-def gradient(
+def sinks_gradient(
     sinks: Tensor, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
 ) -> Tensor:
     """The gradient of the sinks (H,), whose weight in a row is p = e^(s - L'): Σ p (dL' - dO·O).

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.derivatives import no_rule, transformed
-from headwise.engines.lsh.function import Chunked, Setting
-from headwise.engines.sinks import widened
+from headwise.engines import kernel
+from headwise.engines.autograd_transforms import no_transform_rule, transformed
+from headwise.engines.lsh.rounds import Chunked, Setting
+from headwise.engines.sinks import widen_for_sinks
 from headwise.engines.statistics import not_returned
-from headwise.engines.tiled import kernel
-from headwise.engines.tiled.visible import without_hidden
-from headwise.engines.tiled.work import Work
+from headwise.engines.tiled.problem import Problem, zero_masked_kv
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.base import And
@@ -59,13 +58,13 @@ def why_not(call: Call) -> list[Text]:
         ),
         (one and call.learns(), Text("the mask's bias wants a gradient")),
         (torch.compiler.is_compiling(), Text("it has no rule for torch.compile")),
-        (transformed(call), no_rule()),
+        (transformed(call), no_transform_rule()),
     )
     reasons = [reason for holds, reason in rules if holds]
     return reasons + not_returned(call.need, ("logsumexp",))
 
 
-def pays(call: Call) -> bool:
+def worthwhile(call: Call) -> bool:
     """Whether the chunks hold at most half of all pairs, in a sequence that is not short."""
     every = call.frame.queries * call.frame.keys
     return call.frame.keys >= SHORT and pairs(call) <= SHARE * every
@@ -85,7 +84,7 @@ def run(call: Call) -> Result:
     rest = tuple(mask for mask in _conjuncts(call.mask) if mask is not hashed)
     width = call.v.shape[3]
     widest = max(q.shape[3], width)
-    rows = (kernel.widened(t, widest) for t in widened(call, q, k, v))
+    rows = (kernel.widened(t, widest) for t in widen_for_sinks(call, q, k, v))
     apply: Callable[..., tuple[Tensor, Tensor]] = Chunked.apply
     held = (t.contiguous() for t in rows)
     output, logsumexp = apply(Setting(call, hashed, rest), *held, call.sinks)
@@ -95,8 +94,8 @@ def run(call: Call) -> Result:
 
 def _clean(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, with 0 in the keys that nobody sees if any is NaN or inf."""
-    work = Work(q, k, call.v, q, call.mask, call.position, call.scale, call.frame)
-    clean = without_hidden(work)
+    problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.frame)
+    clean = zero_masked_kv(problem)
     return q, clean.k, clean.v
 
 
@@ -111,4 +110,4 @@ def _hashed(mask: Mask) -> list[Hashed]:
     return [each for each in _conjuncts(mask) if isinstance(each, Hashed)]
 
 
-__all__ = ["NAME", "pairs", "pays", "run", "why_not"]
+__all__ = ["NAME", "pairs", "run", "why_not", "worthwhile"]

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.derivatives import holding
-from headwise.engines.dropping import Keep, numbered, with_dropout
-from headwise.engines.sinks import widened
-from headwise.engines.tiled import kernel, made
-from headwise.engines.tiled.apart import groups, separately
-from headwise.engines.tiled.dropped import dropped, plain
+from headwise.engines import kernel
+from headwise.engines.autograd_transforms import with_frozen_tensors
+from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
+from headwise.engines.sinks import widen_for_sinks
+from headwise.engines.tiled.autograd import Setting, dropped, plain, tiled
+from headwise.engines.tiled.eligibility import why_not, worthwhile
 from headwise.engines.tiled.encoding import encode, known
-from headwise.engines.tiled.function import Setting, tiled
 from headwise.engines.tiled.operator import operator
-from headwise.engines.tiled.reasons import pays, why_not
+from headwise.engines.tiled.per_head import head_groups, run_per_head
+from headwise.engines.tiled.problem import clipped_terms, relative_terms
 from headwise.positions import Stage
 
 NAME = "tiled"
@@ -40,20 +40,20 @@ def run(call: Call) -> Result:
         return _compiled(call)
     if call.dropout:
         return dropped(call) if plain(call) else with_dropout(call, run)
-    apart = groups(call)
-    return _run(call) if len(apart) == 1 else separately(call, apart, _run)
+    apart = head_groups(call)
+    return _run(call) if len(apart) == 1 else run_per_head(call, apart, _run)
 
 
 def _run(call: Call) -> Result:
     """The same for heads with one mask, or with masks that cannot be told apart."""
-    q, k, v, asked = _packed(call)
-    known = made.relative(call.position, asked, call.frame, call.scale)
-    far = made.stand_ins(call.position, call.mask, call.frame, k, v)
+    q, k, v, raw_queries = _packed(call)
+    known = relative_terms(call.position, raw_queries, call.frame, call.scale)
+    far = clipped_terms(call.position, call.mask, call.frame, k, v)
     more = () if far is None else (*far.keys, *far.values)
     q, k, v, *further = _even(call, q, k, v, *more)
     setting = Setting(
         call.mask,
-        holding(call.position),
+        with_frozen_tensors(call.position),
         call.scale,
         call.frame,
         tuple(each is not None for each in known),
@@ -62,7 +62,7 @@ def _run(call: Call) -> Result:
     )
     relative = [each for each in known if each is not None]
     sinks = () if call.sinks is None else (call.sinks,)
-    tensors = (q, k, v, asked, *relative, *further, *sinks)
+    tensors = (q, k, v, raw_queries, *relative, *further, *sinks)
     return _result(call, *tiled(setting, *tensors, *_learned(call)))
 
 
@@ -70,10 +70,10 @@ def _compiled(call: Call) -> Result:
     """The same as one node of a graph, which makes what else it needs when it runs."""
     if call.dropout and not plain(call):
         return with_dropout(call, _compiled)
-    q, k, v, asked = _packed(call)
+    q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    keep = Keep(call.dropout, numbered()) if call.dropout else None
-    written = encode(call.mask, *((call.position, asked) if acts else (None, None)), keep)
+    keep = Keep(call.dropout, draw_call_seed()) if call.dropout else None
+    written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
     qkv = _even(call, q, k, v)
     return _result(call, *operator(*qkv, *written, call.frame.offset, call.scale, call.sinks))
 
@@ -81,7 +81,7 @@ def _compiled(call: Call) -> Result:
 def _packed(call: Call) -> list[Tensor]:
     """q and k as they meet in the scores, v, and the queries as they were given."""
     q, k = call.position.content(call.q, call.k, call.frame)
-    return [kernel.packed(each) for each in widened(call, q, k, call.v, call.q)]
+    return [kernel.packed(each) for each in widen_for_sinks(call, q, k, call.v, call.q)]
 
 
 def _even(call: Call, q: Tensor, *others: Tensor) -> list[Tensor]:
@@ -102,4 +102,4 @@ def _learned(call: Call) -> list[Tensor]:
     return [t for t in (*call.position.parameters(), *held) if t.requires_grad]
 
 
-__all__ = ["NAME", "pays", "run", "why_not"]
+__all__ = ["NAME", "run", "why_not", "worthwhile"]

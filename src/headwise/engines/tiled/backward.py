@@ -13,17 +13,14 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
-from headwise.engines.tiled import blocks
-from headwise.engines.tiled.far import NEAR, planned, rows_of
-from headwise.engines.tiled.forward import by_weights, covers, most, pieces
-from headwise.engines.tiled.kernel import Given
+from headwise.engines.kernel import BackwardInputs, grouped
+from headwise.engines.tiled import batched_kernel
+from headwise.engines.tiled.forward import covers, most, needs_weights, pieces
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.products import add_by_products, over
-from headwise.engines.tiled.scores import added, differences, relative, values
-from headwise.engines.tiled.sums import Sums
-from headwise.engines.tiled.work import Work
+from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem, keys_values, region_parts
+from headwise.engines.tiled.scores import added, differences, folded, relative, unfolded, values
 from headwise.positions import Stage
-from headwise.positions.relative import Relative
+from headwise.positions.relative import Relative, askew
 
 SIDE = 128
 """Rows of a block of queries."""
@@ -33,48 +30,50 @@ ROWS = 1 << 19
 
 
 def backward(
-    work: Work,
-    given: Given,
+    problem: Problem,
+    given: BackwardInputs,
     grad_logsumexp: Tensor | None = None,
     learned: Sequence[Tensor] = (),
     *,
     alone: bool | None = None,
-) -> Sums:
+) -> GradientBuffers:
     """The gradients of everything that an attention is made of.
 
     Args:
-        work: the attention.
+        problem: the attention.
         given: over all keys and the sinks; the logsumexp is -inf on rows without either.
         grad_logsumexp: (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
-        alone: what `lonely` says where the logsumexp is another attention's; None to ask it.
+        alone: what `single_key` says where the logsumexp is another attention's; None to ask it.
     """
-    seen, plan = _seen(given), planned(work, SIDE)
-    still = _lonely(work, plan) if alone is None else alone
-    moves = _moves(work, learned)
+    seen, plan = _seen(given), region_parts(problem, SIDE)
+    still = _single_key(problem, plan) if alone is None else alone
+    moves = _bias_learned(problem, learned)
     slow = [
         part
         for part in plan
-        if grad_logsumexp is not None or by_weights(work, part) or (moves and part.place == NEAR)
+        if grad_logsumexp is not None
+        or needs_weights(problem, part)
+        or (moves and part.region == NEAR)
     ]
-    written = not slow and covers(plan, work.frame)
-    sums = Sums.of(work, learned, written=written)
+    written = not slow and covers(plan, problem.frame)
+    sums = GradientBuffers.of(problem, learned, written=written)
     if slow:
-        whole = work.sinks is None and not still and not any(part.layer for part in plan)
+        whole = problem.sinks is None and not still and not any(part.layer for part in plan)
         known = still or whole
-        held = torch.zeros_like(seen.logsumexp) if known else _delta(work, seen, plan)
+        held = torch.zeros_like(seen.logsumexp) if known else _delta(problem, seen, plan)
         held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
-        for chunk in _small(work, slow):
+        for chunk in _small(problem, slow):
             own = _own(seen, chunk)
-            if _by_products(work, chunk, learned):
-                add_by_products(sums, work, chunk, own, held, still=still, whole=whole)
+            if _by_products(problem, chunk, learned):
+                add_by_products(sums, problem, chunk, own, held, still=still, whole=whole)
             else:
-                _add_exactly(sums, work, chunk, own, learned, held, still=still, whole=whole)
+                _add_exactly(sums, problem, chunk, own, learned, held, still=still, whole=whole)
     for part in (each for each in plan if each not in slow):
-        for chunk, extra in pieces(work, part, most(work, part, ROWS)):
-            rows = _rows(work, chunk)[:3]
-            from_q, from_k, from_v = blocks.backward(
-                _own(seen, chunk), *rows, extra.scores, work.scale
+        for chunk, extra in pieces(problem, part, most(problem, part, ROWS)):
+            rows = _rows(problem, chunk)[:3]
+            from_q, from_k, from_v = batched_kernel.backward(
+                _own(seen, chunk), *rows, extra.scores, problem.scale
             )
             first = written and not part.layer
             (chunk.queries.put if first else chunk.queries.add)(sums.q, from_q)
@@ -87,10 +86,10 @@ def backward(
 
 
 def _add_exactly(
-    sums: Sums,
-    work: Work,
+    sums: GradientBuffers,
+    problem: Problem,
     chunk: Part,
-    own: Given,
+    own: BackwardInputs,
     learned: Sequence[Tensor],
     held: Tensor,
     *,
@@ -105,7 +104,7 @@ def _add_exactly(
 
     Args:
         sums: what is added to.
-        work: the attention.
+        problem: the attention.
         chunk: the blocks.
         own: their results.
         learned: as for `backward`.
@@ -113,18 +112,18 @@ def _add_exactly(
         still: whether the output takes the weights as constants.
         whole: whether the blocks have all keys that their queries see, and give Δ themselves.
     """
-    wide, where = softmax_dtype(work.q.dtype), differences(work, chunk)
-    inputs = [rows.detach().requires_grad_() for rows in _rows(work, chunk)]
-    given = _leaves(relative(work, chunk))
+    wide, where = softmax_dtype(problem.q.dtype), differences(problem, chunk)
+    inputs = [rows.detach().requires_grad_() for rows in _rows(problem, chunk)]
+    given = _leaves(relative(problem, chunk))
     with torch.enable_grad():
-        output, shares = _exact(work, chunk, own, inputs, given, still=still)
+        output, shares = _exact(problem, chunk, own, inputs, given, still=still)
         each, sums_ = (own.grad * output).sum(-1, keepdim=True), shares.sum(-1, keepdim=True)
         taken = chunk.queries.take(held)
         taken = taken + over(each, sums_).detach() if whole else taken
         total = each.sum() - (taken * sums_).sum()
     wanted = [*inputs, *learned, *(leaf for leaf in given or () if leaf is not None)]
     found = torch.autograd.grad(total, wanted, allow_unused=True)
-    into = (sums.q, *sums.rows(chunk), sums.asked)
+    into = (sums.q, *sums.rows(chunk), sums.raw_queries)
     places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
     for one, rows, gradient in zip(into, places, found[:4], strict=True):
         if one is not None and gradient is not None:
@@ -137,60 +136,60 @@ def _add_exactly(
 
 
 def _leaves(given: Relative | None) -> Relative | None:
-    """The same, for whose tensors a gradient may be asked."""
+    """The same, for whose tensors a gradient may be requested."""
     if given is None:
         return None
     return Relative(*(None if each is None else each.detach().requires_grad_() for each in given))
 
 
-def _moves(work: Work, learned: Sequence[Tensor]) -> bool:
+def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
     """Whether the bias depends on the queries or on anything learned."""
-    held = (*learned, *(work.relative or ()))
+    held = (*learned, *(problem.relative or ()))
     if any(each is not None and each.requires_grad for each in held):
         return True
-    if Stage.SCORES not in work.position.stages or not work.asked.requires_grad:
+    if Stage.SCORES not in problem.position.stages or not problem.raw_queries.requires_grad:
         return False
     with torch.enable_grad():
-        one = work.asked[:, :, :1].detach().requires_grad_()
-        _, _, queries, keys = work.frame.indices()
-        bias = work.position.bias(one, queries.flatten()[:1], keys.flatten()[:1], work.scale)
+        one = problem.raw_queries[:, :, :1].detach().requires_grad_()
+        _, _, queries, keys = problem.frame.indices()
+        bias = problem.position.bias(one, queries.flatten()[:1], keys.flatten()[:1], problem.scale)
     return bias is not None and bias.requires_grad
 
 
-def _by_products(work: Work, part: Part, learned: Sequence[Tensor]) -> bool:
+def _by_products(problem: Problem, part: Part, learned: Sequence[Tensor]) -> bool:
     """Whether a few products give all the gradients of a part."""
-    fixed = not work.mask.biased or not learned
-    return fixed and not by_weights(work, part) and relative(work, part) is not None
+    fixed = not problem.mask.biased or not learned
+    return fixed and not needs_weights(problem, part) and relative(problem, part) is not None
 
 
-def _small(work: Work, plan: Sequence[Part]) -> Iterator[Part]:
+def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
     """Chunks of which several things the size of the scores can be held at once."""
     for part in plan:
-        yield from part.chunks(max(1, most(work, part) // 4))
+        yield from part.chunks(max(1, most(problem, part) // 4))
 
 
-def _delta(work: Work, given: Given, plan: Sequence[Part]) -> Tensor:
+def _delta(problem: Problem, given: BackwardInputs, plan: Sequence[Part]) -> Tensor:
     """rowsum(dO O), (B, H, Lq, 1).
 
     A sum over a row of weights times an error of Δ is not small where the sum of dS itself is 0. So
     O is computed anew in half precision, whose rounding would add up; and where the weights are
     written out all the same, so that Δ has their very errors.
     """
-    wide = softmax_dtype(work.q.dtype)
-    if given.output.dtype == wide and Stage.VALUES not in work.position.stages:
+    wide = softmax_dtype(problem.q.dtype)
+    if given.output.dtype == wide and Stage.VALUES not in problem.position.stages:
         return (given.grad * given.output).sum(-1, keepdim=True)
     held = torch.zeros_like(given.logsumexp)
-    for chunk in _small(work, plan):
+    for chunk in _small(problem, plan):
         own = _own(given, chunk)
-        output, _ = _exact(work, chunk, own, _rows(work, chunk), relative(work, chunk))
+        output, _ = _exact(problem, chunk, own, _rows(problem, chunk), relative(problem, chunk))
         chunk.queries.add(held, (own.grad * output).sum(-1, keepdim=True))
     return held
 
 
 def _exact(
-    work: Work,
+    problem: Problem,
     part: Part,
-    own: Given,
+    own: BackwardInputs,
     rows: Sequence[Tensor],
     given: Relative | None,
     *,
@@ -199,48 +198,148 @@ def _exact(
     """What a part adds to the output, and its weights, in the softmax dtype.
 
     Args:
-        work: the attention.
+        problem: the attention.
         part: some blocks of it.
         own: their results.
-        rows: their q, k, v and the queries as asked.
+        rows: their q, k, v and raw queries.
         given: what gives their bias, if it hangs on differences only.
         still: whether the output takes the weights as constants.
     """
-    q, k, v, asked = rows
-    extra = added(work, part, asked, given)
-    shares = blocks.weights(q, k, extra.scores, own.logsumexp, work.scale)
+    q, k, v, raw_queries = rows
+    extra = added(problem, part, raw_queries, given)
+    shares = batched_kernel.weights(q, k, extra.scores, own.logsumexp, problem.scale)
     used = shares.detach() if still else shares
-    output = blocks.mixed(used, v)
-    if by_weights(work, part):
-        output = output + values(work, part, used)
+    output = batched_kernel.mixed(used, v)
+    if needs_weights(problem, part):
+        output = output + values(problem, part, used)
     return output, shares
 
 
-def lonely(work: Work) -> bool:
+def single_key(problem: Problem) -> bool:
     """Whether no query sees more than one key: its weight is 1, whatever the score."""
-    return _lonely(work, planned(work, SIDE))
+    return _single_key(problem, region_parts(problem, SIDE))
 
 
-def _lonely(work: Work, plan: Sequence[Part]) -> bool:
+def _single_key(problem: Problem, plan: Sequence[Part]) -> bool:
     narrow = all(
         part.keys.size == 1 or (part.band is not None and len(part.band.allowed) == 1)
         for part in plan
     )
-    return work.sinks is None and narrow and not any(part.layer for part in plan)
+    return problem.sinks is None and narrow and not any(part.layer for part in plan)
 
 
-def _seen(given: Given) -> Given:
+def _seen(given: BackwardInputs) -> BackwardInputs:
     """With logsumexp +inf on blind rows, (B, H, Lq, 1): their weights are 0."""
     sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
-    return Given(given.grad, given.output, sums[..., None])
+    return BackwardInputs(given.grad, given.output, sums[..., None])
 
 
-def _own(given: Given, part: Part) -> Given:
+def _own(given: BackwardInputs, part: Part) -> BackwardInputs:
     take = part.queries.take
-    return Given(take(given.grad), take(given.output), take(given.logsumexp)[..., 0])
+    return BackwardInputs(take(given.grad), take(given.output), take(given.logsumexp)[..., 0])
 
 
-def _rows(work: Work, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Blocks of q, k, v, and the queries as asked."""
-    queries, (k, v) = part.queries.take, map(part.keys.take, rows_of(work, part))
-    return queries(work.q), k, v, queries(work.asked)
+def _rows(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Blocks of q, k, v and the raw queries."""
+    queries, (k, v) = part.queries.take, map(part.keys.take, keys_values(problem, part))
+    return queries(problem.q), k, v, queries(problem.raw_queries)
+
+
+def add_by_products(
+    sums: GradientBuffers,
+    problem: Problem,
+    part: Part,
+    own: BackwardInputs,
+    held: Tensor,
+    *,
+    still: bool,
+    whole: bool,
+) -> None:
+    """Add what some blocks contribute.
+
+    Args:
+        sums: what is added to.
+        problem: the attention.
+        part: the blocks, for which `relative` gives the bias.
+        own: their results.
+        held: Δ - dlogsumexp, (B, H, Lq, 1).
+        still: whether the output takes the weights as constants.
+        whole: whether the blocks have all keys that their queries see: Δ is then taken of the very
+            numbers it is subtracted from, so that a row of dS sums to 0 as it should.
+    """
+    q, raw_queries = (folded(part.queries.take(rows)) for rows in (problem.q, problem.raw_queries))
+    k, v = (folded(part.keys.take(rows)) for rows in keys_values(problem, part))
+    grad = folded(own.grad).to(softmax_dtype(problem.q.dtype))
+    shares = _weights(problem, part, own, q, k)  # (N, H, r, m)
+    scores = _moved(shares, grad, v, folded(part.queries.take(held)), still, whole)
+    samples, (from_keys, from_values) = problem.frame.batch, sums.rows(part)
+    part.keys.add(from_values, unfolded(_each_key(shares, grad, v.shape[1]), samples))
+    del shares
+    wide = scores.dtype
+    part.queries.add(sums.q, unfolded(grouped(scores, k.to(wide)) * problem.scale, samples))
+    part.keys.add(
+        from_keys, unfolded(_each_key(scores, q.to(wide), k.shape[1], problem.scale), samples)
+    )
+    _add_bias(sums, problem, part, raw_queries, scores)
+
+
+def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Tensor) -> Tensor:
+    """P, (N, H, r, m), with few things of its size beside it."""
+    extra = added(problem, part, part.queries.take(problem.raw_queries)).scores
+    wide = softmax_dtype(q.dtype)
+    scores = grouped(q.to(wide) * problem.scale, k.to(wide).mT)
+    if extra is not None:
+        scores += folded(extra.expand(problem.frame.batch, -1, part.queries.count, -1, -1))
+    return scores.sub_(folded(own.logsumexp[..., None])).exp_()
+
+
+def _moved(
+    shares: Tensor, grad: Tensor, v: Tensor, held: Tensor, still: bool, whole: bool
+) -> Tensor:
+    """dS, (N, H, r, m)."""
+    if still:
+        return -shares * held
+    values = grouped(grad, v.to(grad.dtype).mT)
+    if whole:
+        held = held + over((values * shares).sum(-1, keepdim=True), shares.sum(-1, keepdim=True))
+    return values.sub_(held).mul_(shares)
+
+
+def over(total: Tensor, shares: Tensor) -> Tensor:
+    """The mean that weights of a row have given as a total; 0 where no key is seen."""
+    return total / torch.where(shares == 0, 1.0, shares)
+
+
+def _each_key(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> Tensor:
+    """pairsᵀ rows · scale, summed over the heads of a group: (N, G, m, X)."""
+    samples, _, _, keys = pairs.shape
+    pairs = pairs.reshape(samples, groups, -1, keys)
+    return pairs.mT @ (rows * scale).reshape(samples, groups, -1, rows.shape[3])
+
+
+def _add_bias(
+    sums: GradientBuffers, problem: Problem, part: Part, raw_queries: Tensor, scores: Tensor
+) -> None:
+    """Add the gradients of raw queries, vectors and numbers from dS (N, H, r, m)."""
+    given, where = relative(problem, part), differences(problem, part)
+    if given is None or where is None:
+        raise ValueError("tiled: a part whose blocks differ in their differences")
+    products, (vectors, shift, numbers) = _spread(scores), sums.relative
+    if vectors is not None and given.vectors is not None:
+        shared = products.reshape(given.vectors.shape[0], -1, products.shape[3])
+        rows = (shared @ given.vectors * problem.scale).view(*products.shape[:3], -1)
+        if sums.raw_queries is not None:
+            part.queries.add(sums.raw_queries, unfolded(rows.transpose(0, 1), problem.frame.batch))
+        vectors[:, where] += ((given.rows(raw_queries) * problem.scale).mT @ shared).mT
+        if shift is not None:
+            shift += rows.sum((1, 2))
+    if numbers is not None:
+        numbers[:, where] += products.sum((1, 2))
+
+
+def _spread(scores: Tensor) -> Tensor:
+    """What `askew` shows as the scores (N, H, r, m), and 0 where it does not look: (H, N, r, T)."""
+    samples, heads, rows, keys = scores.shape
+    products = scores.new_zeros(heads, samples, rows, rows + keys - 1)
+    askew(products.transpose(0, 1), rows).copy_(scores)
+    return products

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from headwise.engines.dropping import Keep
+from headwise.engines.dropout import Keep
 from headwise.errors import BadValue
 from headwise.masks import Mask
 from headwise.masks.appended import Appended

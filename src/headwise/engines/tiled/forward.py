@@ -6,14 +6,20 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
-from headwise.engines.dropping import drops
-from headwise.engines.sinks import sunk
-from headwise.engines.tiled import blocks, kernel
-from headwise.engines.tiled.far import NEAR, planned, rows_of
-from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.scores import Added, added, fixed, moves, values
-from headwise.engines.tiled.visible import finite, without_hidden
-from headwise.engines.tiled.work import Work
+from headwise.engines import kernel
+from headwise.engines.dropout import drops
+from headwise.engines.sinks import apply_sinks
+from headwise.engines.tiled import batched_kernel
+from headwise.engines.tiled.parts import Part, Strided
+from headwise.engines.tiled.problem import (
+    NEAR,
+    Problem,
+    finite,
+    keys_values,
+    region_parts,
+    zero_masked_kv,
+)
+from headwise.engines.tiled.scores import Added, added, fixed, position_biases, values
 from headwise.positions import Stage
 from headwise.shapes import Frame
 
@@ -33,31 +39,33 @@ ROWS = 1 << 21
 """Numbers of the output that one kernel call gives."""
 
 
-def forward(work: Work) -> tuple[Tensor, Tensor]:
+def forward(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf where blind without a sink."""
-    output, logsumexp = _run(work)
+    output, logsumexp = _run(problem)
     if not finite(output):  # perhaps by a key that nobody sees
-        output, logsumexp = _run(without_hidden(work))
+        output, logsumexp = _run(zero_masked_kv(problem))
     return output, logsumexp
 
 
-def _run(work: Work) -> tuple[Tensor, Tensor]:
-    shape, wide = work.q.shape[:3], softmax_dtype(work.q.dtype)
-    plan = planned(work, SIDE)
+def _run(problem: Problem) -> tuple[Tensor, Tensor]:
+    shape, wide = problem.q.shape[:3], softmax_dtype(problem.q.dtype)
+    plan = region_parts(problem, SIDE)
     merges = any(part.layer for part in plan)
-    output = work.v.new_empty(*shape, work.v.shape[3], dtype=wide if merges else work.v.dtype)
-    logsumexp = work.q.new_empty(*shape, 1, dtype=wide)
-    if not covers(plan, work.frame):
+    output = problem.v.new_empty(
+        *shape, problem.v.shape[3], dtype=wide if merges else problem.v.dtype
+    )
+    logsumexp = problem.q.new_empty(*shape, 1, dtype=wide)
+    if not covers(plan, problem.frame):
         output.zero_()
         logsumexp.fill_(-torch.inf)
     for part in plan:
-        for chunk, extra in pieces(work, part, most(work, part)):
-            _merge(output, logsumexp, chunk, _results(work, chunk, extra))
+        for chunk, extra in pieces(problem, part, most(problem, part)):
+            _merge(output, logsumexp, chunk, _results(problem, chunk, extra))
             del extra  # before the next is made
     sums = logsumexp[..., 0]
-    if work.sinks is not None:
-        output, sums = sunk(output, sums, work.sinks)
-    return output.to(work.v.dtype), sums
+    if problem.sinks is not None:
+        output, sums = apply_sinks(output, sums, problem.sinks)
+    return output.to(problem.v.dtype), sums
 
 
 def covers(plan: Sequence[Part], frame: Frame) -> bool:
@@ -66,47 +74,47 @@ def covers(plan: Sequence[Part], frame: Frame) -> bool:
     return rows == frame.queries
 
 
-def pieces(work: Work, part: Part, limit: int) -> Iterator[tuple[Part, Added]]:
+def pieces(problem: Problem, part: Part, limit: int) -> Iterator[tuple[Part, Added]]:
     """The part in chunks, with what the scores of each get: computed once where it is the same."""
     once = None
-    if fixed(work, part) and part.queries.size * part.keys.size <= limit:
-        once = added(work, part.blocks(0, 1), part.queries.take(work.asked))
+    if fixed(problem, part) and part.queries.size * part.keys.size <= limit:
+        once = added(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
     for chunk in part.chunks(limit):
-        yield chunk, once or added(work, chunk, chunk.queries.take(work.asked))
+        yield chunk, once or added(problem, chunk, chunk.queries.take(problem.raw_queries))
 
 
-def most(work: Work, part: Part, numbers: int = ROWS) -> int:
+def most(problem: Problem, part: Part, numbers: int = ROWS) -> int:
     """How many pairs of a part to compute at once, so that memory stays O(L).
 
     Args:
-        work: the attention.
+        problem: the attention.
         part: of it.
         numbers: of the output that one kernel call may give.
     """
-    heads = work.frame.batch * work.frame.heads
-    rows = max(1, numbers // (heads * work.v.shape[3])) * part.keys.size
-    if drops(work.mask):
+    heads = problem.frame.batch * problem.frame.heads
+    rows = max(1, numbers // (heads * problem.v.shape[3])) * part.keys.size
+    if drops(problem.mask):
         return max(1, min(DROPPED // heads, rows))
-    known = kernel.fused(work.q) and not work.mask.biased
-    written = not known or moves(work, part) or by_weights(work, part)
+    known = kernel.fused(problem.q) and not problem.mask.biased
+    written = not known or position_biases(problem, part) or needs_weights(problem, part)
     if written:
-        return max(1, min((MOVING if moves(work, part) else SCORES) // heads, rows))
+        return max(1, min((MOVING if position_biases(problem, part) else SCORES) // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
 
 
-def by_weights(work: Work, part: Part) -> bool:
+def needs_weights(problem: Problem, part: Part) -> bool:
     """Whether the weights of a part are needed, which the fused kernel does not give."""
-    return part.place == NEAR and Stage.VALUES in work.position.stages
+    return part.region == NEAR and Stage.VALUES in problem.position.stages
 
 
-def _results(work: Work, part: Part, extra: Added) -> tuple[Tensor, Tensor]:
+def _results(problem: Problem, part: Part, extra: Added) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
-    q, (k, v) = part.queries.take(work.q), map(part.keys.take, rows_of(work, part))
-    output, logsumexp = blocks.forward(q, k, v, extra.scores, work.scale)
-    if by_weights(work, part):
+    q, (k, v) = part.queries.take(problem.q), map(part.keys.take, keys_values(problem, part))
+    output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale)
+    if needs_weights(problem, part):
         safe = logsumexp if extra.blind is None else logsumexp.masked_fill(extra.blind, torch.inf)
-        shares = blocks.weights(q, k, extra.scores, safe, work.scale)
-        output = output + values(work, part, shares).to(output.dtype)
+        shares = batched_kernel.weights(q, k, extra.scores, safe, problem.scale)
+        output = output + values(problem, part, shares).to(output.dtype)
     if extra.blind is not None:
         logsumexp = logsumexp.masked_fill(extra.blind, -torch.inf)
     return output, logsumexp[..., None]
@@ -125,3 +133,24 @@ def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Ten
     share = (its_sum - floor).exp()
     part.queries.put(output, torch.lerp(old, more.to(old.dtype), share))
     part.queries.put(logsumexp, total)
+
+
+def dense(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp in O(Lq Lk) memory, differentiable to any order."""
+    frame = problem.frame
+    whole = Part(Strided(0, 1, frame.queries), Strided(0, 1, frame.keys), problem.mask)
+    extra = added(problem, whole, problem.raw_queries[:, :, None])
+    mask = None if extra.scores is None else extra.scores[:, :, 0]
+    scores = kernel.plain_scores(problem.q, problem.k, mask, problem.scale)
+    blind = torch.zeros_like(scores[..., 0], dtype=torch.bool)
+    if extra.blind is not None:
+        blind = blind | extra.blind[:, :, 0]
+    known = scores.masked_fill(blind[..., None], 0.0)
+    shares = known.softmax(-1).masked_fill(blind[..., None], 0.0)
+    output = kernel.grouped(shares, problem.v.to(shares.dtype))
+    if needs_weights(problem, whole):
+        output = output + values(problem, whole, shares[:, :, None])[:, :, 0]
+    sums = known.logsumexp(-1).masked_fill(blind, -torch.inf)
+    if problem.sinks is not None:
+        output, sums = apply_sinks(output, sums, problem.sinks)
+    return output.to(problem.v.dtype), sums

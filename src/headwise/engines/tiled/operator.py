@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
-from headwise.engines.dropping import Keep
-from headwise.engines.sinks import gradient
-from headwise.engines.tiled import kernel, made
+from headwise.engines import kernel
+from headwise.engines.dropout import Keep
+from headwise.engines.kernel import BackwardInputs
+from headwise.engines.sinks import sinks_gradient
+from headwise.engines.tiled.autograd import backward_dropped, forward_dropped
 from headwise.engines.tiled.backward import backward
-from headwise.engines.tiled.dropped import backward_dropped, forward_dropped
 from headwise.engines.tiled.encoding import decode
 from headwise.engines.tiled.forward import forward
-from headwise.engines.tiled.kernel import Given
-from headwise.engines.tiled.visible import without_hidden
-from headwise.engines.tiled.work import Work
+from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms, zero_masked_kv
 from headwise.positions import NoPosition
 from headwise.shapes import Frame
 
@@ -44,9 +43,9 @@ def operator(
     With dropout the logsumexp is that of all keys.
     """
     with torch.autocast(q.device.type, enabled=False):
-        work, keep = _read(q, k, v, numbers, tensors, offset, scale)
-        work = replace(work, sinks=sinks)
-        return forward(work) if keep is None else forward_dropped(work, keep)
+        problem, keep = _read(q, k, v, numbers, tensors, offset, scale)
+        problem = replace(problem, sinks=sinks)
+        return forward(problem) if keep is None else forward_dropped(problem, keep)
 
 
 @torch.library.custom_op("headwise::tiled_backward", mutates_args=())
@@ -73,19 +72,19 @@ def operator_backward(
     *qkv, output, logsumexp = known
     grad, grad_sums, sinks = perhaps
     full = torch.zeros_like(output) if grad is None else grad.contiguous()
-    given = Given(full, output, logsumexp)
+    given = BackwardInputs(full, output, logsumexp)
     with _recorded(), torch.autocast(output.device.type, enabled=False):
         pairs = zip((*qkv, *tensors), wanted, strict=True)
         leaves = [each.detach().requires_grad_(want) for each, want in pairs]
         q, k, v, *held = leaves
         with torch.enable_grad():
-            work, keep = _read(q, k, v, numbers, held, offset, scale)
-        work = replace(work, sinks=sinks)
+            problem, keep = _read(q, k, v, numbers, held, offset, scale)
+        problem = replace(problem, sinks=sinks)
         with torch.no_grad():
             if keep is None:
-                parts = _gradients(work, given, grad_sums, held)
+                parts = _gradients(problem, given, grad_sums, held)
             else:
-                found = backward_dropped(work, keep, given, grad_sums)
+                found = backward_dropped(problem, keep, given, grad_sums)
                 parts = list(zip((q, k, v), found, strict=True))
         return _gathered(parts, [each for each in leaves if each.requires_grad])
 
@@ -95,15 +94,23 @@ Part = tuple[Tensor | None, Tensor | None]
 
 
 def _gradients(
-    work: Work, given: Given, grad_sums: Tensor | None, held: Sequence[Tensor]
+    problem: Problem, given: BackwardInputs, grad_sums: Tensor | None, held: Sequence[Tensor]
 ) -> list[Part]:
     """What an attention is made of, each with its gradient."""
-    learned = [each for each in held if each.requires_grad and each is not work.asked]
-    sums = backward(without_hidden(work), given, grad_sums, learned)
-    far = () if work.far is None else (*work.far.keys, *work.far.values)
-    tensors = (work.q, work.k, work.v, work.asked, *(work.relative or ()), *far, *learned)
-    relative = () if work.relative is None else sums.relative
-    found = (sums.q, sums.k, sums.v, sums.asked, *relative, *sums.far, *sums.learned)
+    learned = [each for each in held if each.requires_grad and each is not problem.raw_queries]
+    sums = backward(zero_masked_kv(problem), given, grad_sums, learned)
+    far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
+    tensors = (
+        problem.q,
+        problem.k,
+        problem.v,
+        problem.raw_queries,
+        *(problem.relative or ()),
+        *far,
+        *learned,
+    )
+    relative = () if problem.relative is None else sums.relative
+    found = (sums.q, sums.k, sums.v, sums.raw_queries, *relative, *sums.far, *sums.learned)
     return list(zip(tensors, found, strict=True))
 
 
@@ -138,19 +145,19 @@ def _read(
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
-) -> tuple[Work, Keep | None]:
+) -> tuple[Problem, Keep | None]:
     """The attention that is written, but for its sinks, and what dropout keeps."""
     mask, others = decode(numbers, tensors)
-    position, asked, keep = others or (None, None, None)
-    position, asked = position or NoPosition(), q if asked is None else asked
+    position, raw_queries, keep = others or (None, None, None)
+    position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
     frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
-    relative = made.relative(position, asked, frame, scale)
+    relative = relative_terms(position, raw_queries, frame, scale)
     known = relative if any(each is not None for each in relative) else None
-    far = made.stand_ins(position, mask, frame, k[..., : asked.shape[3]], v)
+    far = clipped_terms(position, mask, frame, k[..., : raw_queries.shape[3]], v)
     if far is not None:  # its keys as wide as k, which may have been widened for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
         far = replace(far, keys=(behind, ahead))
-    return Work(q, k, v, asked, mask, position, scale, frame, known, far), keep
+    return Problem(q, k, v, raw_queries, mask, position, scale, frame, known, far), keep
 
 
 @operator.register_fake
@@ -205,7 +212,7 @@ def _differentiated(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> 
     if sinks is not None and ctx.needs_input_grad[7]:
         output, logsumexp = known[3:]
         full = torch.zeros_like(output) if grad is None else grad
-        of_sinks = gradient(sinks, full, output, logsumexp, grad_sums)
+        of_sinks = sinks_gradient(sinks, full, output, logsumexp, grad_sums)
     return q, k, v, None, others, None, None, of_sinks
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headwise.engines.tiled.bands import by_distance
-from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.rows import Picked, Strided
+from headwise.engines.tiled.parts import Gathered, Part, Strided, distance_band
 from headwise.masks import Mask, Tile
 from headwise.shapes import Frame
 
@@ -184,7 +182,7 @@ def _run(group: list[Stripe], frame: Frame, mask: Mask | None, layer: int) -> Pa
     rows = range(one.start + frame.offset, last.start + last.size + frame.offset)
     simpler = mask.within(rows, range(start, last.runs[0][1]))
     if simpler.by_distance:
-        return Part(queries, keys, band=by_distance(simpler, queries, keys, frame), layer=layer)
+        return Part(queries, keys, band=distance_band(simpler, queries, keys, frame), layer=layer)
     return Part(queries, keys, simpler, layer=layer)
 
 
@@ -197,8 +195,8 @@ def _gather(group: list[Stripe], frame: Frame, mask: Mask, layer: int) -> Part:
     queries = starts[:, None] + torch.arange(group[0].size)
     whole = all(stripe.full for stripe in group)
     return Part(
-        Picked(queries.to(frame.device)),
-        Picked(keys.to(frame.device)),
+        Gathered(queries.to(frame.device)),
+        Gathered(keys.to(frame.device)),
         None if whole else mask,
         layer=layer,
     )

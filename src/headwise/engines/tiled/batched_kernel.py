@@ -11,8 +11,8 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from headwise.engines.tiled import kernel
-from headwise.engines.tiled.kernel import Given
+from headwise.engines import kernel
+from headwise.engines.kernel import BackwardInputs
 
 
 class Way(Enum):
@@ -43,12 +43,12 @@ def forward(
 
 
 def backward(
-    given: Given, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the blocks; what is given has blocks too."""
     way, samples = way_of(q, k, v, added), q.shape[0]
     results = (given.grad, given.output, given.logsumexp)
-    known = (Given(*own) for own in zip(*(_apart(t, way) for t in results), strict=True))
+    known = (BackwardInputs(*own) for own in zip(*(_apart(t, way) for t in results), strict=True))
     calls = zip(known, *(_apart(t, way) for t in (q, k, v)), strict=True)
     gradients = [
         kernel.backward(own, rows, keys, seen, mask, scale)

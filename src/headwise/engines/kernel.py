@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
-from headwise.engines.sinks import sunk
+from headwise.engines.sinks import apply_sinks
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class BackwardInputs:
     """What a row of results came from: the gradient, the output and the logsumexp.
 
     Attributes:
@@ -78,7 +78,7 @@ def fused_forward(
 
 
 def backward(
-    given: Given,
+    given: BackwardInputs,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -125,7 +125,7 @@ def plain_forward(
 
 
 def plain_backward(
-    given: Given, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`backward` by matrix products, in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
@@ -157,7 +157,7 @@ def plain_results(
         sums = sums.masked_fill(blind, -torch.inf)
     output = grouped(shares, v.to(shares.dtype))
     if sinks is not None:
-        output, sums = sunk(output, sums, sinks)
+        output, sums = apply_sinks(output, sums, sinks)
     return output.to(v.dtype), sums
 
 

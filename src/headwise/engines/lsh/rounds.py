@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, softmax_dtype
-from headwise.engines import eager
-from headwise.engines import sinks as sinking
-from headwise.engines.derivatives import Plain, again
-from headwise.engines.lsh.blocks import Blocks, one, put, take
-from headwise.engines.tiled import kernel
-from headwise.engines.tiled.kernel import Given
+from headwise.engines import eager, kernel
+from headwise.engines.autograd_transforms import PlainFunction, gradients_by
+from headwise.engines.kernel import BackwardInputs
+from headwise.engines.lsh.chunks import Blocks, one, put, take
+from headwise.engines.sinks import apply_sinks, sinks_gradient
 from headwise.masks import Mask
 from headwise.masks.lsh import Hashed
 from headwise.positions import NoPosition
@@ -134,7 +133,7 @@ class Chunked(torch.autograd.Function):
                 _merge(output, sums, piece.queries, results, first=not number)
         logsumexp = sums[..., 0]
         if sinks is not None:
-            output, logsumexp = sinking.sunk(output, logsumexp, sinks)
+            output, logsumexp = apply_sinks(output, logsumexp, sinks)
         found = output.to(v.dtype)
         ctx.setting = setting
         ctx.save_for_backward(q, k, v, sinks, found, logsumexp)
@@ -147,7 +146,7 @@ class Chunked(torch.autograd.Function):
         q, k, v, sinks = inputs
         if torch.is_grad_enabled():
             plain, wanted = _plainly(ctx.setting.call), ctx.needs_input_grad[1:]
-            return (None, *again(plain, inputs, wanted, [grad]))
+            return (None, *gradients_by(plain, inputs, wanted, [grad]))
         wide = softmax_dtype(q.dtype)
         sums = logsumexp.masked_fill(logsumexp == -torch.inf, torch.inf)[..., None]
         results = (grad.contiguous(), output, sums)
@@ -162,7 +161,7 @@ class Chunked(torch.autograd.Function):
                 piece.add_keys(dv, from_v)
         of_sinks = None
         if sinks is not None:
-            of_sinks = sinking.gradient(sinks, grad, output, logsumexp, None)
+            of_sinks = sinks_gradient(sinks, grad, output, logsumexp, None)
         return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), of_sinks
 
 
@@ -214,12 +213,12 @@ def _differentiate(
     grad, output, sums = (t.flatten(0, 1) for t in own)
     q, k, v = (t.flatten(0, 1) for t in rows)
     folded = None if added is None else added.flatten(0, 1)
-    found = kernel.backward(Given(grad, output, sums[..., 0]), q, k, v, folded, scale)
+    found = kernel.backward(BackwardInputs(grad, output, sums[..., 0]), q, k, v, folded, scale)
     dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in found)
     return dq, dk, dv
 
 
-def _plainly(call: Call) -> Plain:
+def _plainly(call: Call) -> PlainFunction:
     """The output of turned q and k with the scores written out, for derivatives of the backward."""
 
     def plain(given: list[Tensor | None]) -> tuple[Tensor]:

@@ -21,7 +21,7 @@ Group = tuple[tuple[int, ...], Mask]
 """Some heads, and the mask that they share."""
 
 
-def groups(call: Call) -> list[Group]:
+def head_groups(call: Call) -> list[Group]:
     """The heads by their masks; one group of all of them where they cannot be told apart.
 
     They cannot where something other than `per_head` looks at the number of a head, nor where a
@@ -38,7 +38,7 @@ def groups(call: Call) -> list[Group]:
     return [(some, mask) for mask, some in found.items()]
 
 
-def separately(call: Call, apart: list[Group], run: Callable[[Call], Result]) -> Result:
+def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) -> Result:
     """Each group on its own, put together in the order of the heads."""
     results = [run(_part(call, heads, mask)) for heads, mask in apart]
     order = torch.tensor([head for heads, _ in apart for head in heads], device=call.q.device)

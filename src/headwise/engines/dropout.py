@@ -73,7 +73,7 @@ class Keep(Mask):
         return f"keep({self.dropout}, {self.number})"
 
 
-def numbered() -> int | Tensor:
+def draw_call_seed() -> int | Tensor:
     """A number for one call, from torch's generator; while compiling it is not known yet."""
     number = torch.randint(CALLS, ())
     return number if torch.compiler.is_compiling() else int(number.item())
@@ -86,17 +86,17 @@ def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
         call: what is wanted; everything but the output is of the weights before dropout.
         run: runs a call without dropout, and can give its logsumexp.
     """
-    keep = Keep(call.dropout, numbered())
+    keep = Keep(call.dropout, draw_call_seed())
     whole = run(replace(call, dropout=0.0, need=call.need | {"logsumexp"}))
     some = run(replace(call, dropout=0.0, mask=call.mask & keep, need=frozenset({"logsumexp"})))
     assert some.logsumexp is not None  # noqa: S101 - both were asked for
     assert whole.logsumexp is not None  # noqa: S101
-    output = some.output * share_kept(some.logsumexp, whole.logsumexp, call.dropout)
+    output = some.output * kept_share(some.logsumexp, whole.logsumexp, call.dropout)
     sums = whole.logsumexp if "logsumexp" in call.need else None
     return replace(whole, output=output.to(whole.output.dtype), logsumexp=sums)
 
 
-def share_kept(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
+def kept_share(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
     """Z' / Z / (1 - p), (B, H, Lq, 1), of the logarithms of Z' and Z; 0 where nothing is kept."""
     nothing = some == -torch.inf
     difference = torch.where(nothing, 0.0, some) - torch.where(nothing, 0.0, whole)

@@ -6,13 +6,12 @@ from functools import reduce
 import torch
 
 from headwise.call import Call
-from headwise.engines.derivatives import mapped, no_rule, transformed
+from headwise.engines.autograd_transforms import mapped, no_transform_rule, transformed
 from headwise.engines.statistics import not_returned
-from headwise.engines.tiled.apart import groups
-from headwise.engines.tiled.bands import reaches
+from headwise.engines.tiled.decompose import conjuncts, disjuncts, distance_ranges, parts
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.forward import SIDE
-from headwise.engines.tiled.layers import conjuncts, disjuncts, parts
+from headwise.engines.tiled.per_head import head_groups
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
 from headwise.masks.base import And
@@ -46,7 +45,7 @@ def why_not(call: Call) -> list[Text]:
         name = type(call.mask).__name__
         reasons.append(Text("it cannot see into the bias of {name}", name=name))
     if mapped() or transformed(call):
-        reasons.append(no_rule())
+        reasons.append(no_transform_rule())
     return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])
 
 
@@ -68,7 +67,7 @@ def _why_not_compiled(call: Call) -> list[Text]:
     return reasons
 
 
-def pays(call: Call) -> bool:
+def worthwhile(call: Call) -> bool:
     """Whether the engine is the better choice for a call it can run.
 
     It is where at least half of the pairs lie in empty tiles, and where a position's bias of
@@ -80,7 +79,7 @@ def pays(call: Call) -> bool:
         return stored and frame.queries > 1
     if torch.compiler.is_compiling():
         return stored or _foreseen(call)
-    apart = groups(call)
+    apart = head_groups(call)
     if len(apart) > 1:
         each = ((len(heads), replace(call, mask=mask)) for heads, mask in apart)
         kept = sum(count * (held(one) if _apart(one) else share(one)) for count, one in each)
@@ -95,7 +94,7 @@ def _sparse(call: Call) -> bool:
     """
     if share(call) <= SHARE:
         return True
-    return (_apart(call) and held(call) <= SHARE) or sampled(call) <= SCATTERED
+    return (_apart(call) and held(call) <= SHARE) or sampled_share(call) <= SCATTERED
 
 
 def _foreseen(call: Call) -> bool:
@@ -132,7 +131,7 @@ def _apart(call: Call) -> bool:
     if call.frame.keys < LONG or torch.compiler.is_compiling():
         return False
     near = (part for part in every if part.by_distance and part not in (full(), causal()))
-    return any(reach.step > 1 for part in near for reach in reaches(part, call.frame))
+    return any(reach.step > 1 for part in near for reach in distance_ranges(part, call.frame))
 
 
 def held(call: Call) -> float:
@@ -154,7 +153,7 @@ def share(call: Call) -> float:
     return _kept(call.mask, queries, range(frame.keys), LEVELS) / (frame.queries * frame.keys)
 
 
-def sampled(call: Call) -> float:
+def sampled_share(call: Call) -> float:
     """The share of the pairs in small tiles that are not empty, by some blocks of queries only."""
     frame, kept, seen = call.frame, 0, 0
     blocks = range(0, frame.queries, ROWS)

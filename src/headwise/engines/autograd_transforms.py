@@ -11,7 +11,7 @@ from headwise.call import Call
 from headwise.lang import Text
 from headwise.positions import Position
 
-Plain = Callable[[list[Tensor | None]], Sequence[Tensor]]
+PlainFunction = Callable[[list[Tensor | None]], Sequence[Tensor]]
 """The same results by operations that can be differentiated to any order."""
 
 
@@ -35,7 +35,7 @@ def mapped() -> bool:
     return active is not None and bool(active())
 
 
-def holding(position: Position) -> Position:
+def with_frozen_tensors(position: Position) -> Position:
     """The same with the tensors that it holds now, for a backward that asks it again.
 
     By then others may stand in their places: `torch.func.functional_call` puts them there for the
@@ -58,13 +58,13 @@ def _holding(module: Any) -> Any:
     return own
 
 
-def no_rule() -> Text:
+def no_transform_rule() -> Text:
     """The reason of an engine that refuses a call because it is `transformed`."""
     return Text("it has no rule for torch.func transforms and forward-mode derivatives")
 
 
-def again(
-    plain: Plain,
+def gradients_by(
+    plain: PlainFunction,
     inputs: Sequence[Tensor | None],
     wanted: Sequence[bool],
     gradients: Sequence[Tensor | None],

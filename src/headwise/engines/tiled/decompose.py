@@ -2,14 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from headwise.engines.tiled.parts import Band, Part
-from headwise.engines.tiled.rows import Strided
+from headwise.engines.tiled.parts import Band, Gathered, Part, Strided
+from headwise.engines.tiled.tiles import tiles
 from headwise.masks import Mask, Tile
-from headwise.shapes import Frame
+from headwise.masks.base import And, Not, Or
+from headwise.masks.global_tokens import GlobalTokens
+from headwise.shapes import Frame, Index, Truth
 
 GAP = 64
 """Distances that nobody sees, above which a band is rather two bands."""
@@ -22,7 +25,7 @@ TOOTH = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class DistanceRange:
     """Distances ``low + t step``, of which allowed[t] are in."""
 
     low: int
@@ -35,14 +38,14 @@ def bands(near: Mask, rest: Mask | None, frame: Frame, side: int, layer: int) ->
 
     Args:
         near: depends on the distance only.
-        rest: any mask, or None; where its tiles are neither empty nor full it is asked pair by
-            pair.
+        rest: any mask, or None; where its tiles are neither empty nor full it is evaluated
+            pair by pair.
         frame: the outer shape.
         side: rows of a block of queries, for a band about 500 wide.
         layer: of the first band; each further one is a layer above.
     """
     found = list[Part]()
-    for number, reach in enumerate(reaches(near, frame)):
+    for number, reach in enumerate(distance_ranges(near, frame)):
         for part in _band(reach, frame, side):
             kept = [part] if rest is None else _asked(part, rest, frame)
             found += [
@@ -51,12 +54,12 @@ def bands(near: Mask, rest: Mask | None, frame: Frame, side: int, layer: int) ->
     return found
 
 
-def wide(near: Mask, frame: Frame) -> bool:
+def mostly_dense(near: Mask, frame: Frame) -> bool:
     """Whether the bands of a mask hold more than half of the keys: the rest decides the cost."""
-    return 2 * sum(len(reach.allowed) for reach in reaches(near, frame)) > frame.keys
+    return 2 * sum(len(reach.allowed) for reach in distance_ranges(near, frame)) > frame.keys
 
 
-def reaches(near: Mask, frame: Frame) -> list[Reach]:
+def distance_ranges(near: Mask, frame: Frame) -> list[DistanceRange]:
     """The distances that a mask allows, taken apart into solid bands and at most one comb."""
     low, high = frame.offset - frame.keys + 1, frame.offset + frame.queries - 1
     zero = torch.zeros((), dtype=torch.long, device=frame.device)
@@ -74,10 +77,12 @@ def reaches(near: Mask, frame: Frame) -> list[Reach]:
         allowed = allowed.index_fill(0, starts[short], value=False)
         starts, stops = starts[~short], stops[~short]
     solid = _merged(starts.tolist(), stops.tolist())
-    return [Reach(low + start, 1, allowed[start:stop]) for start, stop in solid] + comb
+    return [DistanceRange(low + start, 1, allowed[start:stop]) for start, stop in solid] + comb
 
 
-def _comb(starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: Frame) -> list[Reach]:
+def _comb(
+    starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: Frame
+) -> list[DistanceRange]:
     """Lone distances as one comb, if they have a step in common that is worth it."""
     if len(starts) < 2 or bool((stops - starts > 1).any()):
         return []
@@ -87,7 +92,7 @@ def _comb(starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: Frame
     first, last = int(starts[0]), int(starts[-1])
     teeth = torch.zeros((last - first) // step + 1, dtype=torch.bool, device=allowed.device)
     teeth[(starts - first) // step] = True
-    return [Reach(low + first, step, teeth)]
+    return [DistanceRange(low + first, step, teeth)]
 
 
 def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
@@ -101,7 +106,7 @@ def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _band(reach: Reach, frame: Frame, side: int) -> list[Part]:
+def _band(reach: DistanceRange, frame: Frame, side: int) -> list[Part]:
     """A comb is a plain band in each class of rows; of step 1 there is one class."""
     found, step = list[Part](), reach.step
     for first in range(min(step, frame.queries)):
@@ -115,7 +120,7 @@ def _band(reach: Reach, frame: Frame, side: int) -> list[Part]:
     return found
 
 
-def _side(reach: Reach, side: int) -> int:
+def _side(reach: DistanceRange, side: int) -> int:
     """Rows of a block: fewer for a narrow band, more for a wide one."""
     width = len(reach.allowed)
     if width < side:
@@ -193,15 +198,6 @@ def _asked(part: Part, rest: Mask, frame: Frame) -> list[Part]:
     ]
 
 
-def by_distance(mask: Mask, queries: Strided, keys: Strided, frame: Frame) -> Band:
-    """A mask that depends on the distance only, for blocks of rows without a step."""
-    first = queries.start + frame.offset - keys.start
-    distances = torch.arange(first - keys.size + 1, first + queries.size, device=frame.device)
-    zero = torch.zeros((), dtype=torch.long, device=frame.device)
-    allowed = mask.rule(zero, zero, distances, zero).expand(len(distances))
-    return Band(allowed, keys.size - 1)
-
-
 def _hull(part: Part, frame: Frame) -> tuple[range, range]:
     """The positions of the queries and the keys from the first to the last."""
     ends = []
@@ -212,3 +208,123 @@ def _hull(part: Part, frame: Frame) -> tuple[range, range]:
         ends.append((rows.start, last + 1))
     (first, last), keys = ends
     return range(first + frame.offset, last + frame.offset), range(*keys)
+
+
+MOST = 8
+"""How many alternatives a mask is multiplied out into at most."""
+
+
+def parts(mask: Mask, frame: Frame, side: int) -> list[Part]:
+    """The parts that hold every pair the mask allows exactly once.
+
+    Alternatives that depend on the distance only are one family of bands; those that need the
+    place as well are bands or lines, less what came before; whatever is left is tiles.
+
+    Args:
+        mask: resolved for the frame.
+        frame: the outer shape.
+        side: rows of a block of queries.
+    """
+    alternatives = disjuncts(mask)
+    near = [each for each in alternatives if each.by_distance]
+    found, before = list[Part](), list[Mask]()
+    if near:
+        band = reduce(Or, near)
+        found += bands(band, None, frame, side, len(found))
+        before.append(band)
+    left = list[Mask]()
+    for each in (each for each in alternatives if not each.by_distance):
+        family = _family(each, before, frame, side, _next(found))
+        if family is None:
+            left.append(each)
+        else:
+            found += family
+            before.append(each)
+    if left:
+        found += tiles(_less(reduce(Or, left), before), frame, side, _next(found))
+    return found
+
+
+def _family(
+    mask: Mask, before: list[Mask], frame: Frame, side: int, layer: int
+) -> list[Part] | None:
+    """One alternative as bands or lines, or None if it is neither."""
+    together = conjuncts(mask)
+    if any(isinstance(each, GlobalTokens) for each in together):
+        return lines(_less(mask, before), together, frame, layer)
+    near = [each for each in together if each.by_distance]
+    if not near or mostly_dense(reduce(And, near), frame):
+        return None
+    rest = [each for each in together if not each.by_distance]
+    near += [Not(each) for each in before if each.by_distance]
+    rest += [Not(each) for each in before if not each.by_distance]
+    return bands(reduce(And, near), reduce(And, rest), frame, side, layer)
+
+
+def _less(mask: Mask, before: list[Mask]) -> Mask:
+    return reduce(And, (Not(each) for each in before), mask)
+
+
+def _next(found: list[Part]) -> int:
+    return 1 + max((part.layer for part in found), default=-1)
+
+
+def disjuncts(mask: Mask) -> list[Mask]:
+    """Masks whose union the mask is, none of them an Or, unless there were too many."""
+    if isinstance(mask, Or):
+        return disjuncts(mask.left) + disjuncts(mask.right)
+    if isinstance(mask, And) and not mask.by_distance:
+        left, right = disjuncts(mask.left), disjuncts(mask.right)
+        if len(left) * len(right) <= MOST:
+            return [And(one, other) for one in left for other in right]
+    return [mask]
+
+
+def conjuncts(mask: Mask) -> list[Mask]:
+    """Masks whose intersection the mask is, none of them an And."""
+    if isinstance(mask, And):
+        return conjuncts(mask.left) + conjuncts(mask.right)
+    return [mask]
+
+
+def lines(mask: Mask, together: list[Mask], frame: Frame, layer: int) -> list[Part]:
+    """The parts of a mask that allows nothing outside the columns and rows of global tokens.
+
+    Args:
+        mask: what the parts hold.
+        together: masks that must all allow a pair of it; one at least is `GlobalTokens`.
+        frame: the outer shape.
+        layer: of the columns; the rows are the next.
+    """
+    tokens = next(each for each in together if isinstance(each, GlobalTokens))
+    chosen = tokens.chosen.any(0).nonzero()[:, 0].to(frame.device)
+    keys = chosen[chosen < frame.keys]
+    rows = chosen - frame.offset
+    rows = rows[(rows >= 0) & (rows < frame.queries)] if tokens.symmetric else rows[:0]
+    everybody, everything = Strided(0, 1, frame.queries), Strided(0, 1, frame.keys)
+    found = list[Part]()
+    if len(keys):
+        found.append(Part(everybody, Gathered(keys[None]), mask, layer=layer))
+    if len(rows):
+        rest = And(mask, Not(KeyColumns(keys)))
+        found.append(Part(Gathered(rows[None]), everything, rest, layer=layer + 1))
+    return found
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KeyColumns(Mask):
+    """Every query may attend to the keys of these numbers, and to no other."""
+
+    numbers: Tensor
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h, q
+        return torch.isin(k, self.numbers)
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"columns({self.numbers.tolist()})"

@@ -1,0 +1,223 @@
+"""The engine as a function that autograd knows: its own backward, and derivatives of that."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.engines import kernel
+from headwise.engines.autograd_transforms import gradients_by
+from headwise.engines.dropout import Keep, draw_call_seed, kept_share
+from headwise.engines.kernel import BackwardInputs
+from headwise.engines.sinks import sinks_gradient
+from headwise.engines.tiled.backward import backward, single_key
+from headwise.engines.tiled.forward import dense, forward
+from headwise.engines.tiled.problem import GradientBuffers, Problem, zero_masked_kv
+from headwise.masks import Mask
+from headwise.positions import Position, Stage
+from headwise.positions.base import Far
+from headwise.positions.relative import Relative
+from headwise.shapes import Frame
+
+Gradients = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What stays the same whatever the tensors are.
+
+    Attributes:
+        mask, position, scale, frame: as in `Problem`.
+        relative: which of the position's `Relative` are among the tensors.
+        reach: from which distance far keys and values among the tensors stand for k and v, or None.
+        sinks: whether sinks are among the tensors.
+    """
+
+    mask: Mask
+    position: Position
+    scale: float
+    frame: Frame
+    relative: tuple[bool, ...] = (False, False, False)
+    reach: int | None = None
+    sinks: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many of the tensors a `Problem` holds."""
+        return 4 + sum(self.relative) + (0 if self.reach is None else 4) + self.sinks
+
+    def problem(self, tensors: Sequence[Tensor]) -> Problem:
+        """The attention of q, k, v, the raw queries, then the optional tensors."""
+        q, k, v, raw_queries, *more = tensors[: self.count]
+        relative = Relative(*(more.pop(0) if there else None for there in self.relative))
+        sinks = more.pop() if self.sinks else None
+        far = None
+        if self.reach is not None:
+            far = Far(self.reach, (more[0], more[1]), (more[2], more[3]))
+        fixed = self.mask, self.position, self.scale, self.frame
+        known = relative if any(self.relative) else None
+        return Problem(q, k, v, raw_queries, *fixed, known, far, sinks)
+
+    def gradients(self, sums: GradientBuffers) -> list[Tensor | None]:
+        """The gradients of those tensors, but for sinks, in their order."""
+        known = [each for each in sums.relative if each is not None]
+        return [sums.q, sums.k, sums.v, sums.raw_queries, *known, *sums.far]
+
+
+class Tiled(torch.autograd.Function):
+    """Output and logsumexp of (setting, the tensors of a `Problem`, and what the bias is made of).
+
+    Autocast is off inside: the tensors are computed with as they come, the bias in float32.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, setting: Setting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            output, logsumexp = forward(setting.problem(tensors))
+        ctx.setting = setting
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*tensors, output, logsumexp)
+        return output, logsumexp
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
+        with torch.autocast(ctx.setting.frame.device.type, enabled=False):
+            return Tiled._backward(ctx, gradients)
+
+    @staticmethod
+    def _backward(ctx: Any, gradients: tuple[Tensor | None, ...]) -> Gradients:
+        *tensors, output, logsumexp = ctx.saved_tensors
+        wanted, setting = ctx.needs_input_grad[1:], ctx.setting
+        if torch.is_grad_enabled():
+            return (None, *_twice(setting, tensors, wanted, gradients))
+        grad, grad_sums = gradients
+        given = BackwardInputs(
+            torch.zeros_like(output) if grad is None else grad.contiguous(), output, logsumexp
+        )
+        problem, rest = zero_masked_kv(setting.problem(tensors)), setting.count
+        learned = [t for t, want in zip(tensors[rest:], wanted[rest:], strict=True) if want]
+        sums = backward(problem, given, grad_sums, learned)
+        others = iter(sums.learned)
+        every = setting.gradients(sums)
+        if problem.sinks is not None:
+            results = given.grad, given.output, given.logsumexp
+            every.append(sinks_gradient(problem.sinks, *results, grad_sums))
+        own = zip(every, tensors[:rest], strict=True)
+        found = [None if each is None else each.to(tensor.dtype) for each, tensor in own]
+        return (None, *found, *(next(others) if want else None for want in wanted[rest:]))
+
+
+def tiled(setting: Setting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq).
+
+    Args:
+        setting: mask, position, scale and frame.
+        tensors: those of `Setting.problem`: rotated q and k, v, the raw queries, ...; then
+            what else the bias, or what is added to the values, is made of.
+    """
+    apply: Callable[..., tuple[Tensor, Tensor]] = Tiled.apply
+    return apply(setting, *tensors)
+
+
+def _twice(
+    setting: Setting,
+    tensors: list[Tensor],
+    wanted: tuple[bool, ...],
+    gradients: tuple[Tensor | None, ...],
+) -> list[Tensor | None]:
+    """The gradients as functions that can be differentiated again, with the scores written out."""
+
+    def plain(given: list[Tensor | None]) -> tuple[Tensor, Tensor]:
+        return dense(zero_masked_kv(setting.problem([each for each in given if each is not None])))
+
+    held, learned = tensors[: setting.count], tensors[setting.count :]
+    return gradients_by(plain, held, wanted, gradients, learned)
+
+
+def plain(call: Call) -> bool:
+    """Whether a call is of the kind that this file differentiates."""
+    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
+    beside = call.mask.biased or acts or call.sinks is not None
+    return not beside and call.dropout < 1 and "logsumexp" not in call.need
+
+
+def forward_dropped(problem: Problem, keep: Keep) -> tuple[Tensor, Tensor]:
+    """Output (B, H, Lq, Dv), and the logsumexp (B, H, Lq) over all keys."""
+    _, whole = forward(problem)
+    output, some = forward(replace(problem, mask=problem.mask & keep))
+    return (output * kept_share(some, whole, keep.dropout)).to(output.dtype), whole
+
+
+def backward_dropped(
+    problem: Problem, keep: Keep, given: BackwardInputs, grad_logsumexp: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, in the softmax dtype.
+
+    Args:
+        problem: the attention, without what `plain` excludes.
+        keep: which pairs are kept.
+        given: what `forward_dropped` gave, and the gradient of its output.
+        grad_logsumexp: (B, H, Lq), or None.
+    """
+    problem, grad = zero_masked_kv(problem), given.grad / (1 - keep.dropout)
+    products = BackwardInputs(grad, torch.zeros_like(given.output), given.logsumexp)
+    kept = backward(replace(problem, mask=problem.mask & keep), products, alone=single_key(problem))
+    silent = replace(problem, v=torch.zeros_like(problem.v))
+    every = backward(silent, given, grad_logsumexp)
+    return kept.q + every.q, kept.k + every.k, kept.v
+
+
+class Dropped(torch.autograd.Function):
+    """The output of (setting, which pairs are kept, q, k, v, the raw queries)."""
+
+    @staticmethod
+    def forward(ctx: Any, setting: Setting, keep: Keep, *tensors: Tensor) -> Tensor:
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            output, whole = forward_dropped(setting.problem(tensors), keep)
+        ctx.setting, ctx.keep = setting, keep
+        ctx.save_for_backward(*tensors, output, whole)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Gradients:
+        *tensors, output, whole = ctx.saved_tensors
+        setting, keep = ctx.setting, ctx.keep
+        with torch.autocast(setting.frame.device.type, enabled=False):
+            if torch.is_grad_enabled():
+                return (None, None, *_twice_dropped(setting, keep, tensors, ctx, gradients))
+            given = BackwardInputs(gradients[0].contiguous(), output, whole)
+            found = backward_dropped(setting.problem(tensors), keep, given)
+        own = (each.to(tensor.dtype) for each, tensor in zip(found, tensors, strict=False))
+        return (None, None, *own, None)
+
+
+def dropped(call: Call) -> Result:
+    """The output of a call that is `plain`."""
+    q, k = call.position.content(call.q, call.k, call.frame)
+    q, k, v, raw_queries = (kernel.packed(t) for t in (q, k, call.v, call.q))
+    width = v.shape[3]
+    if kernel.fused(q):
+        q, k, v = kernel.even(q, k, v)
+    setting = Setting(call.mask, call.position, call.scale, call.frame)
+    apply: Callable[..., Tensor] = Dropped.apply
+    output = apply(setting, Keep(call.dropout, draw_call_seed()), q, k, v, raw_queries)
+    return Result(output[..., :width].to(call.v.dtype))
+
+
+def _twice_dropped(
+    setting: Setting, keep: Keep, tensors: list[Tensor], ctx: Any, gradients: tuple[Tensor, ...]
+) -> list[Tensor | None]:
+    """The gradients as functions that can be differentiated again, with the scores written out."""
+
+    def written(given: list[Tensor | None]) -> tuple[Tensor]:
+        problem: Problem = zero_masked_kv(
+            setting.problem([each for each in given if each is not None])
+        )
+        _, whole = dense(problem)
+        output, some = dense(replace(problem, mask=problem.mask & keep))
+        return ((output * kept_share(some, whole, keep.dropout)).to(output.dtype),)
+
+    return gradients_by(written, tensors, ctx.needs_input_grad[2:], gradients, [])

@@ -1,0 +1,265 @@
+"""What the engine computes with: tensors that a position has turned, and what may be added."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from headwise.call import softmax_dtype
+from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, parts
+from headwise.engines.tiled.parts import Part
+from headwise.masks import Mask, Tile
+from headwise.masks.base import And
+from headwise.positions import Position, Stage
+from headwise.positions.base import Far
+from headwise.positions.relative import Relative, differences
+from headwise.shapes import Frame, Index, Truth
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One attention as the engine sees it.
+
+    Attributes:
+        q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv); last strides 1.
+        raw_queries: the queries before rotation, which a position's bias depends on; like q.
+        mask: resolved for the frame.
+        position: for its bias, and for what it adds to the values.
+        scale: the factor on the scores.
+        frame: the outer shape.
+        relative: what the position's `relative` gives for every difference of a key and a query,
+            from the least; None if it has none.
+        far: what stands for k and v where a pair is far apart; None if nothing does.
+        sinks: one more logit a head in every softmax, (H,); or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    raw_queries: Tensor
+    mask: Mask
+    position: Position
+    scale: float
+    frame: Frame
+    relative: Relative | None = None
+    far: Far | None = None
+    sinks: Tensor | None = None
+
+    @property
+    def least(self) -> int:
+        """The least difference of a key and a query: the first of `relative`."""
+        return 1 - self.frame.offset - self.frame.queries
+
+
+BLOCK = 256
+"""Queries that have the same keys in each place."""
+
+GRAIN = 64
+"""Keys of which each place is made."""
+
+NEAR, BEHIND, AHEAD = 0, -1, 1
+
+WORTH = 0.5
+"""The share of the keys that may be near for it to be worth telling places apart."""
+
+
+@dataclass(frozen=True, repr=False)
+class Region(Mask):
+    """The pairs in one place.
+
+    Attributes:
+        which: `NEAR`, `BEHIND` or `AHEAD`.
+        reach: the distance from which a pair may count as far.
+    """
+
+    which: int
+    reach: int
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        block = torch.div(q, BLOCK, rounding_mode="floor") * BLOCK
+        first = torch.div(block - self.reach + 1, GRAIN, rounding_mode="floor") * GRAIN
+        last = -torch.div(1 - BLOCK - self.reach - block, GRAIN, rounding_mode="floor") * GRAIN
+        if self.which == BEHIND:
+            return k < first
+        return k >= last if self.which == AHEAD else (k >= first) & (k < last)
+
+    def tile(self, q: range, k: range) -> Tile:
+        (first, last), (further, furthest) = self._ends(q.start), self._ends(q.stop - 1)
+        if self.which == BEHIND:
+            full, empty = k.stop <= first, k.start >= further
+        elif self.which == AHEAD:
+            full, empty = k.start >= furthest, k.stop <= last
+        else:
+            full = k.start >= further and k.stop <= last
+            empty = k.stop <= first or k.start >= furthest
+        return Tile.FULL if full else Tile.EMPTY if empty else Tile.MIXED
+
+    def _ends(self, query: int) -> tuple[int, int]:
+        """The first key that is near a query, and the first that is ahead."""
+        block = query // BLOCK * BLOCK
+        first = (block - self.reach + 1) // GRAIN * GRAIN
+        return first, -((1 - BLOCK - self.reach - block) // GRAIN) * GRAIN
+
+    @property
+    def name(self) -> str:
+        return f"place({self.which}, {self.reach})"
+
+
+def clipping_worthwhile(mask: Mask, frame: Frame, reach: int) -> bool:
+    """Whether most pairs of a mask are far: it is no band, and the sequence is long."""
+    if BLOCK + 2 * (reach + GRAIN) > WORTH * frame.keys or len(disjuncts(mask)) > 1:
+        return False
+    near = [each for each in conjuncts(mask) if each.by_distance]
+    return not near or mostly_dense(reduce(And, near), frame)
+
+
+def region_parts(problem: Problem, side: int) -> list[Part]:
+    """The parts of an attention, each in its place.
+
+    Args:
+        problem: the attention.
+        side: rows of a block of queries, where places are not told apart.
+    """
+    if problem.far is None:
+        return parts(problem.mask, problem.frame, side)
+    found, layer = list[Part](), 0
+    for which in (NEAR, BEHIND, AHEAD):
+        place = Region(which, problem.far.reach)
+        here = parts(And(problem.mask, place), problem.frame, GRAIN)
+        found += [replace(each, region=which, layer=each.layer + layer) for each in here]
+        layer = 1 + max((each.layer for each in found), default=-1)
+    return found
+
+
+def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
+    """The keys and values that a part reads, whole."""
+    if problem.far is None or part.region == NEAR:
+        return problem.k, problem.v
+    number = 0 if part.region == BEHIND else 1
+    return problem.far.keys[number], problem.far.values[number]
+
+
+def relative_terms(position: Position, raw_queries: Tensor, frame: Frame, scale: float) -> Relative:
+    """What the position adds at every difference of a key and a query, if that is all it adds.
+
+    Args:
+        position: of the attention.
+        raw_queries: the queries as they were given, (B, H, Lq, D).
+        frame: the outer shape.
+        scale: the factor on the scores.
+    """
+    if Stage.SCORES not in position.stages:
+        return Relative()
+    _, _, query, key = frame.indices()
+    with torch.autocast(raw_queries.device.type, enabled=False):
+        found = position.relative(differences(query.flatten(), key.flatten()), raw_queries, scale)
+    return found or Relative()
+
+
+def clipped_terms(position: Position, mask: Mask, frame: Frame, k: Tensor, v: Tensor) -> Far | None:
+    """What stands for k (B, G, Lk, D) and v (B, G, Lk, Dv) where pairs are far apart, if most are.
+
+    Args:
+        position: of the attention.
+        mask: resolved for the frame.
+        frame: the outer shape.
+        k: the keys as they meet in the scores.
+        v: the values.
+    """
+    with torch.autocast(k.device.type, enabled=False):
+        found = position.far(k, v)
+    return found if found is not None and clipping_worthwhile(mask, frame, found.reach) else None
+
+
+@dataclass(frozen=True, eq=False)
+class GradientBuffers:
+    """The gradients, being added up in the softmax dtype.
+
+    Attributes:
+        q, k, v: of the tensors of the attention.
+        raw_queries: of the raw queries, which only a position's bias depends on; or None.
+        relative: of the position's `Relative`.
+        far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
+        learned: of what else the bias, or what is added to the values, depends on.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    raw_queries: Tensor | None
+    relative: Relative
+    far: tuple[Tensor, ...]
+    learned: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, problem: Problem, learned: Sequence[Tensor], *, written: bool) -> "GradientBuffers":
+        """All 0; but for q's where each is ``written`` before it is added to."""
+        wide = softmax_dtype(problem.q.dtype)
+
+        def zeros(tensor: Tensor) -> Tensor:
+            return torch.zeros_like(tensor, dtype=wide)
+
+        far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
+        given = Relative() if problem.relative is None else problem.relative
+        return cls(
+            torch.empty_like(problem.q, dtype=wide) if written else zeros(problem.q),
+            zeros(problem.k),
+            zeros(problem.v),
+            zeros(problem.raw_queries) if Stage.SCORES in problem.position.stages else None,
+            Relative(*(None if each is None else zeros(each) for each in given)),
+            tuple(map(zeros, far)),
+            tuple(map(zeros, learned)),
+        )
+
+    def rows(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Those of the keys and the values that a part reads."""
+        if not self.far or part.region == NEAR:
+            return self.k, self.v
+        number = 0 if part.region == BEHIND else 1
+        return self.far[number], self.far[2 + number]
+
+
+PAIRS = 1 << 22
+"""Pairs whose rule is written out at once."""
+
+
+def zero_masked_kv(problem: Problem) -> Problem:
+    """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
+
+    A finite number there meets a weight of exactly 0 and needs nothing.
+    """
+    if finite(problem.k) and finite(problem.v):
+        return problem
+    seen = _seen(problem)  # (B or 1, H or 1, Lk)
+    if seen.shape[1] > 1:
+        seen = torch.unflatten(seen, 1, (problem.k.shape[1], -1)).any(2)
+    column = seen[..., None]
+    k, v = torch.where(column, problem.k, 0.0), torch.where(column, problem.v, 0.0)
+    if problem.far is None:
+        return replace(problem, k=k, v=v)
+    keys, values = (
+        (torch.where(column, one, 0.0), torch.where(column, other, 0.0))
+        for one, other in (problem.far.keys, problem.far.values)
+    )
+    return replace(problem, k=k, v=v, far=replace(problem.far, keys=keys, values=values))
+
+
+def finite(rows: Tensor) -> bool:
+    """Whether every number is finite; it may say no where a sum overflows."""
+    return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
+
+
+def _seen(problem: Problem) -> Tensor:
+    """Which keys some query sees, a few queries at a time."""
+    b, h, q, k = problem.frame.indices()
+    found: Tensor | None = None
+    for rows in torch.split(q, max(1, PAIRS // problem.frame.keys), 2):
+        seen = problem.mask.rule(b, h, rows, k)
+        seen = seen.view(*(1,) * (4 - seen.dim()), *seen.shape).any(2)
+        found = seen if found is None else found | seen
+    if found is None:
+        raise ValueError("tiled: an attention without queries")
+    return found.expand(-1, -1, problem.frame.keys)
