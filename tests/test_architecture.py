@@ -29,7 +29,7 @@ ROOMS = (
     ("document",),
     ("drawing",),
     ("explain",),
-    ("verify",),
+    ("verify", "check"),
     ("heads",),
     ("plots",),
     ("cli",),

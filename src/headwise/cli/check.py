@@ -11,7 +11,7 @@ from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.explain.article import Options, Report
+    from headwise.check import Options, Report
     from headwise.masks import Mask
 
 SUMMARY = Text("Find the wrong numbers in a worked example.")
@@ -77,10 +77,10 @@ def _options(lang: Lang) -> list[click.Parameter]:
 
 
 def _run(asked: Asked, lang: Lang) -> int:
+    from headwise.check import check, read_article
+    from headwise.check.report import as_json, document
+    from headwise.check.source import title
     from headwise.cli import FOUND_WRONG
-    from headwise.explain.article import check, read_article
-    from headwise.explain.article.report import as_json, document
-    from headwise.explain.article.source import title
 
     read = (asked.file, asked.x, asked.weights, asked.mask)
     destination = Destination(asked.format, asked.output, lang, inputs=read)
@@ -105,8 +105,8 @@ def _nothing(report: "Report") -> BadFile:
 
 
 def _given(asked: Asked) -> "Options":
+    from headwise.check import Options
     from headwise.explain import weights
-    from headwise.explain.article import Options
     from headwise.explain.inputs import read_matrix
     from headwise.explain.masks import mask_of
 

@@ -102,9 +102,9 @@ def _explained() -> tuple["Document", "Document"]:
 
 
 def _checked() -> tuple["Document", "Document"]:
+    from headwise.check import check
+    from headwise.check.report import document
     from headwise.document import Code, Document
-    from headwise.explain.article import check
-    from headwise.explain.article.report import document
 
     article = files("headwise.cli").joinpath("demo_article.md").read_text(encoding="utf-8")
     found = document(check(article, source="demo_article.md"))

@@ -3,9 +3,9 @@
 import math
 from dataclasses import replace
 
-from headwise.explain.article.arithmetic import Value
-from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
-from headwise.explain.article.targets import Catalog, Target, off
+from headwise.check.arithmetic import Value
+from headwise.check.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
+from headwise.check.targets import Catalog, Target, off
 from headwise.lang import Text
 
 Part = tuple[Grid, Target]

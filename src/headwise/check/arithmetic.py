@@ -2,8 +2,8 @@
 
 import math
 
-from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Sum
-from headwise.explain.article.numbers import NOISE, Printed
+from headwise.check.nodes import Apply, Grid, Node, Product, Quotient, Sum
+from headwise.check.numbers import NOISE, Printed
 
 ROUNDED = 0.005
 """A printed number with a step below this is taken as rounded; 0.5 or 0.25 as exact."""

@@ -9,8 +9,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from headwise.check.numbers import MARK
 from headwise.errors import BadFile
-from headwise.explain.article.numbers import MARK
 
 MOST_TOKENS = 100_000
 MOST_NESTING = 24

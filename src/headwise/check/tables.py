@@ -2,12 +2,12 @@
 
 import re
 
-from headwise.explain.article.chains import Chain
-from headwise.explain.article.expression import Reader
-from headwise.explain.article.lines import Line, is_array_row
-from headwise.explain.article.nodes import Cell, Grid, Node, Stack, vector
-from headwise.explain.article.numbers import printed
-from headwise.explain.article.tokens import Token, pairs
+from headwise.check.chains import Chain
+from headwise.check.expression import Reader
+from headwise.check.lines import Line, is_array_row
+from headwise.check.nodes import Cell, Grid, Node, Stack, vector
+from headwise.check.numbers import printed
+from headwise.check.tokens import Token, pairs
 
 Row = list[list[Token]]
 
@@ -94,7 +94,7 @@ def _with_titles(
     titles: list[str], body: list[Row], text: str, labelled: bool, named: bool
 ) -> list[Chain]:
     """Columns that each name a quantity, rows that each name one, or a matrix with labels."""
-    from headwise.explain.article.labels import read_label
+    from headwise.check.labels import read_label
 
     above = [read_label(title).keys for title in titles]
     names = [_said(row[0], text) for row in body] if labelled else []
@@ -123,7 +123,7 @@ def _are_tokens(names: list[str], named: bool) -> bool:
 
     They are where the table as a whole is named and some of the words name nothing.
     """
-    from headwise.explain.article.labels import read_label
+    from headwise.check.labels import read_label
 
     plain = [bool(_WORD.fullmatch(name)) and len(name) > 1 for name in names]
     ours = [bool(read_label(name).keys) for name in names]

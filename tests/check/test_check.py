@@ -2,10 +2,10 @@ import sys
 
 import pytest
 
+from headwise.check import Options, check, read_article
 from headwise.errors import BadFile, BadValue
-from headwise.explain.article import Options, check, read_article
 from headwise.masks import causal
-from tests.explain.article.corpus import ARTICLES, PUBLISHED, computed, line_of, planted, text_of
+from tests.check.corpus import ARTICLES, PUBLISHED, computed, line_of, planted, text_of
 
 STRIDE = 17
 """Every how manieth number of an article has an error planted in it in the quick test."""
@@ -308,7 +308,7 @@ def test_given_heads_outdo_what_the_article_says():
 
 
 def test_the_verdict_counts_what_could_not_be_matched():
-    from headwise.explain.article.report import verdict
+    from headwise.check.report import verdict
 
     said = X + "S_{01} = 3.5\nThe loss was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way."
     report = check(said)

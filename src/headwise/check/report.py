@@ -2,9 +2,9 @@
 
 import json
 
+from headwise.check.findings import Report
 from headwise.document import Document, Heading, Notice, Paragraph, Table
 from headwise.document.blocks import Block
-from headwise.explain.article.findings import Report
 from headwise.lang import Text, same
 
 FORMAT = "headwise.check/1"

@@ -7,7 +7,7 @@ before or after scaling. Indices stay as they are written; `Bases` says what the
 import re
 from dataclasses import dataclass, fields, replace
 
-from headwise.explain.article.phrases import (
+from headwise.check.phrases import (
     COLUMN,
     HEAD,
     ORDINALS,

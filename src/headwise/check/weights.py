@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from headwise.check.nodes import Grid
+from headwise.check.spread import upper
+from headwise.check.statements import Statement
 from headwise.errors import BadFile
-from headwise.explain.article.nodes import Grid
-from headwise.explain.article.spread import upper
-from headwise.explain.article.statements import Statement
 from headwise.explain.trace import Projections
 from headwise.lang import Text
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from headwise.check import check, read_article
 from headwise.cli import main
-from headwise.explain.article import check, read_article
 
 WORDS = {
     "default": (),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from headwise.explain.article.nodes import Grid
+from headwise.check.nodes import Grid
 from headwise.explain.trace import KEYS, Trace
 from headwise.lang import Text, same
 

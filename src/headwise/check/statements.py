@@ -3,11 +3,11 @@
 import re
 from dataclasses import dataclass, replace
 
-from headwise.explain.article.chains import Chain, chains
-from headwise.explain.article.labels import Hint, Ref, combined, read_label, read_words
-from headwise.explain.article.lines import Line, cut
-from headwise.explain.article.nodes import Stack, leaves
-from headwise.explain.article.tables import table_chains, with_arrays
+from headwise.check.chains import Chain, chains
+from headwise.check.labels import Hint, Ref, combined, read_label, read_words
+from headwise.check.lines import Line, cut
+from headwise.check.nodes import Stack, leaves
+from headwise.check.tables import table_chains, with_arrays
 
 SENTENCE = 60
 """A label longer than this is running text, in which a lone letter is no symbol."""

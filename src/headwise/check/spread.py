@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from headwise.explain.article.nodes import Grid
+from headwise.check.nodes import Grid
 from headwise.explain.trace import Projections, Trace
 
 MOST_EXACT = 2
@@ -29,8 +29,8 @@ def rounded(grid: Grid) -> bool:
     """Whether a given matrix is printed as rounded numbers are.
 
     Example:
-        >>> from headwise.explain.article.nodes import vector
-        >>> from headwise.explain.article.numbers import printed
+        >>> from headwise.check.nodes import vector
+        >>> from headwise.check.numbers import printed
         >>> [rounded(vector((printed(text, 1, 0),))) for text in ("0.25", "0.3713")]
         [False, True]
     """

@@ -7,12 +7,12 @@ and rounded to the precision printed.
 import re
 from pathlib import Path
 
-from headwise.explain.article import read_article
-from headwise.explain.article.source import evened
+from headwise.check import read_article
+from headwise.check.source import evened
 
-FOLDER = Path(__file__).parents[2] / "data" / "articles"
+FOLDER = Path(__file__).parents[1] / "data" / "articles"
 ARTICLES = sorted(path for path in FOLDER.iterdir() if path.is_file())
-PUBLISHED = Path(__file__).parents[4] / "shared" / "data" / "worked_example.zh.md"
+PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "worked_example.zh.md"
 
 INPUTS = {
     "aligned.zh.md": ((3, 7),),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwise.explain.article.numbers import Printed
+from headwise.check.numbers import Printed
 
 Cell = Printed | None
 """An entry: a printed number, or None where something else stands, as a symbol or dots."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from headwise.check.nodes import Grid
+from headwise.check.numbers import BLOCKED
+from headwise.check.settings import Settings
+from headwise.check.spread import rounded, upper
+from headwise.check.statements import Statement
+from headwise.check.weights import Given, projections
 from headwise.errors import BadFile
-from headwise.explain.article.nodes import Grid
-from headwise.explain.article.numbers import BLOCKED
-from headwise.explain.article.settings import Settings
-from headwise.explain.article.spread import rounded, upper
-from headwise.explain.article.statements import Statement
-from headwise.explain.article.weights import Given, projections
 from headwise.explain.trace import Projections
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from headwise.explain.article.expression import Reader
-from headwise.explain.article.lines import Line
-from headwise.explain.article.nodes import Grid, Node, leaves, vector
-from headwise.explain.article.tokens import Token, pairs
+from headwise.check.expression import Reader
+from headwise.check.lines import Line
+from headwise.check.nodes import Grid, Node, leaves, vector
+from headwise.check.tokens import Token, pairs
 
 _AND = frozenset(("and", "和", "与", "及", "以及"))
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))

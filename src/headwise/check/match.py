@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
+from headwise.check.labels import Bases, Hint, Ref
+from headwise.check.nodes import Apply, Grid, Node, Product, Quotient, Sum
+from headwise.check.statements import Statement
+from headwise.check.targets import FACTORS, Catalog, Target
+from headwise.check.working import Part, fits, parts, wrong
 from headwise.errors import BadFile
-from headwise.explain.article.labels import Bases, Hint, Ref
-from headwise.explain.article.nodes import Apply, Grid, Node, Product, Quotient, Sum
-from headwise.explain.article.statements import Statement
-from headwise.explain.article.targets import FACTORS, Catalog, Target
-from headwise.explain.article.working import Part, fits, parts, wrong
 
 ASIDE = 0.35
 """What one disagreement with the surroundings costs, as a share of the numbers being wrong."""

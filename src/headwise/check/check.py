@@ -6,19 +6,19 @@ from itertools import product
 
 from torch import Tensor
 
+from headwise.check.arithmetic import consistent, value
+from headwise.check.findings import Finding, Report, Unmatched
+from headwise.check.given import Options, Setup, setups
+from headwise.check.labels import Bases, Hint, Ref
+from headwise.check.match import MOST_NODES, Matcher, Reading
+from headwise.check.nodes import Grid, Node, leaves
+from headwise.check.settings import Settings, read_settings
+from headwise.check.source import evened
+from headwise.check.spread import spread
+from headwise.check.statements import Statement, is_empty, read_statements
+from headwise.check.targets import Catalog
+from headwise.check.working import Part, parts
 from headwise.errors import BadFile
-from headwise.explain.article.arithmetic import consistent, value
-from headwise.explain.article.findings import Finding, Report, Unmatched
-from headwise.explain.article.given import Options, Setup, setups
-from headwise.explain.article.labels import Bases, Hint, Ref
-from headwise.explain.article.match import MOST_NODES, Matcher, Reading
-from headwise.explain.article.nodes import Grid, Node, leaves
-from headwise.explain.article.settings import Settings, read_settings
-from headwise.explain.article.source import evened
-from headwise.explain.article.spread import spread
-from headwise.explain.article.statements import Statement, is_empty, read_statements
-from headwise.explain.article.targets import Catalog
-from headwise.explain.article.working import Part, parts
 from headwise.explain.trace import Projections, Trace, trace
 from headwise.lang import Text
 

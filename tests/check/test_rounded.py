@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from headwise.explain.article import Options, check
-from headwise.explain.article.expression import Reader
-from headwise.explain.article.spread import rounded
-from headwise.explain.article.tokens import pairs, scan
+from headwise.check import Options, check
+from headwise.check.expression import Reader
+from headwise.check.spread import rounded
+from headwise.check.tokens import pairs, scan
 
 
 def shown(values, places):

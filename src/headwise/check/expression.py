@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headwise.explain.article.nodes import (
+from headwise.check.nodes import (
     Apply,
     Cell,
     Grid,
@@ -18,8 +18,8 @@ from headwise.explain.article.nodes import (
     scalar,
     vector,
 )
-from headwise.explain.article.numbers import Printed, printed
-from headwise.explain.article.tokens import MOST_NESTING, Token, is_matrix
+from headwise.check.numbers import Printed, printed
+from headwise.check.tokens import MOST_NESTING, Token, is_matrix
 
 _FUNCTIONS = {
     "softmax": "softmax",

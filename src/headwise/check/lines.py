@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from headwise.explain.article.tokens import Token, is_matrix, pairs, scan
+from headwise.check.tokens import Token, is_matrix, pairs, scan
 
 _ALIGNED = ("equation", "align", "gather", "split", "cases", "eqnarray", "multline", "math")
 _SECTIONS = {"\\section": 1, "\\subsection": 2, "\\subsubsection": 3, "\\paragraph": 4}
