@@ -80,7 +80,7 @@ class ByHand(nn.Module):
 def trained(name: str) -> tuple[nn.Module, Tensor, list[object]]:
     """A trained model, the ids to draw from, and its induction heads: scores above 1/2."""
     from headwise.heads.capture import capture
-    from headwise.heads.metrics.induction import INDUCTION
+    from headwise.heads.metrics.repetition import INDUCTION
     from headwise.heads.models.load import load
 
     loaded = load(name)

@@ -10,7 +10,7 @@ from headwise.document import HeatMap, Paragraph, Table, html, markdown, termina
 from headwise.errors import BadFile, BadValue
 from headwise.heads.export import SCHEMA, as_json
 from headwise.heads.inspection import Inspection, inspect
-from headwise.heads.metrics import MEASURED, METRICS, Offer, Rows
+from headwise.heads.metrics import MEASURED, METRICS, KeyContext, Rows
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.heads.report import MOST_TOKENS, report
@@ -159,13 +159,13 @@ def constructed(pattern: torch.Tensor, heads: int = 5) -> Statistics:
     weights = torch.full((1, heads, length, length), 1.0 / length, dtype=torch.float64)
     weights[0, 3] = pattern
     statistics = Statistics()
-    offer = Offer(
+    context = KeyContext(
         allowed=torch.ones(1, 1, length, length, dtype=torch.bool),
         counts=torch.ones(1, length, dtype=torch.bool),
         position=torch.arange(length),
         first=torch.tensor([0]),
     )
-    statistics.add(Layer("", 0), Rows(weights=weights, offer=offer))
+    statistics.add(Layer("", 0), Rows(weights=weights, context=context))
     return statistics
 
 
@@ -186,13 +186,13 @@ def test_what_a_uniform_head_would_show_as_well_does_not_stand_out() -> None:
 def test_a_model_without_any_share_has_no_facts() -> None:
     statistics = Statistics()
     one = torch.ones(1, 1, 1, 1)
-    offer = Offer(
+    context = KeyContext(
         allowed=one.bool(),
         counts=torch.zeros(1, 1, dtype=torch.bool),
         position=None,
         first=torch.tensor([0]),
     )
-    statistics.add(Layer("cross", 0), Rows(weights=one, offer=offer))
+    statistics.add(Layer("cross", 0), Rows(weights=one, context=context))
     assert standing_out(statistics) == ()
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headwise.heads.metrics import EVERY, Metric, Offer, Rows, total
+from headwise.heads.metrics import EVERY, KeyContext, Metric, Rows, total
 from headwise.heads.metrics.profiles import BY_DISTANCE, PROFILES, RECEIVED, summed
 from headwise.verify.budget import accept
 from tests.heads.test_metrics import (
@@ -208,7 +208,7 @@ def whole_and_blocks(
 
     def part(start: int, stop: int, low: int, high: int) -> Rows:
         allowed = reach[start:stop, low:high].expand(2, 1, -1, -1)
-        offer = Offer(
+        context = KeyContext(
             allowed=allowed,
             counts=real[:, start:stop],
             position=torch.arange(start, stop),
@@ -221,7 +221,7 @@ def whole_and_blocks(
         logarithms = scores[:, :, start:stop, low:high].masked_fill(~allowed, -1e300)
         return Rows(
             weights=weights[:, :, start:stop, low:high],
-            offer=offer,
+            context=context,
             scores=logarithms if scored else None,
         )
 
@@ -254,9 +254,9 @@ def test_what_is_kept_of_blocks_gives_the_same(seed: int, length: int, size: int
     whole, blocks = whole_and_blocks(seed, length, size, scored=True)
     for measure in (*EVERY, *PROFILES):
         reads = (*measure.reads, "queries")
-        kept = [block.let_go(reads) for block in blocks]
-        offer = Offer.joined([block.offer for block in kept], reads)
-        joined = Rows.joined(kept, offer, reads)
+        kept = [block.without_inputs(reads) for block in blocks]
+        context = KeyContext.concatenated([block.context for block in kept], reads)
+        joined = Rows.concatenated(kept, context, reads)
         if isinstance(measure, Metric):
             found, wanted = (torch.stack(total(measure, each)) for each in (joined, whole))
         else:
@@ -267,21 +267,21 @@ def test_what_is_kept_of_blocks_gives_the_same(seed: int, length: int, size: int
 def test_a_fact_that_was_not_kept_is_an_error_and_not_a_wrong_number() -> None:
     _, (block, *_) = whole_and_blocks(1, 20, 7)
     with pytest.raises(LookupError, match="queries was not kept; name it in what the metric"):
-        total(BY_NAME["entropy"], block.let_go(BY_NAME["self"].reads))
+        total(BY_NAME["entropy"], block.without_inputs(BY_NAME["self"].reads))
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 127, 128, 129, 193, 300])
 def test_the_first_of_several_largest_weights_is_found(length: int) -> None:
     make = torch.Generator().manual_seed(length)
     weights = torch.randint(0, 3, (2, 3, 5, length), generator=make).double()
-    offer = Offer(
+    context = KeyContext(
         allowed=torch.ones(2, 1, 5, length, dtype=torch.bool),
         counts=torch.ones(2, 5, dtype=torch.bool),
         position=None,
         first=torch.zeros(2, dtype=torch.long),
         origin=4,
     )
-    value, key = Rows(weights=weights, offer=offer).most
+    value, key = Rows(weights=weights, context=context).most
     assert torch.equal(value, weights.amax(-1))
     index = torch.arange(length).expand_as(weights)
     wanted = torch.where(weights == value[..., None], index, length).amin(-1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import headwise.heads.metrics as metrics_room
-from headwise.heads.metrics import EVERY, MEASURED, METRICS, Metric, Offer, Rows, total
+from headwise.heads.metrics import EVERY, MEASURED, METRICS, KeyContext, Metric, Rows, total
 from headwise.verify.budget import accept
 
 BY_NAME = {metric.name: metric for metric in EVERY}
@@ -34,7 +34,7 @@ def rows(
     table = torch.as_tensor(weights, dtype=torch.float64)[None, None]
     length, keys = table.shape[-2:]
     seen = torch.ones(length, keys, dtype=torch.bool) if allowed is None else allowed
-    offer = Offer(
+    context = KeyContext(
         allowed=seen[None, None],
         counts=torch.tensor([real or [True] * length]),
         position=None if cross else torch.arange(length),
@@ -43,7 +43,7 @@ def rows(
         tokens=None if tokens is None else torch.tensor([tokens]),
         punctuation=None if marks is None else torch.tensor([marks]),
     )
-    return Rows(weights=table, offer=offer)
+    return Rows(weights=table, context=context)
 
 
 def value(name: str, given: Rows) -> float:
@@ -205,8 +205,8 @@ def test_heads_and_samples_are_kept_apart_and_pooled_over_tokens() -> None:
     counts = torch.tensor([[True, True, True], [True, False, False]])
     allowed = torch.ones(2, 1, 3, 3, dtype=torch.bool)
     place, first = torch.arange(3), torch.zeros(2, dtype=torch.long)
-    offer = Offer(allowed=allowed, counts=counts, position=place, first=first)
-    given = Rows(weights=weights, offer=offer)
+    context = KeyContext(allowed=allowed, counts=counts, position=place, first=first)
+    given = Rows(weights=weights, context=context)
     above, below = total(BY_NAME["self"], given)
     assert above.tolist() == [4.0, 2.0]
     assert below.tolist() == [4.0, 4.0]
@@ -225,7 +225,7 @@ def drawn(draw: st.DrawFn) -> Rows:
     special = torch.rand(1, length, generator=make) < 0.3
     real = torch.ones(1, length, dtype=torch.bool)
     tokens = torch.randint(498, 503, (1, length), generator=make)
-    offer = Offer(
+    context = KeyContext(
         allowed=allowed,
         counts=real,
         position=torch.arange(length),
@@ -234,7 +234,7 @@ def drawn(draw: st.DrawFn) -> Rows:
         tokens=tokens,
         punctuation=special.roll(1, 1),
     )
-    return Rows(weights=weights, offer=offer)
+    return Rows(weights=weights, context=context)
 
 
 @given(drawn())
@@ -266,21 +266,21 @@ def padded(given_rows: Rows) -> Rows:
         assert table is not None
         return torch.nn.functional.pad(table, wide, value=value)
 
-    offer, square = given_rows.offer, (0, 3, 0, 3)
+    context, square = given_rows.context, (0, 3, 0, 3)
     weights = behind(given_rows.weights, square, 0.0)
-    allowed = behind(offer.allowed, square, False)
+    allowed = behind(context.allowed, square, False)
     weights[..., -3:, :], allowed[..., -3:, :] = 0.125, True
-    real = behind(offer.counts, (0, 3), False)
-    grown = Offer(
+    real = behind(context.counts, (0, 3), False)
+    grown = KeyContext(
         allowed=allowed,
         counts=real,
         position=torch.arange(real.shape[1]),
-        first=offer.first,
-        separators=behind(offer.separators, (0, 3), True),
-        tokens=behind(offer.tokens, (0, 3), -1),
-        punctuation=behind(offer.punctuation, (0, 3), True),
+        first=context.first,
+        separators=behind(context.separators, (0, 3), True),
+        tokens=behind(context.tokens, (0, 3), -1),
+        punctuation=behind(context.punctuation, (0, 3), True),
     )
-    return Rows(weights=weights, offer=grown)
+    return Rows(weights=weights, context=grown)
 
 
 @given(drawn())

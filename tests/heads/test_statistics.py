@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadType, BadValue
-from headwise.heads.metrics import MEASURED, METRICS, Offer, Rows
+from headwise.heads.metrics import MEASURED, METRICS, KeyContext, Rows
 from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
@@ -17,13 +17,13 @@ def block(length: int, seed: int, heads: int = 2) -> Rows:
     make = torch.Generator().manual_seed(seed)
     scores = torch.randn(1, heads, length, length, generator=make, dtype=torch.float64)
     allowed = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
-    offer = Offer(
+    context = KeyContext(
         allowed=allowed,
         counts=torch.ones(1, length, dtype=torch.bool),
         position=torch.arange(length),
         first=torch.tensor([0]),
     )
-    return Rows(weights=scores.masked_fill(~allowed, -torch.inf).softmax(-1), offer=offer)
+    return Rows(weights=scores.masked_fill(~allowed, -torch.inf).softmax(-1), context=context)
 
 
 def seen(*seeds: int) -> Statistics:

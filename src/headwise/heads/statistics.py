@@ -51,7 +51,7 @@ class Sums:
         for profile in PROFILES:
             own = torch.stack(summed(profile, rows)).cpu()
             curves[profile.name] = torch.cat((own, known.curves[profile.name].expand_as(own)))
-        queries = int(rows.offer.queries.any(1).sum())
+        queries = int(rows.context.queries.any(1).sum())
         uniform_above, uniform_below = known.sums.clone()
         return cls(above, below, uniform_above, uniform_below, curves, queries)
 

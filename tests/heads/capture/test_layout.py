@@ -91,7 +91,7 @@ def test_a_mask_that_was_written_to_since_is_another() -> None:
     first = layouts.of(terms(tensor_pattern(mask=mask)), place())
     mask[..., -1, 0] = False
     second = layouts.of(terms(tensor_pattern(mask=mask)), place())
-    assert first.groups[-1].offer.choices.sum() == second.groups[-1].offer.choices.sum() + 2
+    assert first.groups[-1].context.choices.sum() == second.groups[-1].context.choices.sum() + 2
 
 
 PLACES: tuple[Callable[[Place], Place], ...] = (
@@ -195,7 +195,7 @@ def test_a_mask_written_to_without_being_counted_is_looked_at_anew(inference: bo
         first = layouts.of(terms(tensor_pattern(mask=mask)), place())
         mask[..., -1, 0] = False
         second = layouts.of(terms(tensor_pattern(mask=mask)), place())
-        assert first.groups[-1].offer.choices.sum() == second.groups[-1].offer.choices.sum() + 2
+        assert first.groups[-1].context.choices.sum() == second.groups[-1].context.choices.sum() + 2
 
 
 def test_blocks_that_reach_no_key_are_blind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadValue
 from headwise.heads.capture import capture
-from headwise.heads.metrics import MEASURED, NEXT, UNSPENT, Offer, Rows
+from headwise.heads.metrics import MEASURED, NEXT, UNSPENT, KeyContext, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.verify.budget import accept
@@ -215,13 +215,13 @@ def test_calls_between_passes_are_numbered_by_module() -> None:
 def own_rows(weights: Tensor, length: int) -> Rows:
     """Of weights (B, H, L, S) those on the L tokens, read causally."""
     allowed = torch.ones(1, 1, length, length, dtype=torch.bool).tril()
-    offer = Offer(
+    context = KeyContext(
         allowed=allowed.expand(len(weights), -1, -1, -1),
         counts=torch.ones(len(weights), length, dtype=torch.bool),
         position=torch.arange(length),
         first=torch.zeros(len(weights), dtype=torch.long),
     )
-    return Rows(weights=weights[..., :length], offer=offer)
+    return Rows(weights=weights[..., :length], context=context)
 
 
 @pytest.mark.parametrize("length", [1, 5, 64, 130])

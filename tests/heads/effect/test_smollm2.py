@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headwise.heads.capture import capture
 from headwise.heads.effect import against_random, next_token_loss, prune, repeated, sites
-from headwise.heads.metrics.induction import INDUCTION
+from headwise.heads.metrics.repetition import INDUCTION
 from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import load
 from headwise.heads.names import parse_heads

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.corpus.document import Document, Entity, Parse
-from headwise.heads.metrics import Offer, Rows
+from headwise.heads.metrics import KeyContext, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.heads.taxonomy import Evidence
@@ -101,10 +101,10 @@ def evidence(heads: tuple[Make, ...], texts: int, seed: int, *, whole: bool = Tr
 
 def rows_of(tables: Tensor, allowed: Tensor) -> Rows:
     length = tables.shape[-1]
-    offer = Offer(
+    context = KeyContext(
         allowed=allowed,
         counts=torch.ones(1, length, dtype=torch.bool),
         position=torch.arange(length),
         first=torch.tensor([0]),
     )
-    return Rows(weights=tables[None], offer=offer)
+    return Rows(weights=tables[None], context=context)

@@ -13,7 +13,7 @@ from torch import Tensor
 from headwise.heads.capture.pattern import Pattern
 from headwise.heads.capture.texts import Place
 from headwise.heads.capture.weights import Part, Terms
-from headwise.heads.metrics import Metric, Offer, Rows
+from headwise.heads.metrics import KeyContext, Metric, Rows
 from headwise.heads.statistics import Baseline
 
 BLOCK = 1 << 22
@@ -49,14 +49,14 @@ class Group:
 
     Attributes:
         parts: the blocks.
-        offers: what the queries of each are offered.
-        offer: what all of them are.
+        contexts: what the queries of each are offered.
+        context: what all of them are.
         baseline: what a head gives that attends to every allowed key alike.
     """
 
     parts: tuple[Part, ...]
-    offers: tuple[Offer, ...]
-    offer: Offer
+    contexts: tuple[KeyContext, ...]
+    context: KeyContext
     baseline: Baseline
 
 
@@ -99,7 +99,7 @@ class Layout:
     @property
     def queries(self) -> Tensor:
         """(B, H or 1, Lq), the queries that count and see a key."""
-        return torch.cat([group.offer.queries for group in self.groups], 2)
+        return torch.cat([group.context.queries for group in self.groups], 2)
 
 
 class Layouts:
@@ -146,27 +146,29 @@ def _cut(terms: Terms, place: Place) -> Iterator[slice]:
 
 def _group(terms: Terms, place: Place, asked: Asked, rows: Sequence[slice]) -> Group:
     reads = asked.reads
-    parts, offers, uniform = [], [], []
+    parts, contexts, uniform = [], [], []
     for each in rows:
         keys = terms.reach(each, place.own(each, terms.tokens))
         allowed = terms.allowed(each, keys)
-        offer = _offer(place, asked, each, keys, allowed[..., terms.within(keys)])
-        no_weights = allowed.new_zeros(1, dtype=terms.wide).expand(offer.allowed.shape)
-        alike = Rows(weights=no_weights, offer=offer).uniform
-        uniform.append(alike.let_go(reads))
-        offers.append(offer.let_go(reads))
+        context = _key_context(place, asked, each, keys, allowed[..., terms.within(keys)])
+        no_weights = allowed.new_zeros(1, dtype=terms.wide).expand(context.allowed.shape)
+        alike = Rows(weights=no_weights, context=context).uniform
+        uniform.append(alike.without_inputs(reads))
+        contexts.append(context.without_inputs(reads))
         parts.append(Part.of(each, keys, allowed))
-    seen = Offer.joined([each.offer for each in uniform], reads)
-    baseline = Baseline.of(Rows.joined(uniform, seen, reads), asked.metrics)
-    return Group(tuple(parts), tuple(offers), Offer.joined(offers, reads), baseline)
+    seen = KeyContext.concatenated([each.context for each in uniform], reads)
+    baseline = Baseline.of(Rows.concatenated(uniform, seen, reads), asked.metrics)
+    return Group(tuple(parts), tuple(contexts), KeyContext.concatenated(contexts, reads), baseline)
 
 
-def _offer(place: Place, asked: Asked, rows: slice, keys: slice, allowed: Tensor) -> Offer:
+def _key_context(
+    place: Place, asked: Asked, rows: slice, keys: slice, allowed: Tensor
+) -> KeyContext:
     position = None
     if place.offset is not None:
         position = torch.arange(rows.start, rows.stop, device=allowed.device) + place.offset
     tokens = place.tokens
-    return Offer(
+    return KeyContext(
         allowed=allowed,
         counts=place.queries[:, rows],
         position=position,

@@ -255,14 +255,14 @@ class Recorder:
         rooms = torch.empty(2, layout.room, dtype=terms.wide, device=device)
         for group in layout.groups:
             seen = []
-            for part, offer in zip(group.parts, group.offers, strict=True):
+            for part, context in zip(group.parts, group.contexts, strict=True):
                 block = terms.block(part, rooms=rooms)
                 tokens = terms.within(part.keys)
                 weights, scores = (each[..., tokens] for each in (block.weights, block.scores))
-                rows = Rows(weights=weights, offer=offer, scores=scores)
-                seen.append(rows.let_go(reads))
+                rows = Rows(weights=weights, context=context, scores=scores)
+                seen.append(rows.without_inputs(reads))
                 self._keep(layer, block, terms)
-            joined = Rows.joined(seen, group.offer, reads)
+            joined = Rows.concatenated(seen, group.context, reads)
             self.statistics.add(layer, joined, group.baseline)
 
     def _layer(self, module: nn.Module, cross: bool | None) -> Layer:

@@ -24,7 +24,7 @@ class Metric:
         formula: how it is computed, with A the weights, i a query and j a key.
         source: which published variant this is.
         share: whether it is a share of the attention, from 0 to 1, that a head may stand out by.
-        reads: the facts of `Rows` and of its `Offer` that ``sums`` looks at.
+        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` looks at.
         sums: the numerator and the denominator for each query.
     """
 
@@ -43,7 +43,7 @@ def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
 
     A query that does not count contributes to neither.
     """
-    counted, shape = rows.offer.queries, rows.shape
+    counted, shape = rows.context.queries, rows.shape
     sums = [
         torch.where(counted, each, 0.0).expand(shape).sum((0, 2), dtype=torch.float64)
         for metric in metrics

@@ -1,8 +1,8 @@
-"""What is known of each query of a block, computed once and kept when the weights are let go.
+"""Per-query statistics of a block, computed once and kept after the weights are freed.
 
-A pass over the weights of a long text is what a metric costs, so a block of queries is as small as
-the processor's memory likes. What is left of each query is a few numbers: those of many blocks are
-put one behind the other, and every metric is computed from them at once.
+The cost of a metric is one pass over the weights, so blocks of queries are small enough for the
+processor's cache. The few numbers kept for each query are concatenated over the blocks, and every
+metric is computed from them at once.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,28 +13,28 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-Known = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
-"""A fact: tensors whose axis 2 is R, the queries of the block."""
+Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
+"""A per-query statistic: tensors whose axis 2 is R, the queries of the block."""
 
 T = TypeVar("T")
 
 
 class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
-    """A property of `Queries` that is computed when somebody first asks for it.
+    """A cached property of `Queries` that can be kept after its inputs are freed.
 
     Example:
         >>> class Some(Queries):
         ...     @fact
         ...     def many(self) -> Tensor:
         ...         return torch.zeros(1, 1, 3)
-        >>> Some(only_kept=True).many
+        >>> Some(facts_only=True).many
         Traceback (most recent call last):
         LookupError: many was not kept; name it in what the metric `reads`
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
         def computed(queries: "Queries") -> T:
-            if queries.only_kept:
+            if queries.facts_only:
                 name = function.__name__
                 raise LookupError(f"{name} was not kept; name it in what the metric `reads`")
             return function(queries)
@@ -45,31 +45,31 @@ class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Queries:
-    """Some queries, and facts about them.
+    """A block of queries and the facts about them.
 
     Attributes:
-        only_kept: whether what facts are computed from is gone.
+        facts_only: whether the inputs of the facts were freed.
     """
 
-    only_kept: bool = False
+    facts_only: bool = False
 
-    def known(self, names: Collection[str]) -> dict[str, Known]:
-        """The facts of those names; a name that is no fact of this kind of block is passed over."""
+    def facts(self, names: Collection[str]) -> dict[str, Fact]:
+        """The facts with these names; names that are not facts of this class are ignored."""
         mine = [name for name in names if isinstance(getattr(type(self), name, None), fact)]
         return {name: getattr(self, name) for name in mine}
 
-    def told(self, facts: Mapping[str, Known]) -> Self:
-        """This block, which now knows these facts."""
+    def with_facts(self, facts: Mapping[str, Fact]) -> Self:
+        """This block with these facts stored."""
         vars(self).update(facts)
         return self
 
 
-def joined(facts: Sequence[Mapping[str, Known]]) -> dict[str, Known]:
-    """The facts of several blocks, one behind the other along R."""
-    return {name: _behind([each[name] for each in facts]) for name in facts[0]}
+def concatenated(facts: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
+    """The facts of several blocks, concatenated along R."""
+    return {name: _concatenate([each[name] for each in facts]) for name in facts[0]}
 
 
-def _behind(parts: Sequence[Any]) -> Known:
+def _concatenate(parts: Sequence[Any]) -> Fact:
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat(list(parts), 2) if len(parts) > 1 else first

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.heads.metrics.offer import EARLY, NEAR
+from headwise.heads.metrics.key_context import EARLY, NEAR
 from headwise.heads.metrics.rows import Rows, Sums
 from headwise.lang import Text
 
@@ -24,7 +24,7 @@ class Profile:
         formula: how it is computed.
         source: which published variant this is.
         places: what each point stands for, for a person: an offset, a key's number.
-        reads: the facts of `Rows` and of its `Offer` that ``sums`` looks at.
+        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` looks at.
         sums: numerator (H, places) and denominator (H or 1, places), summed over queries.
     """
 
@@ -38,7 +38,7 @@ class Profile:
 
 
 def _by_distance(rows: Rows) -> Sums:
-    near, counted = rows.near, rows.offer.queries
+    near, counted = rows.near, rows.context.queries
     mass = torch.where(counted, rows.mass, 0.0).double()
     if not near.shape[-1]:
         wide = 2 * NEAR + 3
@@ -54,7 +54,7 @@ def _by_distance(rows: Rows) -> Sums:
 
 
 def _received(rows: Rows) -> Sums:
-    numbers = rows.received, rows.offer.received
+    numbers = rows.received, rows.context.received
     above, below = (each.sum((0, 2), dtype=torch.float64) for each in numbers)
     return above, below
 

@@ -39,7 +39,7 @@ class Pairs:
     ) -> tuple["Pairs", "Pairs"]:
         """A query with other places of its token, and with what follows those.
 
-        `headwise.heads.metrics.offer.Offer` says what the arguments are.
+        `headwise.heads.metrics.key_context.KeyContext` says what the arguments are.
         """
         length, kept = allowed.shape[2:]
         start = max(origin - 1, 0)  # what follows the key before the first one kept is kept

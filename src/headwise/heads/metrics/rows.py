@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headwise.heads.metrics.facts import Queries, fact, joined
-from headwise.heads.metrics.offer import NEAR, SIZE, Offer, by_block, onto
+from headwise.heads.metrics.facts import Queries, concatenated, fact
+from headwise.heads.metrics.key_context import NEAR, SIZE, KeyContext, by_block, onto
 
 AT_ONCE = 1 << 17
 """How many numbers are held beside the weights: so few stay near the processor."""
@@ -38,13 +38,13 @@ class Rows(Queries):
 
     Attributes:
         weights: (B, H, R, K), 0 where not allowed; rows sum to 1, or less beside a learned sink.
-        offer: what the queries are offered.
+        context: what the queries are offered.
         scores: (B, H, R, K), finite, whose softmax, over keys and sinks, the weights are; or None.
             The entropy uses them up.
     """
 
     weights: Float[Tensor, "b h r k"]
-    offer: Offer
+    context: KeyContext
     scores: Float[Tensor, "b h r k"] | None = None
 
     @property
@@ -55,39 +55,41 @@ class Rows(Queries):
     @property
     def uniform(self) -> "Rows":
         """The same rows of a head that attends to every allowed key alike: the baseline, H = 1."""
-        offer, allowed = self.offer, self.offer.allowed
+        context, allowed = self.context, self.context.allowed
         if allowed.shape[1] > 1:
             allowed = allowed.any(1, keepdim=True)  # (B, 1, R, K)
-            offer = replace(offer, allowed=allowed)
+            context = replace(context, allowed=allowed)
         share = allowed.to(self.weights.dtype)
         share /= share.sum(-1, keepdim=True).clamp(min=1)
-        return Rows(weights=share, offer=offer)
+        return Rows(weights=share, context=context)
 
-    def let_go(self, names: Collection[str]) -> "Rows":
+    def without_inputs(self, names: Collection[str]) -> "Rows":
         """The same without the weights: facts of those names remain."""
         none = self.weights.new_zeros(1).expand(self.weights.shape)
-        offer, known = self.offer.let_go(names), self.known(names)
-        return Rows(weights=none, offer=offer, only_kept=True).told(known)
+        context, known = self.context.without_inputs(names), self.facts(names)
+        return Rows(weights=none, context=context, facts_only=True).with_facts(known)
 
     @classmethod
-    def joined(cls, parts: Sequence["Rows"], offer: Offer, names: Collection[str]) -> "Rows":
+    def concatenated(
+        cls, parts: Sequence["Rows"], context: KeyContext, names: Collection[str]
+    ) -> "Rows":
         """The rows of blocks of one text, one behind the other, with the facts of those names.
 
         Args:
             parts: the blocks.
-            offer: what all of them are offered.
+            context: what all of them are offered.
             names: of facts.
         """
-        facts = joined([part.known(names) for part in parts])
-        shape = (*parts[0].shape[:2], offer.counts.shape[1], 0)
+        facts = concatenated([part.facts(names) for part in parts])
+        shape = (*parts[0].shape[:2], context.counts.shape[1], 0)
         none = parts[0].weights.new_zeros(shape)
-        return cls(weights=none, offer=offer, only_kept=True).told(facts)
+        return cls(weights=none, context=context, facts_only=True).with_facts(facts)
 
     @property
     def nothing(self) -> Sums:
         """What a metric gives that none of these queries can show."""
         zeros = self.weights.new_zeros(self.shape)
-        return zeros, torch.zeros_like(self.offer.queries)
+        return zeros, torch.zeros_like(self.context.queries)
 
     @fact
     def mass(self) -> Float[Tensor, "b h r"]:
@@ -104,15 +106,15 @@ class Rows(Queries):
         Example:
             >>> allowed = torch.ones(1, 1, 1, 3, dtype=torch.bool)
             >>> here, first = torch.ones(1, 1, dtype=torch.bool), torch.tensor([0])
-            >>> offer = Offer(allowed=allowed, counts=here, position=None, first=first)
-            >>> rows = Rows(weights=torch.tensor([[[[0.5, 0.5, 0.0]]]]), offer=offer)
+            >>> context = KeyContext(allowed=allowed, counts=here, position=None, first=first)
+            >>> rows = Rows(weights=torch.tensor([[[[0.5, 0.5, 0.0]]]]), context=context)
             >>> rows.entropy.item() == torch.tensor(2.0).log().item()
             True
         """
         least = torch.finfo(self.weights.dtype).tiny  # the logarithm of 0 times 0 is NaN
         if self.scores is not None:
             largest, key = self.most
-            top = self.scores.gather(-1, (key - self.offer.origin)[..., None])
+            top = self.scores.gather(-1, (key - self.context.origin)[..., None])
             below = self.scores.sub_(top).mul_(self.weights).sum(-1)
             return -below - largest.clamp(min=least).log() * self.mass
         if not self.weights.shape[2]:
@@ -133,7 +135,7 @@ class Rows(Queries):
 
         The largest of each run of keys is found first, since finding where it is costs more.
         """
-        weights, origin = self.weights, self.offer.origin
+        weights, origin = self.weights, self.context.origin
         runs = weights.shape[-1] // RUN
         if runs < 2:
             value, key = weights.max(-1)
@@ -152,9 +154,9 @@ class Rows(Queries):
     @fact
     def single(self) -> Float[Tensor, "b h r n"]:
         """The weight on each of the keys that are looked up one by one, 0 where not allowed."""
-        index, _ = self.offer.singles
+        index, _ = self.context.singles
         found = self.weights.gather(-1, index.expand(-1, self.weights.shape[1], -1, -1))
-        return found.mul_(self.offer.single)
+        return found.mul_(self.context.single)
 
     @property
     def near(self) -> Float[Tensor, "b h r n"]:
@@ -178,12 +180,12 @@ class Rows(Queries):
     def _columns(self) -> dict[str, Tensor]:
         """What weights are summed by, each (B, K): sets of keys, and keys' distances."""
         (batch, *_, keys), dtype = self.weights.shape, self.weights.dtype
-        found = {name: column.to(dtype) for name, column in self.offer.columns.items()}
-        if self.offer.position is not None:
-            start, stop = self.offer.span
+        found = {name: column.to(dtype) for name, column in self.context.columns.items()}
+        if self.context.position is not None:
+            start, stop = self.context.span
             place = torch.arange(keys, dtype=dtype, device=self.weights.device)
             sides = (("behind", start - place), ("ahead", place - (stop - 1)))
-            for (name, away), some in zip(sides, self.offer.beyond, strict=True):
+            for (name, away), some in zip(sides, self.context.beyond, strict=True):
                 if some:
                     away.clamp_(min=0)
                     found[name] = away.clamp(max=1).expand(batch, -1)
@@ -205,10 +207,10 @@ class Rows(Queries):
         Keys before the block lie (i - start) + (start - j) away, so that sums over them need no
         distance of their own for each pair; keys beside its queries are measured one by one.
         """
-        if self.offer.position is None:
+        if self.context.position is None:
             return (self.weights.new_zeros(self.shape),) * 4
-        (start, stop), dtype = self.offer.span, self.weights.dtype
-        position = self.offer.position - self.offer.origin
+        (start, stop), dtype = self.context.span, self.weights.dtype
+        position = self.context.position - self.context.origin
         beside = self.weights[..., start:stop]
         places = torch.arange(start, stop, device=beside.device)
         apart = (places - position[:, None]).to(dtype)  # (R, n)
@@ -233,7 +235,7 @@ class Rows(Queries):
     @fact
     def sets(self) -> dict[str, Float[Tensor, "b h r"]]:
         """The weight on the keys of each set that is known."""
-        return {name: self._sums[name] for name in self.offer.columns}
+        return {name: self._sums[name] for name in self.context.columns}
 
     def on(self, name: str) -> Sums:
         """For each query the weight on a named set of keys, and whether it may attend to one.
@@ -243,16 +245,16 @@ class Rows(Queries):
         """
         if name not in self.sets:
             return self.nothing
-        offered = (self.offer.sets[name] > 0) & self.offer.queries
+        offered = (self.context.sets[name] > 0) & self.context.queries
         return self.sets[name] * offered, offered
 
     @fact
     def blocks(self) -> Float[Tensor, "b h r"]:
         """The weight on the heaviest tenth of the blocks of keys that a query may attend to."""
         ones = self.weights.new_ones(SIZE)
-        sums = by_block(self.weights, self.offer.origin) @ ones  # (B, H, R, blocks)
+        sums = by_block(self.weights, self.context.origin) @ ones  # (B, H, R, blocks)
         most = -(-sums.shape[-1] // SHARE)
-        fewer = most + self.offer.blocks.neg() // SHARE  # (B, H or 1, R)
+        fewer = most + self.context.blocks.neg() // SHARE  # (B, H or 1, R)
         if bool((fewer > 1).any()):
             heaviest = sums.topk(most, -1).values
             taken = torch.arange(most, device=fewer.device) < most - fewer[..., None]
@@ -263,7 +265,7 @@ class Rows(Queries):
     @fact
     def smoothed(self) -> Float[Tensor, "b h r"]:
         """The entropy of each row with `SMOOTH` spread over all keys of the text."""
-        kept, length = self.weights.shape[-1], self.offer.total
+        kept, length = self.weights.shape[-1], self.context.total
         least = self.weights.new_tensor(SMOOTH / length)
         terms: Tensor = torch.special.entr((1 - SMOOTH) * self.weights + least)
         elsewhere: Tensor = (length - kept) * torch.special.entr(least)
@@ -272,18 +274,18 @@ class Rows(Queries):
     @fact
     def segment(self) -> Float[Tensor, "b h r"]:
         """The weight on the part between separators that the query is in."""
-        return (self.weights * self.offer.own_part).sum(-1)
+        return (self.weights * self.context.own_part).sum(-1)
 
     @fact
     def received(self) -> Float[Tensor, "b h r t"]:
         """What each of the first `EARLY` keys gets from each early query, where allowed."""
-        return self.offer.first_keys(self.weights) * self.offer.received
+        return self.context.first_keys(self.weights) * self.context.received
 
     @fact
     def repeats(self) -> dict[str, Float[Tensor, "b h r"]]:
         """The weight on the keys of each of `repeats.NAMES`."""
         weights, length = self.weights, self.shape[2]
-        return self.offer.by_pair(
+        return self.context.by_pair(
             lambda query, place: weights[query // length, :, query % length, place]
         )
 
@@ -292,7 +294,7 @@ class Rows(Queries):
 
         Nothing where tokens are unknown, or queries and keys are different texts.
         """
-        counted = (self.offer.repeats[name] > 0) & self.offer.queries
+        counted = (self.context.repeats[name] > 0) & self.context.queries
         return self.repeats[name] * counted, counted
 
     def shifted(self, by: int) -> Sums:
@@ -300,7 +302,7 @@ class Rows(Queries):
 
         At most `NEAR` places; nothing counts without positions.
         """
-        if self.offer.position is None:
+        if self.context.position is None:
             return self.nothing
-        counted = self.offer.near[..., NEAR + by] & self.offer.queries
+        counted = self.context.near[..., NEAR + by] & self.context.queries
         return self.near[..., NEAR + by] * counted, counted

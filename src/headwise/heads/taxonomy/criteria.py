@@ -3,15 +3,10 @@
 from dataclasses import dataclass
 
 from headwise.heads.metrics import Metric
-from headwise.heads.metrics.duplicate import DUPLICATE
-from headwise.heads.metrics.far import FAR
-from headwise.heads.metrics.following import NEXT
-from headwise.heads.metrics.induction import INDUCTION
-from headwise.heads.metrics.local import LOCAL
-from headwise.heads.metrics.previous import PREVIOUS
-from headwise.heads.metrics.punctuation import PUNCTUATION
-from headwise.heads.metrics.separators import SEPARATORS
-from headwise.heads.metrics.sink import SINK
+from headwise.heads.metrics.distances import FAR, LOCAL
+from headwise.heads.metrics.offsets import NEXT, PREVIOUS
+from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
+from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
 from headwise.lang import Text
 
 LIFT = 2.0

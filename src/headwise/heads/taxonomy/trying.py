@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headwise.heads.metrics.normalised_entropy import NORMALISED_ENTROPY
+from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
 from headwise.heads.names import Head
 from headwise.heads.syntax.relations import DIRECTIONS, EVERYTHING, Direction
 from headwise.heads.taxonomy.criteria import CRITERIA, LIFT, Criterion

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headwise.heads.metrics.facts import Queries, fact, joined
+from headwise.heads.metrics.facts import Queries, concatenated, fact
 from headwise.heads.metrics.repeats import NAMES as REPEATS
 from headwise.heads.metrics.repeats import Pairs, period
 
@@ -26,7 +26,7 @@ SIZE = 16
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Offer(Queries):
+class KeyContext(Queries):
     """Who may attend to what in a block of queries. R is how many these are, K how many keys.
 
     Keys that no query of the block may attend to may be left away before and after: K counts those
@@ -294,25 +294,25 @@ class Offer(Queries):
             found |= dict(zip(names, (every, some), strict=True))
         return found
 
-    def let_go(self, names: Collection[str]) -> "Offer":
+    def without_inputs(self, names: Collection[str]) -> "KeyContext":
         """The same without the table of who may attend to what, which is as large as the weights.
 
         Args:
             names: the facts that are asked for later; what `Rows` need beside them remains too.
         """
-        if self.only_kept:
+        if self.facts_only:
             return self
         parts = ["single", "beyond"] + ["pairs"] * ("repeats" in names)
         none = self.allowed.new_zeros(1).expand(self.allowed.shape)
-        return replace(self, allowed=none, only_kept=True).told(self.known((*names, *parts)))
+        return replace(self, allowed=none, facts_only=True).with_facts(self.facts((*names, *parts)))
 
     @classmethod
-    def joined(cls, parts: Sequence["Offer"], names: Collection[str]) -> "Offer":
+    def concatenated(cls, parts: Sequence["KeyContext"], names: Collection[str]) -> "KeyContext":
         """The queries of blocks of one text, one behind the other, with the facts of those names.
 
         Keys are those of the whole text.
         """
-        first, facts = parts[0], joined([part.known(names) for part in parts])
+        first, facts = parts[0], concatenated([part.facts(names) for part in parts])
         places = [part.position for part in parts if part.position is not None]
         shape = (*first.allowed.shape[:2], sum(part.counts.shape[1] for part in parts), 0)
         whole = replace(
@@ -321,9 +321,9 @@ class Offer(Queries):
             counts=torch.cat([part.counts for part in parts], 1),
             position=torch.cat(places) if places else None,
             origin=0,
-            only_kept=True,
+            facts_only=True,
         )
-        return whole.told(facts)
+        return whole.with_facts(facts)
 
 
 def onto(table: Tensor, columns: Tensor) -> Tensor:

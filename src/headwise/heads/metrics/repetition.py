@@ -1,4 +1,4 @@
-"""The scores of a head against a drawn pattern, as TransformerLens computes them."""
+"""Attention to repeated tokens and to what followed them: duplicate and induction heads."""
 
 from collections.abc import Callable
 
@@ -7,17 +7,66 @@ import torch
 from headwise.heads.metrics.base import Metric, Rows, Sums
 from headwise.lang import Text
 
+DUPLICATE = Metric(
+    name="duplicate",
+    label=Text("duplicate"),
+    title=Text("share on other occurrences of the same token"),
+    formula=Text(
+        "mean_i Σ_j A[i,j] over the keys with x[j] = x[i], j ≠ i, for the queries that have one"
+    ),
+    source=Text("the duplicate-token head of Wang et al. 2023, section 3.1, as a share"),
+    share=False,  # few queries have one: on one text no head stands out by it
+    reads=("repeats",),
+    sums=lambda rows: rows.on_repeats("same"),
+)
+
+INDUCTION = Metric(
+    name="induction",
+    label=Text("induction"),
+    title=Text("share on what followed an earlier occurrence of the token"),
+    formula=Text(
+        "mean_i Σ_j A[i,j] over the keys with x[j-1] = x[i], j ≠ i+1, for queries that have one"
+    ),
+    source=Text(
+        "Olsson et al. 2022, prefix matching; theirs is on 25 random tokens repeated 4 times"
+    ),
+    share=False,  # few queries have one: on one text no head stands out by it
+    reads=("repeats",),
+    sums=lambda rows: rows.on_repeats("after"),
+)
+
+
+def _stripe(rows: Rows) -> Sums:
+    counted = rows.context.on_stripe
+    return rows.on_stripe * counted, counted
+
+
+STRIPE = Metric(
+    name="stripe",
+    label=Text("stripe"),
+    title=Text("share on what followed the token one period ago"),
+    formula=Text(
+        "mean_i A[i, i-n+1] over the queries i ≥ n of a text that repeats itself every n tokens"
+    ),
+    source=Text(
+        "induction stripe of TransformerLens; theirs counts the query n - 1 too, which has none"
+    ),
+    share=False,
+    reads=("single",),
+    sums=_stripe,
+)
+
 
 def _pattern(rows: Rows, name: str) -> Sums:
     """The weight of each row on the pattern, and how many keys the pattern has there."""
     if name == "near":
         return rows.shifted(-1)
-    return rows.repeats[name], rows.offer.repeats[name]
+    return rows.repeats[name], rows.context.repeats[name]
 
 
 def _shows(rows: Rows, name: str) -> bool:
     """Whether the pattern can be drawn."""
-    return rows.offer.position is not None and (name == "near" or rows.offer.tokens is not None)
+    return rows.context.position is not None and (name == "near" or rows.context.tokens is not None)
 
 
 def _mul(name: str) -> Callable[[Rows], Sums]:
@@ -48,7 +97,6 @@ PREVIOUS_MUL = Metric(
     sums=_mul("near"),
 )
 
-
 DUPLICATE_MUL = Metric(
     name="duplicate_mul",
     label=Text("dup. mul"),
@@ -59,7 +107,6 @@ DUPLICATE_MUL = Metric(
     reads=("repeats", "mass"),
     sums=_mul("earlier_same"),
 )
-
 
 INDUCTION_MUL = Metric(
     name="induction_mul",
@@ -74,7 +121,6 @@ INDUCTION_MUL = Metric(
     sums=_mul("earlier_after"),
 )
 
-
 PREVIOUS_ABS = Metric(
     name="previous_abs",
     label=Text("prev. abs"),
@@ -86,7 +132,6 @@ PREVIOUS_ABS = Metric(
     sums=_abs("near"),
 )
 
-
 DUPLICATE_ABS = Metric(
     name="duplicate_abs",
     label=Text("dup. abs"),
@@ -97,7 +142,6 @@ DUPLICATE_ABS = Metric(
     reads=("repeats", "mass"),
     sums=_abs("earlier_same"),
 )
-
 
 INDUCTION_ABS = Metric(
     name="induction_abs",
