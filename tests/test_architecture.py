@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headwise
-from headwise.cli.words import WORDS
+from headwise.cli.commands import COMMANDS
 
 SOURCE = Path(headwise.__file__).parent
 ROOT = SOURCE.parent.parent
@@ -43,7 +43,7 @@ signature; `__init__` and `forward` of MultiheadAttention are PyTorch's, the lat
 
 MAY_IMPORT_REFERENCE = {"explain", "verify"}
 MAY_READ_ENVIRONMENT = {
-    "cli/words.py": "the language",
+    "cli/commands.py": "the language",
     "heads/models/catalogue.py": "where models are kept",
 }
 MOST_LINES, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
@@ -180,7 +180,7 @@ def test_the_environment_changes_no_number(path):
             "headwise.engines:ENGINES",
             {"autograd_transforms", "dropout", "kernel", "sinks", "statistics", "streamed"},
         ),
-        ("cli", "headwise.cli.words:WORDS", {"reporting", "screen", "words"}),
+        ("cli", "headwise.cli.commands:COMMANDS", {"reporting", "output", "commands"}),
     ],
 )
 def test_a_catalogue_is_its_folder(folder, catalogue, beside):
@@ -230,6 +230,6 @@ def test_help_answers_without_torch(words):
     assert not modules & (HEAVY | {"torch"})
 
 
-@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("word", COMMANDS)
 def test_help_of_each_word_answers_without_torch(word):
     assert "torch" not in loaded(f"from headwise.cli import main; main([{word!r}, '--help'])")

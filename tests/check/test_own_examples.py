@@ -5,7 +5,7 @@ import pytest
 from headwise.check import check, read_article
 from headwise.cli import main
 
-WORDS = {
+COMMANDS = {
     "default": (),
     "causal": ("--mask", "causal"),
     "heads": ("--heads", "4"),
@@ -19,7 +19,7 @@ WORDS = {
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", ["a.md", "a.tex"])
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_nothing_is_wrong(tmp_path, words, name, lang):
     path = tmp_path / name
     assert main(["explain", *words, "--lang", lang, "--output", str(path)]) == 0

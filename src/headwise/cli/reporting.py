@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli import screen
+from headwise.cli.output import stdout_is_terminal, write_stderr, write_stdout
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
@@ -115,18 +115,18 @@ class Destination:
         else:
             content = data() if self.kind == "json" else self._rendered(document())
         if self.output is None:
-            screen.say(str(content))
+            write_stdout(str(content))
             return
         whole = isinstance(content, bytes) or content.endswith("\n")
         write(self.output, content if whole else f"{content!s}\n")
         said = Text("written: ").to(self.lang)
-        screen.tell(said + clean(str(self.output)))
+        write_stderr(said + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:
         from headwise.document import html, latex, markdown, terminal
 
         if self.kind == "text":
-            seen = self.output is None and screen.on_a_terminal()
+            seen = self.output is None and stdout_is_terminal()
             width = shutil.get_terminal_size((WIDTH, 24)).columns if seen else WIDTH
             return terminal.render(document, self.lang, color=seen, width=width)
         writers = {"markdown": markdown.render, "latex": latex.render, "html": html.render}

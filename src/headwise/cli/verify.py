@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli import reporting, screen
+from headwise.cli import reporting
+from headwise.cli.output import write_stderr
 from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Lang, Text
 
@@ -179,9 +180,9 @@ def _pass_on(printed: str) -> None:
 
     lines = clean_lines(printed[: 1 << 16])
     for line in lines[:SHOWN]:
-        screen.tell(line)
+        write_stderr(line)
     if len(lines) > SHOWN:
-        screen.tell("…")
+        write_stderr("…")
 
 
 def _progress(lang: Lang) -> Callable[[str], None] | None:

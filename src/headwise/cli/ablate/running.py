@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-from headwise.cli import screen
 from headwise.cli.ablate.asked import Asked
 from headwise.cli.ablate.choosing import Chosen, choose
 from headwise.cli.ablate.export import as_csv, as_json
@@ -14,6 +13,7 @@ from headwise.cli.ablate.report import report
 from headwise.cli.ablate.resampling import check_resampling
 from headwise.cli.inspect.figures import draw
 from headwise.cli.inspect.progress import shown
+from headwise.cli.output import write_stderr
 from headwise.cli.reporting import Destination
 from headwise.document.plain import clean
 from headwise.errors import BadValue
@@ -37,7 +37,7 @@ def ablated(asked: Asked, destination: Destination) -> int:
         check_folder(asked.figures, lang)
 
     def tell(done: Text) -> None:
-        screen.tell(f"{done.to(lang)} …")
+        write_stderr(f"{done.to(lang)} …")
 
     loaded = load(asked.model, tell, predicting=True)
     plan, reading = _plan(asked, loaded, chosen)

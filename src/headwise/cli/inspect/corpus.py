@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from headwise.cli import screen
 from headwise.cli.inspect.asked import Asked
 from headwise.cli.inspect.figures import draw
 from headwise.cli.inspect.progress import DOCUMENTS, shown
+from headwise.cli.output import write_stderr
 from headwise.cli.reporting import Destination
 from headwise.heads.corpus.export import as_json
 from headwise.heads.corpus.measuring import Measurer
@@ -29,7 +29,7 @@ def measured(asked: Asked, destination: Destination) -> int:
 
         def tell(done: Text) -> None:
             if not quiet:
-                screen.tell(f"{done.to(lang)} …")
+                write_stderr(f"{done.to(lang)} …")
 
         loaded = load(asked.model or "", tell)
         every = EVERY if asked.every is None else asked.every
@@ -61,7 +61,7 @@ def probing(asked: Asked, destination: Destination) -> int:
     """Measure the heads on random tokens that repeat."""
 
     def tell(done: Text) -> None:
-        screen.tell(f"{done.to(destination.lang)} …")
+        write_stderr(f"{done.to(destination.lang)} …")
 
     loaded = load(asked.model or "", tell)
     sequences(loaded, asked.seed or 0)  # say what is wrong before the random copy is made

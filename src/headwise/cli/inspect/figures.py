@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from headwise.cli import screen
+from headwise.cli.output import write_stderr
 from headwise.document.plain import clean
 from headwise.heads.corpus.blame import called
 from headwise.lang import Lang, Text
@@ -18,4 +18,4 @@ def draw(figures: Callable[[Sheet], Named], folder: Path | None, lang: Lang) -> 
     with called("figures", "output"):
         files = write(figures(Sheet.of(lang)), folder)
     said = Text("{num_files} figures in: ", num_files=len(files)).to(lang)
-    screen.tell(said + clean(str(folder)))
+    write_stderr(said + clean(str(folder)))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headwise.cli import screen
+from headwise.cli.output import write_stderr
 from headwise.lang import Lang, Text
 
 EVERY = 10.0
@@ -68,7 +68,7 @@ def _lines(lang: Lang, what: Text) -> Callable[[int, int], None]:
             what=what,
             now=now - begun,
         )
-        screen.tell(f"{said.to(lang)} …")
+        write_stderr(f"{said.to(lang)} …")
 
     return show
 

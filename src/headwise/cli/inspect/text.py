@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from headwise.cli import screen
 from headwise.cli.inspect.asked import Asked
 from headwise.cli.inspect.figures import draw
+from headwise.cli.output import write_stderr
 from headwise.cli.reporting import Destination
 from headwise.document.plain import clean
 from headwise.errors import BadFile
@@ -28,7 +28,7 @@ def inspected(asked: Asked, destination: Destination) -> int:
     check_text(words)
 
     def progress(done: Text) -> None:
-        screen.tell(f"{done.to(destination.lang)} …")
+        write_stderr(f"{done.to(destination.lang)} …")
 
     loaded = load(asked.model or "", progress)
     progress(Text("running it and measuring every head"))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headwise.cli import main
-from headwise.cli.words import WORDS
+from headwise.cli.commands import COMMANDS
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_without_a_word_the_help_is_shown_as_help(capsys, words, lang, usage):
     assert len(err.splitlines()) > 5
 
 
-@pytest.mark.parametrize("words", [*([word] for word in WORDS), ["models", "list"], []])
+@pytest.mark.parametrize("words", [*([word] for word in COMMANDS), ["models", "list"], []])
 def test_help_is_in_the_readers_language(capsys, words):
     assert main([*words, "--help", "--lang", "zh"]) == 0
     out = capsys.readouterr().out

@@ -11,10 +11,10 @@ from importlib import import_module
 
 import click
 
-from headwise.cli import screen
+from headwise.cli.output import write_stdout
 from headwise.lang import LANGS, Lang, Text
 
-WORDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
+COMMANDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
 """Every word there is, in the order the help shows them."""
 
 _PART = {"Usage:": "用法：", "Options": "选项", "Commands": "命令"}
@@ -41,7 +41,7 @@ class ChineseContext(click.Context):
     formatter_class = ChineseFormatter
 
 
-class Words(click.Group):
+class CommandGroup(click.Group):
     """The group that loads a word's file only when that word is used or listed."""
 
     def __init__(self, lang: Lang, version: str) -> None:
@@ -56,17 +56,17 @@ class Words(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return list(WORDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name not in WORDS:
+        if cmd_name not in COMMANDS:
             return None
         return spoken(import_module(f"headwise.cli.{cmd_name}").command(self.lang), self.lang)
 
 
 def spoken(command: click.Command, lang: Lang) -> click.Command:
-    """A command, and those below it, whose help is in the reader's language and on `screen`."""
+    """A command, and those below it, whose help is in the reader's language and on `output`."""
     command.add_help_option = False
     command.params.append(_help_option(lang))
     if lang == "zh":
@@ -91,7 +91,7 @@ def _version_option(version: str, lang: Lang) -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         del param
         if value:
-            screen.say(f"headwise {version}")
+            write_stdout(f"headwise {version}")
             ctx.exit()
 
     text = Text("Print the version.")
@@ -109,7 +109,7 @@ def _help_option(lang: Lang) -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         del param
         if value and not ctx.resilient_parsing:
-            screen.say(ctx.get_help())
+            write_stdout(ctx.get_help())
             ctx.exit()
 
     text = Text("Show this message and exit.")

@@ -10,7 +10,7 @@ import click
 from headwise.errors import BadFile
 
 
-def say(text: str) -> None:
+def write_stdout(text: str) -> None:
     """Print text and the end of its line on stdout: whole, or not a character of it.
 
     A reader who has gone, as with ``| head``, is no error.
@@ -34,13 +34,13 @@ def say(text: str) -> None:
         ) from error
 
 
-def tell(text: str) -> None:
+def write_stderr(text: str) -> None:
     """Print text on stderr; where nobody can hear it, nothing is lost."""
     with suppress(OSError, ValueError):
         click.echo(text, err=True)
 
 
-def on_a_terminal() -> bool:
+def stdout_is_terminal() -> bool:
     """Whether stdout is a screen that somebody looks at."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
