@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+CATALOGUES := src/headwise/locale/zh
+COMPILED := $(CATALOGUES)/LC_MESSAGES/headwise.mo
 
 .PHONY: setup messages models check test test-slow demo bench docs clean
 
-setup: .venv/ready
+setup: .venv/ready $(COMPILED)
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("headwise needs Python 3.11 or newer; say which: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -14,6 +16,9 @@ setup: .venv/ready
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -c constraints.txt -e '.[all,dev]'
 	@touch $@
+
+$(COMPILED): $(wildcard $(CATALOGUES)/*.po) | .venv/ready
+	$(BIN)/python -m tools.messages compile
 
 messages: setup
 	$(BIN)/python -m tools.messages update
@@ -24,6 +29,7 @@ models: setup
 check: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tools.messages check
 
 test: setup
 	$(PYTEST) -n 2 -m "not slow"

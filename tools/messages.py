@@ -1,126 +1,259 @@
 """The Chinese catalogues: one .po file per room, and the .mo file that the library reads.
 
-python -m tools.messages update    add new messages, drop those that are gone, compile
+python -m tools.messages update    add new messages, drop unused ones, compile
 python -m tools.messages check     fail where a translation is missing, stale or broken
 python -m tools.messages compile   write the .mo file only
+
+A room is a folder of ``src/headwise``; the files beside the folders share ``core.po``. A message is
+the literal first argument of `Text` or of an error class, wherever it is called.
 """
 
+import ast
 import io
 import string
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
-from babel.messages.extract import extract_from_file
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
 SOURCE = Path(__file__).parent.parent / "src" / "headwise"
-CATALOGUES = SOURCE / "locale" / "zh"
-COMPILED = CATALOGUES / "LC_MESSAGES" / "headwise.mo"
-KEYWORDS = dict.fromkeys(
-    ("Text", "BadValue", "BadType", "BadFile", "EngineRefused", "MissingExtra"), None
-)
-"""The calls whose first argument is an English message."""
+ROOTS = frozenset({"Text", "HeadwiseError"})
+"""Their calls carry messages, and so do those of every subclass."""
+NOT_TEMPLATES = frozenset({"Translated"})
+"""Subclasses whose arguments are already written in both languages."""
+MACHINERY = frozenset({"lang.py", "errors.py"})
+"""The files that define the roots may pass a message on."""
 
 
-def room(path: Path) -> str:
-    """The catalogue of a source file: its top folder, or "core" for the files beside them."""
-    parts = path.relative_to(SOURCE).parts
-    return parts[0] if len(parts) > 1 else "core"
+@dataclass(frozen=True)
+class Message:
+    """One English message, where it is written, and the values it is formatted with."""
+
+    source: str
+    room: str
+    where: str
+    values: frozenset[str] | None
+    """None where the values are not known from the source: ``Text(source, **values)``."""
 
 
-def extracted() -> dict[str, set[str]]:
-    """The messages in the source, by room."""
-    rooms: dict[str, set[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        for _, message, _, _ in extract_from_file("python", path, keywords=KEYWORDS):
-            source = message if isinstance(message, str) else message[0]
-            if source:
-                rooms.setdefault(room(path), set()).add(source)
-    return rooms
+@dataclass(frozen=True)
+class Source:
+    """The messages of a source tree, and the calls whose message is not a literal."""
+
+    messages: tuple[Message, ...]
+    faults: tuple[str, ...]
+
+    def by_room(self) -> dict[str, set[str]]:
+        """The English texts of each room."""
+        rooms: dict[str, set[str]] = {}
+        for message in self.messages:
+            rooms.setdefault(message.room, set()).add(message.source)
+        return rooms
 
 
-def translated() -> dict[str, dict[str, str]]:
-    """The translations in the catalogues, by room."""
-    rooms = {}
-    for path in sorted(CATALOGUES.glob("*.po")):
-        catalogue = read_po(io.BytesIO(path.read_bytes()), locale="zh", charset="utf-8")
-        rooms[path.stem] = {str(entry.id): str(entry.string) for entry in catalogue if entry.id}
-    return rooms
+def extract(source: Path = SOURCE) -> Source:
+    """The messages in every Python file under a folder."""
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(source.rglob("*.py"))}
+    classes = message_classes(list(trees.values()))
+    messages: list[Message] = []
+    faults: list[str] = []
+    for path, tree in trees.items():
+        parts = path.relative_to(source).parts
+        room = parts[0] if len(parts) > 1 else "core"
+        for call in _calls(tree, classes):
+            where = f"{path.relative_to(source).as_posix()}:{call.lineno}"
+            literals, fault = _literals(call.args[0])
+            if not literals and not fault and _name(call) == "Text" and path.name not in MACHINERY:
+                fault = "the message is not a literal"
+            if fault:
+                faults.append(f"{where}: {fault}: {ast.unparse(call)[:80]}")
+            values = _values(call)
+            messages += (Message(text, room, where, values) for text in literals if text)
+    return Source(tuple(messages), tuple(faults))
 
 
-def update() -> None:
-    """Bring the catalogues in line with the source: new messages get an empty translation."""
-    known = {source: target for room in translated().values() for source, target in room.items()}
-    wanted = extracted()
-    for path in CATALOGUES.glob("*.po"):
-        if path.stem not in wanted:
-            path.unlink()
-    own = translated()
-    for name, sources in wanted.items():
-        catalogue = Catalog(locale="zh", charset="utf-8")
-        for source in sources:
-            catalogue.add(source, own.get(name, {}).get(source) or known.get(source, ""))
-        with (CATALOGUES / f"{name}.po").open("wb") as file:
-            write_po(file, catalogue, width=100, sort_output=True, omit_header=True)
-    compile_catalogue()
+def message_classes(trees: list[ast.Module]) -> frozenset[str]:
+    """The names of the classes whose first argument is a message: `ROOTS` and their subclasses."""
+    bases = {
+        node.name: {ast.unparse(base).rsplit(".", 1)[-1] for base in node.bases}
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    classes = set(ROOTS)
+    while more := {name for name, own in bases.items() if own & classes} - classes:
+        classes |= more
+    return frozenset(classes - NOT_TEMPLATES)
 
 
-def compile_catalogue() -> None:
-    """Write one .mo file of all rooms."""
-    catalogue = Catalog(locale="zh", charset="utf-8")
-    for room_messages in translated().values():
-        for source, target in room_messages.items():
-            catalogue.add(source, target)
-    COMPILED.parent.mkdir(exist_ok=True)
-    with COMPILED.open("wb") as file:
-        write_mo(file, catalogue)
+def _calls(tree: ast.Module, classes: frozenset[str]) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            if _name(node) in classes:
+                yield node
 
 
-def faults() -> Iterator[str]:
-    """What is wrong with the catalogues, one line each."""
-    wanted, own = extracted(), translated()
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rsplit(".", 1)[-1]
+
+
+def _literals(node: ast.expr) -> tuple[list[str], str]:
+    """The texts that an argument may be, and what keeps others from being translated."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value], ""
+    if isinstance(node, ast.IfExp):
+        (first, fault), (second, other) = _literals(node.body), _literals(node.orelse)
+        return first + second, fault or other
+    if isinstance(node, ast.JoinedStr):
+        return [], "an f-string cannot be translated; write a template with named values"
+    if isinstance(node, ast.BinOp):
+        return [], "a text put together cannot be translated; write one literal"
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".format", ".join")):
+        return [], "a text put together cannot be translated; pass the values by name, use joined()"
+    return [], ""  # a Text built elsewhere
+
+
+def _values(call: ast.Call) -> frozenset[str] | None:
+    names = [keyword.arg for keyword in call.keywords]
+    return None if None in names else frozenset(name for name in names if name)
+
+
+def fields(template: str) -> set[str]:
+    """The names of a template's fields. Raises ValueError where braces do not match."""
+    names = set()
+    for _, name, spec, _ in string.Formatter().parse(template):
+        if name is not None:
+            names.add(name.split(".")[0].split("[")[0])
+            names |= fields(spec or "")
+    return names
+
+
+def read(catalogues: Path) -> dict[str, Catalog]:
+    """The catalogues in a folder, by room."""
+    return {
+        path.stem: read_po(io.BytesIO(path.read_bytes()), locale="zh", charset="utf-8")
+        for path in sorted(catalogues.glob("*.po"))
+    }
+
+
+def translations(catalogue: Catalog) -> dict[str, str]:
+    """English to Chinese; what is marked fuzzy counts as not translated."""
+    return {
+        str(entry.id): "" if entry.fuzzy else str(entry.string) for entry in catalogue if entry.id
+    }
+
+
+def update(source: Path = SOURCE) -> None:
+    """Bring the catalogues in line with the source.
+
+    A new message takes the translation it has in another room, or that of a similar message that
+    is gone, marked fuzzy for a person to revise; otherwise its translation is empty.
+    """
+    folder = source / "locale" / "zh"
+    catalogues, rooms = read(folder), extract(source).by_room()
+    elsewhere = {
+        text: target
+        for catalogue in catalogues.values()
+        for text, target in translations(catalogue).items()
+        if target
+    }
+    for name in catalogues.keys() - rooms.keys():
+        (folder / f"{name}.po").unlink()
+    for name, texts in rooms.items():
+        catalogue = catalogues.get(name, Catalog(locale="zh", charset="utf-8"))
+        own = translations(catalogue)
+        for text in texts:
+            if not own.get(text) and text in elsewhere:
+                catalogue.delete(text)
+                catalogue.add(text, elsewhere[text])
+        template = Catalog()
+        for text in texts:
+            template.add(text)
+        catalogue.update(template)
+        with (folder / f"{name}.po").open("wb") as file:
+            write_po(
+                file, catalogue, width=100, sort_output=True, omit_header=True, ignore_obsolete=True
+            )
+    compile_catalogue(source)
+
+
+def compile_catalogue(source: Path = SOURCE) -> Path:
+    """Write one .mo file of all rooms, and return its path."""
+    compiled = Catalog(locale="zh", charset="utf-8")
+    for catalogue in read(source / "locale" / "zh").values():
+        for text, target in translations(catalogue).items():
+            compiled.add(text, target)
+    path = source / "locale" / "zh" / "LC_MESSAGES" / "headwise.mo"
+    path.parent.mkdir(exist_ok=True)
+    written = path.with_suffix(".new")
+    with written.open("wb") as file:
+        write_mo(file, compiled)
+    written.replace(path)  # a reader sees the old file or the new one, never half of it
+    return path
+
+
+def is_stale(source: Path = SOURCE) -> bool:
+    """Whether the .mo file is missing or older than a catalogue."""
+    folder = source / "locale" / "zh"
+    compiled = folder / "LC_MESSAGES" / "headwise.mo"
+    newest = max(path.stat().st_mtime for path in folder.glob("*.po"))
+    return not compiled.exists() or compiled.stat().st_mtime < newest
+
+
+def faults(source: Path = SOURCE) -> Iterator[str]:
+    """What is wrong with the messages and their catalogues, one line each."""
+    extracted = extract(source)
+    yield from extracted.faults
+    for message in extracted.messages:
+        yield from _wrong_values(message)
+    own = {name: translations(c) for name, c in read(source / "locale" / "zh").items()}
+    rooms = extracted.by_room()
     first: dict[str, tuple[str, str]] = {}
-    for name in sorted(wanted.keys() | own.keys()):
-        sources, targets = wanted.get(name, set()), own.get(name, {})
-        for source in sorted(sources - targets.keys()):
-            yield f"{name}.po: missing: {source!r}"
-        for source in sorted(targets.keys() - sources):
-            yield f"{name}.po: stale: {source!r}"
-        for source in sorted(sources & targets.keys()):
-            target = targets[source]
+    for name in sorted(rooms.keys() | own.keys()):
+        texts, targets = rooms.get(name, set()), own.get(name, {})
+        yield from (f"{name}.po: missing: {text!r}" for text in sorted(texts - targets.keys()))
+        yield from (f"{name}.po: stale: {text!r}" for text in sorted(targets.keys() - texts))
+        for text in sorted(texts & targets.keys()):
+            target = targets[text]
             if not target:
-                yield f"{name}.po: not translated: {source!r}"
-            elif (broken := _broken(source, target)) is not None:
-                yield f"{name}.po: {broken}: {source!r} -> {target!r}"
-            other, room_of = first.setdefault(source, (target, name))
+                yield f"{name}.po: not translated, or fuzzy: {text!r}"
+            elif broken := _broken(text, target):
+                yield f"{name}.po: {broken}: {text!r} -> {target!r}"
+            other, other_room = first.setdefault(text, (target, name))
             if other != target:
-                yield f"{name}.po: translated otherwise in {room_of}.po: {source!r}"
+                yield f"{name}.po: translated differently in {other_room}.po: {text!r}"
 
 
-def _broken(source: str, target: str) -> str | None:
-    fields = _fields(source)
-    if not fields:
-        return None
+def _wrong_values(message: Message) -> Iterator[str]:
+    if not message.values:  # without values a text is no template, and its braces are text
+        return
     try:
-        unknown = _fields(target) - fields
+        wanted = fields(message.source)
+    except ValueError as error:
+        yield f"{message.where}: not a template ({error}): {message.source!r}"
+        return
+    if missing := wanted - message.values:
+        yield f"{message.where}: no value for {sorted(missing)}: {message.source!r}"
+    if unused := message.values - wanted:
+        yield f"{message.where}: {sorted(unused)} not in the text: {message.source!r}"
+
+
+def _broken(text: str, target: str) -> str:
+    try:
+        english = fields(text)
+    except ValueError:
+        return ""  # no template: its braces are text
+    if not english:
+        return ""
+    try:
+        unknown = {name for name in fields(target) - english if name.isidentifier()}
     except ValueError as error:
         return f"not a template ({error})"
-    return f"fields {sorted(unknown)} are not in the English text" if unknown else None
-
-
-def _fields(template: str) -> set[str]:
-    """The names of a template's fields; a text with stray braces has no values and no fields."""
-    try:
-        return {
-            name
-            for _, name, _, _ in string.Formatter().parse(template)
-            if name and name.isidentifier()
-        }
-    except ValueError:
-        return set()
+    return f"fields {sorted(unknown)} are not in the English text" if unknown else ""
 
 
 def main(command: str) -> int:
@@ -129,9 +262,10 @@ def main(command: str) -> int:
         update()
     elif command == "compile":
         compile_catalogue()
-    found = list(faults()) if command in ("update", "check") else []
-    print(*found, sep="\n")
-    return 1 if found else 0
+    wrong = list(faults()) if command in ("update", "check") else []
+    if wrong:
+        print(*wrong, sep="\n")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
