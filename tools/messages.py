@@ -92,9 +92,8 @@ def message_classes(trees: list[ast.Module]) -> frozenset[str]:
 
 def _calls(tree: ast.Module, classes: frozenset[str]) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.args:
-            if _name(node) in classes:
-                yield node
+        if isinstance(node, ast.Call) and node.args and _name(node) in classes:
+            yield node
 
 
 def _name(call: ast.Call) -> str:
