@@ -18,7 +18,7 @@ from benchmarks.cases import CASES
 from benchmarks.work import OURS, ROOF, Case, Run, Work
 from headwise.call import Call
 from headwise.reference import reference
-from headwise.verify.budget import judge
+from headwise.verify.oracle.tolerance import judge
 
 TURNS = 7
 

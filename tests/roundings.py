@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from headwise.verify.budget import accept, judge
+from headwise.verify.oracle.tolerance import accept, judge
 
 RUNS = 64
 """How many more plain runs there are at most: of 220 draws with cosine scores 8 were rejected

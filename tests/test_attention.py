@@ -9,7 +9,7 @@ from headwise.engines import sdpa
 from headwise.errors import BadType, BadValue
 from headwise.masks.working import PIECE, _Working
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import tensors
 
 

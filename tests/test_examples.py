@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

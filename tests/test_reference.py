@@ -11,7 +11,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import GROUPS, HEADS, every_mask, identity, tensors
 
 

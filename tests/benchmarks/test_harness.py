@@ -12,7 +12,7 @@ from benchmarks import cases, memory, page, peers, run, timing
 from benchmarks.work import DIM, HEADS, OURS, ROOF, Asked, Case, Contender, Work, window_flops
 from headwise.call import Call
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 LENGTH = 131
 THEIRS = "theirs"

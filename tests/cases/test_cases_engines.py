@@ -10,7 +10,7 @@ from headwise.call import Call
 from headwise.engines import ENGINES, eager, flex, lsh
 from headwise.errors import EngineRefused
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import HEADS, Largest, accept_with_gradients, tensors
 
 HERE = [pytest.param(engine, id=engine.NAME) for engine in ENGINES if engine not in (flex, lsh)]

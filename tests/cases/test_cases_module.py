@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadValue
 from headwise.nn import INITS
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.nn.oracle import check, inputs
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

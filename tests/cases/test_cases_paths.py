@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import headwise as hw
 from headwise.errors import BadValue
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.nn.oracle import check, exact, inputs
 
 NEEDS = pytest.mark.parametrize("need", [True, False], ids=["weights", "none"])

@@ -37,7 +37,7 @@ from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, parse_heads
 from headwise.lang import Text
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.effect.families import made, silenced
 

@@ -90,7 +90,7 @@ def test_all_inputs_together(capsys):
     i, j = torch.arange(5)[:, None], torch.arange(5)
     added = bias.masked_fill((j < i - 1) | (j > i + 2), -torch.inf)
     expected, per_head = module(x, x, x, attn_mask=added, average_attn_weights=False)
-    from headwise.verify.budget import accept
+    from headwise.verify.oracle.tolerance import accept
 
     found = torch.tensor(numbers(out, "output"), dtype=torch.float64)
     accept(found, expected, expected)

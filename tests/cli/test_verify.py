@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from headwise.cli import main
-from headwise.verify.isolation import Request, isolated
-from headwise.verify.schema import faults
+from headwise.verify.process import Request, isolated
+from headwise.verify.report.json_schema import faults
 
 TARGETS = Path(__file__).parent.parent / "verify" / "targets"
 RIGHT, WRONG = f"{TARGETS / 'right.py'}:PerHead", f"{TARGETS / 'wrong.py'}:no_scale_function"
@@ -23,7 +23,7 @@ def reports() -> dict[str, dict]:
 
 @pytest.fixture
 def replayed(reports, monkeypatch) -> None:
-    from headwise.verify import isolation
+    from headwise.verify import process as isolation
 
     monkeypatch.setattr(isolation, "isolated", lambda asked, *_, **__: reports[asked.target])
 
@@ -167,7 +167,7 @@ def test_self_test(capsys) -> None:
 
 def test_a_survivor_is_status_1(capsys, monkeypatch) -> None:
     from headwise.lang import Text
-    from headwise.verify import gate
+    from headwise.verify.checks import mutation_testing as gate
     from headwise.verify.mistakes import Mistake
 
     harmless = Mistake("harmless", "mix", Text("", ""), "", "", "one_key_copies", {})

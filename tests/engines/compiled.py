@@ -20,7 +20,7 @@ from headwise.call import Call
 from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Mask
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, VALUE_DIM, Largest, rounded_otherwise, tensors
 from tests.roundings import hold
 

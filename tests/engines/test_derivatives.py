@@ -8,7 +8,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.engines import best, eager, sdpa
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import every_mask, every_position, identity, named, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own

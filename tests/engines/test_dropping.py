@@ -14,7 +14,7 @@ from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Tile
 from headwise.reference import reference
 from headwise.shapes import Frame
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import (
     DIM,
     HEADS,

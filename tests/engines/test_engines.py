@@ -9,7 +9,7 @@ from headwise.call import Call
 from headwise.engines import ENGINES, eager, flex, lsh, sdpa
 from headwise.errors import EngineRefused
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import HEADS, accept_with_gradients, every_mask, identity, tensors
 
 HERE = [engine for engine in ENGINES if engine not in (flex, lsh)]

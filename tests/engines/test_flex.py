@@ -18,7 +18,7 @@ from headwise.masks import Mask
 from headwise.masks.tiles import Tiles
 from headwise.positions import Position
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, every_mask, identity, named, tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")

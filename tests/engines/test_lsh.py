@@ -12,7 +12,7 @@ from headwise.engines.lsh.chunks import Blocks
 from headwise.errors import EngineRefused
 from headwise.planning import plan
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, GROUPS, HEADS, VALUE_DIM, accept_with_gradients, tensors
 
 

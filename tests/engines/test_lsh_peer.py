@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.engines import eager, lsh, sdpa
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 HEADS, DIM, CHUNK, BUCKETS, LENGTH, BATCH, SEED = 3, 7, 4, 6, 44, 2, 5
 

@@ -13,7 +13,7 @@ import headwise as hw
 from headwise.call import Call, Result
 from headwise.engines import eager, kernel, rows, sdpa, tiled
 from headwise.reference import reference
-from headwise.verify.budget import accept, judge
+from headwise.verify.oracle.tolerance import accept, judge
 from tests.examples import accept_with_gradients, identity, tensors
 
 pytestmark = pytest.mark.skipif(

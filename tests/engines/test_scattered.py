@@ -8,7 +8,7 @@ from headwise.call import Call
 from headwise.engines import best
 from headwise.engines.tiled.eligibility import SCATTERED, sampled_share
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 SCATTERS = [
     hw.random_blocks(64, 3, seed=1),

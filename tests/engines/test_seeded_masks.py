@@ -9,7 +9,7 @@ from headwise.call import Call
 from headwise.masks.lsh import hashed
 from headwise.masks.random_blocks import drawn_layout
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 N, B, H, L, D = 3, 2, 2, 37, 7
 MASKS = [

@@ -11,7 +11,7 @@ from headwise.engines.tiled.encoding import encode
 from headwise.engines.tiled.operator import operator
 from headwise.errors import BadType, BadValue
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests import roundings
 from tests.examples import (
     HEADS,

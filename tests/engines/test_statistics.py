@@ -13,7 +13,7 @@ from headwise.engines import eager, flex, rows, sdpa, streamed, tiled
 from headwise.engines.statistics import STATISTICS
 from headwise.errors import BadValue, EngineRefused
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import (
     HEADS,
     Largest,

@@ -15,7 +15,7 @@ from headwise.engines.tiled.eligibility import share
 from headwise.errors import EngineRefused
 from headwise.masks import Mask, Tile
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import (
     DIM,
     HEADS,

@@ -12,7 +12,7 @@ from headwise.engines.tiled import problem as far
 from headwise.engines.tiled.autograd import Setting
 from headwise.engines.tiled.problem import AHEAD, BEHIND, NEAR, Region
 from headwise.masks import Tile
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, VALUE_DIM, accept_with_gradients, tensors
 
 L = 131

@@ -17,7 +17,7 @@ from headwise.engines.tiled.problem import GradientBuffers, Problem
 from headwise.positions import Position, Stage
 from headwise.positions.base import Places
 from headwise.positions.relative import Relative, differences
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, VALUE_DIM, Largest, accept_with_gradients, named, tensors
 
 torch.manual_seed(0)  # what is drawn here does not depend on what else is collected

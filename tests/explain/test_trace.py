@@ -9,7 +9,7 @@ import headwise as hw
 from headwise.cli.explain import EXAMPLE, HEADS, TOKENS
 from headwise.errors import BadValue
 from headwise.explain.trace import MOST_SCORES, Projections, trace
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 LENGTH, DIM = 5, 3
 

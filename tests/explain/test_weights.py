@@ -13,7 +13,7 @@ from headwise.errors import BadFile, BadValue
 from headwise.explain import weights
 from headwise.explain.trace import Projections, trace
 from headwise.explain.weights import load, seeded
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 LENGTH, EMBED, HEADS = 5, 14, 7
 

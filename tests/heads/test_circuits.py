@@ -18,7 +18,7 @@ from headwise.heads.circuits import (
     value_weighted_together,
 )
 from headwise.heads.names import Layer
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 
 KINDS = ("Q", "K", "V")

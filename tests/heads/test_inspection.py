@@ -17,7 +17,7 @@ from headwise.heads.report import MOST_TOKENS, report
 from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
 from headwise.lang import LANGS
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.tiny import HOSTILE, bart, bert, gpt2, saved, t5, tokenizer
 
 SENTENCE = "the cat sat on a mat"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headwise.heads.metrics import EVERY, KeyContext, Metric, Rows, total
 from headwise.heads.metrics.profiles import BY_DISTANCE, PROFILES, RECEIVED, summed
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.test_metrics import (
     AFTER,
     BEFORE,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import headwise.heads.metrics as metrics_room
 from headwise.heads.metrics import EVERY, MEASURED, METRICS, KeyContext, Metric, Rows, total
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 BY_NAME = {metric.name: metric for metric in EVERY}
 

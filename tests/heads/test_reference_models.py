@@ -13,7 +13,7 @@ from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 pytestmark = pytest.mark.slow
 

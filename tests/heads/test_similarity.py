@@ -10,7 +10,7 @@ from headwise.heads import similarity
 from headwise.heads.names import Head
 from headwise.heads.similarity import Similarity, clark_distances, distances, groups, jensen_shannon
 from headwise.heads.tally import Tally
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 ONE, OTHER, LAST, EVEN = (Head.parse(name) for name in ("L0H0", "L0H1", "L2H0", "L2H1"))
 EVERYWHERE = torch.ones(6, 6, dtype=torch.bool)

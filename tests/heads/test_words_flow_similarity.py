@@ -12,7 +12,7 @@ from headwise.errors import BadValue
 from headwise.heads.flow import flow, rollout
 from headwise.heads.similarity import distances, groups, jensen_shannon
 from headwise.heads.words import between, merged, pieces
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 PIECES = torch.tensor(
     [[0.5, 0.2, 0.2, 0.1], [0.1, 0.4, 0.4, 0.1], [0.3, 0.1, 0.1, 0.5], [0.25, 0.25, 0.25, 0.25]],

@@ -11,7 +11,7 @@ from headwise.errors import BadType, BadValue
 from headwise.masks import appended
 from headwise.masks.expression import parse
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import GROUPS, HEADS, accept_with_gradients, tensors
 
 ENGINES = [pytest.param(engine, id=engine.NAME) for engine in (eager, sdpa, tiled, lsh)]

@@ -15,7 +15,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.nn import UnitNorm
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests import roundings
 from tests.roundings import nudged
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadType, BadValue, EngineRefused
 from headwise.nn import LogitScale, OutputGate, UnitNorm
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.nn.oracle import B, E, H, L, S, Truth, against_torch, check, exact, inputs
 
 WEIGHTS = {

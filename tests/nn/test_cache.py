@@ -11,7 +11,7 @@ from headwise.call import Call
 from headwise.errors import BadType, BadValue
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import every_position
 
 B, H, G, L, D, DV = 2, 6, 3, 13, 11, 7

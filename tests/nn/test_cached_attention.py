@@ -12,7 +12,7 @@ from headwise.masks import appended
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.cache_state import Slid
 from headwise.shapes import Frame
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import every_mask, every_position
 from tests.nn.oracle import exact
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import HeadwiseError
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 B, L, S, E, H, KDIM, VDIM = 2, 5, 7, 12, 3, 11, 13
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.nn.conversion import convert
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 B, L, S, E, H = 2, 5, 7, 12, 3
 

@@ -14,7 +14,7 @@ from headwise.masks import Mask
 from headwise.nn.huggingface import NAME, attention_function, register, transformers_masks
 from headwise.nn.huggingface.transformers_masks import Described
 from headwise.shapes import Frame
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.tiny import ONE_STACK, PLAIN_ONLY, TWO_STACKS, Make
 

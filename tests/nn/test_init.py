@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.nn import INITS
 from headwise.nn.init import t_fixup
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.nn.weight_layouts import LAYOUTS, NAMES, load_layout
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 B, L, E, H, G, D = 2, 7, 24, 6, 3, 4
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.verify.budget import accept, judge
+from headwise.verify.oracle.tolerance import accept, judge
 from tests.examples import every_position, named
 
 B, E, H, L, REACH = 2, 12, 6, 23, 5

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
 BLOCKS = re.findall(r"```python ?(\w*)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)

@@ -13,7 +13,7 @@ from headwise.errors import BadType, BadValue
 from headwise.nn.global_projections import GlobalRows, one_sided
 from headwise.reference import reference
 from headwise.shapes import Frame
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 E, H, B, L, S = 12, 3, 2, 7, 11
 

@@ -15,7 +15,7 @@ import headwise as hw
 from headwise.heads.models import cache_folder, is_here, model_named
 from headwise.heads.models.load import load
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache, load_layout
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 pytestmark = pytest.mark.slow
 

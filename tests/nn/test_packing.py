@@ -11,7 +11,7 @@ from torch import nn
 
 import headwise as hw
 from headwise.nn.projections import QKV
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.nn.oracle import E, H, against_torch, exact, inputs
 
 COMBINATIONS = [

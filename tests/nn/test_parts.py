@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.nn import GrowingCache, LogitScale, OutputGate, StaticCache, UnitNorm
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.nn.oracle import Truth, check, exact, inputs
 
 E, H, G, D = 12, 6, 3, 2

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import headwise as hw
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.nn.oracle import Truth, exact, inputs
 
 seeds = st.integers(0, 10_000)

@@ -14,7 +14,7 @@ from headwise.errors import BadValue
 from headwise.masks import full
 from headwise.nn.huggingface.soft_cap import Cap, SoftCap, squeezed
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 
 B, H, G, D, L, S, CAP, SCALE = 2, 6, 3, 5, 7, 11, 2.0, 0.7

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 STEPS, B, L, E, H, SYMBOLS = 200, 8, 7, 12, 2, 5
 

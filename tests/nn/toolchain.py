@@ -16,7 +16,7 @@ from torch.export import Dim
 
 import headwise as hw
 from headwise.nn import LogitScale, OutputGate, StaticCache, UnitNorm
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 E, H, D = 12, 3, 4
 

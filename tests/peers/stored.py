@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from headwise.verify.budget import Verdict, accept, judge
+from headwise.verify.oracle.tolerance import Verdict, accept, judge
 from tests.peers.record import DTYPES, FOLDER
 
 Ours = Callable[[Tensor, dict[str, Tensor]], Tensor]

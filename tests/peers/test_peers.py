@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import headwise as hw
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.peers.record import RECORDED, record
 from tests.peers.stored import accept_again, accept_all, judged, stored
 

@@ -12,7 +12,7 @@ from headwise.errors import BadType, BadValue
 from headwise.positions import POSITIONS, Stage
 from headwise.reference import reference
 from headwise.shapes import Frame
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.examples import (
     DIM,
     HEADS,

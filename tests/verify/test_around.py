@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from headwise.verify import verify
-from headwise.verify.loading import load
-from headwise.verify.reach import norms, without
+from headwise.verify.target.runners import load
+from headwise.verify.target.runners.construct import norms, without
 
 AROUND = Path(__file__).parent / "targets" / "corpus" / "around.py"
 

@@ -11,15 +11,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from headwise.document import Code, Paragraph
-from headwise.verify import assert_attention, verify
-from headwise.verify.adapter import EXAMPLE, NotRecognised
-from headwise.verify.blackbox import BLACK_BOX, _given
-from headwise.verify.contract import CONTRACT
-from headwise.verify.drawn import document, verdict
-from headwise.verify.junit import junit
+from headwise.verify import assert_attention
+from headwise.verify import verify
+from headwise.verify.checks import Subject, own
+from headwise.verify.checks.contract import CONTRACT
 from headwise.verify.report import data
-from headwise.verify.subject import Subject
-from headwise.verify.trials import own
+from headwise.verify.report.junit import junit
+from headwise.verify.report.report_document import document, verdict
+from headwise.verify.target.runners import EXAMPLE, NotRecognised
+from headwise.verify.target.runners.black_box import BLACK_BOX, _given
 
 HIDDEN = -torch.inf
 

@@ -70,9 +70,9 @@ def test_the_mistake_that_stands_in_a_step_has_its_way() -> None:
 def test_a_pair_is_said_to_be_one_and_what_is_unknown_was_tried_in_pairs() -> None:
     from headwise.document import Paragraph
     from headwise.verify import verify
-    from headwise.verify.drawn import document
-    from headwise.verify.loading import load
     from headwise.verify.report import data
+    from headwise.verify.report.report_document import document
+    from headwise.verify.target.runners import load
 
     said = {}
     for name in ("rows_and_scale", "minus_instead"):

@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from headwise.verify import verify
-from headwise.verify.contract import CONTRACT
-from headwise.verify.extremes import DTYPES, LAYOUTS, LONG, edges
-from headwise.verify.gate import examine
-from headwise.verify.jobs import copied
-from headwise.verify.pipeline import Pipeline
-from headwise.verify.subject import Outcome, Subject, of_pipeline
+from headwise.verify.checks import Subject, of_pipeline
+from headwise.verify.checks.contract import CONTRACT
+from headwise.verify.checks.edge_cases import DTYPES, LAYOUTS, LONG, edges
+from headwise.verify.checks.mutation_testing import examine
+from headwise.verify.oracle.jobs import Outcome, copied
+from headwise.verify.oracle.pipeline import Pipeline
 
 CHECK = {check.name: check for check in CONTRACT}
 RIGHT = of_pipeline("right", Pipeline())

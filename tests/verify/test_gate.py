@@ -8,11 +8,18 @@ import torch
 from headwise.engines import ENGINES, eager
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.verify.gate import CHECKS, Finding, examine, gate, mutant, self_test
+from headwise.verify.checks import of_pipeline
+from headwise.verify.checks.mutation_testing import (
+    CHECKS,
+    Finding,
+    examine,
+    gate,
+    mutant,
+    self_test,
+)
 from headwise.verify.mistakes import MISTAKES, Mistake
-from headwise.verify.pipeline import Pipeline
-from headwise.verify.steps import STEPS
-from headwise.verify.subject import of_pipeline
+from headwise.verify.oracle.pipeline import Pipeline
+from headwise.verify.oracle.steps import STEPS
 
 BY_NAME = {check.name: check for check in CHECKS}
 REQUIRED = 28

@@ -5,11 +5,10 @@ import torch
 from torch import nn
 
 from headwise.verify import verify
-from headwise.verify.budget import judge
-from headwise.verify.functions import FunctionRunner
-from headwise.verify.runners import Runner
-from headwise.verify.snippet import differentiable, gradient
-from headwise.verify.target import runner
+from headwise.verify.mistakes.snippet import differentiable, gradient
+from headwise.verify.oracle.tolerance import judge
+from headwise.verify.target.runners.conventions import Runner
+from headwise.verify.target.runners.runners import FunctionRunner, runner
 
 
 def scores(q, k, mask):

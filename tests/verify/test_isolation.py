@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import BadFile
-from headwise.verify.adapter import NotRecognised
-from headwise.verify.isolation import Limits, Request, Stopped, isolated
-from headwise.verify.schema import faults
+from headwise.verify.process import Limits, Request, Stopped, isolated
+from headwise.verify.report.json_schema import faults
+from headwise.verify.target.runners import NotRecognised
 
 HOSTILE = Path(__file__).parent / "hostile.py"
 LIMITS = Limits(seconds=1.5, memory=600, output=100_000)

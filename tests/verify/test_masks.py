@@ -7,9 +7,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from headwise.document import Notice
 from headwise.verify import verify
-from headwise.verify.drawn import document
-from headwise.verify.loading import load
 from headwise.verify.report import data
+from headwise.verify.report.report_document import document
+from headwise.verify.target.runners import load
 
 MASKS = Path(__file__).parent / "targets" / "masks.py"
 WRONG = {

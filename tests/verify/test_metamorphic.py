@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from headwise.verify.contract import CONTRACT
-from headwise.verify.gate import examine
-from headwise.verify.metamorphic import METAMORPHIC, ORDER
-from headwise.verify.pipeline import Pipeline
-from headwise.verify.subject import Outcome, Subject, of_pipeline
-from headwise.verify.trials import LENGTH, own
+from headwise.verify.checks import LENGTH, Subject, of_pipeline, own
+from headwise.verify.checks.contract import CONTRACT
+from headwise.verify.checks.metamorphic import METAMORPHIC, ORDER
+from headwise.verify.checks.mutation_testing import examine
+from headwise.verify.oracle.jobs import Outcome
+from headwise.verify.oracle.pipeline import Pipeline
 
 CHECK = {check.name: check for check in CONTRACT}
 RIGHT = of_pipeline("right", Pipeline())

@@ -5,12 +5,12 @@ import torch
 
 from headwise.masks import causal, full, padding
 from headwise.reference import reference
-from headwise.verify.budget import accept
-from headwise.verify.cases import CASES, Case
-from headwise.verify.jobs import Job, Weights, cross_job, self_job
+from headwise.verify.checks.engine_cases import CASES, Case
 from headwise.verify.oracle import oracle
-from headwise.verify.pipeline import QUANTITIES, Pipeline
-from headwise.verify.steps import STEPS
+from headwise.verify.oracle.jobs import Job, Weights, cross_job, self_job
+from headwise.verify.oracle.pipeline import QUANTITIES, Pipeline
+from headwise.verify.oracle.steps import STEPS
+from headwise.verify.oracle.tolerance import accept
 
 
 @pytest.mark.parametrize(

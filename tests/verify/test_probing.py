@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from headwise.verify import verify
-from headwise.verify.jobs import self_job
-from headwise.verify.loading import load
-from headwise.verify.modules import ModuleRunner
-from headwise.verify.probing import probe
-from headwise.verify.target import runner
+from headwise.verify.oracle.jobs import self_job
+from headwise.verify.target.runners import load
+from headwise.verify.target.runners.module_runner import ModuleRunner
+from headwise.verify.target.runners.parameter_probe import probe
+from headwise.verify.target.runners.runners import runner
 
 UNNAMED = Path(__file__).parent / "targets" / "corpus" / "unnamed.py"
 E, H = 12, 3

@@ -9,14 +9,13 @@ import torch
 from headwise.document import Code, Paragraph
 from headwise.errors import BadFile
 from headwise.verify import verify
-from headwise.verify.adapter import NotRecognised
-from headwise.verify.budget import judge
-from headwise.verify.drawn import document, verdict
-from headwise.verify.loading import load
-from headwise.verify.making import made
+from headwise.verify.oracle.tolerance import judge
 from headwise.verify.report import data, unusable
-from headwise.verify.running import Exhausted, guarded, out_of_memory, silent
-from headwise.verify.schema import faults, schema
+from headwise.verify.report.json_schema import faults, schema
+from headwise.verify.report.report_document import document, verdict
+from headwise.verify.target.runners import NotRecognised, load
+from headwise.verify.target.runners.construct import made
+from headwise.verify.target.runners.guarded_call import Exhausted, guarded, out_of_memory, silent
 
 TARGETS = Path(__file__).parent / "targets"
 

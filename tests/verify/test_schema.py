@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from headwise.errors import BadFile
 from headwise.verify import verify
-from headwise.verify.loading import load
 from headwise.verify.report import data, unusable
-from headwise.verify.schema import faults, schema
+from headwise.verify.report.json_schema import faults, schema
+from headwise.verify.target.runners import load
 
 WRONG = Path(__file__).parent / "targets" / "wrong.py"
 

@@ -11,9 +11,8 @@ import headwise as hw
 from headwise.errors import BadFile, BadValue
 from headwise.masks import causal, full
 from headwise.verify import verify
-from headwise.verify.adapter import EXAMPLE, NotRecognised
-from headwise.verify.loading import load
 from headwise.verify.mistakes import MISTAKES
+from headwise.verify.target.runners import EXAMPLE, NotRecognised, load
 
 TARGETS = Path(__file__).parent / "targets"
 STEP = {mistake.name: mistake.step for mistake in MISTAKES}
@@ -110,11 +109,11 @@ def test_a_wrong_attention_fails_and_its_mistake_is_named(name: str) -> None:
     ],
 )
 def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
-    from headwise.verify.discovery import find_conventions
-    from headwise.verify.jobs import self_job
+    from headwise.verify.mistakes import appearing, first_difference, record
     from headwise.verify.oracle import oracle
-    from headwise.verify.target import runner
-    from headwise.verify.trace import appearing, first_difference, record
+    from headwise.verify.oracle.jobs import self_job
+    from headwise.verify.target.runners.discovery import find_conventions
+    from headwise.verify.target.runners.runners import runner
 
     subject = find_conventions(runner(target(name), name, 15, 3), 15, 3, 0).subject(name, 15, 3)
     job = self_job(15, 3)

@@ -114,10 +114,10 @@ def _checked() -> tuple["Document", "Document"]:
 
 
 def _verified() -> tuple["Document", "Document"]:
-    from headwise.verify.drawn import document
-    from headwise.verify.loading import load
+    from headwise.verify.mistakes.verdict import verify
     from headwise.verify.report import data
-    from headwise.verify.verdict import verify
+    from headwise.verify.report.report_document import document
+    from headwise.verify.target.runners import load
 
     report = document(data(verify(load(TARGET), TARGET)))
     return report, report

@@ -112,8 +112,8 @@ def _run(asked: Asked, lang: Lang) -> int:
 def _tested(destination: reporting.Destination) -> int:
     import torch
 
-    from headwise.verify.gate import self_test
-    from headwise.verify.tested import self_test_data, self_test_document
+    from headwise.verify.checks.mutation_testing import self_test
+    from headwise.verify.report.report_document import self_test_data, self_test_document
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the sizes are so small that more only wait for each other
@@ -127,10 +127,10 @@ def _tested(destination: reporting.Destination) -> int:
 
 def _verified(asked: Asked, destination: reporting.Destination) -> int:
     from headwise.cli import BAD_INPUT
-    from headwise.verify.adapter import EXAMPLE, NotRecognised, without_example
-    from headwise.verify.drawn import document
-    from headwise.verify.isolation import Limits, Request, isolated
+    from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
+    from headwise.verify.report.report_document import document
+    from headwise.verify.target.runners import EXAMPLE, NotRecognised, without_example
 
     target, lang = asked.target or "", destination.lang
     request = Request(target, asked.embed_dim, asked.heads, asked.seed, asked.compile)
@@ -168,7 +168,7 @@ def _write(
 
 def _also_junit(asked: Asked, report: "Data", lang: Lang) -> None:
     from headwise.document.files import write
-    from headwise.verify.junit import junit
+    from headwise.verify.report.junit import junit
 
     if asked.junit is not None:
         write(asked.junit, junit(report, lang))

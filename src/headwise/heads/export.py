@@ -19,7 +19,7 @@ from headwise.heads.names import Head
 from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
 from headwise.heads.table import known
-from headwise.verify.schema import faults as schema_faults
+from headwise.verify.report.json_schema import faults as schema_faults
 
 SCHEMA = "headwise.inspect/1"
 

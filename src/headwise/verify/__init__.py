@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headwise.verify.conforming import assert_attention, conformance
-    from headwise.verify.verdict import Report, verify
+    from headwise.verify.diagnosis.verdict import Report, verify
+    from headwise.verify.report.conformance import assert_attention, conformance
 
 _HOME = {
-    "Report": "headwise.verify.verdict",
-    "assert_attention": "headwise.verify.conforming",
-    "conformance": "headwise.verify.conforming",
-    "verify": "headwise.verify.verdict",
+    "Report": "headwise.verify.diagnosis.verdict",
+    "assert_attention": "headwise.verify.report.conformance",
+    "conformance": "headwise.verify.report.conformance",
+    "verify": "headwise.verify.diagnosis.verdict",
 }
 
 __all__ = ["Report", "assert_attention", "conformance", "verify"]

@@ -21,7 +21,7 @@ from headwise.heads.metrics import (
 )
 from headwise.heads.metrics.profiles import PROFILES
 from headwise.heads.names import Head
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.tiny import bart, llama, mistral
 
 LENGTH = 13

@@ -14,7 +14,7 @@ from headwise.heads.capture import layout as layout_file
 from headwise.heads.capture.huggingface import OWN
 from headwise.heads.metrics import METRICS
 from headwise.heads.names import Head, Layer, parse_heads
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.effect.families import LENGTH, REAL, text, two_texts
 from tests.heads.tiny import (
     ONE_STACK,

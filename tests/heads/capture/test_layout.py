@@ -20,7 +20,7 @@ from headwise.heads.metrics import MEASURED
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.masks import causal, documents, from_tensor, full, window
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 LENGTH = 7
 ASKED = Asked(MEASURED, Statistics().reads, frozenset({3}), frozenset())

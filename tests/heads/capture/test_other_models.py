@@ -6,7 +6,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.heads.capture import Recorder
 from headwise.heads.names import Head, Layer
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 
 def _larger(model: nn.Module) -> nn.Module:

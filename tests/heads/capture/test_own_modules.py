@@ -15,7 +15,7 @@ from headwise.heads.names import Head, Layer
 from headwise.masks import appended
 from headwise.nn import GrowingCache, SlidingCache
 from headwise.reference import reference
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.tiny import bert, llama, mistral, t5
 
 B, L, E, H, D = 2, 11, 12, 3, 4

@@ -12,7 +12,7 @@ from headwise.heads.capture import capture
 from headwise.heads.metrics import MEASURED, NEXT, UNSPENT, KeyContext, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 B, L, S, E, H = 2, 7, 5, 12, 2
 

@@ -11,7 +11,7 @@ from headwise.errors import BadType, BadValue
 from headwise.heads.capture import capture
 from headwise.heads.effect import KINDS, ablate, every_head, sites
 from headwise.heads.names import Head, parse_heads
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.effect.families import (
     FAMILIES,

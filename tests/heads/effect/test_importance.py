@@ -12,7 +12,7 @@ from headwise.errors import BadValue
 from headwise.heads.effect import How, ablate, curve, every_head, importance, sites
 from headwise.heads.effect.importance import gated
 from headwise.heads.names import Head, Layer, parse_heads
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.effect.families import FAMILIES, Family, answer, text
 from tests.heads.effect.test_ablation import unrolled

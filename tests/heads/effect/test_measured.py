@@ -24,7 +24,7 @@ from headwise.heads.effect import (
     repeated,
 )
 from headwise.heads.names import parse_heads
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.effect.families import made, silenced, text
 

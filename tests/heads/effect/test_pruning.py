@@ -13,7 +13,7 @@ from headwise.heads.effect import ablate, every_head, prune, sites
 from headwise.heads.effect.pruning.kept import kept_of
 from headwise.heads.effect.pruning.projections import Shared
 from headwise.heads.names import parse_heads
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.effect.families import (
     FAMILIES,

@@ -13,7 +13,7 @@ from headwise.heads.metrics.repetition import INDUCTION
 from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import load
 from headwise.heads.names import parse_heads
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.effect.families import silenced
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from headwise.errors import BadFile
 from headwise.heads.models.anarcii import Anarcii, Sizes, opened
 from headwise.heads.models.anarcii_files import FILES, NAME, NUMBERS, RESIDUES, convert
 from headwise.heads.models.load import load
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 CONFIG = {"INPUT_DIM": 25, "OUTPUT_DIM": 136, "HID_DIM": 12, "LAYERS": 2, "HEADS": 3}
 

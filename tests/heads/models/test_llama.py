@@ -9,7 +9,7 @@ import torch
 from headwise.errors import BadFile
 from headwise.heads.models import is_here, model_named, place_of
 from headwise.heads.models.llama import FILES, convert
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 from tests.heads.models.test_gguf import entry, gguf, string
 
 DIM, INNER, HEADS, GROUPS = 8, 12, 2, 1

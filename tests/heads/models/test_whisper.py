@@ -14,7 +14,7 @@ from headwise.heads.inspection import inspect
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.speech import RATE, hears, listened, sound
 from headwise.heads.models.whisper import BLOCK, FILES, FUSED, convert, read
-from headwise.verify.budget import accept
+from headwise.verify.oracle.tolerance import accept
 
 D, FFN, HEADS, WORDS = 12, 13, 3, 31
 

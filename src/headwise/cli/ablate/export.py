@@ -16,7 +16,7 @@ from headwise.heads.export import written
 from headwise.heads.names import Head
 from headwise.heads.table import Column
 from headwise.heads.table import as_csv as table_as_csv
-from headwise.verify.schema import faults as schema_faults
+from headwise.verify.report.json_schema import faults as schema_faults
 
 SCHEMA = "headwise.ablate/1"
 

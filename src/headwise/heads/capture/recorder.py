@@ -18,7 +18,7 @@ from headwise.heads.metrics import EVERY, MEASURED, Metric, Rows
 from headwise.heads.names import Head, Layer, heads_of, none_such
 from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention_function import is_cross_attention
-from headwise.verify.budget import Verdict, judge
+from headwise.verify.oracle.tolerance import Verdict, judge
 
 ALL = "all"
 

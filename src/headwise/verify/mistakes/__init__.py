@@ -1,12 +1,161 @@
-"""The catalogue of mistakes. One mistake is one function and one entry of an explicit tuple."""
+"""The catalogue of known mistakes, and which of them reproduce the output of a target."""
 
-from headwise.verify.mistakes.around import AROUND
-from headwise.verify.mistakes.base import Mistake, combine
-from headwise.verify.mistakes.edges import EDGES
-from headwise.verify.mistakes.inside import INSIDE
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from headwise.verify.mistakes.attention import INSIDE
 from headwise.verify.mistakes.masking import MASKING
+from headwise.verify.mistakes.mistake import Mistake, Replacement, combine
+from headwise.verify.mistakes.projections import AROUND
+from headwise.verify.mistakes.rare_inputs import EDGES
+from headwise.verify.oracle.jobs import Job, Outcome
+from headwise.verify.oracle.pipeline import Pipeline
+from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
 
 MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *EDGES)
 """Every mistake there is."""
 
 __all__ = ["MISTAKES", "Mistake", "combine"]
+
+
+GRADIENTS = ("gradients", "masked_gradients")
+"""The checks that name mistakes which leave every output right."""
+
+FAR = 2.0**-4
+"""No rounding moves an output by more than this share of its largest number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One job and what the target gave for it."""
+
+    job: Job
+    outcome: Outcome
+
+    @cached_property
+    def wide(self) -> Job:
+        """The job in float64."""
+        return self.job.to(torch.float64)
+
+    @cached_property
+    def known(self) -> Tensor:
+        """(B, Lq), False on rows that are NaN: a blind row may be NaN there and 0 here."""
+        return ~self.outcome.output.isnan().any(-1)
+
+    @cached_property
+    def right(self) -> bool:
+        """Whether it is what the oracle gives."""
+        return judge_job(self.outcome, self.job).accepted
+
+
+def explain(
+    seen: Sequence[Seen], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
+) -> tuple[tuple[Mistake, ...], ...]:
+    """The smallest sets of mistakes that reproduce the target on everything seen.
+
+    Args:
+        seen: jobs that differ in input, mask and form, with the target's outcomes.
+        mistakes: the candidates, the common ones first.
+        most: how many mistakes a set may have.
+
+    Returns:
+        Sets of mistakes, each as a tuple, all of one size; none where nothing known explains the
+        target. More than one cannot be told apart by what was seen. Where nothing explains every
+        mask, what explains the target under the first mask alone, which should be none.
+    """
+    bare = [each for each in seen if each.job.mask == seen[0].job.mask]
+    masked = len(seen) > len(bare) > 1 and not all(each.right for each in bare)
+    with _one_thread():
+        for tried in (seen, bare) if masked else (seen,):
+            for size in range(1, most + 1):
+                found = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
+                if found:
+                    return found
+    return ()
+
+
+def _sets(
+    seen: Sequence[Seen], mistakes: Sequence[Mistake], size: int
+) -> Iterator[tuple[Mistake, ...]]:
+    """The sets of so many mistakes; of several only those that each change what was seen."""
+    if size > 1:
+        mistakes = [m for m in mistakes if any(_acts(m.replacement, each) for each in seen)]
+    return combinations(mistakes, size)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small tensors are no work for several threads, whose start costs more than the sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def reproduces(mistakes: Sequence[Mistake], seen: Sequence[Seen]) -> bool:
+    """Whether a run with these mistakes gives the target's outputs, to rounding.
+
+    What the target got wrong comes first, the small before the large: most candidates end there.
+    """
+    ordered = sorted(seen, key=lambda each: (each.right, each.outcome.output.numel()))
+    pipelines = (Pipeline().having(way) for way in combine(mistakes))
+    return bool(seen) and any(all(_matches(p, each) for each in ordered) for p in pipelines)
+
+
+def explain_gradients(
+    module: Callable[[Job], Outcome], jobs: Sequence[Job], mistakes: Sequence[Mistake] = MISTAKES
+) -> tuple[tuple[Mistake, ...], ...]:
+    """The mistakes that leave the output right and reproduce the target's gradients of all jobs."""
+    tracked = [job.tracked() for job in jobs]
+    seen = [(job, module(job).output) for job in tracked]
+    candidates = (m for m in mistakes if m.check in GRADIENTS)
+    return tuple((m,) for m in candidates if _same_gradients(m, seen))
+
+
+def _matches(pipeline: Pipeline, seen: Seen) -> bool:
+    exact = _output(pipeline, seen.wide)
+    found, known = seen.outcome.output, seen.known
+    if exact is None or exact.shape != found.shape or 2 * known.sum() < known.numel():
+        return False
+    found, exact = found[known], exact[known]
+    if bool((found - exact).abs().max() > FAR * exact.abs().max()):
+        return False
+    plain = _output(pipeline, seen.job)
+    return plain is not None and judge(found, plain[known], exact).accepted
+
+
+def _acts(replacement: Replacement, seen: Seen) -> bool:
+    """Whether a mistake changes anything of what was seen."""
+    wrong, right = (_output(Pipeline().having(way), seen.wide) for way in (replacement, {}))
+    plain = _output(Pipeline(), seen.job)
+    if wrong is None or right is None or plain is None:
+        return wrong is None
+    return not judge(wrong, plain, right).accepted
+
+
+def _output(pipeline: Pipeline, job: Job) -> Tensor | None:
+    """What it gives, or None where a mistake does not fit, such as a batch read as a length."""
+    try:
+        return pipeline.run(job)["output"].detach()
+    except RuntimeError:
+        return None
+
+
+def _same_gradients(mistake: Mistake, seen: Sequence[tuple[Job, Tensor]]) -> bool:
+    pipeline = Pipeline().having(mistake.replacement)
+    for job, output in seen:
+        plain, exact = (
+            pipeline.run(job.to(dtype))["output"] for dtype in (output.dtype, torch.float64)
+        )
+        trials = judge_gradients(output, plain, exact, job.leaves())
+        if not all(verdict.accepted for _, verdict in trials):
+            return False
+    return True

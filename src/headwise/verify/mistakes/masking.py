@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.verify import steps
-from headwise.verify.mistakes.base import Mistake
-from headwise.verify.steps import At
+from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.oracle import steps
+from headwise.verify.oracle.steps import At
 
 WEAK = tuple(map(float, (-1, -2, -3, -4, -5, -6, -8, -9, -10, -12)))
 """What a mask too weak to hide anything adds or fills in."""

@@ -1,0 +1,161 @@
+"""What a check is, what it examines, and how a trial becomes evidence."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.lang import Text
+from headwise.masks import Mask, causal, full
+from headwise.positions import Stage
+from headwise.verify.oracle import oracle
+from headwise.verify.oracle.jobs import Job, Outcome, self_job
+from headwise.verify.oracle.pipeline import Pipeline
+from headwise.verify.oracle.tolerance import Evidence, Verdict, judge, judge_job
+
+
+def _accepts(what: Call | Job) -> Text | None:
+    del what
+    return None
+
+
+Ways = tuple[tuple[str, Callable[[Job], Outcome | None]], ...]
+"""For each mask argument its name, and the module with masks given there and nowhere else."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An implementation under test.
+
+    Attributes:
+        name: how a person calls it.
+        attend: the attention alone, or None where it cannot be reached.
+        module: the attention with its projections, or None where it has none.
+        refuses: why a call or a job is outside of what it offers, or None where it is inside.
+        embed_dim: E of the jobs it is given.
+        heads: H of the jobs it is given.
+        lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
+        ways: its mask arguments one by one; None where it takes masks in no argument.
+        groups: G of the jobs it is given, the key/value heads; None for as many as heads.
+        base: what it hides when it is given no mask.
+        together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
+        truth: the output that a job should have, in a dtype, where its weights are not known and
+            there is no oracle: what the subject itself gives in that dtype.
+    """
+
+    name: str
+    attend: Callable[[Call], Result] | None = None
+    module: Callable[[Job], Outcome] | None = None
+    refuses: Callable[[Call | Job], Text | None] = _accepts
+    embed_dim: int = 15
+    heads: int = 3
+    lacks: frozenset[str] = frozenset()
+    ways: Ways | None = None
+    groups: int | None = None
+    together: Callable[[Job], Outcome | None] | None = None
+    base: Mask = field(default_factory=full)
+    truth: Callable[[Job, torch.dtype], Tensor] | None = None
+
+    def fit(self, job: Job) -> Job:
+        """A job with the weights that the subject has."""
+        return job.fitted(self.lacks, self.groups)
+
+
+Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question that is put to a subject.
+
+    Attributes:
+        name: its name, which mistakes refer to.
+        question: what must hold.
+        probe: the trials, one after the other.
+    """
+
+    name: str
+    question: Text
+    probe: Probe
+
+
+def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
+    """A pipeline, right or with mistakes, as a subject."""
+
+    def module(job: Job) -> Outcome:
+        trace = pipeline.run(job)
+        return Outcome(trace["output"], trace["weights"])
+
+    return Subject(name, attend=pipeline.attend, module=module, refuses=_positions)
+
+
+def _positions(what: Call | Job) -> Text | None:
+    """The pipeline has no step for a position."""
+    if isinstance(what, Call) and what.position.stages - {Stage.INPUT}:
+        return Text("it has no position")
+    return None
+
+
+def attend(subject: Subject, call: Call) -> Result | None:
+    """What the subject gives, or None where it does not offer this call."""
+    if subject.attend is None or subject.refuses(call) is not None:
+        return None
+    return subject.attend(call)
+
+
+def compute(subject: Subject, job: Job) -> Outcome | None:
+    """What the subject's module gives, or None where it does not offer this job."""
+    if subject.module is None or subject.refuses(job) is not None:
+        return None
+    return subject.module(job)
+
+
+LENGTH = 7
+"""How long the sequences of the contract are; another number than every other size."""
+
+
+def own(
+    subject: Subject,
+    dtype: torch.dtype,
+    mask: Mask | None = None,
+    *,
+    batch: int = 2,
+    length: int = LENGTH,
+) -> Job:
+    """Self-attention of the subject's size, with the weights that it has."""
+    size = {"batch": batch, "length": length}
+    job = self_job(subject.embed_dim, subject.heads, mask=mask, dtype=dtype, **size)
+    return subject.fit(job)
+
+
+def offered(subject: Subject, dtype: torch.dtype, *, batch: int = 2, length: int = LENGTH) -> Job:
+    """Self-attention without a mask; under a causal one where a subject hides the future itself."""
+    job = own(subject, dtype, batch=batch, length=length)
+    return job if subject.refuses(job) is None else replace(job, mask=causal())
+
+
+def holds(good: bool) -> Verdict:
+    """A yes or no as a verdict."""
+    return Verdict(good, float(not good), 0.0, float(not good), 0.0)
+
+
+def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The output that is right: the oracle's, or where there is none the subject's own."""
+    return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
+
+
+def held(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
+    """The output held against the oracle's."""
+    outcome = compute(subject, job)
+    if outcome is not None:
+        yield name, judge_job(outcome, job)
+
+
+def against(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
+    """The output held against numbers found in another way."""
+    outcome = compute(subject, job)
+    if outcome is not None:
+        name = "self-attention" if job.alike else "cross-attention"
+        yield name, judge(outcome.output, oracle(job, job.query.dtype)["output"], exact)

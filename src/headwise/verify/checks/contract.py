@@ -1,0 +1,276 @@
+"""What must hold for a whole module, projections included."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call
+from headwise.lang import Text
+from headwise.masks import Mask, causal, from_tensor, full, padding
+from headwise.verify.checks import (
+    LENGTH,
+    Check,
+    Evidence,
+    Subject,
+    against,
+    attend,
+    compute,
+    held,
+    holds,
+    own,
+)
+from headwise.verify.checks.edge_cases import EXTREMES
+from headwise.verify.checks.metamorphic import METAMORPHIC
+from headwise.verify.oracle import oracle, torch_attention
+from headwise.verify.oracle.jobs import Job, Weights, cross_job, self_job
+from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
+
+LARGE = 200.0
+"""A score whose exponential overflows in float32."""
+
+
+def masks() -> tuple[tuple[str, Mask], ...]:
+    """The masks that a module is tried with, by name; none of them makes a blind row."""
+    generator = torch.Generator().manual_seed(2)
+    some = torch.rand(LENGTH, LENGTH, generator=generator) > 0.4
+    some.fill_diagonal_(fill_value=True)
+    return (
+        ("no mask", full()),
+        ("causal", causal()),
+        ("some pairs", from_tensor(some)),
+        ("padding", padding([LENGTH, LENGTH - 3])),
+    )
+
+
+def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
+    """The masks, and what the subject hides by itself where that is another one."""
+    named = masks()
+    own_pattern = subject.base not in [mask for _, mask in named]
+    return (*named, ("its own pattern", subject.base)) if own_pattern else named
+
+
+def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
+    """Self- and cross-attention without a mask, those that the subject offers."""
+    for seed in seeds:
+        for make in (self_job, cross_job):
+            job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
+            job = subject.fit(job)
+            if subject.refuses(job) is None:
+                yield job
+
+
+def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output on several inputs and masks, self- and cross-attention."""
+    for job in jobs(subject, dtype, seeds=(0, 1)):
+        yield from held("cross-attention" if not job.alike else "no mask", subject, job)
+    for name, mask in tried(subject)[1:]:
+        yield from held(name, subject, own(subject, dtype, mask=mask))
+
+
+def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output beside that of `torch.nn.MultiheadAttention` with the same weights."""
+    for name, mask in tried(subject):
+        job = own(subject, dtype, mask=mask)
+        outcome = compute(subject, job)
+        if outcome is not None:
+            plain = torch_attention(job).output
+            yield name, judge(outcome.output, plain, oracle(job)["output"])
+
+
+def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The gradient of every input and every weight, with and without a mask."""
+    named = tried(subject)
+    for name, mask in (*named[:2], *named[4:]):
+        job = own(subject, dtype, mask=mask).tracked()
+        outcome = compute(subject, job)
+        if outcome is not None:
+            plain, exact = oracle(job, dtype)["output"], oracle(job)["output"]
+            for leaf, verdict in judge_gradients(outcome.output, plain, exact, job.leaves()):
+                yield f"{name}: {leaf}", verdict
+
+
+def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The weights of each head, where the module gives them."""
+    for name, mask in tried(subject):
+        job = own(subject, dtype, mask=mask)
+        outcome = compute(subject, job)
+        if outcome is not None and outcome.weights is not None:
+            plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
+            yield name, judge(outcome.weights, plain, exact)
+
+
+def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """With queries of zeros, the output is the output projection of the mean of x Wᵀ + b."""
+    for job in jobs(subject, dtype):
+        job = replace(job, weights=_silent(job.weights))
+        w = job.weights.spread(job.heads, job.groups)
+        values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
+        exact = values if w.out is None else _times(values, w.out, w.out_bias)
+        yield from against(subject, job, exact.expand(-1, job.query.shape[1], -1))
+
+
+def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Without values, the output is W^O times the bias of v, plus the bias of the output."""
+    for job in jobs(subject, dtype):
+        w = replace(job.weights, v=torch.zeros_like(job.weights.v))
+        job, w = replace(job, weights=w), w.spread(job.heads, job.groups)
+        constant = job.value.new_zeros(1, 1, w.v.shape[0]) if w.v_bias is None else w.v_bias
+        merged = constant.double().expand(1, 1, -1)
+        exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
+        batch, length, _ = job.query.shape
+        yield from against(subject, job, exact.expand(batch, length, -1))
+
+
+def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Keys of zeros give the mean of the values; queries that are constant do not."""
+    for job in jobs(subject, dtype):
+        w = job.weights
+        zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
+        silent = replace(job, weights=replace(w, **zeros))
+        each = w.spread(job.heads, job.groups)
+        values = _times(job.value, each.v, each.v_bias).mean(1, keepdim=True)
+        exact = values if w.out is None else _times(values, w.out, w.out_bias)
+        yield from against(subject, silent, exact.expand(-1, job.query.shape[1], -1))
+        constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
+        yield from held("queries that are their bias", subject, constant)
+
+
+def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output is the sum of single heads, each through its own slice of W^O."""
+    for job in jobs(subject, dtype):
+        yield from against(subject, job, _sum_of_heads(job.to(torch.float64)))
+
+
+def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output where each mask is given in one argument only, for every argument there is."""
+    ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
+    for argument, way in ways:
+        for name, mask in masks()[1:]:
+            job = own(subject, dtype, mask=mask)
+            outcome = way(job)
+            if outcome is not None:
+                yield f"{argument}: {name}", judge_job(outcome, job)
+
+
+def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output under two masks at once: in one argument, and each in its own."""
+    mask = causal() & padding([LENGTH, LENGTH - 3])
+    yield from held("causal and padding", subject, own(subject, dtype, mask=mask))
+    if subject.together is not None:
+        job = own(subject, dtype, mask=mask)
+        outcome = subject.together(job)
+        if outcome is not None:
+            yield "causal in one argument, padding in another", judge_job(outcome, job)
+
+
+def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
+    job = own(subject, dtype)
+    w, one = job.weights, job.query[:1]
+    if (w.q_bias is None) != (w.k_bias is None):
+        return
+    rows = w.k.shape[0] // job.groups
+    first = {n: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)) for n, t in _keys(w).items()}
+    alike = replace(job, query=one, key=one, value=one, weights=replace(w, **first))
+    for name, each in (("the same in every head", alike), ("another in each head", job)):
+        loud, exact = _loud(each, dtype)
+        outcome = compute(subject, loud)
+        if outcome is not None:
+            yield name, judge(outcome.output, oracle(loud, dtype)["output"], exact)
+
+
+def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
+    """Every token the first one, every query its own key made large; and the output of that."""
+    x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
+    keys = w.spread(job.heads, job.groups)  # a key for every head; the query is to equal it
+    k = _times(x, keys.k, keys.k_bias).reshape(*x.shape[:2], job.heads, -1)
+    least = k.square().sum(-1).min() * k.shape[-1] ** -0.5
+    factor = (LARGE / least).sqrt().to(dtype)
+    q_bias, k_bias = (None if b is None else b * factor for b in (keys.k_bias, w.k_bias))
+    loud = replace(w, q=keys.k * factor, k=w.k * factor, q_bias=q_bias, k_bias=k_bias)
+    values = _times(x, keys.v, keys.v_bias)
+    exact = values if w.out is None else _times(values, w.out, w.out_bias)
+    return replace(job, query=x, key=x, value=x, weights=loud), exact
+
+
+def _keys(w: Weights) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in w.named().items() if name[0] == "k"}
+
+
+def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """What it was given stands as it was."""
+    for job in jobs(subject, dtype):
+        outcome = compute(subject, job)
+        if outcome is not None:
+            yield ", ".join(outcome.wrote) or "inputs", holds(not outcome.wrote)
+    draw = torch.Generator().manual_seed(4)
+    given = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
+    before = tuple(tensor.clone() for tensor in given)
+    if attend(subject, Call.of(*given)) is not None:
+        for name, old, new in zip("qkv", before, given, strict=True):
+            yield name, holds(torch.equal(old, new))
+
+
+def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """A module made with dropout gives in eval what it gives without."""
+    job = replace(own(subject, dtype), dropout=0.5)
+    yield from held("eval", subject, job)
+
+
+def _silent(w: Weights) -> Weights:
+    """The same weights with queries of zeros, so that every score is 0."""
+    bias = None if w.q_bias is None else torch.zeros_like(w.q_bias)
+    return replace(w, q=torch.zeros_like(w.q), q_bias=bias)
+
+
+def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product = torch.einsum("ble,oe->blo", x.double(), weight.double())
+    return product if bias is None else product + bias.double()
+
+
+def _sum_of_heads(job: Job) -> Tensor:
+    """Single-head attentions in float64, summed through the slices of the output weight."""
+    w, total = job.weights.spread(job.heads, job.groups), torch.zeros(())
+    slices = range(0, w.q.shape[0], w.q.shape[0] // job.heads)
+    for start in slices:
+        rows = slice(start, start + w.q.shape[0] // job.heads)
+        named = {n: t[rows] for n, t in w.named().items() if n[0] in "qkv"}
+        out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
+        single = replace(w, **named, out=out[:, rows], out_bias=None)
+        total = total + oracle(replace(job, weights=single, heads=1, groups=1))["output"]
+    return total if w.out_bias is None else total + w.out_bias
+
+
+CONTRACT: tuple[Check, ...] = (
+    Check("module_forward", Text("outputs equal the oracle"), module_forward),
+    Check("as_torch", Text("outputs equal torch.nn.MultiheadAttention"), as_torch),
+    Check(
+        "module_gradients",
+        Text("gradients of inputs and weights equal the oracle's"),
+        module_gradients,
+    ),
+    Check("module_weights", Text("the weights of each head equal the oracle's"), module_weights),
+    Check(
+        "projection_closed_form",
+        Text("equal scores give the mean of x Wᵀ + b"),
+        projection_closed_form,
+    ),
+    Check("output_projection", Text("the output projection is applied"), output_projection),
+    Check(
+        "projections_in_order",
+        Text("keys of zeros give the mean of the values"),
+        projections_in_order,
+    ),
+    Check("heads_are_slices", Text("heads are slices, summed through W^O"), heads_are_slices),
+    Check("mask_arguments", Text("each mask argument hides what it should"), mask_arguments),
+    Check("masks_together", Text("two masks at once hide what either hides"), masks_together),
+    Check("large_scores", Text("scores of 200 do not overflow"), large_scores),
+    Check("inputs_unchanged", Text("its inputs are left as they were"), inputs_unchanged),
+    Check("eval_without_dropout", Text("no dropout in eval"), eval_without_dropout),
+    *METAMORPHIC,
+    *EXTREMES,
+)
+"""Every check of a module."""

@@ -1,0 +1,175 @@
+"""Checks at the edges of what a target may be given: its shapes, its memory, its dtypes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.lang import Text
+from headwise.masks import causal, full
+from headwise.verify.checks import Check, Subject, compute, expected, holds, offered, own
+from headwise.verify.oracle.jobs import Job, Outcome, cross_job
+from headwise.verify.oracle.tolerance import Evidence, judge
+
+LONG = (257, 129, 64)
+"""One more than two common sizes of a block, and the length given to targets that want one. The
+first at which the target does not raise is tried: many are made for a longest length."""
+
+DTYPES = (torch.float64, torch.bfloat16, torch.float16)
+"""The dtypes tried beside the one under test."""
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def smallest_sizes(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """One token, one sample, one query."""
+    for name, job in _small(subject, dtype):
+        yield from _right(name, subject, job)
+
+
+def long_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """A sequence longer than a block of the kernels people write."""
+    for name, job in _long(subject, dtype):
+        yield from _right(name, subject, job)
+
+
+def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Inputs whose numbers do not lie one after the other in memory.
+
+    What raises refuses them, as `view` does; the notes tell it.
+    """
+    for name, job in _strided(subject, dtype):
+        if _attempt(subject, job) is not None:
+            yield from _right(name, subject, job)
+
+
+def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output has the dtype of the input, and in half precision the numbers are right too.
+
+    What raises was not made for that dtype; the notes tell it.
+    """
+    for other in (dtype, *DTYPES):
+        job = offered(subject, other)
+        outcome = _attempt(subject, job)
+        if outcome is None:
+            continue
+        kept = outcome.output.dtype == other
+        yield f"{_word(other)} gives {_word(outcome.output.dtype)}", holds(kept)
+        if kept and other in HALF:
+            plain, exact = (expected(subject, job, d) for d in (other, torch.float64))
+            yield f"{_word(other)}: output", judge(outcome.output, plain, exact)
+
+
+def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
+    """What the checks of this file left out, since the target raises there."""
+    job = offered(subject, dtype, batch=1, length=LONG[0])
+    said = _refused(subject, job)
+    if said:
+        yield Text("a sequence of {long_0} tokens: {said}", long_0=LONG[0], said=said)
+    for name, job in _strided(subject, dtype):
+        said = _refused(subject, job)
+        if said:
+            yield Text("an input that is not contiguous ({name}): {said}", name=name, said=said)
+            break
+    for other in DTYPES:
+        said = _refused(subject, offered(subject, other))
+        if said:
+            yield Text("{word}: {said}", word=_word(other), said=said)
+
+
+def edges(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
+    """The jobs of those checks of this file that failed: a diagnosis has to explain them."""
+    for name, jobs in _JOBS:
+        if name in failed:
+            yield from (job for _, job in jobs(subject, dtype))
+
+
+Named = Iterator[tuple[str, Job]]
+
+
+def _small(subject: Subject, dtype: torch.dtype) -> Named:
+    for name, sizes in (("L = 1", (2, 1)), ("B = 1", (1, 7)), ("B = 1, L = 1", (1, 1))):
+        yield name, offered(subject, dtype, batch=sizes[0], length=sizes[1])
+    for lengths in ((1, 7), (5, 1)):
+        job = cross_job(subject.embed_dim, subject.heads, lengths=lengths, dtype=dtype)
+        yield f"Lq = {lengths[0]}, Lk = {lengths[1]}", subject.fit(replace(job, value=job.key))
+
+
+def _long(subject: Subject, dtype: torch.dtype) -> Named:
+    for name, mask in (("", full()), (", causal", causal())):
+        for length in LONG:
+            job = own(subject, dtype, mask, batch=1, length=length)
+            if _attempt(subject, job) is not None:
+                yield f"L = {length}{name}", job
+                break
+
+
+def _strided(subject: Subject, dtype: torch.dtype) -> Named:
+    for name, change in LAYOUTS:
+        job = offered(subject, dtype)
+        x = change(job.query)
+        yield name, replace(job, query=x, key=x, value=x)
+
+
+def _length_first(x: Tensor) -> Tensor:
+    return x.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def _every_second(x: Tensor) -> Tensor:
+    return torch.stack((x, x + 1.0), dim=-1)[..., 0]
+
+
+def _expanded(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x)
+
+
+LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
+    ("length first in memory", _length_first),
+    ("every second number in memory", _every_second),
+    ("one sample, expanded", _expanded),
+)
+"""Ways in which a tensor lies in memory otherwise than row by row."""
+
+_JOBS: tuple[tuple[str, Callable[[Subject, torch.dtype], Named]], ...] = (
+    ("smallest_sizes", _small),
+    ("long_sequence", _long),
+    ("non_contiguous", _strided),
+)
+
+
+def _right(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
+    outcome = compute(subject, job)
+    if outcome is not None:
+        plain, exact = (expected(subject, job, d) for d in (job.query.dtype, torch.float64))
+        yield name, judge(outcome.output, plain, exact)
+
+
+def _attempt(subject: Subject, job: Job) -> Outcome | None:
+    """What the subject gives, or None where it does not offer the job or raises."""
+    try:
+        return compute(subject, job)
+    except Exception:
+        return None
+
+
+def _refused(subject: Subject, job: Job) -> str:
+    """What the subject raises for a job, in one line; empty where it does not."""
+    try:
+        compute(subject, job)
+    except Exception as error:
+        return "raises " + " ".join(f"{type(error).__name__}: {error}".split())[:160]
+    return ""
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+EXTREMES: tuple[Check, ...] = (
+    Check("smallest_sizes", Text("one token, one sample, one query"), smallest_sizes),
+    Check("long_sequence", Text("a long sequence gives the right numbers"), long_sequence),
+    Check("non_contiguous", Text("inputs may lie in memory in any order"), non_contiguous),
+    Check("dtype_kept", Text("the output has the dtype of the input"), dtype_kept),
+)
+"""Checks of shapes, memory and dtypes."""

@@ -1,0 +1,221 @@
+"""Checks that compare a target with itself: what a change of its input may do to its output.
+
+None of them needs to know its weights. Where the target has an oracle, what it gives is held
+against that; where it has none, against what it gives in float64 for the input before the change.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headwise.lang import Text
+from headwise.masks import Mask, causal, full, padding
+from headwise.verify.checks import (
+    LENGTH,
+    Check,
+    Evidence,
+    Subject,
+    compute,
+    expected,
+    holds,
+    offered,
+    own,
+)
+from headwise.verify.oracle.jobs import Job, Outcome, cross_job
+from headwise.verify.oracle.tolerance import Verdict, judge
+
+REAL = LENGTH - 3
+"""How many tokens of the padded sample are real."""
+
+ORDER = (2, 0, 5, 6, 1, 3, 4)
+"""An order in which no token keeps its place."""
+
+
+def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Another sample 1 leaves sample 0 alone."""
+    job = offered(subject, dtype)
+    x = torch.cat((job.query[:1], -job.query[1:]))
+    yield from _unchanged("sample 0", subject, job, x, (slice(0, 1),))
+
+
+def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Under a causal mask another last token changes nothing before it."""
+    job = own(subject, dtype, causal())
+    x = torch.cat((job.query[:, :-1], -job.query[:, -1:]), dim=1)
+    before = (slice(None), slice(0, -1))
+    yield from _unchanged("tokens before the last", subject, job, x, before)
+
+
+def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Another token in the padding of sample 1 changes nothing before it."""
+    job = own(subject, dtype, padding([LENGTH, REAL]))
+    x = job.query.clone()
+    x[1, REAL:] = -x[1, REAL:] + 1.0
+    yield from _unchanged("real tokens", subject, job, x, (slice(1, 2), slice(0, REAL)))
+
+
+def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """A sample that is nothing but padding leaves the other alone, whatever it gives itself."""
+    job = own(subject, dtype, padding([LENGTH, 0]))
+    try:
+        outcome = compute(subject, job)
+    except Exception:  # to refuse a sample without a token is a choice, which the notes tell
+        return
+    if outcome is not None:
+        beside = replace(job, mask=padding([LENGTH, LENGTH - 1]))
+        plain, exact = (expected(subject, beside, d)[:1] for d in (dtype, torch.float64))
+        yield "the sample beside it", judge(outcome.output[:1], plain, exact)
+
+
+def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Without a mask, tokens in another order give the same outputs in that order."""
+    job, order = own(subject, dtype), list(ORDER)
+    x = job.query[:, order]
+    outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    if outcome is not None:
+        plain, exact = (expected(subject, job, d)[:, order] for d in (dtype, torch.float64))
+        yield "tokens in another order", judge(outcome.output, plain, exact)
+    crossing = cross_job(subject.embed_dim, subject.heads, dtype=dtype)
+    crossing = subject.fit(replace(crossing, value=crossing.key))
+    keys = crossing.key[:, order]
+    outcome = compute(subject, replace(crossing, key=keys, value=keys))
+    if outcome is not None:
+        plain, exact = (expected(subject, crossing, d) for d in (dtype, torch.float64))
+        yield "keys in another order", judge(outcome.output, plain, exact)
+
+
+def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """In eval the same input gives the same bits, whatever was given in between."""
+    for mask in (full(), causal()):
+        job, other = own(subject, dtype, mask), own(subject, dtype, mask, length=LENGTH - 2)
+        first = compute(subject, job)
+        if first is None:
+            continue
+        second = compute(subject, replace(job, chance=1))
+        yield "twice the same input", holds(_same(first, second))
+        compute(subject, _negated(other))
+        yield "after another input", holds(_same(first, compute(subject, replace(job, chance=2))))
+
+
+def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The weights it returns sum to 1 over the keys, and are 0 where a key is hidden."""
+    shown: tuple[tuple[str, Mask], ...] = (
+        ("no mask", full()),
+        ("causal", causal()),
+        ("padding", padding([LENGTH, REAL])),
+    )
+    for name, mask in shown:
+        job = own(subject, dtype, mask)
+        outcome = compute(subject, job)
+        if outcome is None or outcome.weights is None:
+            continue
+        sums = outcome.weights.double().sum(-1)
+        ones = torch.ones_like(sums)
+        yield f"{name}: sums", judge(sums.to(dtype), ones.to(dtype), ones)
+        hidden = ~job.mask.dense(job.frame).expand_as(outcome.weights)
+        if bool(hidden.any()):
+            yield f"{name}: hidden keys", _nothing(outcome.weights[hidden], outcome.weights)
+
+
+def masked_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """No gradient reaches a token that a mask hides, and every gradient is finite."""
+    padded = own(subject, dtype, padding([LENGTH, REAL])).tracked()
+    yield from _hidden("padding", subject, padded, (1, slice(0, REAL)), (1, slice(REAL, None)))
+    future = own(subject, dtype, causal()).tracked()
+    seen, unseen = (slice(None), slice(0, REAL)), (slice(None), slice(REAL, None))
+    yield from _hidden("causal", subject, future, seen, unseen)
+    yield from _beside_blind(subject, own(subject, dtype, padding([LENGTH, 0])).tracked())
+
+
+Part = tuple[slice | int, slice]
+
+
+def _unchanged(
+    name: str, subject: Subject, job: Job, x: Tensor, part: tuple[slice, ...]
+) -> Iterator[Evidence]:
+    """A part of the output for another input, held against what is right for the first."""
+    outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    if outcome is not None:
+        plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
+        yield name, judge(outcome.output[part], plain, exact)
+
+
+def _negated(job: Job) -> Job:
+    x = -job.query
+    return replace(job, query=x, key=x, value=x)
+
+
+def _same(first: Outcome, second: Outcome | None) -> bool:
+    """Whether two outputs are alike, bit for bit; a NaN is like a NaN."""
+    if second is None:
+        return False
+    a, b = first.output, second.output
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _nothing(part: Tensor, of: Tensor) -> Verdict:
+    """Whether a part is 0, to the rounding of the largest number of the whole."""
+    anchor = of.detach().abs().max().reshape(1)
+    found, zeros = (torch.cat((x.detach().flatten(), anchor)) for x in (part, part * 0))
+    return judge(found, zeros, zeros.double())
+
+
+def _hidden(
+    name: str, subject: Subject, job: Job, outputs: Part, unseen: Part
+) -> Iterator[Evidence]:
+    """Some outputs hang on no token that is hidden from them."""
+    outcome = compute(subject, job)
+    if outcome is None or not outcome.output.requires_grad:
+        return
+    (gradient,) = torch.autograd.grad(outcome.output[outputs].square().sum(), job.query)
+    yield f"{name}: hidden tokens", _nothing(gradient[unseen], gradient)
+
+
+def _beside_blind(subject: Subject, job: Job) -> Iterator[Evidence]:
+    """Where a query that sees nothing gives a finite output, its gradient is finite too."""
+    try:
+        outcome = compute(subject, job)
+    except Exception:
+        return
+    if outcome is None or not outcome.output.requires_grad:
+        return
+    if not bool(outcome.output.isfinite().all()):
+        return  # a choice, which the notes tell
+    leaves = {"input": job.query} if subject.truth else job.leaves()
+    found = torch.autograd.grad(
+        outcome.output.square().sum(), list(leaves.values()), allow_unused=True
+    )
+    for leaf, gradient in zip(leaves, found, strict=True):
+        good = gradient is None or bool(gradient.isfinite().all())
+        yield f"a query that sees nothing: {leaf}", holds(good)
+
+
+METAMORPHIC: tuple[Check, ...] = (
+    Check("batch_independent", Text("a sample does not see the others"), batch_independent),
+    Check("causal_leak", Text("causal: no future leak"), causal_leak),
+    Check("padding_leak", Text("padding does not leak"), padding_leak),
+    Check(
+        "blind_rows_alone",
+        Text("a sample of nothing but padding leaves the others alone"),
+        blind_rows_alone,
+    ),
+    Check(
+        "permutation_equivariant",
+        Text("permuted tokens give permuted outputs"),
+        permutation_equivariant,
+    ),
+    Check("deterministic", Text("the same input gives the same bits in eval"), deterministic),
+    Check(
+        "weights_sum_to_one",
+        Text("returned weights sum to 1, and are 0 where hidden"),
+        weights_sum_to_one,
+    ),
+    Check(
+        "masked_gradients",
+        Text("no gradient reaches a hidden token; all are finite"),
+        masked_gradients,
+    ),
+)
+"""Checks for which a target needs no oracle."""

@@ -1,0 +1,168 @@
+"""The gate: a subject goes through every check, and the checks go through every mutant."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headwise.call import Call, Result
+from headwise.errors import one_of
+from headwise.lang import Text
+from headwise.verify.checks import Check, Subject, of_pipeline
+from headwise.verify.checks.contract import CONTRACT
+from headwise.verify.checks.engine_properties import PROPERTIES
+from headwise.verify.mistakes import MISTAKES, Mistake
+from headwise.verify.oracle.jobs import Job
+from headwise.verify.oracle.pipeline import Pipeline
+
+CHECKS: tuple[Check, ...] = (*PROPERTIES, *CONTRACT)
+"""Every check there is."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        check: the check.
+        trials: how many trials it made; 0 where the subject does not offer what it asks.
+        times: the worst error in units of the bound; above 1, or NaN, where it failed.
+        failed: the name of the first trial that failed, or what was raised; empty if none.
+        raised: whether it failed because the subject raised.
+        roundings: the same error in units of rounding.
+    """
+
+    check: Check
+    trials: int
+    times: float
+    failed: str
+    raised: bool = False
+    roundings: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+
+def examine(check: Check, subject: Subject, dtype: torch.dtype) -> Finding:
+    """One check of one subject; whatever the subject raises is a failure of the check."""
+    trials, times, roundings, failed = 0, 0.0, 0.0, ""
+    try:
+        for name, verdict in check.probe(subject, dtype):
+            trials += 1
+            bad = not verdict.accepted
+            if (bad and not failed) or (bad == bool(failed) and verdict.times > times):
+                times, roundings = verdict.times, verdict.roundings
+            failed = failed or (name if bad else "")
+    except Exception as error:
+        words = " ".join(str(error).split())[:200]
+        said = f"{type(error).__name__}: {words}"
+        return Finding(check, trials + 1, float("inf"), said, raised=True, roundings=float("inf"))
+    return Finding(check, trials, times, failed, roundings=roundings)
+
+
+def gate(
+    name: str,
+    run: Callable[[Call], Result],
+    why_not: Callable[[Call], list[Text]],
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Finding, ...]:
+    """Every property of an attention, for one engine.
+
+    Args:
+        name: the engine's name.
+        run: what it gives for a call.
+        why_not: why it cannot run a call; such calls are left out.
+        dtype: the dtype under test.
+    """
+
+    def refuses(what: Call | Job) -> Text | None:
+        reasons = why_not(what) if isinstance(what, Call) else []
+        return reasons[0] if reasons else None
+
+    subject = Subject(name, attend=run, refuses=refuses)
+    return tuple(examine(check, subject, dtype) for check in PROPERTIES)
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What the checks made of the mutants.
+
+    Attributes:
+        findings: for each mistake, what the check that names it found.
+        trips: for each check, the first mistake that it rejected, or None: then it is no check.
+        false_alarms: what failed on the right pipeline.
+    """
+
+    findings: tuple[tuple[Mistake, Finding], ...]
+    trips: tuple[tuple[Check, Mistake | None], ...]
+    false_alarms: tuple[Finding, ...]
+
+    @property
+    def survivors(self) -> tuple[Mistake, ...]:
+        """The mistakes that their own check let pass, or met only by a crash."""
+        return tuple(m for m, found in self.findings if found.passed or found.raised)
+
+    @property
+    def idle(self) -> tuple[Check, ...]:
+        """The checks that rejected no mutant."""
+        return tuple(check for check, mistake in self.trips if mistake is None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every mutant was rejected by its check and every check is one."""
+        return not (self.survivors or self.false_alarms or self.idle)
+
+
+def self_test(
+    mistakes: tuple[Mistake, ...] = MISTAKES,
+    progress: Callable[[str], None] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> SelfTest:
+    """Every mutant against the check that names it, every check against the right pipeline.
+
+    A check that no mistake names is tried on the mutants until it rejects one.
+
+    Args:
+        mistakes: the mutants.
+        progress: called with the name of each mutant before it is tried.
+        dtype: the dtype under test.
+
+    Raises:
+        BadValue: if a mistake names a check that there is not.
+    """
+    named = {check.name: check for check in CHECKS}
+    findings = []
+    for mistake in mistakes:
+        if progress:
+            progress(mistake.name)
+        if mistake.check not in named:
+            raise one_of("check", mistake.check, tuple(named))
+        findings.append((mistake, examine(named[mistake.check], mutant(mistake), dtype)))
+    right = of_pipeline("right", Pipeline())
+    alarms = (examine(check, right, dtype) for check in CHECKS)
+    return SelfTest(
+        findings=tuple(findings),
+        trips=tuple((check, _first(check, findings, dtype)) for check in CHECKS),
+        false_alarms=tuple(finding for finding in alarms if not finding.passed),
+    )
+
+
+def mutant(mistake: Mistake) -> Subject:
+    """The pipeline with one mistake, as a subject."""
+    return of_pipeline(mistake.name, Pipeline().having(mistake.replacement))
+
+
+def _first(
+    check: Check, findings: Sequence[tuple[Mistake, Finding]], dtype: torch.dtype
+) -> Mistake | None:
+    """The first mistake that a check rejects by a wrong number."""
+    for mistake, finding in findings:
+        if finding.check is check and not finding.passed and not finding.raised:
+            return mistake
+    for mistake, _ in findings:
+        finding = examine(check, mutant(mistake), dtype)
+        if not finding.passed and not finding.raised:
+            return mistake
+    return None

@@ -1,0 +1,358 @@
+"""Notes on a target that are no failure: where its conventions differ from those of headwise."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from headwise.call import Call
+from headwise.lang import Text
+from headwise.masks import causal, from_tensor, full, padding
+from headwise.positions import Rotary
+from headwise.reference import reference
+from headwise.verify.checks import Subject, compute
+from headwise.verify.checks.edge_cases import refusals
+from headwise.verify.oracle import steps
+from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
+from headwise.verify.oracle.pipeline import at_job
+from headwise.verify.oracle.tolerance import judge, judge_job
+from headwise.verify.target.conventions import LENGTH, Conventions, Runner
+from headwise.verify.target.module_runner import ModuleRunner
+from headwise.verify.target.parameter_names import Binding
+from headwise.verify.target.runners import FunctionRunner
+
+
+def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
+    """The notes for a report."""
+    notes = [*_calls(conventions), *_blind(subject), *_dropped(subject)]
+    notes += choices(conventions, subject)
+    notes += refusals(subject, torch.float32)
+    return tuple(notes)
+
+
+def _calls(conventions: Conventions) -> list[Text]:
+    """How it is called, where a reader could expect something else."""
+    runner, notes = conventions.runner, []
+    if getattr(runner, "sequence_first", False):
+        notes.append(Text("it takes (L, B, E): length first"))
+    notes += _packed(runner) + _probed(runner) + _around(runner)
+    if not runner.differentiable:
+        notes.append(Text("it works on NumPy's arrays: it has no gradients to verify"))
+    if "out" in runner.lacks:
+        notes.append(Text("it has no output projection"))
+    if conventions.base == causal():
+        notes.append(Text("it hides the future by itself"))
+    elif conventions.base != full():
+        name = str(conventions.base)
+        notes.append(Text("it attends to {name} by itself", name=name))
+    notes += [
+        Text(
+            "{argument}: how it takes a mask was not found, so no mask was given to it",
+            argument=argument,
+        )
+        for argument in conventions.unknown
+    ]
+    notes += [
+        Text("{argument}: not tried, left at its default", argument=argument)
+        for argument in runner.signature.left
+        if argument not in runner.signature.flags
+    ]
+    says = {
+        "may": Text("True = may attend"),
+        "blocked": Text("True = blocked"),
+        "additive": Text("a float that is added to the scores"),
+        "ones": Text("1 = may attend"),
+        "zeros": Text("1 = blocked"),
+        "lengths": Text("how many keys are real"),
+    }
+    for form in {f.argument: f for f in reversed(conventions.forms)}.values():
+        meaning = says[form.encoding]
+        how = Text("found by trying")
+        if not conventions.certain:
+            how = Text("assumed: no trial told")
+        notes.append(
+            Text("{argument}: {meaning} ({how})", argument=form.argument, meaning=meaning, how=how)
+        )
+    return notes
+
+
+def _packed(runner: Runner) -> list[Text]:
+    """How one matrix holds q, k and v, where it is not one below the other."""
+    binding = getattr(runner, "binding", None)
+    if binding is None or binding.layout == "parts":
+        return []
+    layers = (each.removesuffix(".weight").removesuffix(".bias") for each in binding.packed)
+    name = ", ".join(dict.fromkeys(layers))
+    if binding.layout == "heads":
+        return [Text("{name}: q, k and v of each head stand together (found by trying)", name=name)]
+    return [Text("{name}: q, k and v take turns within each head (found by trying)", name=name)]
+
+
+def _probed(runner: Runner) -> list[Text]:
+    """Which parameter was taken for which projection, where no name told."""
+    if not getattr(runner, "probed", False):
+        return []
+    binding: Binding = getattr(runner, "binding")  # noqa: B009 - only modules have one
+    places = binding.places.items()
+    held = {" + ".join(names): places[0].name for names, places in places if "bias" not in names[0]}
+    order = sorted(held, key=lambda names: ("qkvo".index(names[0]), names))
+    words = ", ".join(f"{names}: {held[names]}" for names in order)
+    return [
+        Text("its parameters' names say nothing; told apart by what moves as {words}", words=words)
+    ]
+
+
+def _around(runner: Runner) -> list[Text]:
+    """What stands around the attention in the same module."""
+    norms = ", ".join(getattr(runner, "norms", ()))
+    if not norms:
+        return []
+    notes = [Text("{norms}: set aside, not verified", norms=norms)]
+    if getattr(runner, "residual", False):
+        notes.append(Text("its input is added to its output: taken off before it was compared"))
+    return notes
+
+
+def _blind(subject: Subject) -> list[Text]:
+    """What a query gives that sees no key; headwise gives 0."""
+    job = replace(_job(subject), mask=padding([LENGTH, 0]))
+    try:
+        outcome = compute(subject, job)
+    except Exception:
+        outcome = None
+    if outcome is None:
+        return []
+    row, bias = outcome.output[1], job.weights.out_bias
+    if bool(row.isnan().any()):
+        return [
+            Text(
+                "a query that sees no key gives NaN; headwise gives 0 before the output projection"
+            )
+        ]
+    if subject.truth is not None:
+        return []  # its own weights are not known
+    zero = torch.zeros_like(row) if bias is None else bias.expand_as(row)
+    if bool((row == zero).all()):
+        return []
+    return [Text("a query that sees no key still gives values of hidden keys; headwise gives 0")]
+
+
+def _dropped(subject: Subject) -> list[Text]:
+    """Whether the weights it returns are those after dropout."""
+    job = replace(_job(subject), dropout=0.5, training=True)
+    try:
+        outcome = compute(subject, job)
+    except Exception:
+        outcome = None
+    if outcome is None or outcome.weights is None or not _zeros(outcome.weights):
+        return []
+    return [
+        Text("while training it returns the weights after dropout; headwise returns them before")
+    ]
+
+
+def _zeros(weights: Tensor) -> bool:
+    return bool((weights == 0).any())
+
+
+def _job(subject: Subject) -> Job:
+    return subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
+
+
+OF_QUERIES = re.compile(r"(?i)(^|[._])(q|k|query|key)_?(layer_?)?(norm|ln)$")
+"""Modules that normalise queries or keys, by their names."""
+
+QUERIES = 5
+"""Fewer queries than keys, so that the two ways of aligning a causal mask differ."""
+
+
+def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
+    """The notes for a report."""
+    runner = conventions.runner
+    if isinstance(runner, ModuleRunner | FunctionRunner):
+        for flag in runner.signature.flags:
+            yield from _aligned(replace(conventions, runner=_with(runner, flag)), flag, subject)
+    if isinstance(runner, ModuleRunner):
+        yield from _scope(runner)
+        yield from _silent_hooks(runner, subject)
+        for argument in runner.signature.angles:
+            yield _turned(conventions, runner, argument, subject)
+    yield from _leaks(subject)
+
+
+def _with(runner: ModuleRunner | FunctionRunner, flag: str) -> ModuleRunner | FunctionRunner:
+    return replace(runner, given={flag: True})
+
+
+def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
+    """Where a causal flag puts the diagonal when there are fewer queries than keys."""
+    same = subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
+    outcome = _call_without_mask(asked, same)
+    if outcome is None:
+        yield Text("{flag}: it raises where no mask is given", flag=flag)
+        return
+    if not judge_job(outcome, replace(same, mask=causal())).accepted:
+        yield Text("{flag}=True is no causal mask: the output is another one", flag=flag)
+        return
+    job = cross_job(subject.embed_dim, subject.heads, lengths=(QUERIES, LENGTH))
+    job = subject.fit(job)
+    outcome = None if subject.refuses(job) is not None else _call_without_mask(asked, job)
+    if outcome is None:
+        yield Text("{flag}=True is a causal mask", flag=flag)
+    elif judge_job(outcome, replace(job, mask=causal())).accepted:
+        yield Text(
+            "{flag}=True with fewer queries than keys: lower-right, the last query sees every key",
+            flag=flag,
+        )
+    elif judge_job(outcome, replace(job, mask=from_tensor(_upper_left(), "q k"))).accepted:
+        yield Text(
+            "{flag}=True with fewer queries than keys: upper-left, the first query sees "
+            "the first key only and the last keys are never seen; headwise's causal() is "
+            "lower-right",
+            flag=flag,
+        )
+
+
+def _upper_left() -> Tensor:
+    return torch.ones(QUERIES, LENGTH, dtype=torch.bool).tril()
+
+
+def _call_without_mask(conventions: Conventions, job: Job) -> Outcome | None:
+    try:
+        return conventions.runner.run(job, {})
+    except Exception:
+        return None
+
+
+def _scope(runner: ModuleRunner) -> Iterator[Text]:
+    """What of the module stood outside of what was verified."""
+    if runner.reached:
+        yield Text(
+            "the attention was reached at {reached}; what is around it was not verified",
+            reached=runner.reached,
+        )
+    module = runner.make(0.0)
+    inside = ", ".join(name for name, _ in module.named_modules() if OF_QUERIES.search(name))
+    if inside:
+        yield Text(
+            "{inside}: it normalises its queries or keys, which attention by its "
+            "definition does not: what differs may be that, on purpose",
+            inside=inside,
+        )
+    own = getattr(module, "scaling", None)
+    if own == 1:
+        yield Text(
+            "its own attribute scaling is 1: it leaves out the division by sqrt(D) on "
+            "purpose, as T5 does, whose initialisation makes up for it"
+        )
+    if runner.binding.silenced:
+        names = ", ".join(name for name, _ in runner.binding.silenced)
+        yield Text("{names}: set to 0, not verified", names=names)
+    if runner.binding.groups is not None:
+        count = runner.binding.groups
+        yield Text("it has {count} key/value heads, shared by its query heads", count=count)
+
+
+def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
+    """Submodules that hold a projection and are never called, so that no hook on them fires."""
+    module = runner.make(0.0)
+    names = {
+        place.name.rpartition(".")[0]
+        for places in runner.binding.places.values()
+        for place in places
+    }
+    inner = {name: module.get_submodule(name) for name in names if name}
+    called: set[str] = set()
+    handles = [_notes(each, name, called) for name, each in inner.items()]
+    job = subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
+    try:
+        ran = compute(subject, job) is not None
+    except Exception:
+        ran = False
+    finally:
+        for handle in handles:
+            handle.remove()
+    missed = ", ".join(sorted(set(inner) - called))
+    if ran and missed:
+        yield Text(
+            "hooks on {missed} are not called: its weights are used without calling it",
+            missed=missed,
+        )
+
+
+def _notes(module: nn.Module, name: str, called: set[str]) -> "torch.utils.hooks.RemovableHandle":
+    return module.register_forward_pre_hook(lambda *_: called.add(name))
+
+
+def _leaks(subject: Subject) -> Iterator[Text]:
+    """Whether a NaN that is hidden behind a mask comes through; headwise keeps it out."""
+    real = LENGTH - 3
+    job = subject.fit(
+        self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=padding([LENGTH, real]))
+    )
+    x = job.query.clone()
+    x[1, real:] = torch.nan
+    try:
+        outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    except Exception:
+        outcome = None
+    if outcome is not None and bool(outcome.output[1, :real].isnan().any()):
+        yield Text(
+            "NaN in a masked value reaches the output (0 · NaN is NaN); headwise keeps it out"
+        )
+
+
+def _turned(
+    conventions: Conventions, runner: ModuleRunner, argument: str, subject: Subject
+) -> Text:
+    """How q and k are turned by the cosines and sines of consecutive positions."""
+    job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=conventions.base)
+    job = subject.fit(job)
+    dim = job.weights.q.shape[0] // job.heads
+    unturned = Text(
+        "{argument}: angles of 0 were given, so that nothing turns; its rotation was not tried",
+        argument=argument,
+    )
+    if dim % 2:
+        return unturned
+    angles = torch.arange(LENGTH)[:, None] * 10000.0 ** -(torch.arange(0, dim, 2) / dim)
+    for pairs, spread in (
+        ("halves", torch.cat((angles, angles), -1)),
+        ("neighbours", angles.repeat_interleave(2, -1)),
+    ):
+        whole = spread.expand(job.query.shape[0], -1, -1).to(job.query.dtype)
+        given = {argument: (whole.cos(), whole.sin())}
+        try:
+            masks = conventions.masks(job) or {}
+            outcome = replace(runner, given=given).run(job, masks)
+        except Exception:
+            return unturned
+        if _rotated(outcome, job, pairs):
+            return Text(
+                '{argument}: q and k are turned as Rotary(pairs="{pairs}") does (found by trying)',
+                argument=argument,
+                pairs=pairs,
+            )
+    return Text(
+        "{argument}: q and k are turned otherwise than by Rotary, or not at all", argument=argument
+    )
+
+
+def _rotated(outcome: Outcome, job: Job, pairs: str) -> bool:
+    plain, exact = (
+        _with_rotary(job.to(dtype), pairs) for dtype in (job.query.dtype, torch.float64)
+    )
+    return judge(outcome.output, plain, exact).accepted
+
+
+def _with_rotary(job: Job, pairs: str) -> Tensor:
+    """The job by the reference, with rotated q and k, in its own dtype."""
+    at = at_job(job)
+    counts = (job.heads, job.groups, job.groups)
+    parts = steps.project(at, job.query, job.key, job.value)
+    q, k, v = (steps.split(at, x, n) for x, n in zip(parts, counts, strict=True))
+    rotary = Rotary(q.shape[-1], pairs=pairs)
+    call = Call.of(q, k, v, mask=job.mask, position=rotary)
+    return steps.output(at, steps.merge(at, reference(call, q.dtype).output.to(q.dtype)))

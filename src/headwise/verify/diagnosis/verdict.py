@@ -1,0 +1,327 @@
+"""`verify`: one target held against the oracle and PyTorch, and where it differs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.lang import Text
+from headwise.masks import padding
+from headwise.verify.checks import Check, Subject, compute
+from headwise.verify.checks.contract import CONTRACT, jobs, masks
+from headwise.verify.checks.edge_cases import edges
+from headwise.verify.checks.mutation_testing import Finding, examine, mutant
+from headwise.verify.diagnosis import appearing, first_difference, first_inside, record
+from headwise.verify.diagnosis.compiling import COMPILED
+from headwise.verify.diagnosis.compiling import compiled as under_compile
+from headwise.verify.diagnosis.minimise import smallest
+from headwise.verify.diagnosis.notes import facts
+from headwise.verify.diagnosis.source_line import Line, most_likely
+from headwise.verify.mistakes import MISTAKES, Mistake, Seen, explain, explain_gradients
+from headwise.verify.oracle import oracle
+from headwise.verify.oracle.jobs import Job, Outcome, self_job
+from headwise.verify.oracle.tolerance import judge_job
+from headwise.verify.target import NotRecognised, no_memory, not_recognised
+from headwise.verify.target.black_box import BLACK_BOX, BlackBoxRunner, black_box, subject_of
+from headwise.verify.target.conventions import LENGTH, Conventions, Runner
+from headwise.verify.target.discovery import find_conventions
+from headwise.verify.target.guarded_call import Exhausted, Tell, silent
+from headwise.verify.target.runners import FunctionRunner, runner
+
+DTYPE = torch.float32
+"""The dtype in which targets are run: most of them work in no other."""
+
+
+Status = Literal["accepted", "differs", "unproven"]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What was found about one target.
+
+    Attributes:
+        name: the target, as it was asked for.
+        embed_dim: E of what it was tried with.
+        heads: H of what it was tried with.
+        findings: every check.
+        step: the step at which it first differs, or None.
+        appeared: the quantities of the oracle that were seen inside the target.
+        mistakes: sets of known mistakes, each of which gives exactly what the target gives.
+        conventions: how it is called, as it was found.
+        notes: what is worth knowing and no failure.
+        seed: of the inputs and weights.
+        lines: for a mistake, by its name, the line that it most likely stands on.
+        smallest: for a check that fails, by its name, source that shows it on a small input.
+        not_compared: why its numbers were not held against the oracle's, or None where they were.
+    """
+
+    name: str
+    embed_dim: int
+    heads: int
+    findings: tuple[Finding, ...]
+    step: str | None
+    appeared: frozenset[str]
+    mistakes: tuple[tuple[Mistake, ...], ...]
+    conventions: Conventions
+    notes: tuple[Text, ...]
+    seed: int = 0
+    lines: Mapping[str, Line] = field(default_factory=dict)
+    smallest: Mapping[str, str] = field(default_factory=dict)
+    not_compared: NotRecognised | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether its numbers are right as far as was tried, and every mask was understood."""
+        return self.status == "accepted"
+
+    @property
+    def status(self) -> Status:
+        """The verdict in one word.
+
+        "unproven" where no check failed and its numbers could not be compared with any.
+        """
+        passed = all(f.passed for f in self.findings) and any(f.trials for f in self.findings)
+        if passed and self.not_compared:
+            return "unproven"
+        return "accepted" if passed and not self.conventions.unknown else "differs"
+
+
+def verify(
+    target: object,
+    name: str = "target",
+    *,
+    embed_dim: int = 15,
+    heads: int = 3,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+    watch: Tell = silent,
+    compiled: bool = False,
+) -> Report:
+    """Hold an attention against the oracle. This runs the target's code.
+
+    Args:
+        target: a class of modules, a module, a function of q, k and v (B, H, L, D), or an adapter,
+            a function of x, weights, heads and mask.
+        name: how the report calls it.
+        embed_dim: E to try it with.
+        heads: H to try it with; divides E.
+        seed: of the inputs and weights by which conventions and mistakes are told apart.
+        progress: called with the name of each check before it runs.
+        watch: called with the arguments' names and shapes before each call of the target.
+        compiled: whether to hold it under `torch.compile` as well, which takes some seconds.
+
+    Raises:
+        BadFile: if the target is not recognised; the message shows the adapter to write.
+        BadValue: if embed_dim is no multiple of heads.
+
+    Example:
+        >>> import torch
+        >>> verify(torch.nn.MultiheadAttention).accepted
+        True
+    """
+    try:
+        report = _reported(target, (name, embed_dim, heads), seed, progress, watch)
+        if report.not_compared:
+            return report
+        if compiled:
+            report = _with_compiled(report)
+        named = [mistake for group in report.mistakes for mistake in group]
+        shown = smallest(target, name, report.conventions, report.findings)
+        return replace(report, lines=most_likely(target, named), smallest=shown)
+    except HeadwiseError:
+        raise
+    except Exhausted as error:
+        raise no_memory(name, str(error)) from error
+    except (Exception, SystemExit) as error:  # the target is somebody else's code
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise not_recognised(Text("{name} raises {said}", name=name, said=said)) from error
+
+
+def _with_compiled(report: Report) -> Report:
+    """The report with what the target gives under `torch.compile`, where it can be compiled."""
+    own = under_compile(report.conventions)
+    if own is None:
+        return report
+    subject = own.subject(report.name, report.embed_dim, report.heads)
+    return replace(report, findings=(*report.findings, examine(COMPILED, subject, DTYPE)))
+
+
+def _reported(
+    target: object,
+    called: tuple[str, int, int],
+    seed: int,
+    progress: Callable[[str], None] | None,
+    watch: Tell,
+) -> Report:
+    """The report on a target; on itself alone where its weights are not found."""
+    try:
+        return _verified(runner(target, *called, watch), called, seed, progress)
+    except NotRecognised as why:
+        whole = black_box(target, called[0], called[1:], seed, why, watch)
+        if whole is None:
+            raise
+        return _observed(whole, called, seed, progress)
+
+
+def _observed(
+    conventions: Conventions,
+    called: tuple[str, int, int],
+    seed: int,
+    progress: Callable[[str], None] | None,
+) -> Report:
+    """What can be said of a target whose weights are not known."""
+    name, embed_dim, heads = called
+    subject = subject_of(conventions, name)
+    findings = _examined(BLACK_BOX, subject, progress)
+    runner = conventions.runner
+    return Report(
+        name=name,
+        embed_dim=embed_dim,
+        heads=heads,
+        findings=findings,
+        step=None,
+        appeared=frozenset(),
+        mistakes=(),
+        conventions=conventions,
+        notes=facts(conventions, subject),
+        seed=seed,
+        not_compared=runner.why if isinstance(runner, BlackBoxRunner) else None,
+    )
+
+
+def _examined(
+    checks: tuple[Check, ...], subject: Subject, progress: Callable[[str], None] | None
+) -> tuple[Finding, ...]:
+    findings = []
+    for check in checks:
+        if progress:
+            progress(check.name)
+        findings.append(examine(check, subject, DTYPE))
+    return tuple(findings)
+
+
+def _verified(
+    reading: Runner, called: tuple[str, int, int], seed: int, progress: Callable[[str], None] | None
+) -> Report:
+    name, embed_dim, heads = called
+    conventions = find_conventions(reading, embed_dim, heads, seed)
+    subject = conventions.subject(name, embed_dim, heads)
+    findings = _examined(CONTRACT, subject, progress)
+    step, appeared, mistakes = _diagnose(conventions, subject, findings, seed)
+    return Report(
+        name=name,
+        embed_dim=embed_dim,
+        heads=heads,
+        findings=findings,
+        step=step,
+        appeared=appeared,
+        mistakes=mistakes,
+        conventions=conventions,
+        notes=facts(conventions, subject),
+        seed=seed,
+    )
+
+
+Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
+
+
+def _diagnose(
+    conventions: Conventions, subject: Subject, findings: tuple[Finding, ...], seed: int
+) -> Diagnosis:
+    """The step, what appeared, and the mistakes; nothing where nothing failed."""
+    if all(finding.passed for finding in findings):
+        return None, frozenset(), ()
+    seen = _seen(conventions, subject, seed)
+    whole: tuple[Run, list[Seen]] = (partial(compute, subject), seen)
+    wrong = [each for each in (whole, *_through(conventions, subject, seen)) if _wrong(each[1])]
+    if not wrong:
+        failed = [finding for finding in findings if not finding.passed and not finding.raised]
+        mistakes = _mistakes(conventions, subject, failed, seen)
+        return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
+    found = ((run, offered, explain(offered)) for run, offered in wrong)
+    run, offered, mistakes = next((each for each in found if each[2]), (*wrong[0], ()))
+    job = _wrong(offered)[0].job
+    appeared = _appeared(partial(run, job), job)
+    first = first_inside if isinstance(conventions.runner, FunctionRunner) else first_difference
+    step = mistakes[0][0].step if mistakes else first(appeared)
+    return step, appeared, mistakes
+
+
+Run = Callable[[Job], Outcome | None]
+
+
+def _wrong(seen: list[Seen]) -> list[Seen]:
+    return [each for each in seen if not judge_job(each.outcome, each.job).accepted]
+
+
+def _through(
+    conventions: Conventions, subject: Subject, seen: list[Seen]
+) -> Iterator[tuple[Run, list[Seen]]]:
+    """The target with masks in one argument only, beside what it gave without a mask."""
+    bare = [each for each in seen if each.job.mask == conventions.base]
+    for _, way in conventions.ways:
+        masked = [replace(_job(conventions, subject, 0), mask=mask) for _, mask in masks()[1:]]
+        tried = [_attempt(way, job) for job in masked]
+        yield way, [*bare, *(each for each in tried if each is not None)]
+
+
+def _mistakes(
+    conventions: Conventions, subject: Subject, failed: list[Finding], seen: list[Seen]
+) -> tuple[tuple[Mistake, ...], ...]:
+    """What explains a target that gives the right output for every ordinary input."""
+    names = {finding.check.name for finding in failed}
+    if names and names <= {"module_gradients", "masked_gradients"}:
+        job = _job(conventions, subject, 0)
+        blind = replace(job, mask=padding([LENGTH, 0]))
+        tried = [job, *([blind] if "masked_gradients" in names else [])]
+        return explain_gradients(lambda each: compute(subject, each) or seen[0].outcome, tried)
+    candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
+    tried = [*edges(subject, DTYPE, names)]
+    strange = [each for job in tried if (each := _attempt(partial(compute, subject), job))]
+    return explain([*seen, *strange], candidates, most=1 if strange else 2)
+
+
+def _fails_alike(mistake: Mistake, finding: Finding, subject: Subject) -> bool:
+    """Whether the check that names a mistake fails with it where it fails with the target."""
+    if mistake.check != finding.check.name:
+        return False
+    if finding.check.name == "inputs_unchanged":  # its trials have the names of arguments
+        return True
+    wrong = replace(
+        subject, module=mutant(mistake).module, attend=None, ways=None, together=None, truth=None
+    )
+    return examine(finding.check, wrong, DTYPE).failed == finding.failed
+
+
+def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Seen]:
+    """The target on everything it offers: two inputs, cross-attention, every mask."""
+    tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1))]
+    tried += [_job(conventions, subject, seed + n) for n in (0, 1)]
+    tried += [replace(_job(conventions, subject, seed), mask=mask) for _, mask in masks()[1:]]
+    seen = []
+    for job in tried:
+        outcome = _attempt(partial(compute, subject), job)
+        if outcome is not None:
+            seen.append(outcome)
+    return seen
+
+
+def _attempt(run: Run, job: Job) -> Seen | None:
+    try:
+        outcome = run(job)
+    except Exception:
+        return None
+    return None if outcome is None else Seen(job, outcome)
+
+
+def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
+    """Self-attention under what the target hides by itself."""
+    size = subject.embed_dim, subject.heads
+    return subject.fit(self_job(*size, length=LENGTH, mask=conventions.base, seed=seed))
+
+
+def _appeared(run: Callable[[], object], job: Job) -> frozenset[str]:
+    return appearing(record(run), oracle(job, DTYPE), oracle(job))

@@ -1,0 +1,221 @@
+"""Mistakes between the split and the merge: scores, scale, softmax, dropout, groups."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headwise.call import softmax_dtype
+from headwise.lang import Text
+from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.oracle import steps
+from headwise.verify.oracle.steps import At
+
+
+def _softmax_over(axis: int) -> Callable[[At, Tensor], Tensor]:
+    """A softmax over another axis; where every score is blocked the weight is 0, not NaN."""
+
+    def softmax(at: At, scores: Tensor) -> Tensor:
+        del at
+        blind = scores.isneginf().all(axis, keepdim=True)
+        return scores.masked_fill(blind, 0.0).softmax(axis).masked_fill(blind, 0.0)
+
+    return softmax
+
+
+def _scaled_by(factor: Callable[[At, int], float]) -> dict[str, Callable[..., Tensor]]:
+    """Another factor on the dots; `factor` gets ``at`` and D. The right scale gives D away."""
+
+    def scale(at: At, dots: Tensor) -> Tensor:
+        return dots.to(softmax_dtype(dots.dtype)) * factor(at, round(at.scale**-2))
+
+    return {"scale": scale}
+
+
+def _swapped(at: At, q: Tensor, k: Tensor) -> Tensor:
+    return steps.score(at, k, q)
+
+
+def _half(at: At, scores: Tensor) -> Tensor:
+    """Exponentials and their sum in bfloat16, whatever the scores were in."""
+    return steps.softmax(at, scores.bfloat16()).to(scores.dtype)
+
+
+def _naive(at: At, scores: Tensor) -> Tensor:
+    blind = ~at.allowed.any(-1, keepdim=True)
+    powers = scores.masked_fill(blind, 0.0).exp()
+    return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
+
+
+def _scaled_in_place(at: At, q: Tensor, k: Tensor) -> Tensor:
+    return steps.score(at, q.mul_(at.scale), k)
+
+
+def _already_scaled(at: At, dots: Tensor) -> Tensor:
+    del at
+    return dots.to(softmax_dtype(dots.dtype))
+
+
+def _no_group(at: At, shared: Tensor) -> Tensor:
+    """Key/value heads laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
+    rows = shared.repeat(1, at.frame.heads // max(at.groups, 1), 1, 1)
+    return torch.where(at.allowed.any(-2)[..., None], rows, 0.0)
+
+
+def _dropped_scores(at: At, scores: Tensor) -> Tensor:
+    active = at.training and at.dropout
+    return steps.softmax(at, F.dropout(scores, at.dropout) if active else scores)
+
+
+def _passed(at: At, values: Tensor) -> Tensor:
+    del at
+    return values
+
+
+def _always(at: At, weights: Tensor) -> Tensor:
+    return F.dropout(weights, at.dropout) if at.dropout else weights
+
+
+def _detached(at: At, scores: Tensor) -> Tensor:
+    return steps.softmax(at, scores).detach()
+
+
+INSIDE: tuple[Mistake, ...] = (
+    Mistake(
+        "softmax_over_queries",
+        "softmax",
+        Text("The softmax runs over the queries, so the weights of one query do not sum to 1."),
+        "scores.softmax(dim=-2)",
+        "scores.softmax(dim=-1)",
+        "rows_sum_to_one",
+        {"softmax": _softmax_over(-2)},
+    ),
+    Mistake(
+        "softmax_over_heads",
+        "softmax",
+        Text("The softmax runs over the heads, so the heads compete with each other."),
+        "scores.softmax(dim=1)",
+        "scores.softmax(dim=-1)",
+        "heads_independent",
+        {"softmax": _softmax_over(1)},
+    ),
+    Mistake(
+        "softmax_over_batch",
+        "softmax",
+        Text("The softmax runs over the batch: F.softmax without dim takes axis 0 of three axes."),
+        "F.softmax(scores)  # dim=0",
+        "F.softmax(scores, dim=-1)",
+        "samples_independent",
+        {"softmax": _softmax_over(0)},
+    ),
+    Mistake(
+        "no_scale",
+        "scale",
+        Text("The scores are not divided by sqrt(head_dim)."),
+        "scores = q @ k.transpose(-2, -1)",
+        "scores = q @ k.transpose(-2, -1) / math.sqrt(head_dim)",
+        "scale_closed_form",
+        _scaled_by(lambda _at, _dim: 1.0),
+    ),
+    Mistake(
+        "scale_by_dim",
+        "scale",
+        Text("The scores are divided by head_dim instead of its square root."),
+        "scores / head_dim",
+        "scores / math.sqrt(head_dim)",
+        "scale_closed_form",
+        _scaled_by(lambda _at, dim: 1.0 / dim),
+    ),
+    Mistake(
+        "scale_by_sqrt_embed",
+        "scale",
+        Text("The scores are divided by sqrt(embed_dim) instead of sqrt(head_dim)."),
+        "scores / math.sqrt(embed_dim)",
+        "scores / math.sqrt(head_dim)",
+        "scale_closed_form",
+        _scaled_by(lambda at, _dim: at.embed_dim**-0.5),
+    ),
+    Mistake(
+        "scale_multiplied",
+        "scale",
+        Text("The scores are multiplied by sqrt(head_dim) instead of divided."),
+        "scores * math.sqrt(head_dim)",
+        "scores / math.sqrt(head_dim)",
+        "scale_closed_form",
+        _scaled_by(lambda _at, dim: dim**0.5),
+    ),
+    Mistake(
+        "query_key_swapped",
+        "score",
+        Text("Keys are multiplied by queries: row and column of every score are exchanged."),
+        "scores = k @ q.transpose(-2, -1)",
+        "scores = q @ k.transpose(-2, -1)",
+        "equal_scores_mean",
+        {"group": steps.repeated, "score": _swapped},
+    ),
+    Mistake(
+        "softmax_in_half",
+        "softmax",
+        Text("The softmax runs in half precision, which loses the small differences."),
+        "scores.bfloat16().softmax(dim=-1)",
+        "scores.float().softmax(dim=-1).to(v.dtype)",
+        "float32_softmax",
+        {"softmax": _half},
+    ),
+    Mistake(
+        "softmax_without_max",
+        "softmax",
+        Text("The exponentials are taken without subtracting the largest score: inf above 88."),
+        "e = scores.exp(); e / e.sum(-1, keepdim=True)",
+        "scores.softmax(dim=-1)",
+        "large_scores",
+        {"softmax": _naive},
+    ),
+    Mistake(
+        "inputs_overwritten",
+        "scale",
+        Text("An input is changed in place: the caller's tensor is overwritten."),
+        "q *= scale",
+        "q = q * scale",
+        "inputs_unchanged",
+        {"score": _scaled_in_place, "scale": _already_scaled},
+    ),
+    Mistake(
+        "heads_tiled",
+        "group",
+        Text("Key/value heads are tiled over the query heads instead of repeated one by one."),
+        "k.repeat(1, heads // groups, 1, 1)",
+        "k.repeat_interleave(heads // groups, dim=1)",
+        "group_order",
+        {"group": _no_group},
+    ),
+    Mistake(
+        "dropout_on_scores",
+        "dropout",
+        Text("Dropout acts on the scores before the softmax; a dropped score 0 still gets weight."),
+        "F.dropout(scores, p, self.training).softmax(dim=-1)",
+        "F.dropout(scores.softmax(dim=-1), p, self.training)",
+        "dropout_on_weights",
+        {"softmax": _dropped_scores, "dropout": _passed},
+    ),
+    Mistake(
+        "dropout_in_eval",
+        "dropout",
+        Text("Dropout acts in eval as well, so two runs give two results."),
+        "F.dropout(weights, p)",
+        "F.dropout(weights, p, training=self.training)",
+        "eval_without_dropout",
+        {"dropout": _always},
+    ),
+    Mistake(
+        "weights_detached",
+        "softmax",
+        Text("The weights are cut from the graph: queries and keys get no gradient."),
+        "scores.softmax(dim=-1).detach()",
+        "scores.softmax(dim=-1)",
+        "gradients",
+        {"softmax": _detached},
+    ),
+)
+"""Mistakes of one attention without its projections."""

@@ -1,0 +1,194 @@
+"""Mistakes that ordinary inputs never show: chance, sizes, memory, dtypes, gradients of nothing."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headwise.lang import Text
+from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.oracle import steps
+from headwise.verify.oracle.steps import At
+
+RATES = (0.1, 0.2, 0.3, 0.5, 0.05, 0.15, 0.25, 0.4, 0.6)
+"""Probabilities of dropout that people write into the code, the common ones first."""
+
+BLOCKS = (64, 128, 32, 16, 256)
+"""Sizes of the blocks in which people take the keys, the common ones first."""
+
+Three = tuple[Tensor, Tensor, Tensor]
+
+
+def _dropped(rate: float) -> dict[str, Callable[..., Tensor]]:
+    def dropout(at: At, weights: Tensor) -> Tensor:
+        del at
+        return F.dropout(weights, rate)
+
+    return {"dropout": dropout}
+
+
+def _squeezed(at: At, scores: Tensor) -> Tensor:
+    del at
+    return scores.squeeze().softmax(-1).view_as(scores) if scores.numel() > 1 else scores * 0 + 1
+
+
+def _cut(block: int) -> dict[str, Callable[..., Tensor]]:
+    """The keys after the last whole block hidden, where there is a whole block."""
+
+    def mask(at: At, scaled: Tensor) -> Tensor:
+        scores = steps.mask(at, scaled)
+        keys = scaled.shape[-1]
+        last = keys // block * block or keys
+        beyond = torch.arange(keys, device=scaled.device) >= last
+        return scores.masked_fill(beyond, -torch.inf)
+
+    return {"mask": mask}
+
+
+def _not_rescaled(block: int) -> dict[str, Callable[..., Tensor]]:
+    """Each block's exponentials below the largest score up to that block, and never again."""
+
+    def softmax(at: At, scores: Tensor) -> Tensor:
+        if scores.shape[-1] <= block:
+            return steps.softmax(at, scores)
+        largest, powers = torch.full_like(scores[..., :1], -torch.inf), []
+        for part in torch.split(scores, block, -1):
+            largest = torch.maximum(largest, part.amax(-1, keepdim=True))
+            powers.append((part - largest.masked_fill(largest.isneginf(), 0.0)).exp())
+        joined = torch.cat(powers, -1)
+        total = joined.sum(-1, keepdim=True)
+        return joined / total.masked_fill(total == 0, 1.0)
+
+    return {"softmax": softmax}
+
+
+def _as_if_in_order(x: Tensor) -> Tensor:
+    """The numbers from where a tensor begins, one after the other; 0 where its memory ends."""
+    start, size = int(x.storage_offset()), x.numel()
+    numbers = x.untyped_storage().nbytes() // x.element_size() - start
+    memory = x.as_strided((numbers,), (1,), start)
+    return F.pad(memory, (0, max(size - numbers, 0)))[:size].view(x.shape)
+
+
+def _unstrided(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
+    return steps.project(at, *(_as_if_in_order(x) for x in (query, key, value)))
+
+
+def _added(at: At, scaled: Tensor) -> Tensor:
+    hidden = torch.zeros_like(scaled).masked_fill(~at.allowed, -torch.inf)
+    return steps.biased(at, scaled) + hidden
+
+
+def _nan_replaced(at: At, scores: Tensor) -> Tensor:
+    del at
+    return scores.softmax(-1).nan_to_num(0.0)
+
+
+def _float32(at: At, merged: Tensor) -> Tensor:
+    return steps.output(at, merged).float()
+
+
+def _below_all(at: At, scores: Tensor) -> Tensor:
+    blind = ~at.allowed.any(-1, keepdim=True)
+    powers = (scores - scores.max()).exp().masked_fill(blind, 1.0)
+    return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
+
+
+def _cut_off(at: At, shared: Tensor) -> Tensor:
+    return steps.group(at, shared).detach()
+
+
+EDGES: tuple[Mistake, ...] = (
+    Mistake(
+        "dropout_hard_coded",
+        "dropout",
+        Text("F.dropout drops in eval as well: its training is True unless it is told."),
+        "F.dropout(weights, 0.1)",
+        "F.dropout(weights, 0.1, training=self.training)",
+        "deterministic",
+        _dropped(RATES[0]),
+        tuple(_dropped(rate) for rate in RATES[1:]),
+    ),
+    Mistake(
+        "axes_squeezed",
+        "softmax",
+        Text("squeeze() drops every axis of size 1: with one key the softmax runs over the heads."),
+        "scores.squeeze().softmax(dim=-1)",
+        "scores.softmax(dim=-1)",
+        "smallest_sizes",
+        {"softmax": _squeezed},
+    ),
+    Mistake(
+        "last_block_dropped",
+        "mask",
+        Text("Keys are taken in blocks, and those after the last whole block are left out."),
+        "for i in range(length // block)",
+        "for i in range(math.ceil(length / block))",
+        "long_sequence",
+        _cut(BLOCKS[0]),
+        tuple(_cut(block) for block in BLOCKS[1:]),
+    ),
+    Mistake(
+        "blocks_not_rescaled",
+        "softmax",
+        Text(
+            "Keys are taken in blocks, and what is summed is not rescaled when the largest "
+            "score rises."
+        ),
+        "total = total + e.sum(-1)",
+        "total = total * (largest - new_largest).exp() + e.sum(-1)",
+        "long_sequence",
+        _not_rescaled(BLOCKS[0]),
+        tuple(_not_rescaled(block) for block in BLOCKS[1:]),
+    ),
+    Mistake(
+        "strides_ignored",
+        "project",
+        Text("The input's memory is read as if it were contiguous, whatever its strides."),
+        "kernel(x.data_ptr(), B, L, E)",
+        "kernel(x.contiguous().data_ptr(), B, L, E)",
+        "non_contiguous",
+        {"project": _unstrided},
+    ),
+    Mistake(
+        "nan_replaced",
+        "softmax",
+        Text(
+            "-inf is added for a query that sees no key, and the NaN replaced after the "
+            "softmax: its gradient is NaN all the same."
+        ),
+        "(scores + mask).softmax(dim=-1).nan_to_num(0)",
+        "scores.masked_fill(hidden & ~blind, -inf).softmax(dim=-1).masked_fill(blind, 0)",
+        "masked_gradients",
+        {"group": steps.repeated, "mask": _added, "softmax": _nan_replaced},
+    ),
+    Mistake(
+        "left_in_single_precision",
+        "output",
+        Text("The output is float32 whatever the input was."),
+        "return out(merged).float()",
+        "return out(merged).to(x.dtype)",
+        "dtype_kept",
+        {"output": _float32},
+    ),
+    Mistake(
+        "max_of_all_scores",
+        "softmax",
+        Text("The largest of all scores is subtracted, not of each query: far below it all is 0."),
+        "e = (scores - scores.max()).exp()",
+        "e = (scores - scores.max(dim=-1, keepdim=True).values).exp()",
+        "large_scores",
+        {"softmax": _below_all},
+    ),
+    Mistake(
+        "keys_and_values_detached",
+        "group",
+        Text("Keys and values are cut from the graph: their projections get no gradient."),
+        "k, v = k.detach(), v.detach()",
+        "k, v = k, v",
+        "gradients",
+        {"group": _cut_off},
+    ),
+)
+"""Mistakes at the edges of what an attention may be given."""

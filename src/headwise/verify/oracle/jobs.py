@@ -1,0 +1,239 @@
+"""One multi-head attention with its projections: what a whole module is given to compute."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.masks import Mask, full
+from headwise.shapes import Frame
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The projections in PyTorch's orientation: y = x Wᵀ + b.
+
+    Attributes:
+        q: (H D, E).
+        k: (G D, E).
+        v: (G Dv, E).
+        out: (E, H Dv), or None where there is no output projection.
+        q_bias: (H D,) or None; the other biases likewise.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor | None
+    q_bias: Tensor | None = None
+    k_bias: Tensor | None = None
+    v_bias: Tensor | None = None
+    out_bias: Tensor | None = None
+
+    def named(self) -> dict[str, Tensor]:
+        """Every weight that is there, by its name."""
+        return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
+
+    def without(self, names: Collection[str]) -> "Weights":
+        """The same weights without some biases, or without the output projection."""
+        gone: dict[str, Any] = dict.fromkeys(names)
+        return replace(self, **gone)
+
+    def shared(self, heads: int, groups: int) -> "Weights":
+        """The same weights with the first key/value heads only, G of H."""
+        kept = {
+            n: t[: t.shape[0] // heads * groups] for n, t in self.named().items() if n[0] in "kv"
+        }
+        return replace(self, **kept)
+
+    def spread(self, heads: int, groups: int) -> "Weights":
+        """The same weights with every key/value head written out for each head that reads it."""
+
+        def written_out(t: Tensor) -> Tensor:
+            by_group = t.reshape(groups, -1, *t.shape[1:])
+            return by_group.repeat_interleave(heads // groups, 0).flatten(0, 1)
+
+        return replace(self, **{n: written_out(t) for n, t in self.named().items() if n[0] in "kv"})
+
+    def to(self, dtype: torch.dtype) -> "Weights":
+        """The same weights in another dtype."""
+        return replace(self, **{name: tensor.to(dtype) for name, tensor in self.named().items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One multi-head attention, projections included.
+
+    Attributes:
+        query: (B, Lq, E).
+        key: (B, Lk, E).
+        value: (B, Lk, E).
+        weights: the projections.
+        heads: H.
+        groups: G, the key/value heads.
+        mask: who may attend to whom, not resolved.
+        dropout: the probability the module was made with.
+        training: whether it acts.
+        chance: the seed of what is random in a target: the same target gives the same again.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    weights: Weights
+    heads: int
+    groups: int
+    mask: Mask
+    dropout: float = 0.0
+    training: bool = False
+    chance: int = 0
+
+    @property
+    def alike(self) -> bool:
+        """Whether query, key and value are one tensor: self-attention."""
+        return self.query is self.key and self.key is self.value
+
+    @property
+    def frame(self) -> Frame:
+        """The outer shape, with the last query at the last key."""
+        (batch, queries, _), keys = self.query.shape, self.key.shape[1]
+        return Frame(batch, self.heads, queries, keys, keys - queries, self.query.device)
+
+    def fitted(self, lacks: Collection[str] = (), groups: int | None = None) -> "Job":
+        """The job for a module without some weights, or with fewer key/value heads than heads."""
+        groups = self.groups if groups is None else groups
+        weights = self.weights.without(lacks)
+        if groups != self.groups:
+            weights = weights.shared(self.groups, groups)
+        return replace(self, weights=weights, groups=groups)
+
+    def to(self, dtype: torch.dtype) -> "Job":
+        """The same job in another dtype; self-attention stays self-attention."""
+        query = copied(self.query, dtype)
+        key = query if self.key is self.query else copied(self.key, dtype)
+        value = key if self.value is self.key else copied(self.value, dtype)
+        return replace(self, query=query, key=key, value=value, weights=self.weights.to(dtype))
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Every tensor a gradient may be asked for, by name; one tensor has one name."""
+        inputs = {"query": self.query, "key": self.key, "value": self.value}
+        if self.alike:
+            inputs = {"input": self.query}
+        elif self.key is self.value:
+            inputs = {"query": self.query, "context": self.key}
+        return inputs | self.weights.named()
+
+    def tracked(self) -> "Job":
+        """A copy whose tensors are leaves that gather gradients."""
+
+        def leaf(tensor: Tensor) -> Tensor:
+            return tensor.detach().clone().requires_grad_()
+
+        query = leaf(self.query)
+        key = query if self.key is self.query else leaf(self.key)
+        value = key if self.value is self.key else leaf(self.value)
+        named = {name: leaf(tensor) for name, tensor in self.weights.named().items()}
+        weights = replace(self.weights, **named)
+        return replace(self, query=query, key=key, value=value, weights=weights)
+
+
+def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A copy that lies in memory as the tensor does, which `clone` keeps of few layouts.
+
+    Example:
+        >>> copied(torch.zeros(2, 6)[:, ::2]).stride()
+        (6, 2)
+    """
+    if tensor.is_contiguous() or tensor.requires_grad:
+        return tensor.to(dtype or tensor.dtype, copy=True)
+    numbers = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.as_strided((numbers,), (1,), 0).to(dtype or tensor.dtype, copy=True)
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def self_job(
+    embed_dim: int,
+    heads: int,
+    *,
+    batch: int = 2,
+    length: int = 7,
+    mask: Mask | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Job:
+    """A random self-attention job, D = E / H, every bias present."""
+    draw = _Draw(seed, dtype)
+    x = draw(batch, length, embed_dim)
+    mask = full() if mask is None else mask
+    return Job(x, x, x, draw.weights(embed_dim), heads, heads, mask)
+
+
+def cross_job(
+    embed_dim: int,
+    heads: int,
+    *,
+    batch: int = 2,
+    lengths: tuple[int, int] = (5, 7),
+    mask: Mask | None = None,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> Job:
+    """A random job whose queries, keys and values are three tensors, of lengths (Lq, Lk)."""
+    draw = _Draw(seed, dtype)
+    query, (key, value) = (
+        draw(batch, lengths[0], embed_dim),
+        (draw(batch, lengths[1], embed_dim) for _ in range(2)),
+    )
+    return Job(
+        query, key, value, draw.weights(embed_dim), heads, heads, full() if mask is None else mask
+    )
+
+
+class _Draw:
+    """Normal numbers from one seed, the same in every dtype up to rounding."""
+
+    def __init__(self, seed: int, dtype: torch.dtype) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.dtype = dtype
+
+    def __call__(self, *shape: int) -> Tensor:
+        wide = torch.randn(shape, generator=self.generator, dtype=torch.float64)
+        return wide.to(self.dtype)
+
+    def weights(self, embed_dim: int) -> Weights:
+        """Four square projections that keep the size of what they project, and their biases."""
+        size = embed_dim**0.5
+        q, k, v, out = (self(embed_dim, embed_dim) / size for _ in range(4))
+        return Weights(q, k, v, out, *(self(embed_dim) for _ in range(4)))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a module gave.
+
+    Attributes:
+        output: (B, Lq, E).
+        weights: (B, H, Lq, Lk) where it gives one matrix a head, or None.
+        wrote: the names of the inputs that it wrote into.
+    """
+
+    output: Tensor
+    weights: Tensor | None = None
+    wrote: tuple[str, ...] = ()
+
+
+@contextmanager
+def chance(seed: int) -> Iterator[None]:
+    """PyTorch's random numbers begin at a seed, and outside go on as if nothing had been drawn.
+
+    On the CPU, where targets are run: `torch.manual_seed` costs more than a small attention.
+    """
+    state = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)

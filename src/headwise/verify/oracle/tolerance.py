@@ -1,0 +1,185 @@
+"""The one rule by which a number is believed.
+
+With O the float64 oracle, N a plain run of the reference in the dtype under test, and X the result:
+X is accepted when ``max|X - O| <= 2 max|N - O| + e`` and the same in root mean square, where e is a
+small share of ``max|O|``. An implementation may be twice as far from the truth as plain
+arithmetic in its own precision, and no further.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result
+from headwise.reference import Steps, reference
+from headwise.verify.oracle import oracle
+from headwise.verify.oracle.jobs import Job, Outcome
+
+FACTOR = 2.0
+"""How much further from the oracle a result may be than a plain run in the same dtype."""
+
+SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+"""The share of max|O| that is allowed on top, by dtype."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a result was accepted, and the figures that decided.
+
+    Attributes:
+        accepted: whether both bounds hold and nothing is NaN that should not be.
+        worst: max|X - O|; NaN where X has a NaN that O has not, infinite where shapes differ.
+        allowed: the bound on ``worst``.
+        rms: root mean square of X - O.
+        allowed_rms: the bound on ``rms``.
+        rounding: the spacing of numbers of the dtype at the largest exact value; 0 if unknown.
+    """
+
+    accepted: bool
+    worst: float
+    allowed: float
+    rms: float
+    allowed_rms: float
+    rounding: float = 0.0
+
+    @property
+    def times(self) -> float:
+        """How many times the bound the worst error is; at most 1 when accepted."""
+        if self.worst == 0:
+            return 0.0
+        return self.worst / self.allowed if self.allowed else float("inf")
+
+    @property
+    def roundings(self) -> float:
+        """The worst error in units of rounding."""
+        if self.worst == 0:
+            return 0.0
+        return self.worst / self.rounding if self.rounding else float("inf")
+
+
+Evidence = tuple[str, Verdict]
+"""A trial by its name, and its verdict."""
+
+
+def judge(result: Tensor, plain: Tensor, oracle: Tensor) -> Verdict:
+    """Hold a result against the oracle by the rule of this file.
+
+    Args:
+        result: X, in the dtype under test.
+        plain: N, the reference run in that dtype.
+        oracle: O, in float64.
+
+    Example:
+        >>> exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
+        >>> judge(exact.float(), exact.float(), exact).accepted
+        True
+        >>> judge(exact.float() + 1e-3, exact.float(), exact).accepted
+        False
+    """
+    if result.shape != oracle.shape:
+        return Verdict(False, float("inf"), 0.0, float("inf"), 0.0)
+    if not oracle.numel():
+        return Verdict(True, 0.0, 0.0, 0.0, 0.0)
+    exact = oracle.detach().double()
+    error, noise = _error(result, exact), _error(plain, exact)
+    finite = exact[exact.isfinite()]
+    largest = finite.abs().max().item() if finite.numel() else 0.0
+    slack, rounding = SLACK[result.dtype] * largest, torch.finfo(result.dtype).eps * largest
+    worst, rms = error.abs().max().item(), error.square().mean().sqrt().item()
+    allowed = FACTOR * noise.abs().max().item() + slack
+    allowed_rms = FACTOR * noise.square().mean().sqrt().item() + slack
+    good = worst <= allowed and rms <= allowed_rms
+    return Verdict(good, worst, allowed, rms, allowed_rms, rounding)
+
+
+def accept(result: Tensor, plain: Tensor, oracle: Tensor) -> None:
+    """Assert that a result is accepted.
+
+    Raises:
+        AssertionError: if it is not; the message has the figures.
+    """
+    verdict = judge(result, plain, oracle)
+    if not verdict.accepted:
+        raise AssertionError(
+            f"max|X-O| = {verdict.worst:.3e}, allowed {verdict.allowed:.3e}; "
+            f"rms = {verdict.rms:.3e}, allowed {verdict.allowed_rms:.3e}; "
+            f"shapes {tuple(result.shape)} and {tuple(oracle.shape)}"
+        )
+
+
+def _error(values: Tensor, exact: Tensor) -> Tensor:
+    """values - exact, 0 where both are the same infinity; NaN where exactly one is NaN."""
+    wide = values.detach().double()
+    same = (wide == exact) | (wide.isnan() & exact.isnan())
+    return torch.where(same, 0.0, wide - exact)
+
+
+def judge_output(result: Result, call: Call) -> Verdict:
+    """The output by the one rule."""
+    return judge(result.output, reference(call, call.q.dtype).output, reference(call).output)
+
+
+def judge_job(outcome: Outcome, job: Job) -> Verdict:
+    """A module's output by the one rule."""
+    plain, exact = oracle(job, job.query.dtype), oracle(job)
+    return judge(outcome.output, plain["output"], exact["output"])
+
+
+def gradients(
+    output: Tensor, leaves: Mapping[str, Tensor], *, again: bool = True
+) -> dict[str, Tensor]:
+    """The gradient of a fixed weighted sum of the output; 0 where a leaf has no influence.
+
+    Args:
+        output: what hangs on the leaves.
+        leaves: what a gradient is wanted for, by name.
+        again: whether it may be asked for again, as where one output is held against many
+            candidates; what `torch.compile` has made may not.
+    """
+    generator = torch.Generator().manual_seed(1)
+    cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    if not output.requires_grad:
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    found = torch.autograd.grad(
+        output,
+        list(leaves.values()),
+        cotangent.to(output.dtype),
+        allow_unused=True,
+        retain_graph=again,
+    )
+    return {
+        name: torch.zeros_like(leaf) if gradient is None else gradient
+        for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
+    }
+
+
+def judge_gradients(
+    output: Tensor,
+    plain: Tensor,
+    exact: Tensor,
+    leaves: Mapping[str, Tensor],
+    *,
+    again: bool = True,
+) -> Iterator[Evidence]:
+    """Every gradient by the one rule; all three outputs hang on the same leaves.
+
+    The gradient of the oracle is rounded to the leaf's dtype on its way, which the bound's share
+    of the dtype covers. A gradient that is exactly 0, such as the one of a key's bias, is noise in
+    every finite precision; it is judged on the scale of the largest gradient.
+    """
+    found = gradients(output, leaves, again=again)
+    rough, right = (gradients(each, leaves) for each in (plain, exact))
+    largest = max((g.abs().max() for g in right.values() if g.numel()), default=torch.zeros(()))
+    for name, gradient in found.items():
+        anchor = largest.reshape(1).to(gradient.dtype)
+        x, n, o = (
+            torch.cat((g.flatten(), anchor)) for g in (gradient, rough[name], right[name].double())
+        )
+        yield name, judge(x, n, o.double())
+
+
+def steps_of(call: Call) -> tuple[Steps, Steps]:
+    """The call in its own dtype, and in float64."""
+    return reference(call, call.q.dtype), reference(call)

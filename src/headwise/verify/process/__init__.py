@@ -1,0 +1,377 @@
+"""The target in a process of its own, with limits on its time, its memory and what it prints.
+
+The process starts in an empty folder, which is deleted afterwards, reads nothing from the terminal,
+and is killed with everything it has started. It reports each step before it runs (see
+`headwise.verify.process.child`), so that a hang or a crash can be located.
+"""
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from headwise.errors import BadFile
+from headwise.lang import Text
+from headwise.verify.report.json_schema import faults
+from headwise.verify.target import NotRecognised, no_memory
+
+START = 120.0
+"""Seconds that Python and PyTorch may take to load before the target's own time begins."""
+
+GRACE = 2.0
+"""Seconds in which a process that has run out of time may say where it stands."""
+
+LONGEST = 32 << 20
+"""Bytes that one report may have."""
+
+BOOT = """\
+import json, sys
+asked = json.load(sys.stdin)
+sys.path[:] = asked["path"]
+from headwise.verify.process.child import main
+main(asked)
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a target may use.
+
+    Attributes:
+        seconds: wall time, from its import to the end of the last check.
+        memory: MiB beside what Python and PyTorch take.
+        output: bytes that it may print.
+    """
+
+    seconds: float = 120.0
+    memory: int = 4096
+    output: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be verified.
+
+    Attributes:
+        target: as on the command line, ``file.py:Name`` or ``package.Name``.
+        embed_dim: E.
+        heads: H.
+        seed: of inputs and weights.
+        compiled: whether it is held under `torch.compile` as well.
+    """
+
+    target: str
+    embed_dim: int = 15
+    heads: int = 3
+    seed: int = 0
+    compiled: bool = False
+
+
+class Stopped(BadFile):
+    """A target that ended, or had to be ended, before there was a report."""
+
+
+@dataclass
+class _Told:
+    """What has come from the process so far."""
+
+    stage: str = "start"
+    words: str = ""
+    calls: int = 0
+    check: str = ""
+    final: dict[str, Any] = field(default_factory=dict)
+    printed: bytearray = field(default_factory=bytearray)
+    much: int = 0
+    ended: str = ""
+    rest: bytes = b""
+
+
+def isolated(
+    request: Request,
+    limits: Limits | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+    hear: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Verify a target in a process of its own.
+
+    Args:
+        request: what to verify.
+        limits: what it may use.
+        progress: called with the name of each check before it runs.
+        hear: called with what the target printed, once, whatever became of it.
+
+    Returns:
+        The report as `headwise.verify.report.data` makes it.
+
+    Raises:
+        Stopped: if it went over a limit, crashed, or ended the process; the message says where.
+        BadFile: if it cannot be loaded or called, or runs out of memory.
+        NotRecognised: if it needs an adapter.
+    """
+    limits = Limits() if limits is None else limits
+    told = _Told()
+    with (
+        tempfile.TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True) as folder,
+        _process(request, limits, folder) as process,
+        _listening(process) as heard,
+    ):
+        _watch(heard, told, limits, progress, lambda: process.poll() is not None)
+        status = _status(process, told)
+    printed = told.printed.decode("utf-8", "replace")
+    if hear is not None:
+        hear(printed)
+    if "report" in told.final:
+        report: dict[str, Any] = told.final["report"]
+        return report
+    raise _error(request, limits, told, status)
+
+
+@contextmanager
+def _process(request: Request, limits: Limits, folder: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, started; ended with all it started when this is left."""
+    path, colon, name = request.target.rpartition(":")
+    target = f"{Path(path).resolve()}:{name}" if colon else request.target
+    asked = {
+        "target": target,
+        "name": request.target,
+        "embed_dim": request.embed_dim,
+        "heads": request.heads,
+        "seed": request.seed,
+        "compiled": request.compiled,
+        "seconds": limits.seconds,
+        "memory": limits.memory,
+        "path": [str(Path(entry).resolve()) for entry in sys.path],
+    }
+    process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own words)
+        [sys.executable, "-c", BOOT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        with suppress(OSError), process.stdin or open(os.devnull, "wb") as pipe:  # noqa: PTH123
+            pipe.write(json.dumps(asked).encode())
+        yield process
+    finally:
+        _kill(process)
+        process.wait()
+
+
+def _status(process: subprocess.Popen[bytes], told: _Told) -> int:
+    """How it ended; it is given a moment where it has said its last word or closed its pipes."""
+    if not told.ended:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(GRACE)
+    return 0
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)  # the group outlives its leader
+        else:
+            process.kill()
+
+
+Heard = queue.Queue[tuple[str, bytes]]
+"""What the two pipes gave, by pipe; nothing more than b"" means that one has ended."""
+
+
+@contextmanager
+def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
+    """Both pipes read at once, so that neither can block the process."""
+    heard, stop = Heard(maxsize=64), threading.Event()
+
+    def put(name: str, chunk: bytes) -> None:
+        while not stop.is_set():
+            with suppress(queue.Full):
+                heard.put((name, chunk), timeout=0.1)
+                return
+
+    def listen(name: str, stream: IO[bytes]) -> None:
+        with suppress(OSError, ValueError), stream:
+            while not stop.is_set() and (chunk := os.read(stream.fileno(), 1 << 16)):
+                put(name, chunk)
+        put(name, b"")
+
+    pipes = (("said", process.stdout), ("printed", process.stderr))
+    threads = [threading.Thread(target=listen, args=pipe, daemon=True) for pipe in pipes]
+    try:
+        for thread in threads:
+            thread.start()
+        yield heard
+    finally:
+        stop.set()
+        _kill(process)
+        for thread in threads:
+            thread.join(GRACE)
+
+
+def _watch(
+    heard: Heard,
+    told: _Told,
+    limits: Limits,
+    progress: Callable[[str], None] | None,
+    gone: Callable[[], bool],
+) -> None:
+    """Listen until it has said its last word, is gone, or has gone over a limit."""
+    deadline, open_ends = time.monotonic() + START, {"said", "printed"}
+    while open_ends and not told.ended:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            told.ended = "" if told.final else "time"
+            return
+        name, chunk = _hear(heard, min(left, 0.2))
+        if not name:
+            if gone():
+                return  # what still holds the pipes is none of it
+        elif not chunk:
+            open_ends.discard(name)
+        elif name == "printed":
+            _print(told, chunk, limits)
+        else:
+            seconds = _say(told, chunk, progress, limits)
+            deadline = deadline if seconds is None else time.monotonic() + seconds
+
+
+def _hear(heard: Heard, seconds: float) -> tuple[str, bytes]:
+    """Who said something and what; nobody, where all are silent for so long."""
+    try:
+        return heard.get(timeout=seconds)
+    except queue.Empty:
+        return "", b""
+
+
+def _print(told: _Told, chunk: bytes, limits: Limits) -> None:
+    told.much += len(chunk)
+    told.printed += chunk[: limits.output - len(told.printed)]
+    if told.much > limits.output:
+        told.ended = "output"
+
+
+def _say(
+    told: _Told, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
+) -> float | None:
+    """Take in what the process said; how long it has from now on, where that changes."""
+    *lines, told.rest = (told.rest + chunk).split(b"\n")
+    if len(told.rest) > LONGEST:
+        told.ended = "output"
+    seconds = None
+    for line in lines:
+        kind, value = _message(line)
+        if kind != "at":
+            told.final = told.final or ({kind: value} if kind else {})
+            seconds = GRACE if told.final else seconds
+            continue
+        told.stage, told.words = (str(word) for word in value)
+        told.calls += told.stage == "call"
+        if told.stage == "import":
+            seconds = limits.seconds + GRACE
+        if told.stage == "check":
+            told.check = told.words
+            if progress:
+                progress(told.words)
+    return seconds
+
+
+def _message(line: bytes) -> tuple[str, Any]:
+    """One thing that was said, by its kind; no kind, where the target got hold of our pipe."""
+    try:
+        ((kind, value),) = json.loads(line).items()
+    except (ValueError, AttributeError, RecursionError):
+        return "", None
+    keys = {"en", "zh", "adapter", "memory"}
+    fits: dict[str, Callable[[], bool]] = {
+        "at": lambda: isinstance(value, list) and len(value) == 2,
+        "report": lambda: not faults(value),
+        "raised": lambda: isinstance(value, str),
+        "error": lambda: isinstance(value, dict) and keys <= set(value),
+    }
+    return (kind, value) if kind in fits and fits[kind]() else ("", None)
+
+
+def _error(request: Request, limits: Limits, told: _Told, status: int) -> BadFile:
+    where, name = _where(told, request), request.target
+    if "error" in told.final:
+        error = told.final["error"]
+        en, zh = str(error["en"]), str(error["zh"])
+        if error["memory"]:
+            return no_memory(name, f"{where.en}, {limits.memory} MiB")
+        return NotRecognised(en, zh) if error["adapter"] else BadFile(en, zh)
+    if "raised" in told.final:
+        said = told.final["raised"]
+        what = Text("raises {said}", said=said)
+    elif told.ended:
+        what = _over(told.ended, limits)
+    else:
+        what = _left(status)
+    return Stopped(
+        Text(
+            "target: {name} {what}, {where}; expected it to return; run it with Python "
+            "alone to see",
+            name=name,
+            what=what,
+            where=where,
+        )
+    )
+
+
+def _over(ended: str, limits: Limits) -> Text:
+    if ended == "output":
+        return Text("prints without end and was stopped after {output} bytes", output=limits.output)
+    return Text("was stopped after {seconds:g} s (--time-limit)", seconds=limits.seconds)
+
+
+def _left(status: int) -> Text:
+    if status >= 0:
+        return Text("ended the process itself, with status {status}", status=status)
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = str(-status)
+    return Text("crashed with {name}", name=name)
+
+
+def _where(told: _Told, request: Request) -> Text:
+    """Where the target stood."""
+    line = _line(told, request)
+    en, zh = f" at line {line}" if line else "", f"，第 {line} 行" if line else ""
+    if told.stage == "import":
+        return Text(f"while it was imported{en}", f"导入时{zh}")
+    if told.stage == "construction":
+        return Text(f"while it was made{en}", f"构造时{zh}")
+    if told.stage == "start":
+        return Text("before it was loaded")
+    during = told.check or "first call"
+    if told.stage == "check":
+        return Text(f"in the check {during}{en}", f"在检查 {during} 中{zh}")
+    return Text(
+        f"in call {told.calls}, {told.words} ({during}){en}",
+        f"在第 {told.calls} 次调用中：{told.words}（{during}）{zh}",
+    )
+
+
+def _line(told: _Told, request: Request) -> str:
+    """The innermost line of the target's own file in the trace that Python left behind."""
+    path = request.target.rpartition(":")[0]
+    if not path or not (told.ended == "time" or b"Fatal Python error" in told.printed):
+        return ""
+    trace = told.printed.decode("utf-8", "replace")
+    trace = trace[max(trace.rfind("Timeout ("), trace.rfind("Fatal Python error"), 0) :]
+    name = re.escape(str(Path(path).resolve()))
+    found = re.search(rf'File "{name}", line (\d+)', trace)
+    return found[1] if found else ""

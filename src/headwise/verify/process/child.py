@@ -1,0 +1,138 @@
+"""The inner side of `headwise.verify.process`: limits itself, runs the target, reports.
+
+What it says are lines of JSON on its standard output, one object a line: where it stands, and at
+the end a report or an error. What the target prints goes to standard error.
+"""
+
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from headwise.errors import HeadwiseError
+
+LARGEST_FILE = 256 << 20
+"""How many bytes a file may have that the target writes."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """The way back to the process that watches."""
+
+    stream: TextIO
+
+    def say(self, kind: str, value: object) -> None:
+        """One line: what it is about, and its value."""
+        self.stream.write(json.dumps({kind: value}, ensure_ascii=True, allow_nan=False) + "\n")
+        self.stream.flush()
+
+    def at(self, stage: str, words: str = "") -> None:
+        """Where the target stands: import, construction, check or call."""
+        self.say("at", [stage, words])
+
+
+def main(asked: Mapping[str, Any]) -> None:
+    """Verify one target and end the process, whatever threads the target has left behind.
+
+    Args:
+        asked: target, name, embed_dim, heads, seed, compiled, seconds and memory, as `isolation`
+            wrote them.
+    """
+    with _channel() as stream:
+        channel = Channel(stream)
+        try:
+            report = _report(asked, channel)
+        except HeadwiseError as error:
+            left = isinstance(error.__cause__, SystemExit)
+            channel.say(*(_raised(error.__cause__) if left else _of_error(error)))
+        except BaseException as error:  # the target is somebody else's code
+            channel.say(*_raised(error))
+        else:
+            channel.say("report", report)
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _channel() -> TextIO:
+    """Standard output, kept for ourselves: from here on what is printed goes to standard error."""
+    sys.stdout.flush()
+    own = os.dup(1)
+    os.dup2(2, 1)
+    return os.fdopen(own, "w", encoding="utf-8")
+
+
+def _report(asked: Mapping[str, Any], channel: Channel) -> dict[str, object]:
+    import torch
+
+    from headwise.verify.diagnosis.verdict import verify
+    from headwise.verify.report import data
+    from headwise.verify.target import load
+
+    torch.set_num_threads(1)  # the sizes are so small that more only wait for each other
+    _limit(int(asked["memory"]) << 20)
+    faulthandler.enable()
+    channel.at("import")
+    faulthandler.dump_traceback_later(float(asked["seconds"]), exit=False)
+    target = load(str(asked["target"]))
+    channel.at("construction")
+    report = verify(
+        target,
+        str(asked["name"]),
+        embed_dim=int(asked["embed_dim"]),
+        heads=int(asked["heads"]),
+        seed=int(asked["seed"]),
+        compiled=bool(asked["compiled"]),
+        progress=lambda name: channel.at("check", name),
+        watch=lambda words: channel.at("call", words),
+    )
+    faulthandler.cancel_dump_traceback_later()
+    return data(report)
+
+
+def _raised(error: BaseException | None) -> tuple[str, str]:
+    return "raised", " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _of_error(error: HeadwiseError) -> tuple[str, dict[str, object]]:
+    from headwise.verify.target import NotRecognised
+    from headwise.verify.target.guarded_call import out_of_memory
+
+    return "error", {
+        "en": error.text.en,
+        "zh": error.text.zh,
+        "adapter": isinstance(error, NotRecognised),
+        "memory": out_of_memory(error),
+    }
+
+
+def _limit(memory: int) -> None:
+    """No more memory than this beside what is taken already, no huge files, no core file."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    set_limit: Callable[[int, tuple[int, int]], None] = resource.setrlimit
+    for kind, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, LARGEST_FILE),
+        (resource.RLIMIT_AS, memory + _taken()),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        with suppress(OSError, ValueError):  # some systems have the name and not the limit
+            set_limit(kind, (allowed, hard))
+
+
+def _taken() -> int:
+    """Bytes of address space in use, where the system tells; else a generous guess."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 8 << 30

@@ -1,0 +1,110 @@
+"""The report of a verification as plain data: what every format is drawn from.
+
+The layout is published beside this file, in ``report.schema.json``.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from headwise import __version__
+from headwise.lang import Text
+from headwise.verify.target import without_example
+
+if TYPE_CHECKING:
+    from headwise.errors import HeadwiseError
+    from headwise.verify.checks.mutation_testing import Finding
+    from headwise.verify.diagnosis.source_line import Line
+    from headwise.verify.diagnosis.verdict import Report
+    from headwise.verify.mistakes import Mistake
+
+SCHEMA = 3
+"""The version of the data's layout; a reader of 3 may meet new keys, never other meanings."""
+
+Data = dict[str, Any]
+
+
+def data(report: "Report") -> Data:
+    """What was found. A figure that is no finite number is None."""
+    from headwise.verify.mistakes import MISTAKES
+
+    signature, why = report.conventions.runner.signature, report.not_compared
+    return {
+        **_head(report.name, report.status),
+        "embed_dim": report.embed_dim,
+        "heads": report.heads,
+        "seed": report.seed,
+        "step": report.step,
+        "mistakes": [
+            [_mistake(mistake, report.lines.get(mistake.name)) for mistake in group]
+            for group in report.mistakes
+        ],
+        "known_mistakes": len(MISTAKES),
+        "appeared": sorted(report.appeared),
+        "checks": [_finding(finding, report) for finding in report.findings],
+        "not_understood": list(report.conventions.unknown),
+        "not_exercised": [
+            *report.conventions.unknown,
+            *(name for name in signature.left if name not in signature.flags),
+        ],
+        "notes": [both(note) for note in report.notes],
+        "not_compared": None if why is None else both(without_example(why).text),
+    }
+
+
+def unusable(name: str, error: "HeadwiseError") -> Data:
+    """The report on a target that could not be verified: it hangs, crashes, or is not recognised.
+
+    Args:
+        name: the target, as it was asked for.
+        error: why there is no verdict.
+    """
+    return {**_head(name, "unusable"), "error": both(error.text)}
+
+
+def both(text: Text) -> dict[str, str]:
+    """A text in both languages."""
+    return {"en": text.en, "zh": text.zh}
+
+
+def finding_data(finding: "Finding") -> Data:
+    """What one check found."""
+    return {
+        "check": finding.check.name,
+        "question": both(finding.check.question),
+        "passed": finding.passed,
+        "raised": finding.raised,
+        "trials": finding.trials,
+        "times": _finite(finding.times),
+        "roundings": _finite(finding.roundings),
+        "failed": finding.failed,
+    }
+
+
+def _head(name: str, status: str) -> Data:
+    return {
+        "schema": SCHEMA,
+        "headwise": __version__,
+        "target": name,
+        "status": status,
+        "accepted": status == "accepted",
+    }
+
+
+def _finding(finding: "Finding", report: "Report") -> Data:
+    smallest = report.smallest.get(finding.check.name)
+    return {**finding_data(finding), "smallest": smallest}
+
+
+def _mistake(mistake: "Mistake", line: "Line | None") -> Data:
+    return {
+        "name": mistake.name,
+        "step": mistake.step,
+        "says": both(mistake.says),
+        "wrong": mistake.wrong,
+        "right": mistake.right,
+        "line": None if line is None else line.data(),
+    }
+
+
+def _finite(figure: float) -> float | None:
+    return figure if math.isfinite(figure) else None

@@ -1,0 +1,166 @@
+"""The contract of an attention as tests that other projects run on their own.
+
+``assert_attention`` is one assertion; ``conformance`` makes one pytest test of every check, as
+scikit-learn's ``parametrize_with_checks`` does for estimators. Both run the target in the process
+of the tests; ``headwise verify`` gives it one of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from headwise.document import terminal
+from headwise.errors import MissingExtra, one_of
+from headwise.lang import Lang
+from headwise.verify.checks import Check, Subject
+from headwise.verify.checks.contract import CONTRACT
+from headwise.verify.checks.mutation_testing import examine
+from headwise.verify.diagnosis.verdict import DTYPE, verify
+from headwise.verify.report import data
+from headwise.verify.report.report_document import document
+from headwise.verify.target.discovery import find_conventions
+from headwise.verify.target.runners import runner
+
+if TYPE_CHECKING:
+    import pytest
+
+WIDTH = 100
+"""Cells in a line of the report."""
+
+
+def assert_attention(
+    target: object, *, embed_dim: int = 15, heads: int = 3, seed: int = 0, lang: Lang = "en"
+) -> None:
+    """Assert that something is multi-head attention.
+
+    Args:
+        target: what `headwise.verify.verify` takes: a class of modules, a module, a function of q,
+            k and v (B, H, L, D), or an adapter.
+        embed_dim: E to try it with.
+        heads: H to try it with; divides E.
+        seed: of the inputs and weights.
+        lang: the language of the report.
+
+    Raises:
+        AssertionError: if it is not accepted; the message is the whole report.
+        BadFile: if the target is not recognised; the message shows the adapter to write.
+        BadValue: if embed_dim is no multiple of heads.
+
+    Example:
+        >>> import torch
+        >>> assert_attention(torch.nn.MultiheadAttention)
+    """
+    report = verify(target, _name(target), embed_dim=embed_dim, heads=heads, seed=seed)
+    if not report.accepted:
+        whole = terminal.render(document(data(report)), lang, color=False, width=WIDTH)
+        raise AssertionError(f"{_name(target)}\n{whole}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Examined:
+    """A target whose conventions are found once, when the first of its tests runs."""
+
+    target: object
+    embed_dim: int
+    heads: int
+    seed: int
+
+    @cached_property
+    def subject(self) -> Subject:
+        name, size = _name(self.target), (self.embed_dim, self.heads)
+        found = find_conventions(runner(self.target, name, *size), *size, self.seed)
+        return found.subject(name, *size)
+
+
+@dataclass(frozen=True, eq=False)
+class Test:
+    """One check of one target; call it to run it.
+
+    Attributes:
+        check: the check.
+        of: the target.
+    """
+
+    __test__ = False  # pytest collects classes of this name
+
+    check: Check
+    of: _Examined
+
+    def __call__(self) -> None:
+        """Run the check.
+
+        Raises:
+            AssertionError: if it fails; the message has the figures.
+            pytest.skip.Exception: if the target does not offer what the check asks for.
+        """
+        finding = examine(self.check, self.of.subject, DTYPE)
+        if not finding.trials:
+            _pytest().skip(f"{self.check.name}: the target does not offer what it asks for")
+        if not finding.passed:
+            raise AssertionError(
+                f"{_name(self.of.target)}: {self.check.name}: {self.check.question.en}: fails at "
+                f"{finding.failed}; error / bound {finding.times:.3g}, "
+                f"{finding.roundings:.3g} roundings; for the mistake behind it: "
+                "headwise verify, or assert_attention"
+            )
+
+
+def conformance(
+    *targets: object,
+    embed_dim: int = 15,
+    heads: int = 3,
+    seed: int = 0,
+    expected_failures: Mapping[str, str] | None = None,
+) -> "pytest.MarkDecorator":
+    """A decorator that makes of one test function a test for every check of every target.
+
+    Args:
+        targets: what `headwise.verify.verify` takes, one or more.
+        embed_dim: E to try them with.
+        heads: H to try them with; divides E.
+        seed: of the inputs and weights.
+        expected_failures: for the name of a check, why it is known to fail: such a test is marked
+            xfail, strictly.
+
+    Raises:
+        MissingExtra: if pytest is not installed.
+        BadValue: if expected_failures names a check that there is not.
+
+    Example:
+        ```python
+        from headwise.verify import conformance
+
+        @conformance(MyAttention)
+        def test_attention(check):
+            check()
+        ```
+    """
+    tool, known = _pytest(), {check.name for check in CONTRACT}
+    expected = {} if expected_failures is None else dict(expected_failures)
+    for name in expected:
+        if name not in known:
+            raise one_of("expected_failures", name, tuple(sorted(known)))
+    tests = []
+    for target in targets:
+        examined = _Examined(target, embed_dim, heads, seed)
+        for check in CONTRACT:
+            why = expected.get(check.name)
+            marks = () if why is None else (tool.mark.xfail(reason=why, strict=True),)
+            name = f"{_name(target)}-{check.name}"
+            tests.append(tool.param(Test(check, examined), id=name, marks=marks))
+    decorator: pytest.MarkDecorator = tool.mark.parametrize("check", tests)
+    return decorator
+
+
+def _name(target: object) -> str:
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def _pytest() -> Any:
+    """The module pytest, which only those need who run tests."""
+    try:
+        import pytest
+    except ImportError as error:
+        raise MissingExtra.of("pytest", "dev") from error
+    return pytest

@@ -1,0 +1,146 @@
+"""The published layout of a report, and whether some data keeps to it.
+
+The schema is a file in the package, ``report.schema.json``, in the language of
+https://json-schema.org. What it uses of that language is checked here, so that a report that comes
+from another process is never taken on trust; any other validator says the same.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+KINDS: dict[str, Callable[[object], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+}
+"""What each word for a type means."""
+
+QUIET = ("$schema", "$defs", "title", "description")
+"""Words that ask for nothing."""
+
+
+def schema() -> dict[str, Any]:
+    """The schema of a report.
+
+    Example:
+        >>> schema()["title"]
+        'The report of headwise verify'
+    """
+    text = (
+        files("headwise.verify.report").joinpath("report.schema.json").read_text(encoding="utf-8")
+    )
+    return dict(json.loads(text))
+
+
+def faults(value: object, whole: Schema | None = None) -> list[str]:
+    """Where some data is no report; nothing where it is one.
+
+    Args:
+        value: the data.
+        whole: another schema than that of a report.
+
+    Example:
+        >>> faults({"schema": 3})[0]
+        '$: headwise is missing'
+    """
+    whole = schema() if whole is None else whole
+    return list(_faults(value, whole, "$", whole))
+
+
+def _faults(value: object, rules: Schema, at: str, whole: Schema) -> Iterator[str]:
+    for word, rule in rules.items():
+        if word not in QUIET:
+            yield from _WORDS[word](value, rule, at, partial(_faults, whole=whole), rules, whole)
+
+
+Below = Callable[[object, Schema, str], Iterator[str]]
+
+
+def _type(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+    words = [rule] if isinstance(rule, str) else rule
+    if not any(KINDS[word](value) for word in words):
+        yield f"{at}: expected {' or '.join(words)}, got {type(value).__name__}"
+
+
+def _const(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+    if type(value) is not type(rule) or value != rule:
+        yield f"{at}: expected {rule!r}"
+
+
+def _enum(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+    if not any(type(value) is type(each) and value == each for each in rule):
+        yield f"{at}: expected one of {rule}"
+
+
+def _minimum(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+    if isinstance(value, int | float) and not value >= rule:
+        yield f"{at}: expected at least {rule}"
+
+
+def _min_items(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+    if isinstance(value, list) and len(value) < rule:
+        yield f"{at}: expected {rule} items at least"
+
+
+def _required(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (f"{at}: {name} is missing" for name in rule if name not in value)
+
+
+def _properties(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, rules in rule.items():
+            if name in value:
+                yield from below(value[name], rules, f"{at}.{name}")
+
+
+def _additional(
+    value: object, rule: Any, at: str, below: Below, rules: Schema, whole: Schema
+) -> Iterator[str]:
+    del below, whole
+    if isinstance(value, dict) and rule is False:
+        others = [str(name) for name in value if name not in rules["properties"]]
+        yield from (f"{at}: {name} is not expected" for name in others)
+
+
+def _items(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
+    if isinstance(value, list):
+        for i, each in enumerate(value):
+            yield from below(each, rule, f"{at}[{i}]")
+
+
+def _one_of(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
+    found = [list(below(value, rules, at)) for rules in rule]
+    if sum(not each for each in found) != 1:
+        yield min(found, key=len)[0] if all(found) else f"{at}: fits more than one shape"
+
+
+def _ref(
+    value: object, rule: Any, at: str, below: Below, rules: Schema, whole: Schema
+) -> Iterator[str]:
+    del rules
+    yield from below(value, whole["$defs"][rule.rpartition("/")[2]], at)
+
+
+_WORDS: dict[str, Callable[..., Iterator[str]]] = {
+    "type": _type,
+    "const": _const,
+    "enum": _enum,
+    "minimum": _minimum,
+    "minItems": _min_items,
+    "required": _required,
+    "properties": _properties,
+    "additionalProperties": _additional,
+    "items": _items,
+    "oneOf": _one_of,
+    "$ref": _ref,
+}

@@ -1,0 +1,275 @@
+"""Reports as documents: of one target, and of the self-test."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headwise.document import Block, Code, Document, Heading, Notice, Paragraph, Table
+from headwise.lang import Text, same
+from headwise.verify.report import SCHEMA, Data, finding_data
+from headwise.verify.target import EXAMPLE, RUNS_CODE
+
+if TYPE_CHECKING:
+    from headwise.verify.checks.mutation_testing import SelfTest
+
+STEP_NAMES = {
+    "project": Text("the projections of q, k and v"),
+    "split": Text("the split into heads"),
+    "group": Text("sharing keys and values among query heads"),
+    "score": Text("the product of queries and keys"),
+    "scale": Text("the scores divided by sqrt(D)"),
+    "mask": Text("who may attend to whom"),
+    "softmax": Text("the softmax over the keys"),
+    "dropout": Text("weights dropped while training"),
+    "mix": Text("the weighted sum of the values"),
+    "merge": Text("the merge of the heads"),
+    "output": Text("the output projection"),
+}
+"""What a person calls each step."""
+
+_AMBIGUOUS = Text(
+    "Each of these gives exactly this output; nothing that was tried tells them apart."
+)
+_TOGETHER = Text("These mistakes together give exactly this output; no single known one does:")
+
+
+def document(report: Data) -> Document:
+    """The document of a report as `headwise.verify.report.data` makes it."""
+    title = Text("verify {target}", target=report["target"])
+    if report["status"] == "unusable":
+        return Document(title, (Notice(good=False, text=verdict(report)),))
+    blocks: list[Block] = [Notice(report["accepted"], verdict(report))]
+    for group in report["mistakes"]:
+        if len(group) > 1:
+            blocks.append(Paragraph(_TOGETHER))
+        for mistake in group:
+            blocks += _explained(mistake)
+    if len(report["mistakes"]) > 1:
+        blocks.append(Paragraph(_AMBIGUOUS))
+    if report["not_compared"] is not None:
+        blocks += _not_compared(report)
+    elif not report["mistakes"] and _failed(report):
+        blocks.append(Paragraph(_unknown(report)))
+    blocks += _smallest(report)
+    blocks += [Heading(Text("Checks")), _checks(report)]
+    if report["notes"]:
+        blocks.append(Heading(Text("Worth knowing")))
+        blocks += [Paragraph(text_of(note)) for note in report["notes"]]
+    blocks += [Heading(Text("How it was tried")), Paragraph(_how(report))]
+    return Document(title, tuple(blocks))
+
+
+def verdict(report: Data) -> Text:
+    """One sentence: accepted, or what differs, or why there is no verdict."""
+    if report["status"] == "unusable":
+        error = text_of(report["error"])
+        return Text("not verified: {error}", error=error)
+    trials = sum(finding["trials"] for finding in report["checks"])
+    unknown = ", ".join(report["not_understood"])
+    if report["accepted"]:
+        return Text(
+            "accepted: equal to the oracle and to PyTorch within rounding, in {trials} trials",
+            trials=trials,
+        )
+    if report["status"] == "unproven":
+        masks = Text("")
+        if unknown:
+            masks = Text(", nor was {unknown} understood", unknown=unknown)
+        return Text(
+            "not proven: no check fails, in {trials} trials, but its numbers were not "
+            "compared{masks}",
+            trials=trials,
+            masks=masks,
+        )
+    failed = _failed(report)
+    if not failed and unknown and trials:
+        return Text("accepted WITHOUT its mask: {unknown} was not understood", unknown=unknown)
+    if not failed:
+        return Text("not verified: it offers nothing that a check asks for")
+    where = _where(report)
+    return Text(
+        "differs: {num_failed} of {num_checks} checks fail; {where}",
+        num_failed=len(failed),
+        num_checks=len(report["checks"]),
+        where=where,
+    )
+
+
+def result_of(finding: Data) -> Text:
+    """What became of one check, in a few words."""
+    if finding["failed"]:
+        return Text("fails: {failed}", failed=finding["failed"])
+    return Text("passes") if finding["trials"] else Text("not tried")
+
+
+def figure(finding: Data, name: str) -> str:
+    """A figure of a check as a person reads it: short, and a dash where there is none."""
+    value = finding[name]
+    if not finding["trials"]:
+        return "-"
+    if value is None:
+        return "∞" if finding["raised"] else "NaN"
+    return f"{value:.2f}" if value < 1000 else f"{value:.1e}"
+
+
+def text_of(both: Mapping[str, Any]) -> Text:
+    """A text from its data."""
+    return Text(str(both["en"]), str(both["zh"]))
+
+
+def _failed(report: Data) -> list[Data]:
+    return [finding for finding in report["checks"] if not finding["passed"]]
+
+
+def _not_compared(report: Data) -> list[Block]:
+    """Why there was nothing to hold its numbers against, and the way out."""
+    why = text_of(report["not_compared"])
+    said = Text("Its numbers were not held against the exact ones: {why}", why=why)
+    return [Paragraph(said), Code(EXAMPLE)]
+
+
+def _unknown(report: Data) -> Text:
+    known = report["known_mistakes"]
+    return Text(
+        "None of the {known} known mistakes, alone or in pairs, gives this output: not recognised.",
+        known=known,
+    )
+
+
+def _where(report: Data) -> Text:
+    step = report["step"]
+    if step is None:
+        return Text("at no single step")
+    name = STEP_NAMES[step]
+    return Text("the first step that differs: {step} ({name})", step=step, name=name)
+
+
+def _explained(mistake: Data) -> list[Block]:
+    says, name = text_of(mistake["says"]), mistake["name"]
+    blocks: list[Block] = [Paragraph(Text("{name}: {says}", name=name, says=says))]
+    line = mistake["line"]
+    if line is not None:
+        at = f"{line['file']}:{line['line']}"
+        blocks += [Paragraph(Text("Most likely on this line, {at}:", at=at)), Code(line["text"])]
+    lines = f"# wrong\n{mistake['wrong']}\n# right\n{mistake['right']}"
+    return [*blocks, Code(lines)]
+
+
+def _smallest(report: Data) -> list[Block]:
+    """The smallest failing inputs, each once, with the checks that it fails."""
+    failing: dict[str, list[str]] = {}
+    for finding in report["checks"]:
+        if finding["smallest"] is not None:
+            failing.setdefault(finding["smallest"], []).append(finding["check"])
+    if not failing:
+        return []
+    said = Text("The smallest input on which it still fails")
+    blocks: list[Block] = [Heading(said)]
+    for code, checks in failing.items():
+        blocks += [Paragraph(same(", ".join(checks))), Code(code)]
+    return blocks
+
+
+def _checks(report: Data) -> Table:
+    head = (
+        Text("check"),
+        Text("what must hold"),
+        Text("result"),
+        Text("trials"),
+        Text("error / bound"),
+        Text("error in roundings"),
+    )
+    rows = [
+        (
+            same(finding["check"]),
+            text_of(finding["question"]),
+            result_of(finding),
+            same(str(finding["trials"])),
+            same(figure(finding, "times")),
+            same(figure(finding, "roundings")),
+        )
+        for finding in report["checks"]
+    ]
+    return Table(head, rows)
+
+
+def _how(report: Data) -> Text:
+    size = f"E = {report['embed_dim']}, H = {report['heads']}"
+    if report["not_compared"] is not None:
+        return Text(
+            "{runs_code} It ran with the weights that it was made with, at {size}, in "
+            "float32, and was held against what it gives itself for another input, in "
+            "float64. An error of 1 is the bound: twice that of its own float32 run, "
+            "and one part in a million.",
+            runs_code=RUNS_CODE,
+            size=size,
+        )
+    return Text(
+        "{runs_code} The same seeded weights went into the target, the float64 oracle "
+        "and torch.nn.MultiheadAttention, at {size}, in float32. An error of 1 is the "
+        "bound: twice that of plain float32 arithmetic, and one part in a million. One "
+        "rounding is the spacing of float32 numbers at the largest exact value.",
+        runs_code=RUNS_CODE,
+        size=size,
+    )
+
+
+def self_test_document(tested: "SelfTest") -> Document:
+    """A line for every mutant."""
+    rows = []
+    for mistake, finding in tested.findings:
+        found = finding_data(finding)
+        rows.append(
+            (
+                same(mistake.name),
+                same(mistake.step),
+                same(finding.check.name),
+                result_of(found),
+                same(figure(found, "times")),
+            )
+        )
+    head = (
+        Text("mutant"),
+        Text("step"),
+        Text("check that must reject it"),
+        Text("result"),
+        Text("error / bound"),
+    )
+    alarms = Paragraph(_idle(tested))
+    blocks: list[Block] = [Notice(tested.passed, _verdict(tested)), alarms]
+    return Document(Text("verify --self-test"), (*blocks, Table(head, rows)))
+
+
+def self_test_data(tested: "SelfTest") -> Data:
+    """The same as plain data, for JSON."""
+    return {
+        "schema": SCHEMA,
+        "passed": tested.passed,
+        "mutants": [
+            {"mistake": mistake.name, "step": mistake.step, **finding_data(finding)}
+            for mistake, finding in tested.findings
+        ],
+        "survivors": [mistake.name for mistake in tested.survivors],
+        "idle": [check.name for check in tested.idle],
+        "false_alarms": [finding_data(finding) for finding in tested.false_alarms],
+    }
+
+
+def _verdict(tested: "SelfTest") -> Text:
+    total, left = len(tested.findings), len(tested.survivors)
+    if tested.passed:
+        return Text("{total} mutants, each rejected by the check that names it", total=total)
+    names = ", ".join(mistake.name for mistake in tested.survivors) or "-"
+    return Text("{left} of {total} mutants survive: {names}", left=left, total=total, names=names)
+
+
+def _idle(tested: "SelfTest") -> Text:
+    idle = ", ".join(check.name for check in tested.idle) or "-"
+    alarms = ", ".join(finding.check.name for finding in tested.false_alarms) or "-"
+    count = len(tested.trips)
+    return Text(
+        "{count} checks. Those that reject no mutant, which are no checks: {idle}. "
+        "Those that reject the right attention: {alarms}.",
+        count=count,
+        idle=idle,
+        alarms=alarms,
+    )

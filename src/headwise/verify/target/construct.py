@@ -1,0 +1,216 @@
+"""Construct a user's module, and locate the attention inside it."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadFile
+from headwise.lang import Text
+from headwise.verify.oracle.jobs import Weights
+from headwise.verify.target import not_recognised
+from headwise.verify.target.parameter_names import bind
+from headwise.verify.target.signature import read_signature
+
+EMBED = (
+    *("embed_dim", "d_model", "dim", "hidden_size", "n_embd", "n_embed", "embed_size", "emb_dim"),
+    *("emb_size", "model_dim", "dmodel", "embedding_dim", "hidden_dim", "hid_dim", "num_hiddens"),
+    *("d_in", "d_out", "in_dim", "out_dim", "input_dim", "output_dim", "channels", "features"),
+    *("key_size", "query_size", "value_size", "d_embed", "embed", "width", "kdim", "vdim", "emb"),
+    *("d", "e", "in_features", "out_features", "size", "model_size", "embedding_size"),
+)
+HEADS = (
+    *("num_heads", "n_heads", "nhead", "h", "heads", "n_head", "num_attention_heads", "nheads"),
+    *("head_num", "number_of_heads", "head_count", "n_kv_heads", "num_kv_heads", "kv_heads"),
+    *("num_key_value_heads", "num_head"),
+)
+HEAD_DIM = ("head_dim", "d_k", "d_v", "d_q", "dim_head", "d_head", "head_size", "dk", "dv", "depth")
+DROPOUT = (
+    *("dropout", "p", "attn_pdrop", "resid_pdrop", "dropout_rate", "drop", "attn_drop"),
+    *("proj_drop", "attention_dropout", "dropout_p", "attn_dropout", "p_dropout", "dropout_prob"),
+)
+ATTENTION_DROPOUT = tuple(name for name in DROPOUT if name not in ("resid_pdrop", "proj_drop"))
+LENGTH = (
+    *("block_size", "max_len", "max_seq_len", "seq_len", "context_length", "max_length"),
+    *("context_size", "max_position_embeddings", "n_ctx", "ctx_len", "sequence_length"),
+)
+CONFIG = ("config", "cfg", "args", "conf", "hparams")
+LONGEST = 64
+"""The length given to modules that want one when they are made."""
+
+
+def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0) -> nn.Module:
+    """An instance with its arguments filled in by their names.
+
+    Raises:
+        BadFile: if a required argument has an unknown name, or the constructor raises.
+    """
+    arguments = {}
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        found, value = _value(name, embed_dim, heads, dropout)
+        required = parameter.default is parameter.empty
+        if found and (required or (parameter.default is not None and name not in LENGTH)):
+            arguments[name] = value
+        elif required:
+            raise not_recognised(
+                Text(
+                    "the argument {name!r} of {cls_} is not recognised",
+                    name=name,
+                    cls_=cls.__name__,
+                )
+            )
+    return _made(cls, arguments)
+
+
+def made(target: object, embed_dim: int, heads: int) -> nn.Module:
+    """A module for a size: of a class an instance, and a module as it is."""
+    if isinstance(target, nn.Module):
+        return target
+    if isinstance(target, type) and issubclass(target, nn.Module):
+        return make(target, embed_dim, heads)
+    raise not_recognised(Text("{target!r} is no torch.nn.Module", target=target))
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The module as it was made where float32 is asked for, else a copy in another dtype."""
+    return module if dtype == torch.float32 else deepcopy(module).to(dtype)
+
+
+def takes_dropout(cls: type[nn.Module]) -> bool:
+    """Whether its constructor has an argument for dropout on the weights, or a config."""
+    names = inspect.signature(cls).parameters
+    return any(name in names for name in (*ATTENTION_DROPOUT, *CONFIG))
+
+
+def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            return cls(**arguments)
+        except (Exception, SystemExit) as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            given = ", ".join(f"{k}={v}" for k, v in arguments.items() if k not in CONFIG)
+            raise not_recognised(
+                Text("{cls_}({given}) raises {said}", cls_=cls.__name__, given=given, said=said)
+            ) from error
+
+
+def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool, object]:
+    """Whether the name is known, and what it gets."""
+    if name in CONFIG:
+        return True, _config(embed_dim, heads, dropout)
+    known: tuple[tuple[tuple[str, ...], object], ...] = (
+        (EMBED, embed_dim),
+        (HEADS, heads),
+        (HEAD_DIM, embed_dim // heads),
+        (ATTENTION_DROPOUT, dropout),
+        (DROPOUT, 0.0),
+        (LENGTH, LONGEST),
+        (("batch_first",), True),
+    )
+    return next(((True, value) for names, value in known if name.lower() in names), (False, None))
+
+
+def _config(embed_dim: int, heads: int, dropout: float) -> SimpleNamespace:
+    """A config with every name that is known, as nanoGPT and many tutorials want it."""
+    every = (*EMBED, *HEADS, *HEAD_DIM, *DROPOUT, *LENGTH)
+    values = {name: _value(name, embed_dim, heads, dropout)[1] for name in every}
+    return SimpleNamespace(**values, bias=True, qkv_bias=True, batch_first=True)
+
+
+LONGFORMER = ("transformers.models.longformer.modeling_longformer", "LongformerSelfAttention")
+
+
+class Longformer(nn.Module):
+    """transformers' Longformer on a sequence of any length, without global tokens.
+
+    The model around it pads the sequence to a multiple of its window and says which tokens are
+    padding; here this stands beside the attention itself.
+    """
+
+    def __init__(self, attention: nn.Module) -> None:
+        super().__init__()
+        self.attention = attention
+        self.num_heads = attention.num_heads
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(B, L, E) to the same."""
+        batch, length, _ = hidden_states.shape
+        window = 2 * int(self.attention.one_sided_attn_window_size)  # type: ignore[arg-type]
+        more = max(window, -(-length // window) * window) - length
+        padded = nn.functional.pad(hidden_states, (0, 0, 0, more))
+        hidden = torch.arange(length + more, device=padded.device).expand(batch, -1) >= length
+        output: Tensor = self.attention(
+            padded,
+            attention_mask=padded.new_zeros(hidden.shape).masked_fill(hidden, -10000.0),
+            is_index_masked=hidden,
+            is_index_global_attn=torch.zeros_like(hidden),
+            is_global_attn=False,
+        )[0]
+        return output[:, :length]
+
+
+def dressed(module: nn.Module) -> nn.Module:
+    """The module, or where it is one of those known here a module around it that can be called."""
+    kind = type(module)
+    return Longformer(module) if (kind.__module__, kind.__name__) == LONGFORMER else module
+
+
+NORM = re.compile(r"(?i)(^|[._])(layer_?norm|norm\d*|ln(_?\w+)?|rms_?norm)\.(weight|bias)$")
+"""Parameters of a norm around an attention."""
+INNER = re.compile(r"(?i)[qk]_?(layer)?norm")
+"""Those of a norm of q or k, which stands inside."""
+
+
+def surrounded(module: nn.Module) -> bool:
+    """Whether a module holds more than an attention: a norm that is not of q or k."""
+    return bool(norms(module))
+
+
+def norms(module: nn.Module) -> tuple[str, ...]:
+    """The paths of the norms in a module that are not of q or k."""
+    names = (name for name, _ in module.named_parameters())
+    found = (n.rpartition(".")[0] for n in names if NORM.search(n) and not INNER.search(n))
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+@contextmanager
+def without(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
+    """The module with what stands at these paths handing on what it is given."""
+    handles = [
+        module.get_submodule(path).register_forward_hook(lambda _m, args, _y: args[0])
+        for path in paths
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def reached(module: nn.Module, weights: Weights, heads: int) -> str:
+    """The path of the one attention inside of a module; empty where there is none, or several."""
+    found: list[str] = []
+    for path, inner in module.named_modules():
+        inside = any(path.startswith(f"{other}.") for other in found)
+        if path and not inside and not surrounded(inner) and attends(inner, weights, heads):
+            found.append(path)
+    return found[0] if len(found) == 1 else ""
+
+
+def attends(module: nn.Module, weights: Weights, heads: int) -> bool:
+    """Whether a module is an attention that could be called."""
+    try:
+        bind(module, weights, heads)
+        read_signature(module.forward, "forward")
+    except BadFile:
+        return False
+    return True

@@ -1,0 +1,171 @@
+"""One call of a user's code: what it is given, how it is guarded, what it returns."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from headwise.verify.oracle.jobs import Job, Outcome, chance
+from headwise.verify.oracle.jobs import copied as laid_alike
+
+T = TypeVar("T")
+
+Tell = Callable[[str], None]
+"""Told what is called with which shapes, before it is called."""
+
+SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
+"""What a library says where Python would say MemoryError."""
+
+
+class Exhausted(BaseException):
+    """A call ran out of memory. No check may take this for a wrong number: it ends the run."""
+
+
+def silent(words: str) -> None:
+    """Tells nobody."""
+    del words
+
+
+def guarded(run: Callable[[], T], arguments: Mapping[str, object], tell: Tell, seed: int = 0) -> T:
+    """Run one call.
+
+    Args:
+        run: the call.
+        arguments: what it is given, for the words of `tell`.
+        tell: told of it before.
+        seed: of what is random in it.
+
+    Raises:
+        Exhausted: if it runs out of memory.
+    """
+    tell(described(arguments))
+    try:
+        with chance(seed):
+            return run()
+    except Exception as error:
+        if out_of_memory(error):
+            raise Exhausted(str(error)) from error
+        raise
+
+
+def described(arguments: Mapping[str, object]) -> str:
+    """The arguments with their shapes.
+
+    Example:
+        >>> import torch
+        >>> described({"x": torch.zeros(2, 7, 15), "mask": None})
+        'x (2, 7, 15), mask None'
+    """
+    return ", ".join(f"{name} {_shape(value)}" for name, value in arguments.items())
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that there was no memory left."""
+    for _ in range(20):  # causes may run in a circle
+        if error is None:
+            return False
+        if isinstance(error, MemoryError | Exhausted):
+            return True
+        if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in SHORT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    return str(value) if value is None or isinstance(value, bool | int | float) else "(…)"
+
+
+def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
+    """The job's inputs for somebody who may write into them; one tensor stays one tensor."""
+    query = laid_alike(job.query)
+    key = query if job.key is job.query else laid_alike(job.key)
+    value = key if job.value is job.key else laid_alike(job.value)
+    return query, key, value
+
+
+def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
+    """Output and weights among whatever was returned."""
+    found = tensors_in(result)
+    shape = tuple(job.query.shape)
+    if sequence_first:
+        found = [t.transpose(0, 1) if t.dim() == 3 else t for t in found]
+    output = next((t for t in found if tuple(t.shape) == shape), None)
+    if output is None:
+        raise no_output(result, found, shape)
+    return Outcome(output, weights_in([t for t in found if t is not output], job))
+
+
+def weights_in(found: list[Tensor], job: Job) -> Tensor | None:
+    """The weights of each head (B, H, Lq, Lk), where they are among what was returned."""
+    shape = (job.query.shape[0], job.heads, job.query.shape[1], job.key.shape[1])
+    return next((t for t in found if tuple(t.shape) == shape), None)
+
+
+def tensors_in(result: object) -> list[Tensor]:
+    """Every tensor in tuples, lists and mappings, in their order."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, tuple | list):
+        return [tensor for each in result for tensor in tensors_in(each)]
+    return []
+
+
+def no_output(result: object, found: list[Tensor], shape: tuple[int, ...]) -> ValueError:
+    """The error for what holds no output of the shape expected."""
+    got = ", ".join(str(tuple(t.shape)) for t in found) or _kind(result)
+    return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
+
+
+def _kind(result: object) -> str:
+    """None, or the type as a person writes it: numpy.ndarray."""
+    module, name = type(result).__module__, type(result).__qualname__
+    return "None" if result is None else name if module == "builtins" else f"{module}.{name}"
+
+
+def versions(arguments: Mapping[str, object]) -> dict[str, int]:
+    """How often each tensor was written to."""
+    return {name: t._version for name, t in arguments.items() if isinstance(t, Tensor)}
+
+
+def written(arguments: Mapping[str, object], before: Mapping[str, int]) -> tuple[str, ...]:
+    """The tensors that were written to since."""
+    now = versions(arguments)
+    return tuple(name for name in before if now[name] != before[name])
+
+
+def arrays_of(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Copies of the tensors among some arguments as arrays; the rest as it is.
+
+    Raises:
+        TypeError: if NumPy has no such dtype, such as bfloat16.
+    """
+    return {
+        name: value.detach().clone().numpy() if isinstance(value, Tensor) else value
+        for name, value in arguments.items()
+    }
+
+
+def changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
+    """The tensors whose arrays hold other numbers than they did."""
+    return tuple(
+        name
+        for name, value in before.items()
+        if isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(after[name]))
+    )
+
+
+def tensors_of(result: object, dtype: torch.dtype) -> object:
+    """What came back with every array as a tensor; numbers that NumPy widened are rounded."""
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, tuple | list):
+        return tuple(tensors_of(each, dtype) for each in result)
+    if type(result).__module__.partition(".")[0] != "numpy":
+        return result
+    return torch.as_tensor(result).to(dtype)

@@ -1,0 +1,209 @@
+"""Which parameter of somebody's module is which projection, by its name."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from headwise.lang import Text
+from headwise.nn.projections import guess_role, is_transposed
+from headwise.verify.oracle.jobs import Weights
+from headwise.verify.target import not_recognised
+
+POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
+"""Parameters that make a score depend on where its tokens stand."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One parameter, and how a projection is laid out in it.
+
+    Attributes:
+        name: the parameter's.
+        turned: whether it is (in, out), multiplied as x @ W.
+        shape: what it has; three axes mean one matrix a head.
+    """
+
+    name: str
+    turned: bool
+    shape: tuple[int, ...]
+
+    def lay(self, part: Tensor) -> Tensor:
+        """A weight (out, in) or a bias in the layout of this parameter."""
+        if part.dim() == 2 and len(self.shape) == 3:
+            heads, first, last = self.shape
+            if (heads * last, first) == tuple(part.shape):
+                return part.reshape(heads, last, first).transpose(1, 2)
+            return part.T.reshape(heads, first, last)
+        laid = part.T if self.turned and part.dim() == 2 else part
+        return laid.reshape(self.shape) if part.dim() == 1 else laid
+
+
+Layout = Literal["parts", "heads", "last"]
+"""How q, k and v share one matrix: one below the other; or for each head its q, k and v; or for
+each number of each head."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Where each weight of `Weights` stands in a module.
+
+    Attributes:
+        places: for each group of weights, such as ("q",) or ("q", "k", "v") or ("q_bias",), the
+            parameters that hold them one below the other.
+        layout: how a matrix that holds q, k and v is ordered.
+        groups: G, the key/value heads; None for as many as heads.
+        silenced: parameters of a position, which are set to 0, with their shapes.
+    """
+
+    places: Mapping[tuple[str, ...], tuple[Place, ...]]
+    layout: Layout = "parts"
+    groups: int | None = None
+    silenced: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """The weights that the module does not have."""
+        held = {name for names in self.places for name in names}
+        return frozenset(Weights.__dataclass_fields__) - held
+
+    @property
+    def raw(self) -> bool:
+        """Whether the orientation of a weight is a guess."""
+        return any(place.turned for places in self.places.values() for place in places)
+
+    @property
+    def packed(self) -> tuple[str, ...]:
+        """The parameters that hold q, k and v in one."""
+        return tuple(
+            places[0].name
+            for names, places in self.places.items()
+            if len(names) == 3 and len(places) == 1
+        )
+
+    def straight(self) -> "Binding":
+        """The same with every weight in PyTorch's orientation."""
+        return replace(
+            self,
+            places={
+                names: tuple(Place(place.name, False, place.shape) for place in places)
+                for names, places in self.places.items()
+            },
+        )
+
+    def lay(self, weights: Weights, heads: int = 1) -> dict[str, Tensor]:
+        """The parameters of the module that hold these weights; gradients flow through."""
+        named = weights.named()
+        laid = {name: weights.q.new_zeros(shape) for name, shape in self.silenced}
+        for names, places in self.places.items():
+            whole = self._whole([named[name] for name in names], heads)
+            for place, part in zip(places, whole.chunk(len(places)), strict=True):
+                laid[place.name] = place.lay(part)
+        return laid
+
+    def _whole(self, parts: list[Tensor], heads: int) -> Tensor:
+        """Projections (H D, E), or biases (H D,), in one."""
+        if self.layout == "parts" or len(parts) == 1:
+            return torch.cat(parts)
+        split = torch.stack(
+            [part.reshape(heads, -1, *part.shape[1:]) for part in parts]
+        )  # (3, H, D, ...)
+        order = (1, 0, 2) if self.layout == "heads" else (1, 2, 0)
+        return split.permute(*order, *range(3, split.dim())).flatten(0, 2)
+
+
+def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
+    """Find the projections of a module among its parameters.
+
+    Args:
+        module: somebody's.
+        weights: weights of the sizes that it was made for, a key/value head for every head.
+        heads: H.
+
+    Raises:
+        BadFile: if q, k or v is not found, or does not fit.
+    """
+    groups: dict[tuple[str, ...], list[Place]] = {}
+    for name, parameter in module.named_parameters():
+        key = None if POSITION.search(name) else _key(name)
+        if key:
+            groups.setdefault(key, []).append(place_of(module, name, parameter))
+    silenced = tuple(
+        (name, tuple(p.shape)) for name, p in module.named_parameters() if POSITION.search(name)
+    )
+    binding = Binding({k: tuple(places) for k, places in groups.items()}, silenced=silenced)
+    missing = sorted({"q", "k", "v"} & binding.lacks)
+    if missing:
+        has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
+        raise not_recognised(
+            Text(
+                "no parameter is recognised as {missing}; it has {has}",
+                missing=", ".join(missing),
+                has=has,
+            )
+        )
+    return fitting(binding, module, weights, heads)
+
+
+def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
+    """The binding with fewer key/value heads than heads, where the key's parameter says so."""
+    places = binding.places.get(("k",), ())
+    if len(places) != 1 or len(places[0].shape) != 2:
+        return binding
+    (key,) = places
+    size, head_dim = key.shape[1 if key.turned else 0], weights.q.shape[0] // heads
+    groups = size // head_dim
+    fits = groups and size == groups * head_dim and groups < heads and heads % groups == 0
+    return replace(binding, groups=groups) if fits else binding
+
+
+def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -> Binding:
+    """The binding, with fewer key/value heads where the key says so, if its parameters fit.
+
+    Raises:
+        BadFile: if the weights laid out so have other shapes than the parameters.
+    """
+    binding = _sharing(binding, weights, heads)
+    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+    try:
+        laid = binding.lay(
+            weights if binding.groups is None else weights.shared(heads, binding.groups)
+        )
+    except (RuntimeError, ValueError) as error:
+        names = ", ".join(place.name for places in binding.places.values() for place in places)
+        raise not_recognised(
+            Text("the parameters {names} are not one attention's projections", names=names)
+        ) from error
+    for name, tensor in laid.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise not_recognised(
+                Text(
+                    "the parameter {name} is {shapes}, expected {tensor_shape}",
+                    name=name,
+                    shapes=shapes[name],
+                    tensor_shape=tuple(tensor.shape),
+                )
+            )
+    return binding
+
+
+def place_of(module: nn.Module, name: str, parameter: Tensor) -> Place:
+    """One parameter; raw ones are taken to be multiplied as x @ W, and Conv1D's are."""
+    owner = module.get_submodule(name.rpartition(".")[0])
+    leaf = name.rpartition(".")[2]
+    raw = not isinstance(owner, nn.Linear) and not leaf.endswith(("_weight", "_bias"))
+    return Place(name, raw or is_transposed(owner), tuple(parameter.shape))
+
+
+def _key(name: str) -> tuple[str, ...] | None:
+    """Which weights a parameter holds: ("q",), ("q_bias",), ("q", "k", "v"), … or None."""
+    role = guess_role(name)
+    if role is None:
+        return None
+    leaf = name.rpartition(".")[2].lower()
+    bias = "bias" in leaf or bool(re.fullmatch(r"b_?(q|k|v|o|qkv|out)|(q|k|v|o|out)_?b", leaf))
+    letters = (role,) if role == "out" else tuple(role)
+    return tuple(letter + "_bias" * bias for letter in letters)
