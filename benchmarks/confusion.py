@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.verify import verify
-from headwise.verify.target.runners import load
+from headwise.verify.target import load
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ROOT / "tests" / "verify" / "targets"

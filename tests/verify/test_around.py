@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from headwise.verify import verify
-from headwise.verify.target.runners import load
-from headwise.verify.target.runners.construct import norms, without
+from headwise.verify.target import load
+from headwise.verify.target.construct import norms, without
 
 AROUND = Path(__file__).parent / "targets" / "corpus" / "around.py"
 

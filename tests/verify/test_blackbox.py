@@ -11,15 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from headwise.document import Code, Paragraph
-from headwise.verify import assert_attention
-from headwise.verify import verify
+from headwise.verify import assert_attention, verify
 from headwise.verify.checks import Subject, own
 from headwise.verify.checks.contract import CONTRACT
 from headwise.verify.report import data
 from headwise.verify.report.junit import junit
 from headwise.verify.report.report_document import document, verdict
-from headwise.verify.target.runners import EXAMPLE, NotRecognised
-from headwise.verify.target.runners.black_box import BLACK_BOX, _given
+from headwise.verify.target import EXAMPLE, NotRecognised
+from headwise.verify.target.black_box import BLACK_BOX, _given
 
 HIDDEN = -torch.inf
 

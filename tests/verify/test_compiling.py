@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headwise.verify import verify
-from headwise.verify.target.runners import load
+from headwise.verify.target import load
 
 TARGETS = Path(__file__).parent / "targets"
 

@@ -7,8 +7,7 @@ import pytest
 from torch import nn
 
 from headwise.errors import BadValue, MissingExtra
-from headwise.verify import assert_attention
-from headwise.verify import conformance
+from headwise.verify import assert_attention, conformance
 from headwise.verify.checks.contract import CONTRACT
 
 THEIRS = """

@@ -72,7 +72,7 @@ def test_a_pair_is_said_to_be_one_and_what_is_unknown_was_tried_in_pairs() -> No
     from headwise.verify import verify
     from headwise.verify.report import data
     from headwise.verify.report.report_document import document
-    from headwise.verify.target.runners import load
+    from headwise.verify.target import load
 
     said = {}
     for name in ("rows_and_scale", "minus_instead"):

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from headwise.verify import verify
-from headwise.verify.mistakes.snippet import differentiable, gradient
+from headwise.verify.diagnosis.snippet import differentiable, gradient
 from headwise.verify.oracle.tolerance import judge
-from headwise.verify.target.runners.conventions import Runner
-from headwise.verify.target.runners.runners import FunctionRunner, runner
+from headwise.verify.target.conventions import Runner
+from headwise.verify.target.runners import FunctionRunner, runner
 
 
 def scores(q, k, mask):

@@ -8,7 +8,7 @@ import pytest
 from headwise.errors import BadFile
 from headwise.verify.process import Limits, Request, Stopped, isolated
 from headwise.verify.report.json_schema import faults
-from headwise.verify.target.runners import NotRecognised
+from headwise.verify.target import NotRecognised
 
 HOSTILE = Path(__file__).parent / "hostile.py"
 LIMITS = Limits(seconds=1.5, memory=600, output=100_000)

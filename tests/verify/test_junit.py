@@ -14,7 +14,7 @@ from headwise.verify import verify
 from headwise.verify.checks.contract import CONTRACT
 from headwise.verify.report import data, unusable
 from headwise.verify.report.junit import junit
-from headwise.verify.target.runners import load
+from headwise.verify.target import load
 
 TARGETS = Path(__file__).parent / "targets"
 CHILDREN = {"failure", "error", "skipped"}
@@ -57,7 +57,7 @@ def test_a_case_for_every_check(wrong) -> None:
     assert {case.get("name") for case in found if case.find("skipped") is not None} == skipped
     failure = found.find("testcase/failure")
     assert "no_scale: The scores are not divided" in failure.text
-    assert "from headwise.verify.target.runners import load" in failure.text
+    assert "from headwise.verify.target import load" in failure.text
 
 
 def test_it_speaks_chinese(wrong) -> None:

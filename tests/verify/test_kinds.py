@@ -6,7 +6,7 @@ import pytest
 
 from headwise.errors import BadFile
 from headwise.verify import verify
-from headwise.verify.target.runners import NotRecognised, load
+from headwise.verify.target import NotRecognised, load
 
 KINDS = Path(__file__).parent / "targets" / "kinds.py"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headwise.verify.mistakes.source_line import most_likely
+from headwise.verify.diagnosis.source_line import most_likely
 from headwise.verify.mistakes import MISTAKES
-from headwise.verify.target.runners import load
+from headwise.verify.target import load
 
 NAMED = {mistake.name: mistake for mistake in MISTAKES}
 

@@ -9,7 +9,7 @@ from headwise.document import Notice
 from headwise.verify import verify
 from headwise.verify.report import data
 from headwise.verify.report.report_document import document
-from headwise.verify.target.runners import load
+from headwise.verify.target import load
 
 MASKS = Path(__file__).parent / "targets" / "masks.py"
 WRONG = {

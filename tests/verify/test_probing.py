@@ -8,10 +8,10 @@ from torch import nn
 
 from headwise.verify import verify
 from headwise.verify.oracle.jobs import self_job
-from headwise.verify.target.runners import load
-from headwise.verify.target.runners.module_runner import ModuleRunner
-from headwise.verify.target.runners.parameter_probe import probe
-from headwise.verify.target.runners.runners import runner
+from headwise.verify.target import load
+from headwise.verify.target.module_runner import ModuleRunner
+from headwise.verify.target.parameter_probe import probe
+from headwise.verify.target.runners import runner
 
 UNNAMED = Path(__file__).parent / "targets" / "corpus" / "unnamed.py"
 E, H = 12, 3

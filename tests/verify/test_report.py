@@ -13,9 +13,9 @@ from headwise.verify.oracle.tolerance import judge
 from headwise.verify.report import data, unusable
 from headwise.verify.report.json_schema import faults, schema
 from headwise.verify.report.report_document import document, verdict
-from headwise.verify.target.runners import NotRecognised, load
-from headwise.verify.target.runners.construct import made
-from headwise.verify.target.runners.guarded_call import Exhausted, guarded, out_of_memory, silent
+from headwise.verify.target import NotRecognised, load
+from headwise.verify.target.construct import made
+from headwise.verify.target.guarded_call import Exhausted, guarded, out_of_memory, silent
 
 TARGETS = Path(__file__).parent / "targets"
 

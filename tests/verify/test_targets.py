@@ -12,7 +12,7 @@ from headwise.errors import BadFile, BadValue
 from headwise.masks import causal, full
 from headwise.verify import verify
 from headwise.verify.mistakes import MISTAKES
-from headwise.verify.target.runners import EXAMPLE, NotRecognised, load
+from headwise.verify.target import EXAMPLE, NotRecognised, load
 
 TARGETS = Path(__file__).parent / "targets"
 STEP = {mistake.name: mistake.step for mistake in MISTAKES}
@@ -109,11 +109,11 @@ def test_a_wrong_attention_fails_and_its_mistake_is_named(name: str) -> None:
     ],
 )
 def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
-    from headwise.verify.mistakes import appearing, first_difference, record
+    from headwise.verify.diagnosis import appearing, first_difference, record
     from headwise.verify.oracle import oracle
     from headwise.verify.oracle.jobs import self_job
-    from headwise.verify.target.runners.discovery import find_conventions
-    from headwise.verify.target.runners.runners import runner
+    from headwise.verify.target.discovery import find_conventions
+    from headwise.verify.target.runners import runner
 
     subject = find_conventions(runner(target(name), name, 15, 3), 15, 3, 0).subject(name, 15, 3)
     job = self_job(15, 3)

@@ -114,10 +114,10 @@ def _checked() -> tuple["Document", "Document"]:
 
 
 def _verified() -> tuple["Document", "Document"]:
-    from headwise.verify.mistakes.verdict import verify
+    from headwise.verify.diagnosis.verdict import verify
     from headwise.verify.report import data
     from headwise.verify.report.report_document import document
-    from headwise.verify.target.runners import load
+    from headwise.verify.target import load
 
     report = document(data(verify(load(TARGET), TARGET)))
     return report, report

@@ -130,7 +130,7 @@ def _verified(asked: Asked, destination: reporting.Destination) -> int:
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
     from headwise.verify.report.report_document import document
-    from headwise.verify.target.runners import EXAMPLE, NotRecognised, without_example
+    from headwise.verify.target import EXAMPLE, NotRecognised, without_example
 
     target, lang = asked.target or "", destination.lang
     request = Request(target, asked.embed_dim, asked.heads, asked.seed, asked.compile)
