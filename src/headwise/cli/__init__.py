@@ -19,6 +19,7 @@ BAD_INPUT = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors are one line on stderr."""
     from headwise import __version__
+    from headwise.cli.click_messages import usage_error
     from headwise.cli.commands import CommandGroup, language
     from headwise.cli.output import write_stderr
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_stderr(error.format_message())
         return BAD_INPUT
     except click.ClickException as error:
-        return _fail(_usage(error), lang)
+        return _fail(usage_error(error), lang)
     except click.Abort:
         return _fail(Text("stopped"), lang)
     except HeadwiseError as error:
@@ -44,16 +45,3 @@ def _fail(text: Text, lang: Lang) -> int:
     label = Text("error: ").to(lang)
     write_stderr(label + " ".join(text.to(lang).split()))
     return BAD_INPUT
-
-
-def _usage(error: click.ClickException) -> Text:
-    """click's message, with the kind of mistake in Chinese before it."""
-    kinds = (
-        (click.NoSuchOption, "没有这个选项"),
-        (click.MissingParameter, "缺少参数"),
-        (click.BadParameter, "参数值无效"),
-        (click.UsageError, "用法不对"),
-    )
-    message = error.format_message()
-    kind = next((zh for cls, zh in kinds if isinstance(error, cls)), "出错")
-    return Text(message, f"{kind}：{message}")

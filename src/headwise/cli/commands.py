@@ -17,22 +17,23 @@ from headwise.lang import LANGS, Lang, Text
 COMMANDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
 """Every word there is, in the order the help shows them."""
 
-_PART = {"Usage:": "用法：", "Options": "选项", "Commands": "命令"}
+_HEADINGS = {"Options": Text("Options"), "Commands": Text("Commands")}
 
 
 class ChineseFormatter(click.HelpFormatter):
     """click's help with its own few words in Chinese."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        super().write_usage(prog, args, prefix or f"{_PART['Usage:']} ")
+        super().write_usage(prog, args, prefix or Text("Usage: ").zh)
 
     def write_heading(self, heading: str) -> None:
-        super().write_heading(_PART.get(heading, heading))
+        text = _HEADINGS[heading].zh if heading in _HEADINGS else heading
+        self.write(f"{'':>{self.current_indent}}{text}：\n")
 
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
-        super().write_dl([(a, _PART.get(b, b)) for a, b in rows], col_max, col_spacing)
+        super().write_dl([(a, chinese_notes(b)) for a, b in rows], col_max, col_spacing)
 
 
 class ChineseContext(click.Context):
