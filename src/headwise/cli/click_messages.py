@@ -85,7 +85,8 @@ def _pattern(template: str) -> re.Pattern[str]:
     parts = string.Formatter().parse(template)
     return re.compile(
         "".join(
-            re.escape(literal) + (f"(?P<{name}>.+)" if name else "") for literal, name, _, _ in parts
+            re.escape(literal) + (f"(?P<{name}>.+)" if name else "")
+            for literal, name, _, _ in parts
         ),
         re.DOTALL,
     )

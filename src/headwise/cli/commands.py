@@ -11,6 +11,7 @@ from importlib import import_module
 
 import click
 
+from headwise.cli.click_messages import chinese_notes
 from headwise.cli.output import write_stdout
 from headwise.lang import LANGS, Lang, Text
 
