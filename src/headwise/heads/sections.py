@@ -85,12 +85,12 @@ def _counts(facts: tuple[Fact, ...], statistics: Statistics) -> Iterable[Block]:
     """One sentence for each kind of token: how many heads look mostly there."""
     total = len(statistics.heads())
     for name, count in Counter(fact.metric.name for fact in facts).most_common():
-        place = PLACES[name]
         yield Paragraph(
             Text(
-                f"{count} of {total} heads {'gives' if count == 1 else 'give'} most of "
-                f"{'its' if count == 1 else 'their'} attention to {place.en}.",
-                f"{total} 个头中有 {count} 个把大部分注意力给予{place.zh}。",
+                "Heads that give most of their attention to {place}: {count} of {total}.",
+                place=PLACES[name],
+                count=count,
+                total=total,
             )
         )
 
@@ -113,14 +113,15 @@ def _facts(facts: tuple[Fact, ...]) -> Table:
 
 def _more(facts: tuple[Fact, ...], caution: Text) -> Paragraph:
     left = max(0, len(facts) - MOST_FACTS)
+    order = Text("The most unusual first: furthest above the median head.")
+    if not left:
+        return Paragraph(Text("{order} {caution}", order=order, caution=caution))
     return Paragraph(
         Text(
-            "The most unusual first: furthest above the median head. "
-            + (f"{left} more heads are not listed. " if left else "")
-            + caution.en,
-            "最不寻常的在前：高出中位数最多。"
-            + (f"另有 {left} 个头未列出。" if left else "")
-            + caution.zh,
+            "{order} {left} more heads are not listed. {caution}",
+            order=order,
+            left=left,
+            caution=caution,
         )
     )
 

@@ -34,10 +34,9 @@ def through_headwise(recorder: Recorder) -> Iterator[None]:
                 continue
             if module.global_proj is not None:
                 raise BadValue(
-                    f"model: {name or 'it'} projects global tokens apart (global_projections), "
-                    "so that its rows come from two attentions; capture one without",
-                    f"model：{name or '该模型'} 对全局词元使用单独的投影（global_projections），"
-                    "其各行来自两个注意力；请捕获没有它的模型",
+                    "model: {name} projects global tokens apart (global_projections), so that its "
+                    "rows come from two attentions; capture a model without them",
+                    name=name or "MultiheadAttention",
                 )
             gone = _Gone()
             stack.enter_context(replaced(module, "_head_outputs", _watching(gone, module)))

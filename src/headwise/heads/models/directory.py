@@ -8,7 +8,7 @@ from typing import Any
 from headwise.document.plain import clean
 from headwise.errors import BadFile
 from headwise.heads.models.weights import WEIGHTS, check_files
-from headwise.lang import Text
+from headwise.lang import Text, same
 
 CONFIG = "config.json"
 VOCABULARIES = (
@@ -66,16 +66,16 @@ def complete(folder: Path, name: str) -> None:
 
 def lacks(name: str, kind: str) -> BadFile:
     """The error for a directory without its "config", "weights" or "tokenizer"."""
-    en, zh = {
-        "config": ("config.json", "config.json"),
-        "weights": Text("weights ({weights_0})", weights_0=WEIGHTS[0]),
-        "tokenizer": Text("tokenizer ({tokenizers_0})", tokenizers_0=TOKENIZERS[0]),
+    part = {
+        "config": same(CONFIG),
+        "weights": Text("weights ({file})", file=WEIGHTS[0]),
+        "tokenizer": Text("tokenizer ({file})", file=TOKENIZERS[0]),
     }[kind]
     return BadFile(
-        f"model: the directory {clean(name)} has no {en}; save a model there with "
+        "model: the directory {name} has no {part}; save a model there with "
         "model.save_pretrained and tokenizer.save_pretrained",
-        f"model：文件夹 {clean(name)} 缺少 {zh}；请用 model.save_pretrained 和 "
-        "tokenizer.save_pretrained 保存模型",
+        name=clean(name),
+        part=part,
     )
 
 

