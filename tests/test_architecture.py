@@ -178,7 +178,7 @@ def test_the_environment_changes_no_number(path):
         (
             "engines",
             "headwise.engines:ENGINES",
-            {"autograd_transforms", "dropout", "kernel", "sinks", "statistics", "streamed"},
+            {"autograd_transforms", "dropout", "kernel", "sinks", "statistics"},
         ),
         ("cli", "headwise.cli.commands:COMMANDS", {"reporting", "output", "commands"}),
     ],

@@ -126,12 +126,12 @@ def choose(call: Call, engine: str) -> Engine:
         return best(call)
     for candidate in ENGINES:
         if engine == candidate.NAME:
-            return _willing(candidate, call)
+            return _checked(candidate, call)
     raise one_of("engine", engine, (AUTO, *(candidate.NAME for candidate in ENGINES)))
 
 
-def _willing(engine: Engine, call: Call) -> Engine:
-    reasons = engine.why_not(call)
+def _checked(engine: Engine, call: Call) -> Engine:
+    reasons = list(engine.why_not(call))
     if reasons:
         raise EngineRefused(
             "engine: '{engine}' cannot run this call: {reasons}; use engine='{auto}'",

@@ -122,6 +122,11 @@ class Call:
         return query.flatten(), key.flatten()
 
     @property
+    def empty(self) -> bool:
+        """Whether a size is 0."""
+        return 0 in self.q.shape or 0 in self.k.shape or 0 in self.v.shape
+
+    @property
     def biased(self) -> bool:
         """Whether anything is added to the scaled scores."""
         return self.mask.biased or Stage.SCORES in self.position.stages

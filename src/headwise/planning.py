@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.attention import AUTO, choose
 from headwise.call import Call, softmax_dtype
-from headwise.engines import ENGINES, eager, lsh, rows, sdpa, tiled
+from headwise.engines import ENGINES, blockwise, eager, lsh, sdpa, tiled
 from headwise.engines.tiled.per_head import head_groups
 from headwise.lang import Lang, Text, joined, same
 from headwise.masks import Mask, Tile
@@ -109,10 +109,11 @@ def plan(
     )
     tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys
     chosen = choose(call, engine).NAME
+    refusals = ((e.NAME, list(e.why_not(call))) for e in ENGINES)
     seen = _seen(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
     return Plan(
         engine=chosen,
-        refused={e.NAME: e.why_not(call) for e in ENGINES if e.why_not(call)},
+        refused={name: reasons for name, reasons in refusals if reasons},
         tiles={kind.value: tiles.count(kind) for kind in Tile},
         share=seen / pairs if pairs else 0.0,
         flops=_flops(call, _computed(call, chosen, seen)),
@@ -161,8 +162,8 @@ def _beside(call: Call, engine: str) -> int:
         return 0
     if engine == eager.NAME:  # scores and weights
         return 2 * frame.batch * frame.heads * frame.queries * frame.keys * wide
-    if engine == rows.NAME:
-        samples, queries = rows.block_size(call)
+    if engine == blockwise.NAME:
+        samples, queries = blockwise.block_size(call)
         return 2 * min(samples, frame.batch) * frame.heads * queries * frame.keys * wide
     if engine == sdpa.NAME and not sdpa.without_mask(call):
         return _written(call, wide)

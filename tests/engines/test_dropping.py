@@ -8,7 +8,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines import best, eager, rows, tiled
+from headwise.engines import best, eager, tiled
 from headwise.engines import dropout as dropping
 from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Tile
@@ -27,7 +27,7 @@ from tests.examples import (
 )
 from tests.roundings import hold
 
-ENGINES = [pytest.param(engine, id=engine.NAME) for engine in (eager, rows, tiled)]
+ENGINES = [pytest.param(engine, id=engine.NAME) for engine in (eager, blockwise, tiled)]
 SEED, DROPOUT = 7, 0.3
 
 
@@ -263,7 +263,7 @@ def test_calls_differ_and_the_generator_says_which():
 def test_a_long_window_with_dropout_runs_tiled():
     long = torch.zeros(1, HEADS, 2048, 4)
     assert best(Call.of(long, long, long, mask=hw.window(9, 9), dropout=0.5)) is tiled
-    assert best(Call.of(long, long, long, need=["entropy"], dropout=0.5)) is rows
+    assert best(Call.of(long, long, long, need=["entropy"], dropout=0.5)) is blockwise
 
 
 def test_under_a_transform_eager_draws_for_itself():

@@ -9,7 +9,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import headwise as hw
 from headwise.call import NEEDS, Call, Result
 from headwise.cli import plan
-from headwise.engines import eager, flex, rows, sdpa, streamed, tiled
+from headwise.engines import blockwise, eager, flex, sdpa, tiled
+from headwise.engines.blockwise import streaming
 from headwise.engines.statistics import STATISTICS
 from headwise.errors import BadValue, EngineRefused
 from headwise.reference import reference
@@ -26,7 +27,7 @@ from tests.examples import (
 )
 
 WORDS = tuple(name for name, _ in STATISTICS)
-BOTH = [pytest.param(engine, id=engine.NAME) for engine in (eager, rows)]
+BOTH = [pytest.param(engine, id=engine.NAME) for engine in (eager, blockwise)]
 
 
 def formulas(call: Call, dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -57,11 +58,11 @@ def accept_statistics(call: Call, result: Result) -> None:
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Three rows of one sample at a time, so that small tensors have many blocks."""
-    monkeypatch.setattr(rows, "AT_ONCE", 1)
-    monkeypatch.setattr(rows, "FEWEST", 3)
-    monkeypatch.setattr(rows, "FEWEST_MOVING", 3)
-    monkeypatch.setattr(streamed, "AT_ONCE", 1)
-    monkeypatch.setattr(streamed, "FEWEST", 3)
+    monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
+    monkeypatch.setattr(blockwise, "MIN_ROWS", 3)
+    monkeypatch.setattr(blockwise, "MIN_ROWS_BIASED", 3)
+    monkeypatch.setattr(streaming, "BLOCK_SCORES", 1)
+    monkeypatch.setattr(streaming, "MIN_ROWS", 3)
 
 
 @pytest.mark.parametrize("engine", BOTH)
@@ -100,7 +101,7 @@ def test_every_position_and_offset(engine, position, queries, keys, offset, smal
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_many_blocks_have_the_output_and_gradients_of_the_oracle(mask, dtype, small_blocks):
     call = Call.of(*tensors(7, 5, dtype=dtype), mask=mask, need=WORDS)
-    accept_with_gradients(call, rows.run(call))
+    accept_with_gradients(call, blockwise.run(call))
 
 
 @pytest.mark.parametrize("position", every_position(), ids=named)
@@ -108,7 +109,7 @@ def test_many_blocks_have_the_output_and_gradients_of_the_oracle(mask, dtype, sm
 def test_many_blocks_have_the_gradients_of_every_position(position, groups, small_blocks):
     inputs = tensors(7, 5, groups=groups, dtype=torch.float32)
     call = Call.of(*inputs, mask=hw.causal() | hw.window(0, 1), position=position)
-    result = rows.run(call)
+    result = blockwise.run(call)
     oracle, plain = reference(call), reference(call, torch.float32)
     accept(result.output, plain.output, oracle.output)
     inputs = (*inputs, *position.parameters())
@@ -119,11 +120,11 @@ def test_many_blocks_have_the_gradients_of_every_position(position, groups, smal
 
 def test_gradients_of_many_blocks_are_summed_exactly_in_half_precision(monkeypatch):
     """A sum of 523 numbers in bfloat16 stops growing long before its end."""
-    monkeypatch.setattr(rows, "AT_ONCE", 1)
-    monkeypatch.setattr(rows, "FEWEST", 1)
+    monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
+    monkeypatch.setattr(blockwise, "MIN_ROWS", 1)
     inputs = tensors(523, 3, batch=1, dtype=torch.bfloat16)
     call = Call.of(*inputs)
-    results = rows.run(call), reference(call, torch.bfloat16), reference(call)
+    results = blockwise.run(call), reference(call, torch.bfloat16), reference(call)
     found = (torch.autograd.grad(result.output.sum(), inputs) for result in results)
     for got, near, exact in zip(*found, strict=True):
         accept(got, near, exact)
@@ -210,9 +211,9 @@ def test_one_visible_key_by_hand(engine):
 )
 def test_tiles_that_are_skipped_change_nothing(mask, sizes, monkeypatch):
     """Long enough for several tiles, of which a window leaves most out of a block."""
-    monkeypatch.setattr(rows, "AT_ONCE", 1)
+    monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
     call = Call.of(*tensors(*sizes, dtype=torch.float32), mask=mask, need=NEEDS[1:])
-    result = rows.run(call)
+    result = blockwise.run(call)
     accept_statistics(call, result)
     accept_with_gradients(call, result)
 
@@ -221,7 +222,7 @@ def test_tiles_that_are_skipped_change_nothing(mask, sizes, monkeypatch):
 @pytest.mark.parametrize("mask", [hw.full(), hw.causal(), hw.padding([1013, 7])], ids=identity)
 def test_case_42_nothing_of_the_size_of_the_weights_is_made(mask, position, monkeypatch):
     """Forward and backward, all heads together, hold a fraction of Lq x Lk of one sample."""
-    monkeypatch.setattr(rows, "AT_ONCE", 1)
+    monkeypatch.setattr(blockwise, "BLOCK_SCORES", 1)
     length = 1031
     q, k, v = tensors(length, length, dtype=torch.float32)
     with Largest() as most:
@@ -233,7 +234,7 @@ def test_case_42_nothing_of_the_size_of_the_weights_is_made(mask, position, monk
 def test_what_is_kept_for_the_backward_pass_is_not_the_weights():
     q, k, v = tensors(257, 263, dtype=torch.float32)
     kept = {}
-    for engine in (rows, eager):
+    for engine in (blockwise, eager):
         numbers = []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda saved, numbers=numbers: numbers.append(saved.numel()) or saved,
@@ -241,7 +242,7 @@ def test_what_is_kept_for_the_backward_pass_is_not_the_weights():
         ):
             engine.run(Call.of(q, k, v, mask=hw.causal(), need=WORDS))
         kept[engine] = sum(numbers)
-    assert kept[rows] < 2 * HEADS * 257 * 263 < kept[eager]
+    assert kept[blockwise] < 2 * HEADS * 257 * 263 < kept[eager]
 
 
 def test_memory_is_that_of_one_block_however_long_the_call():
@@ -249,10 +250,10 @@ def test_memory_is_that_of_one_block_however_long_the_call():
     for length in (1031, 2063):
         q = torch.randn(1, 2, length, 11)
         with Largest() as seen:
-            rows.run(Call.of(q, q, q, mask=hw.causal(), need=WORDS))
+            blockwise.run(Call.of(q, q, q, mask=hw.causal(), need=WORDS))
         most.append(seen.numbers)
-    assert most[1] <= max(rows.AT_ONCE, rows.FEWEST * 2 * 2063)
-    assert most[0] <= rows.AT_ONCE
+    assert most[1] <= max(blockwise.BLOCK_SCORES, blockwise.MIN_ROWS * 2 * 2063)
+    assert most[0] <= blockwise.BLOCK_SCORES
 
 
 def test_case_42_chosen_rows_are_queries_at_an_offset():
@@ -269,10 +270,10 @@ def test_case_42_chosen_rows_are_queries_at_an_offset():
 
 
 @pytest.mark.parametrize("word", NEEDS)
-@pytest.mark.parametrize("engine", [eager, rows, sdpa, tiled], ids=lambda engine: engine.NAME)
+@pytest.mark.parametrize("engine", [eager, blockwise, sdpa, tiled], ids=lambda engine: engine.NAME)
 def test_case_42_what_is_asked_for_comes_or_is_refused(engine, word):
     call = Call.of(*tensors(dtype=torch.float32), need=[word])
-    if engine.why_not(call):
+    if list(engine.why_not(call)):
         with pytest.raises(EngineRefused, match=word):
             hw.attend(call.q, call.k, call.v, need=[word], engine=engine.NAME)
         return
@@ -284,7 +285,7 @@ def test_case_42_what_is_asked_for_comes_or_is_refused(engine, word):
 @pytest.mark.parametrize("word", WORDS)
 def test_flex_refuses_statistics(word):
     call = Call.of(*tensors(dtype=torch.float32), need=[word])
-    assert f"it does not return {word}" in [reason.en for reason in flex.why_not(call)]
+    assert f"it does not return {word}" in [reason.en for reason in list(flex.why_not(call))]
 
 
 def test_every_word_is_a_field_and_every_statistic_a_word():
@@ -326,10 +327,10 @@ def test_case_41_a_large_call_stays_off_the_weights_and_plan_says_so(grad):
     assert hw.plan(q, q, q, need=["logsumexp"]).engine == "sdpa"
     small = q[:, :, :7]
     assert hw.plan(small, small, small, need=["entropy"]).engine == "eager"
-    region_parts = hw.plan(q, q, q, need=["weights", "entropy"])
-    assert region_parts.engine == "eager"
-    assert "never holds all weights" in region_parts.refused["rows"][0].en
-    assert [reason.en for reason in region_parts.refused["sdpa"]] == [
+    planned = hw.plan(q, q, q, need=["weights", "entropy"])
+    assert planned.engine == "eager"
+    assert "never holds all weights" in planned.refused["rows"][0].en
+    assert [reason.en for reason in planned.refused["sdpa"]] == [
         "it does not return entropy",
         "it does not return weights",
     ]

@@ -135,7 +135,7 @@ def test_what_is_no_mask_of_ours_is_refused():
 def test_a_mask_of_somebody_else_runs_but_for_a_bias_that_cannot_be_seen_into():
     call = Call.of(*tensors(37, 37, dtype=torch.float32), mask=Own())
     accept_with_gradients(call, tiled.run(call))
-    (reason,) = tiled.why_not(Call.of(*tensors(37, 37), mask=OwnBias()))
+    (reason,) = list(tiled.why_not(Call.of(*tensors(37, 37), mask=OwnBias())))
     assert reason.en == "it cannot see into the bias of OwnBias"
 
 
@@ -249,7 +249,7 @@ def _leaves(value, differentiable=True):
 @pytest.mark.parametrize("position", ACTING, ids=named)
 def test_a_position_through_the_operator(position, mask, handed):
     call = Call.of(*tensors(L, L, dtype=torch.float32), mask=mask, position=position)
-    assert not tiled.why_not(call)
+    assert not list(tiled.why_not(call))
     accept_with_gradients(call, tiled.run(call))
     assert len(handed) == 1
 
@@ -341,9 +341,9 @@ def test_it_compiles_whole(marked):
 )
 def test_what_the_operator_does_not_take_is_refused_while_compiling(arguments, reason, monkeypatch):
     call = Call.of(*tensors(37, 37), **arguments)
-    assert not tiled.why_not(call)
+    assert not list(tiled.why_not(call))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    (found,) = tiled.why_not(call)
+    (found,) = list(tiled.why_not(call))
     assert found.en == reason
     assert found.zh
 
@@ -355,5 +355,5 @@ class OwnRotary(hw.Rotary):
 def test_a_position_of_somebody_else_that_turns_q_and_k_only_is_taken(handed):
     position = OwnRotary(11, pairs="halves", rotary_dim=10)
     call = Call.of(*tensors(37, 37, dtype=torch.float32), mask=hw.window(5, 5), position=position)
-    assert not tiled.why_not(call)
+    assert not list(tiled.why_not(call))
     accept_with_gradients(call, tiled.run(call))

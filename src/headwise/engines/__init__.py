@@ -1,55 +1,59 @@
-"""The ways to run attention. One engine, one file, with ``why_not(call)`` and ``run(call)``."""
+"""The engines: the ways to run attention. Each is one module or package; see `Engine`."""
 
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
 
 from headwise.call import Call, Result
-from headwise.engines import eager, flex, lsh, rows, sdpa, tiled
+from headwise.engines import blockwise, eager, flex, lsh, sdpa, tiled
 from headwise.lang import Text
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """What an engine's file offers."""
+    """The interface of an engine's module."""
 
     NAME: str
 
-    def why_not(self, call: Call) -> list[Text]:
-        """Every reason why this engine cannot run the call, in a person's words."""
+    def why_not(self, call: Call) -> Iterator[Text]:
+        """Every reason why this engine cannot run the call, built as it is read."""
+        ...
+
+    def worthwhile(self, call: Call) -> bool:
+        """Whether this engine is faster or smaller than those after it in `ENGINES`."""
         ...
 
     def run(self, call: Call) -> Result:
-        """Run a call that `why_not` has nothing against."""
+        """Run a call for which `why_not` gives no reason."""
         ...
 
 
-ENGINES: tuple[Engine, ...] = (lsh, tiled, rows, sdpa, eager, flex)
-"""Every engine there is, the one to prefer first."""
+ENGINES: tuple[Engine, ...] = (lsh, tiled, blockwise, sdpa, eager, flex)
+"""Every engine, in order of preference."""
+
+
+def can_run(engine: Engine, call: Call) -> bool:
+    """Whether an engine has no reason against a call."""
+    return next(engine.why_not(call), None) is None
 
 
 def best(call: Call) -> Engine:
-    """The engine for a call when nobody named one: the first that can, and has something to win."""
-    able = (engine for engine in ENGINES if not engine.why_not(call))
-    return next(engine for engine in able if _wins(engine, call))
+    """The first engine that can run the call and is worthwhile for it."""
+    return next(engine for engine in ENGINES if _suitable(engine, call))
 
 
-def _wins(engine: Engine, call: Call) -> bool:
-    """Whether an engine is better than those behind it.
+def _suitable(engine: Engine, call: Call) -> bool:
+    """Whether to choose an engine rather than those after it.
 
-    The tiled engine runs any pattern, but one that is dense or short is faster elsewhere, and so is
-    an LSH mask whose chunks hold most keys; rows a few at a time are for what else a large call
-    needs. What is exported serves every length, so that no choice may hang on one.
+    An exported program serves every length, so its engine must not depend on one. The logsumexp
+    alone comes with the output of SDPA's kernel at no cost.
     """
-    if torch.compiler.is_exporting():
-        return engine in (sdpa, eager)
-    if engine is lsh:
-        return lsh.worthwhile(call)
-    if engine is tiled:
-        return tiled.worthwhile(call)
-    if engine is rows:  # the logsumexp alone comes with the output elsewhere
-        return rows.worthwhile(call) and (call.need != {"logsumexp"} or bool(sdpa.why_not(call)))
-    return True
+    if torch.compiler.is_exporting() and engine not in (sdpa, eager):
+        return False
+    if engine is blockwise and call.need == {"logsumexp"} and can_run(sdpa, call):
+        return False
+    return can_run(engine, call) and engine.worthwhile(call)
 
 
-__all__ = ["ENGINES", "Engine", "best"]
+__all__ = ["ENGINES", "Engine", "best", "can_run"]

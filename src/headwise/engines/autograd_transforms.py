@@ -1,6 +1,7 @@
-"""What engines with a backward of their own have to know of other derivatives."""
+"""Higher derivatives and torch.func transforms, for engines with a backward of their own."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -11,89 +12,103 @@ from headwise.call import Call
 from headwise.lang import Text
 from headwise.positions import Position
 
-PlainFunction = Callable[[list[Tensor | None]], Sequence[Tensor]]
-"""The same results by operations that can be differentiated to any order."""
+DifferentiableFunction = Callable[[list[Tensor | None]], Sequence[Tensor]]
+"""An engine's function, written with operations that can be differentiated to any order."""
 
 
 def transformed(call: Call) -> bool:
-    """Whether somebody differentiates or maps by torch.func, or in forward mode.
-
-    While compiling nobody does: what is compiled cannot be asked, and has rules of its own.
-    """
+    """Whether a call runs under torch.func or forward-mode differentiation, unless compiling."""
     if torch.compiler.is_compiling():
         return False
-    if mapped():
-        return True
-    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
-    inputs = (call.q, call.k, call.v, *call.position.parameters())
-    return any(unpack(each)[1] is not None for each in inputs)
+    return under_functorch() or _has_tangents(call)
 
 
-def mapped() -> bool:
-    """Whether somebody differentiates or maps by torch.func, of which the compiler knows too."""
+def under_functorch() -> bool:
+    """Whether a torch.func transform is active."""
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
     return active is not None and bool(active())
 
 
-def with_frozen_tensors(position: Position) -> Position:
-    """The same with the tensors that it holds now, for a backward that asks it again.
-
-    By then others may stand in their places: `torch.func.functional_call` puts them there for the
-    forward only.
-    """
-    kept: Position = _holding(position)
-    return kept
-
-
-def _holding(module: Any) -> Any:
-    if not (module._parameters or module._buffers or module._modules):
-        return module
-    own = module.__new__(type(module))
-    own.__dict__ = dict(module.__dict__)
-    for name in ("_parameters", "_buffers"):
-        own.__dict__[name] = dict(own.__dict__[name])
-    own.__dict__["_modules"] = {
-        name: each if each is None else _holding(each) for name, each in module._modules.items()
-    }
-    return own
-
-
 def no_transform_rule() -> Text:
-    """The reason of an engine that refuses a call because it is `transformed`."""
+    """The reason of an engine against a call that is `transformed`."""
     return Text("it has no rule for torch.func transforms and forward-mode derivatives")
 
 
-def gradients_by(
-    plain: PlainFunction,
+def _has_tangents(call: Call) -> bool:
+    """Whether an input is a dual tensor; there is none outside `forward_ad.dual_level`."""
+    if getattr(forward_ad, "_current_level", 0) < 0:
+        return False
+    unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
+    inputs = (call.q, call.k, call.v, *call.position.parameters())
+    return any(unpack(tensor)[1] is not None for tensor in inputs)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context in which operations on the tensor's device keep the dtype of their inputs."""
+    kind = tensor.device.type
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
+def with_frozen_tensors(position: Position) -> Position:
+    """A copy of a position that holds the present parameters and buffers.
+
+    A backward that evaluates the position again must see the tensors of the forward, although
+    `torch.func.functional_call` has put the original ones back by then.
+    """
+    frozen: Position = _frozen(position)
+    return frozen
+
+
+def _frozen(module: Any) -> Any:
+    if not (module._parameters or module._buffers or module._modules):
+        return module
+    copy = module.__new__(type(module))
+    copy.__dict__ = dict(module.__dict__)
+    for name in ("_parameters", "_buffers"):
+        copy.__dict__[name] = dict(copy.__dict__[name])
+    copy.__dict__["_modules"] = {
+        name: child if child is None else _frozen(child) for name, child in module._modules.items()
+    }
+    return copy
+
+
+def differentiable_gradients(
+    function: DifferentiableFunction,
     inputs: Sequence[Tensor | None],
-    wanted: Sequence[bool],
-    gradients: Sequence[Tensor | None],
-    beside: Sequence[Tensor] = (),
+    needs_grad: Sequence[bool],
+    grad_outputs: Sequence[Tensor | None],
+    captured: Sequence[Tensor] = (),
 ) -> list[Tensor | None]:
-    """The gradients by plain operations, to be differentiated again where gradients are on.
+    """The gradients of a function, differentiable again where gradients are enabled.
 
     Args:
-        plain: what gives the results from the inputs.
-        inputs: of the engine's function.
-        wanted: which of them and of those beside want a gradient; the others' is None.
-        gradients: of its results, None for 0.
-        beside: leaves that ``plain`` reads without being given them.
+        function: gives the outputs from the inputs.
+        inputs: of the function.
+        needs_grad: which of the inputs and of ``captured`` need a gradient; the others get None.
+        grad_outputs: the gradients of the outputs, None for 0.
+        captured: leaves that the function reads without taking them as inputs.
     """
-    more = torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        pairs = zip(inputs, wanted, strict=False)
-        given = [each if each is None else _leaf(each, want, more) for each, want in pairs]
-        results = zip(plain(given), gradients, strict=True)
-        known = [(x, grad) for x, grad in results if grad is not None and x.requires_grad]
-    every = (*given, *beside)
-    chosen = [x for x, want in zip(every, wanted, strict=True) if want and x is not None]
-    if not known or not chosen:
+        pairs = zip(inputs, needs_grad, strict=False)
+        leaves = [x if x is None else _leaf(x, need, create_graph) for x, need in pairs]
+        outputs = zip(function(leaves), grad_outputs, strict=True)
+        roots = [(x, grad) for x, grad in outputs if grad is not None and x.requires_grad]
+    every = (*leaves, *captured)
+    sources = [x for x, need in zip(every, needs_grad, strict=True) if need and x is not None]
+    if not roots or not sources:
         return [None for _ in every]
-    outputs, grads = zip(*known, strict=True)
-    found = iter(torch.autograd.grad(outputs, chosen, grads, create_graph=more, allow_unused=True))
-    return [next(found) if want else None for want in wanted]
+    tensors, grads = zip(*roots, strict=True)
+    gradients = iter(
+        torch.autograd.grad(tensors, sources, grads, create_graph=create_graph, allow_unused=True)
+    )
+    return [next(gradients) if need else None for need in needs_grad]
 
 
-def _leaf(rows: Tensor, wanted: bool, more: bool) -> Tensor:
-    """The same numbers, to take a gradient for: on the way of later gradients, or alone."""
-    return rows.view_as(rows) if more else rows.detach().requires_grad_(wanted)
+def _leaf(tensor: Tensor, needs_grad: bool, create_graph: bool) -> Tensor:
+    """The tensor itself in the graph, or a leaf of its own where no graph is kept."""
+    if create_graph:
+        return tensor.view_as(tensor)
+    return tensor.detach().requires_grad_(needs_grad)

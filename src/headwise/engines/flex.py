@@ -9,7 +9,7 @@ all of (Lq, Lk) for it: at a length of 131072 that is 17 GB on a CPU.
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -31,25 +31,32 @@ BY_DISTANCE = (ALiBi, T5Bias)
 RECOMPILED = 256
 """Kernels that are kept; PyTorch's own limit is 8, beyond which it refuses."""
 
-_HALF = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "xpu")
 
 
-def why_not(call: Call) -> list[Text]:
+def why_not(call: Call) -> Iterator[Text]:
     """Every reason why this engine cannot run the call."""
-    rules = (
-        (call.dropout > 0, Text("it has no dropout")),
-        (call.sinks is not None, Text("it has no sinks")),
-        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0")),
-        (call.q.dtype not in _HALF, Text("it does not compute in {q_dtype}", q_dtype=call.q.dtype)),
-        (
-            call.q.device.type not in _DEVICES,
-            Text("it does not run on {type}", type=call.q.device.type),
-        ),
-    )
-    reasons = not_returned(call.need, ("logsumexp",))
-    reasons += [reason for holds, reason in rules if holds]
-    return reasons + _position(call) + (_cpu(call) if call.q.device.type == "cpu" else _gpu(call))
+    dtype, device = call.q.dtype, call.q.device.type
+    yield from not_returned(call.need, ("logsumexp",))
+    if call.dropout > 0:
+        yield Text("it has no dropout")
+    if call.sinks is not None:
+        yield Text("it has no sinks")
+    if call.empty:
+        yield Text("a size is 0")
+    if dtype not in _DTYPES:
+        yield Text("it does not compute in {dtype}", dtype=dtype)
+    if device not in _DEVICES:
+        yield Text("it does not run on {device}", device=device)
+    yield from _against_position(call)
+    yield from _against_cpu(call) if device == "cpu" else _against_gpu(call)
+
+
+def worthwhile(call: Call) -> bool:
+    """Never automatically: it compiles for seconds."""
+    del call
+    return False
 
 
 def run(call: Call) -> Result:
@@ -77,39 +84,30 @@ def run(call: Call) -> Result:
     )
 
 
-def _position(call: Call) -> list[Text]:
+def _against_position(call: Call) -> Iterator[Text]:
     name, stages = type(call.position).__name__, call.position.stages
-    reasons = []
     if Stage.SCORES in stages and not isinstance(call.position, BY_DISTANCE):
-        reasons.append(
-            Text(
-                "{name} adds to the scores what depends on q, and this engine takes a number "
-                "for the head and the distance only",
-                name=name,
-            )
+        yield Text(
+            "{name} adds to the scores what depends on q, and this engine takes a number for the "
+            "head and the distance only",
+            name=name,
         )
     if Stage.VALUES in stages:
-        reasons.append(Text("{name} adds to the values", name=name))
-    return reasons
+        yield Text("{name} adds to the values", name=name)
 
 
-def _cpu(call: Call) -> list[Text]:
-    reasons = []
+def _against_cpu(call: Call) -> Iterator[Text]:
     if "logsumexp" in call.need:
-        reasons.append(Text("it does not return logsumexp on a CPU"))
+        yield Text("it does not return logsumexp on a CPU")
     if torch.is_grad_enabled() and _learns(call):
-        reasons.append(
-            Text("it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()")
-        )
+        yield Text("it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()")
     if sys.platform == "darwin" or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        reasons.append(Text("it needs AVX2 on a CPU"))
-    return reasons
+        yield Text("it needs AVX2 on a CPU")
 
 
-def _gpu(call: Call) -> list[Text]:
+def _against_gpu(call: Call) -> Iterator[Text]:
     if "logsumexp" in call.need and _aux() is None:
-        return [Text("it returns logsumexp from torch 2.9 on")]
-    return []
+        yield Text("it returns logsumexp from torch 2.9 on")
 
 
 def _learns(call: Call) -> bool:

@@ -120,7 +120,7 @@ def plain_forward(
     raised = (scores - peak).exp()
     total = raised.sum(-1, keepdim=True)
     logsumexp = (peak + total.log())[..., 0]
-    output = grouped(raised / torch.where(total == 0, 1.0, total), v.to(raised.dtype))
+    output = grouped_matmul(raised / torch.where(total == 0, 1.0, total), v.to(raised.dtype))
     return output.to(q.dtype), logsumexp
 
 
@@ -131,9 +131,9 @@ def plain_backward(
     wide = softmax_dtype(q.dtype)
     grad, output = given.grad.to(wide), given.output.to(wide)
     weights = (plain_scores(q, k, added, scale) - given.logsumexp[..., None]).exp()
-    from_values = grouped(grad, v.to(wide).mT)
+    from_values = grouped_matmul(grad, v.to(wide).mT)
     scores = weights * (from_values - (grad * output).sum(-1, keepdim=True)) * scale
-    dq = grouped(scores, k.to(wide))
+    dq = grouped_matmul(scores, k.to(wide))
     dk = _shared(scores.mT @ q.to(wide), k.shape[1])
     dv = _shared(weights.mT @ grad, k.shape[1])
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
@@ -155,7 +155,7 @@ def plain_results(
     if blind is not None:
         shares = shares.masked_fill(blind[..., None], 0.0)
         sums = sums.masked_fill(blind, -torch.inf)
-    output = grouped(shares, v.to(shares.dtype))
+    output = grouped_matmul(shares, v.to(shares.dtype))
     if sinks is not None:
         output, sums = apply_sinks(output, sums, sinks)
     return output.to(v.dtype), sums
@@ -164,7 +164,7 @@ def plain_results(
 def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Tensor:
     """The masked scores (B, H, n, m), in the softmax dtype."""
     wide = softmax_dtype(q.dtype)
-    scores = grouped(q.to(wide), k.to(wide).mT) * scale
+    scores = grouped_matmul(q.to(wide), k.to(wide).mT) * scale
     return scores if added is None else scores + added
 
 
@@ -174,7 +174,7 @@ def below(q: Tensor, k: Tensor) -> Tensor:
     return torch.full(shape, -torch.inf, dtype=wide, device=q.device).triu(1)
 
 
-def grouped(rows: Tensor, shared: Tensor) -> Tensor:
+def grouped_matmul(rows: Tensor, shared: Tensor) -> Tensor:
     """rows (B, H, n, X) times shared (B, G, X, Y), head h with shared head h // (H / G)."""
     batch, heads, length, width = rows.shape
     groups = shared.shape[1]

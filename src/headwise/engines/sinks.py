@@ -22,11 +22,11 @@ def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
     return [each.to(softmax_dtype(each.dtype)) for each in rows]
 
 
-def total(sums: Tensor, sinks: Tensor) -> Tensor:
+def logsumexp_with_sinks(sums: Tensor, sinks: Tensor) -> Tensor:
     """L' of L (B, H, n) and sinks (H,), differentiable to any order, at infinities too.
 
     Example:
-        >>> total(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf])).exp()
+        >>> logsumexp_with_sinks(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf])).exp()
         tensor([[[2.],
                  [1.]]])
     """
@@ -36,11 +36,11 @@ def total(sums: Tensor, sinks: Tensor) -> Tensor:
     return torch.where(alone, torch.maximum(sums, column), both)
 
 
-def share(sums: Tensor, sinks: Tensor) -> Tensor:
+def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
     """e^(L - L') of L (B, H, n) and sinks (H,): what the keys of a row keep; 0 where it has none.
 
     Example:
-        >>> share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
+        >>> key_share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
         tensor([[[0.5000],
                  [1.0000]]])
     """
@@ -50,8 +50,8 @@ def share(sums: Tensor, sinks: Tensor) -> Tensor:
 
 def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, Dv) and logsumexp (B, H, n) with the sinks, of those without."""
-    kept = output * share(sums, sinks)[..., None]
-    return kept.to(output.dtype), total(sums, sinks)
+    kept = output * key_share(sums, sinks)[..., None]
+    return kept.to(output.dtype), logsumexp_with_sinks(sums, sinks)
 
 
 def sinks_gradient(

@@ -5,7 +5,7 @@ allowed, and where these queries (n,) and keys (m,) stand. A blind query adds 0 
 differentiable.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import torch
@@ -81,7 +81,8 @@ def measured(
     return {name: of(weights, query, key) for name, of in STATISTICS if name in need}
 
 
-def not_returned(need: Collection[str], offered: Collection[str]) -> list[Text]:
-    """Why an engine that offers some words cannot give what is needed: a reason for each word."""
-    missing = sorted(set(need) - set(offered))
-    return [Text("it does not return {word}", word=word) for word in missing]
+def not_returned(need: Collection[str], returned: Collection[str]) -> Iterator[Text]:
+    """A reason against an engine for each word that is needed and not returned."""
+    if need:
+        for word in sorted(set(need) - set(returned)):
+            yield Text("it does not return {word}", word=word)

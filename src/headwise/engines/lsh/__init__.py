@@ -8,7 +8,7 @@ was met before being left out. Forward and backward in O(L) memory.
     function    all rounds, for autograd
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -35,33 +35,34 @@ SHARE = 0.5
 """The share of all pairs that the chunks may hold for them to pay."""
 
 
-def why_not(call: Call) -> list[Text]:
+def why_not(call: Call) -> Iterator[Text]:
     """Every reason why this engine cannot run the call."""
-    stages, name = call.position.stages, type(call.position).__name__
     one = len(_hashed(call.mask)) == 1
+    if not one:
+        yield Text("the mask is not one lsh(...), alone or with others by &")
+    if "logsumexp" in call.need and _needs_grad(call):
+        yield Text("its logsumexp has no gradient; use torch.no_grad()")
+    if call.dropout > 0:
+        yield Text("it has no dropout")
+    if call.empty:
+        yield Text("a size is 0")
+    if {Stage.SCORES, Stage.VALUES} & call.position.stages:
+        yield Text(
+            "{name} adds to the scores or the values, and each head has another order here",
+            name=type(call.position).__name__,
+        )
+    if one and call.learns():
+        yield Text("the mask's bias wants a gradient")
+    if torch.compiler.is_compiling():
+        yield Text("it has no rule for torch.compile")
+    if transformed(call):
+        yield no_transform_rule()
+    yield from not_returned(call.need, ("logsumexp",))
+
+
+def _needs_grad(call: Call) -> bool:
     inputs = [call.q, call.k, call.v, *(() if call.sinks is None else (call.sinks,))]
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    rules = (
-        (not one, Text("the mask is not one lsh(...), alone or with others by &")),
-        (
-            "logsumexp" in call.need and learns,
-            Text("its logsumexp has no gradient; use torch.no_grad()"),
-        ),
-        (call.dropout > 0, Text("it has no dropout")),
-        (0 in (*call.q.shape, *call.k.shape, *call.v.shape), Text("a size is 0")),
-        (
-            bool({Stage.SCORES, Stage.VALUES} & stages),
-            Text(
-                "{name} adds to the scores or the values, and each head has another order here",
-                name=name,
-            ),
-        ),
-        (one and call.learns(), Text("the mask's bias wants a gradient")),
-        (torch.compiler.is_compiling(), Text("it has no rule for torch.compile")),
-        (transformed(call), no_transform_rule()),
-    )
-    reasons = [reason for holds, reason in rules if holds]
-    return reasons + not_returned(call.need, ("logsumexp",))
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 def worthwhile(call: Call) -> bool:

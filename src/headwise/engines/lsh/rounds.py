@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.call import Call, softmax_dtype
 from headwise.engines import eager, kernel
-from headwise.engines.autograd_transforms import PlainFunction, gradients_by
+from headwise.engines.autograd_transforms import DifferentiableFunction, differentiable_gradients
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.lsh.chunks import Blocks, one, put, take
 from headwise.engines.sinks import apply_sinks, sinks_gradient
@@ -146,7 +146,7 @@ class Chunked(torch.autograd.Function):
         q, k, v, sinks = inputs
         if torch.is_grad_enabled():
             plain, wanted = _plainly(ctx.setting.call), ctx.needs_input_grad[1:]
-            return (None, *gradients_by(plain, inputs, wanted, [grad]))
+            return (None, *differentiable_gradients(plain, inputs, wanted, [grad]))
         wide = softmax_dtype(q.dtype)
         sums = logsumexp.masked_fill(logsumexp == -torch.inf, torch.inf)[..., None]
         results = (grad.contiguous(), output, sums)
@@ -218,7 +218,7 @@ def _differentiate(
     return dq, dk, dv
 
 
-def _plainly(call: Call) -> PlainFunction:
+def _plainly(call: Call) -> DifferentiableFunction:
     """The output of turned q and k with the scores written out, for derivatives of the backward."""
 
     def plain(given: list[Tensor | None]) -> tuple[Tensor]:

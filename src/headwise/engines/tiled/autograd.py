@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.engines import kernel
-from headwise.engines.autograd_transforms import gradients_by
+from headwise.engines.autograd_transforms import differentiable_gradients
 from headwise.engines.dropout import Keep, draw_call_seed, kept_share
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.sinks import sinks_gradient
@@ -134,7 +134,7 @@ def _twice(
         return dense(zero_masked_kv(setting.problem([each for each in given if each is not None])))
 
     held, learned = tensors[: setting.count], tensors[setting.count :]
-    return gradients_by(plain, held, wanted, gradients, learned)
+    return differentiable_gradients(plain, held, wanted, gradients, learned)
 
 
 def plain(call: Call) -> bool:
@@ -220,4 +220,4 @@ def _twice_dropped(
         output, some = dense(replace(problem, mask=problem.mask & keep))
         return ((output * kept_share(some, whole, keep.dropout)).to(output.dtype),)
 
-    return gradients_by(written, tensors, ctx.needs_input_grad[2:], gradients, [])
+    return differentiable_gradients(written, tensors, ctx.needs_input_grad[2:], gradients, [])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
-from headwise.engines.kernel import BackwardInputs, grouped
+from headwise.engines.kernel import BackwardInputs, grouped_matmul
 from headwise.engines.tiled import batched_kernel
 from headwise.engines.tiled.forward import covers, most, needs_weights, pieces
 from headwise.engines.tiled.parts import Part
@@ -276,7 +276,7 @@ def add_by_products(
     part.keys.add(from_values, unfolded(_each_key(shares, grad, v.shape[1]), samples))
     del shares
     wide = scores.dtype
-    part.queries.add(sums.q, unfolded(grouped(scores, k.to(wide)) * problem.scale, samples))
+    part.queries.add(sums.q, unfolded(grouped_matmul(scores, k.to(wide)) * problem.scale, samples))
     part.keys.add(
         from_keys, unfolded(_each_key(scores, q.to(wide), k.shape[1], problem.scale), samples)
     )
@@ -287,7 +287,7 @@ def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Te
     """P, (N, H, r, m), with few things of its size beside it."""
     extra = added(problem, part, part.queries.take(problem.raw_queries)).scores
     wide = softmax_dtype(q.dtype)
-    scores = grouped(q.to(wide) * problem.scale, k.to(wide).mT)
+    scores = grouped_matmul(q.to(wide) * problem.scale, k.to(wide).mT)
     if extra is not None:
         scores += folded(extra.expand(problem.frame.batch, -1, part.queries.count, -1, -1))
     return scores.sub_(folded(own.logsumexp[..., None])).exp_()
@@ -299,7 +299,7 @@ def _moved(
     """dS, (N, H, r, m)."""
     if still:
         return -shares * held
-    values = grouped(grad, v.to(grad.dtype).mT)
+    values = grouped_matmul(grad, v.to(grad.dtype).mT)
     if whole:
         held = held + over((values * shares).sum(-1, keepdim=True), shares.sum(-1, keepdim=True))
     return values.sub_(held).mul_(shares)

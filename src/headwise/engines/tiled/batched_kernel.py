@@ -75,7 +75,7 @@ def mixed(shares: Tensor, v: Tensor) -> Tensor:
     """Weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
     way, samples = way_of(shares, v, v, None), shares.shape[0]
     calls = zip(*(_apart(t, way) for t in (shares, v.to(shares.dtype))), strict=True)
-    return _together(tuple(kernel.grouped(*call) for call in calls), way, samples)
+    return _together(tuple(kernel.grouped_matmul(*call) for call in calls), way, samples)
 
 
 def way_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Way:

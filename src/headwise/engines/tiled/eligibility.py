@@ -1,12 +1,13 @@
 """When the engine cannot run a call, and when it has nothing to win."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
 import torch
 
 from headwise.call import Call
-from headwise.engines.autograd_transforms import mapped, no_transform_rule, transformed
+from headwise.engines.autograd_transforms import no_transform_rule, transformed, under_functorch
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, distance_ranges, parts
 from headwise.engines.tiled.encoding import encode, known
@@ -31,40 +32,35 @@ SAMPLES, ROWS = 16, 64
 """Blocks of queries that stand for all of them, and queries of each."""
 
 
-def why_not(call: Call) -> list[Text]:
+def why_not(call: Call) -> Iterator[Text]:
     """Every reason why this engine cannot run the call."""
-    reasons = []
     if "weights" in call.need:
-        reasons.append(Text("it never holds the weights, Lq x Lk numbers"))
-    reasons += not_returned(call.need, ("weights", "logsumexp"))
-    if 0 in (*call.q.shape, *call.k.shape, *call.v.shape):
-        reasons.append(Text("a size is 0"))
+        yield Text("it never holds the weights, Lq x Lk numbers")
+    yield from not_returned(call.need, ("weights", "logsumexp"))
+    if call.empty:
+        yield Text("a size is 0")
     if call.q.device.type == "meta":
-        reasons.append(Text("the tensors hold no numbers"))
+        yield Text("the tensors hold no numbers")
     if call.mask.biased and not known(call.mask):
-        name = type(call.mask).__name__
-        reasons.append(Text("it cannot see into the bias of {name}", name=name))
-    if mapped() or transformed(call):
-        reasons.append(no_transform_rule())
-    return reasons + (_why_not_compiled(call) if torch.compiler.is_compiling() else [])
+        yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)
+    if under_functorch() or transformed(call):
+        yield no_transform_rule()
+    if torch.compiler.is_compiling():
+        yield from _why_not_compiled(call)
 
 
-def _why_not_compiled(call: Call) -> list[Text]:
-    """What the operator that `torch.compile` sees does not take."""
-    reasons, acts = [], {Stage.SCORES, Stage.VALUES} & call.position.stages
-    if acts and not known(call.position):
-        name = type(call.position).__name__
-        reasons.append(
-            Text(
-                "under torch.compile it knows headwise's own positions only, not {name}", name=name
-            )
+def _why_not_compiled(call: Call) -> Iterator[Text]:
+    """The reasons against a call under `torch.compile`, which sees an operator."""
+    if {Stage.SCORES, Stage.VALUES} & call.position.stages and not known(call.position):
+        yield Text(
+            "under torch.compile it knows headwise's own positions only, not {name}",
+            name=type(call.position).__name__,
         )
     if not known(call.mask):
-        name = type(call.mask).__name__
-        reasons.append(
-            Text("under torch.compile it knows headwise's own masks only, not {name}", name=name)
+        yield Text(
+            "under torch.compile it knows headwise's own masks only, not {name}",
+            name=type(call.mask).__name__,
         )
-    return reasons
 
 
 def worthwhile(call: Call) -> bool:

@@ -147,7 +147,7 @@ def dense(problem: Problem) -> tuple[Tensor, Tensor]:
         blind = blind | extra.blind[:, :, 0]
     known = scores.masked_fill(blind[..., None], 0.0)
     shares = known.softmax(-1).masked_fill(blind[..., None], 0.0)
-    output = kernel.grouped(shares, problem.v.to(shares.dtype))
+    output = kernel.grouped_matmul(shares, problem.v.to(shares.dtype))
     if needs_weights(problem, whole):
         output = output + values(problem, whole, shares[:, :, None])[:, :, 0]
     sums = known.logsumexp(-1).masked_fill(blind, -torch.inf)

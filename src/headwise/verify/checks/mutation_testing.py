@@ -1,6 +1,6 @@
 """The gate: a subject goes through every check, and the checks go through every mutant."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +65,7 @@ def examine(check: Check, subject: Subject, dtype: torch.dtype) -> Finding:
 def gate(
     name: str,
     run: Callable[[Call], Result],
-    why_not: Callable[[Call], list[Text]],
+    why_not: Callable[[Call], Iterable[Text]],
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Finding, ...]:
     """Every property of an attention, for one engine.
@@ -78,8 +78,7 @@ def gate(
     """
 
     def refuses(what: Call | Job) -> Text | None:
-        reasons = why_not(what) if isinstance(what, Call) else []
-        return reasons[0] if reasons else None
+        return next(iter(why_not(what)), None) if isinstance(what, Call) else None
 
     subject = Subject(name, attend=run, refuses=refuses)
     return tuple(examine(check, subject, dtype) for check in PROPERTIES)

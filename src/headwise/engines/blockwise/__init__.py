@@ -1,0 +1,183 @@
+"""Attention in blocks of query rows: statistics of the weights in O(Lq + Lk) memory.
+
+Each block is computed, measured and freed before the next: the weights of at least 32 queries over
+all heads of one sample, half the size of its keys at D = 64. Where gradients are enabled, blocks
+are recomputed in the backward pass; without gradients on a CPU, `streaming` works in two buffers.
+
+    blocks      the walk over blocks, and the arithmetic of one
+    streaming   all statistics of a block in few passes, without gradients
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from headwise.call import Call, Result, softmax_dtype
+from headwise.engines.autograd_transforms import no_transform_rule, transformed, with_frozen_tensors
+from headwise.engines.blockwise import streaming
+from headwise.engines.blockwise.blocks import (
+    QueryBlock,
+    query_blocks,
+    scaled_scores,
+    softmax_weights,
+    weighted_values,
+)
+from headwise.engines.dropout import with_dropout
+from headwise.engines.eager import zero_masked_kv
+from headwise.engines.sinks import logsumexp_with_sinks
+from headwise.engines.statistics import STATISTICS, measured, not_returned
+from headwise.lang import Text
+from headwise.masks.tiles import Tiles
+from headwise.positions import Stage
+
+NAME = "rows"
+
+RETURNED = ("logsumexp", *(name for name, _ in STATISTICS))
+"""What it returns beside the output."""
+
+BLOCK_SCORES = 2**21
+"""Scores of one block, unless the minimum of rows needs more."""
+
+MIN_ROWS, MIN_ROWS_BIASED = 32, 128
+"""Rows of a block; more where a position's bias is computed for each block, at a fixed cost."""
+
+LARGE = 2**21
+"""Scores from which blocks are faster as well: 8 MB of them exceed a cache."""
+
+
+def why_not(call: Call) -> Iterator[Text]:
+    """Every reason why this engine cannot run the call."""
+    if "weights" in call.need:
+        yield Text("it never holds all weights, Lq x Lk numbers")
+    if call.empty:
+        yield Text("a size is 0")
+    if call.q.device.type == "meta":
+        yield Text("the tensors hold no numbers")
+    if torch.compiler.is_compiling():
+        yield Text("it has no rule for torch.compile")
+    if transformed(call):
+        yield no_transform_rule()
+    yield from not_returned(call.need, (*RETURNED, "weights"))
+
+
+def worthwhile(call: Call) -> bool:
+    """Whether the call is large and needs more than the output."""
+    frame = call.frame
+    scores = frame.batch * frame.heads * frame.queries * frame.keys
+    return bool(call.need) and scores >= LARGE
+
+
+def run(call: Call) -> Result:
+    """Attention in O(Lq + Lk) memory, differentiable to any order; keys are not copied per head."""
+    if call.dropout:
+        return with_dropout(call, run)
+    tiles = Tiles.of(call.mask, call.frame)
+    seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
+    k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(call, seen[..., None, :])
+    q, k = call.position.content(call.q, k, call.frame)
+    result = _allocated(call)
+    if not _needs_grad(call) and q.device.type == "cpu":
+        with torch.no_grad():
+            streaming.run(call, q, k, v, tiles, result)
+        return result
+    if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
+        k, v = (rows.to(softmax_dtype(rows.dtype)) for rows in (k, v))
+    call = replace(call, position=with_frozen_tensors(call.position))
+    samples, size = block_size(call)
+    lengths = call.frame.queries, call.frame.keys
+    for block in query_blocks(tiles, lengths, size, lambda _: size):
+        for first in range(0, call.frame.batch, samples):
+            some = slice(first, min(first + samples, call.frame.batch))
+            _store(result, some, block, _checkpointed(call, (q, k, v), some, block))
+    return result
+
+
+def _needs_grad(call: Call) -> bool:
+    """Whether anything that the result depends on may need a gradient."""
+    tensors = [call.q, call.k, call.v, *call.position.parameters()]
+    tensors += [] if call.sinks is None else [call.sinks]
+    learned = call.mask.biased or any(tensor.requires_grad for tensor in tensors)
+    return learned and torch.is_grad_enabled()
+
+
+def block_size(call: Call) -> tuple[int, int]:
+    """How many samples and rows a block has."""
+    frame = call.frame
+    fewest = MIN_ROWS_BIASED if Stage.SCORES in call.position.stages else MIN_ROWS
+    rows = min(frame.queries, max(fewest, BLOCK_SCORES // (frame.heads * frame.keys)))
+    return max(1, BLOCK_SCORES // (frame.heads * frame.keys * rows)), rows
+
+
+def _allocated(call: Call) -> Result:
+    """A result of zeros, for blocks to be written to."""
+    frame, wide = call.frame, softmax_dtype(call.q.dtype)
+    statistics = {
+        name: call.q.new_zeros(
+            (frame.batch, frame.heads, frame.keys if name == "received" else frame.queries),
+            dtype=wide,
+        )
+        for name in RETURNED
+        if name in call.need
+    }
+    return Result(call.q.new_zeros(*call.q.shape[:3], call.v.shape[3]), **statistics)
+
+
+def _store(result: Result, samples: slice, block: QueryBlock, part: Result) -> None:
+    """Write a block's result to its place; what keys receive is added up."""
+    for name in ("output", *RETURNED):
+        values, place = getattr(part, name), getattr(result, name)
+        if name == "received" and values is not None:
+            place[samples, :, block.keys] += values
+        elif values is not None:
+            place[samples, :, block.rows] = values
+
+
+def _checkpointed(
+    call: Call, qkv: tuple[Tensor, Tensor, Tensor], samples: slice, block: QueryBlock
+) -> Result:
+    """One block, recomputed in the backward pass if there is one."""
+    if not torch.is_grad_enabled():
+        return _attend(call, qkv, samples, block)
+    result: Result = checkpoint(
+        _attend, call, qkv, samples, block, use_reentrant=False, preserve_rng_state=False
+    )
+    return result
+
+
+def _attend(
+    call: Call, qkv: tuple[Tensor, Tensor, Tensor], samples: slice, block: QueryBlock
+) -> Result:
+    """The output of some rows (B, H, n, Dv) and their statistics."""
+    q, k, v = qkv
+    q = q[samples, :, block.rows]
+    k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in (k, v))
+    scores = scaled_scores(q, k, call.scale)
+    scores = scores.to(softmax_dtype(scores.dtype))  # (B, H, n, m)
+    b, h, query, key = call.frame.indices()
+    indices = b[samples], h, query[:, :, block.rows], key[..., block.keys]
+    places = indices[2].flatten(), indices[3].flatten()
+    raw_queries = call.q[samples, :, block.rows]
+    for bias in (call.mask.bias(*indices), call.position.bias(raw_queries, *places, call.scale)):
+        scores = scores if bias is None else scores.add_(bias.to(scores.dtype))
+    fully_masked = None
+    if block.masked:
+        allowed = call.mask.rule(*indices)
+        allowed = allowed[(None,) * (4 - allowed.dim())]
+        fully_masked = ~allowed.any(-1, keepdim=True).expand(-1, -1, scores.shape[2], -1)
+        scores = torch.where(allowed, scores, torch.where(fully_masked, 0.0, -torch.inf))
+    weights = softmax_weights(scores, call.sinks, fully_masked)
+    statistics = measured(weights, call.need, *places)
+    if "logsumexp" in call.need:
+        sums = scores.logsumexp(-1)
+        sums = sums if fully_masked is None else sums.masked_fill(fully_masked[..., 0], -torch.inf)
+        sinks = call.sinks
+        statistics["logsumexp"] = sums if sinks is None else logsumexp_with_sinks(sums, sinks)
+    output = weighted_values(weights.to(v.dtype), v)
+    added = call.position.values(weights.to(v.dtype), *places)
+    return Result(output if added is None else output + added, **statistics)
+
+
+__all__ = ["NAME", "block_size", "run", "why_not", "worthwhile"]

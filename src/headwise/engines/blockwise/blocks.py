@@ -1,0 +1,138 @@
+"""The walk over blocks of query rows, and the arithmetic of one block.
+
+`query_blocks` yields blocks of rows with the keys that they may see, by the mask's tiles. For one
+block `scaled_scores`, `softmax_weights` and `weighted_values` give scores, weights and output; they
+are differentiable, and write into memory of the caller's where ``out`` is given.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.engines.sinks import key_share
+from headwise.masks.tiles import Tiles
+
+
+@dataclass(frozen=True)
+class QueryBlock:
+    """Some query rows, and the keys that they may see.
+
+    Attributes:
+        rows: slice of Lq.
+        keys: slice of Lk; no row sees a key outside.
+        masked: slices of ``keys``, counted from its start, in which the mask must be evaluated;
+            every row sees the other keys.
+    """
+
+    rows: slice
+    keys: slice
+    masked: tuple[slice, ...]
+
+    @property
+    def pairs(self) -> int:
+        """How many scores one head has."""
+        return length(self.rows) * length(self.keys)
+
+
+def query_blocks(
+    tiles: Tiles, lengths: tuple[int, int], limit: int, rows: Callable[[int], int]
+) -> Iterator[QueryBlock]:
+    """Blocks that hold every query row once, in order.
+
+    Args:
+        tiles: of the mask.
+        lengths: Lq and Lk.
+        limit: the most rows that share one range of keys; rounded to whole tiles.
+        rows: how many rows a block of so many keys may have.
+    """
+    side, (queries, keys) = tiles.side, lengths
+    step = max(1, limit // side)
+    for top in range(0, len(tiles.kinds), step):
+        kinds = tiles.kinds[top : top + step]
+        seen = kinds.amax(0).nonzero().flatten().tolist() or [0]
+        first, stop = seen[0] * side, min((seen[-1] + 1) * side, keys)
+        mixed = (kinds.amin(0) < 2)[seen[0] : seen[-1] + 1].tolist()
+        masked = tuple(_runs(mixed, side, stop - first))
+        start, end = top * side, min((top + step) * side, queries)
+        size = max(1, min(end - start, rows(stop - first)))
+        for at in range(start, end, size):
+            yield QueryBlock(slice(at, min(at + size, end)), slice(first, stop), masked)
+
+
+def scaled_scores(q: Tensor, k: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+    """q kᵀ · scale, (B, H, n, m), in the dtype of q (B, H, n, D) and k (B, G, m, D).
+
+    Args:
+        q: some queries.
+        k: some keys; query head h reads key head h // (H / G).
+        scale: the factor.
+        out: one axis of at least B H n m numbers of that dtype, whose beginning gets the scores.
+    """
+    (batch, heads, rows, _), keys = q.shape, k.shape[2]
+    folded, k = _fold_heads(q, k.shape[1]), k.flatten(0, 1)  # (B G, H / G n, D), (B G, m, D)
+    size = (k.shape[0], folded.shape[1], keys)
+    if out is None:
+        zeros = q.new_zeros(()).expand(size)
+        scores = torch.baddbmm(zeros, folded, k.mT, beta=0, alpha=scale)
+        return scores.view(batch, heads, rows, keys)
+    place = out[: batch * heads * rows * keys].view(size)
+    torch.baddbmm(place, folded, k.mT, beta=0, alpha=scale, out=place)
+    return place.view(batch, heads, rows, keys)
+
+
+def softmax_weights(
+    scores: Tensor,
+    sinks: Tensor | None = None,
+    fully_masked: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The softmax over keys (B, H, n, m), and over a sink of each head.
+
+    Args:
+        scores: (B, H, n, m), masked; where a row is fully masked, finite.
+        sinks: (H,), logits whose share no key gets; or None.
+        fully_masked: (B or 1, H or 1, n, 1), rows whose weights are 0; or None.
+        out: one axis of at least B H n m numbers, whose beginning gets the weights.
+    """
+    if out is None:
+        weights = scores.softmax(-1)
+    else:
+        weights = torch.softmax(scores, -1, out=out[: scores.numel()].view(scores.shape))
+    if sinks is not None:
+        share = key_share(scores.logsumexp(-1), sinks)[..., None]
+        weights = weights * share if out is None else weights.mul_(share)
+    if fully_masked is not None:
+        fill = weights.masked_fill if out is None else weights.masked_fill_
+        weights = fill(fully_masked, 0.0)
+    return weights
+
+
+def weighted_values(weights: Tensor, v: Tensor) -> Tensor:
+    """Weights (B, H, n, m) times values (B, G, m, Dv): (B, H, n, Dv)."""
+    batch, heads, rows, _ = weights.shape
+    output = torch.bmm(_fold_heads(weights, v.shape[1]), v.flatten(0, 1))
+    return output.view(batch, heads, rows, v.shape[3])
+
+
+def length(positions: slice) -> int:
+    """How many positions a slice with both ends has."""
+    return int(positions.stop - positions.start)
+
+
+def _fold_heads(rows: Tensor, groups: int) -> Tensor:
+    """(B, H, n, X) as (B G, H / G n, X): the rows of query heads that share a key head."""
+    batch, heads, count, width = rows.shape
+    return rows.reshape(batch * groups, heads // max(groups, 1) * count, width)
+
+
+def _runs(flags: list[bool], side: int, stop: int) -> Iterator[slice]:
+    """Runs of neighbouring tiles that are flagged, in keys."""
+    start = None
+    for number, flag in enumerate([*flags, False]):
+        if flag and start is None:
+            start = number
+        elif not flag and start is not None:
+            yield slice(start * side, min(number * side, stop))
+            start = None

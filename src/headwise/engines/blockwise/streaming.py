@@ -1,0 +1,276 @@
+"""Statistics of the weights without a gradient: in two buffers, in as few passes as possible.
+
+A block is some queries of one head or a few. Its scores s are written by a matrix product into one
+buffer, and their softmax w into another; m is the largest score of a row, a the largest weight, and
+f the share of a row that its sink leaves to the keys, 1 without one. Everything is a sum over w:
+
+    output f Σ w v    received Σ_i f w    largest f a    logsumexp m - log a
+    entropy f (-log a - log f - Σ w (s - m))    distance f Σ w |i - j|
+
+No weight has a logarithm of its own and no term of the entropy is negative, so that nothing
+cancels. A mask is evaluated only where a tile is mixed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from headwise.call import Call, Result, softmax_dtype
+from headwise.engines.autograd_transforms import without_autocast
+from headwise.engines.blockwise.blocks import (
+    QueryBlock,
+    length,
+    query_blocks,
+    scaled_scores,
+    softmax_weights,
+    weighted_values,
+)
+from headwise.engines.sinks import key_share, logsumexp_with_sinks
+from headwise.masks.tiles import Tiles
+from headwise.positions import Stage
+
+BLOCK_SCORES = 2**20
+"""Scores of one block: few enough for a cache, and enough for every thread."""
+
+MAX_ROWS, MIN_ROWS = 256, 32
+"""Rows of a block."""
+
+ALIGNMENT = 16
+"""Numbers after which memory is as well aligned as at its beginning."""
+
+
+@dataclass(frozen=True, eq=False)
+class Masking:
+    """The mask of a block for one sample.
+
+    Attributes:
+        hidden: for each of the block's masked slices, True where not allowed, (1, H or 1, n, m').
+        fully_masked: which rows see no key, (1, H or 1, n, 1); None where every row sees one.
+    """
+
+    hidden: tuple[Tensor, ...]
+    fully_masked: Tensor | None
+
+    def heads(self, heads: slice) -> "Masking":
+        """The same for some heads, (h or 1, n, m') and (h or 1, n, 1)."""
+        hidden = tuple(_heads_of(part, heads) for part in self.hidden)
+        full = self.fully_masked
+        return replace(
+            self, hidden=hidden, fully_masked=None if full is None else _heads_of(full, heads)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """One block: what all statistics are sums of; (h, n, 1) unless said otherwise.
+
+    Attributes:
+        below: s - m, (h, n, m).
+        weights: w, (h, n, m); undefined in a fully masked row.
+        top: m.
+        largest: a.
+        share: f; 0 where fully masked.
+        fully_masked: (h or 1, n, 1), or None.
+    """
+
+    below: Tensor
+    weights: Tensor
+    top: Tensor
+    largest: Tensor
+    share: Tensor
+    fully_masked: Tensor | None
+
+
+def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, result: Result) -> None:
+    """Write the output and the statistics of all rows.
+
+    Args:
+        call: the attention.
+        q: the queries, rotated.
+        k: the keys, rotated; 0 where no query sees them.
+        v: the values, 0 there too.
+        tiles: of the mask.
+        result: allocated and all zeros; it is written to.
+    """
+    lengths = call.frame.queries, call.frame.keys
+    blocks = list(query_blocks(tiles, lengths, MAX_ROWS, lambda keys: _row_limit(call, keys)))
+    size = max(_head_limit(call, block) * block.pairs for block in blocks)
+    buffers = q.new_empty(2, size, dtype=softmax_dtype(q.dtype))
+    with without_autocast(q):
+        for block in blocks:
+            _run_block(call, (q, k, v), block, buffers, result)
+
+
+def _run_block(
+    call: Call,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    block: QueryBlock,
+    buffers: Tensor,
+    result: Result,
+) -> None:
+    """Write the results of some rows, for all samples and heads."""
+    wide = buffers.dtype
+    distances = _distances(call, block) if "distance" in call.need else None
+    shared = _masking(call, block, 0) if call.mask.by_distance or not block.masked else None
+    for sample in range(call.frame.batch):
+        q, k, v = (_aligned(rows[sample : sample + 1]) for rows in qkv)
+        masking = shared or _masking(call, block, sample)
+        bias = _bias(call, block, sample)
+        for heads in _head_slices(call, _head_limit(call, block)):
+            groups = slice(heads.start // call.group, (heads.stop - 1) // call.group + 1)
+            queries, keys = q[:, heads, block.rows].to(wide), k[:, groups, block.keys].to(wide)
+            scores = scaled_scores(queries, keys, call.scale, buffers[0])[0]
+            if bias is not None:
+                scores += _heads_of(bias, heads)
+            softmax = _softmax(call, scores, buffers[1], masking.heads(heads), block, heads)
+            place = sample, heads, block
+            _store(call, result, softmax, v[:, groups, block.keys], distances, place)
+
+
+def _aligned(sample: Tensor) -> Tensor:
+    """A sample aligned in memory as every other, so that products round alike in each."""
+    return sample if sample.numel() % ALIGNMENT == 0 else sample.clone()
+
+
+def _row_limit(call: Call, keys: int) -> int:
+    """Rows of a block; a position that adds something takes all heads at once."""
+    adds = {Stage.SCORES, Stage.VALUES} & call.position.stages
+    return max(MIN_ROWS, BLOCK_SCORES // (keys * (call.frame.heads if adds else 1)))
+
+
+def _head_limit(call: Call, block: QueryBlock) -> int:
+    """Heads of a block."""
+    if Stage.VALUES in call.position.stages:
+        return call.frame.heads
+    return min(call.frame.heads, max(1, BLOCK_SCORES // block.pairs))
+
+
+def _head_slices(call: Call, limit: int) -> Iterator[slice]:
+    """The heads in turn, at most so many; part of a group or whole groups at a time."""
+    step = max(call.group, limit // call.group * call.group)
+    for start in range(0, call.frame.heads, step):
+        stop = min(start + step, call.frame.heads)
+        for first in range(start, stop, min(limit, step)):
+            yield slice(first, min(first + min(limit, step), stop))
+
+
+def _masking(call: Call, block: QueryBlock, sample: int) -> Masking:
+    b, h, query, key = call.frame.indices()
+    b, query, key = b[sample : sample + 1], query[:, :, block.rows], key[..., block.keys]
+    hidden = []
+    for part in block.masked:
+        columns = key[..., part]
+        hidden.append(~_expanded(call.mask.rule(b, h, query, columns), query, columns))
+    if sum(map(length, block.masked)) < length(block.keys):
+        return Masking(tuple(hidden), None)  # every row sees the other keys
+    fully_masked = torch.ones_like(hidden[0][..., :1])
+    for pairs in hidden:
+        fully_masked = fully_masked & pairs.all(-1, keepdim=True)
+    return Masking(tuple(hidden), fully_masked)
+
+
+def _expanded(pairs: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """A rule or bias that may broadcast, as (1, H or 1, n, m)."""
+    pairs = pairs[(None,) * (4 - pairs.dim())]
+    return pairs.expand(-1, -1, query.shape[2], key.shape[3])
+
+
+def _heads_of(values: Tensor, heads: slice) -> Tensor:
+    """(1, H or 1, n, m) for some heads, (h or 1, n, m)."""
+    return values[0, heads] if values.shape[1] > 1 else values[0]
+
+
+def _bias(call: Call, block: QueryBlock, sample: int) -> Tensor | None:
+    """What is added to the scores of a block, (1, H or 1, n, m), or None."""
+    if not call.biased:
+        return None
+    b, h, query, key = call.frame.indices()
+    query, key = query[:, :, block.rows], key[..., block.keys]
+    of_mask = call.mask.bias(b[sample : sample + 1], h, query, key)
+    raw_queries = call.q[sample : sample + 1, :, block.rows]
+    of_position = call.position.bias(raw_queries, query.flatten(), key.flatten(), call.scale)
+    terms = [_expanded(x, query, key) for x in (of_mask, of_position) if x is not None]
+    return sum(terms[1:], terms[0]) if terms else None
+
+
+def _softmax(
+    call: Call, scores: Tensor, buffer: Tensor, masking: Masking, block: QueryBlock, heads: slice
+) -> Softmax:
+    """The softmax of a block, whose scores are overwritten."""
+    for part, hidden in zip(block.masked, masking.hidden, strict=True):
+        scores[..., part].masked_fill_(hidden, -torch.inf)
+    full = masking.fully_masked
+    top = scores.amax(-1, keepdim=True)
+    if full is not None:
+        top.masked_fill_(full, 0.0)
+    below = scores.sub_(top)
+    if block.masked or call.biased:
+        below.clamp_(min=torch.finfo(scores.dtype).min)  # so that 0 times it is 0
+    weights = softmax_weights(below, out=buffer)
+    largest = weights.amax(-1, keepdim=True)
+    share = torch.ones_like(largest)
+    if call.sinks is not None:
+        share = key_share((top - largest.log())[None, ..., 0], call.sinks[heads])[0, ..., None]
+    if full is not None:
+        share = share.masked_fill(full, 0.0)
+    return Softmax(below, weights, top, largest, share, full)
+
+
+def _store(
+    call: Call,
+    result: Result,
+    softmax: Softmax,
+    v: Tensor,
+    distances: Tensor | None,
+    where: tuple[int, slice, QueryBlock],
+) -> None:
+    """Write a block's results to their place; `Softmax.below` and the weights are overwritten."""
+    sample, heads, block = where
+    place, share = (sample, heads, block.rows), softmax.share
+    result.output[place] = _output(call, softmax, v, block).to(result.output.dtype)
+    if result.received is not None:
+        received = result.received[sample, heads, block.keys]
+        for head, weights in enumerate(softmax.weights):
+            received[head].addmv_(weights.t(), share[head, :, 0])
+    if result.largest is not None:
+        result.largest[place] = (share * softmax.largest)[..., 0]
+    if result.logsumexp is not None:
+        result.logsumexp[place] = _logsumexp(call, softmax, heads)
+    if result.entropy is not None:
+        below = softmax.below.mul_(softmax.weights).sum(-1, keepdim=True)
+        if softmax.fully_masked is not None:  # it may have overflown there
+            below.masked_fill_(softmax.fully_masked, 0.0)
+        log_share = share.masked_fill(share == 0, 1.0).log()
+        entropy = share * (0.0 - (softmax.largest.log() + log_share + below))
+        result.entropy[place] = entropy[..., 0]
+    if result.distance is not None and distances is not None:
+        mean = torch.mul(softmax.weights, distances, out=softmax.below).sum(-1, keepdim=True)
+        result.distance[place] = (mean * share)[..., 0]
+
+
+def _output(call: Call, softmax: Softmax, v: Tensor, block: QueryBlock) -> Tensor:
+    """The output of a block, (h, n, Dv); v (1, G, m, Dv)."""
+    weights = softmax.weights
+    output = weighted_values(weights[None], v.to(weights.dtype))[0].mul_(softmax.share)
+    if Stage.VALUES in call.position.stages:
+        query, key = call.places()
+        places = query[block.rows], key[block.keys]
+        added = call.position.values((weights * softmax.share)[None], *places)
+        output = output if added is None else output + added[0]
+    return output
+
+
+def _logsumexp(call: Call, softmax: Softmax, heads: slice) -> Tensor:
+    sums = (softmax.top - softmax.largest.log())[..., 0]
+    if softmax.fully_masked is not None:
+        sums = sums.masked_fill(softmax.fully_masked[..., 0], -torch.inf)
+    sinks = call.sinks
+    return sums if sinks is None else logsumexp_with_sinks(sums[None], sinks[heads])[0]
+
+
+def _distances(call: Call, block: QueryBlock) -> Tensor:
+    """|i - j|, (n, m)."""
+    query, key = call.places()
+    return (query[block.rows, None] - key[block.keys]).abs().to(softmax_dtype(call.q.dtype))
