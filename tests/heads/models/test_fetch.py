@@ -41,7 +41,15 @@ def known(path: Path) -> PackagedModel:
     """The catalogue's entry for that very wheel."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return PackagedModel(
-        "toy", Translated("a toy", "玩具"), "toy-package", "1.2.3", digest, 1, "toy/model", FILES, "MIT"
+        "toy",
+        Translated("a toy", "玩具"),
+        "toy-package",
+        "1.2.3",
+        digest,
+        1,
+        "toy/model",
+        FILES,
+        "MIT",
     )
 
 
