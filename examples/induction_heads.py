@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.heads.effect import against_random, next_token_loss, repeated
+from headwise.heads.ablation import against_random, next_token_loss, repeated
 
 TOKENS, PERIOD, TIMES = 24, 12, 3
 LENGTH = PERIOD * TIMES

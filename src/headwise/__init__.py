@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
+    from headwise.heads.ablation import ablate, prune
     from headwise.heads.capture import capture
-    from headwise.heads.effect import ablate, prune
     from headwise.masks import (
         Mask,
         block_sparse,
@@ -61,7 +61,7 @@ _HOME = {
     "Sinusoidal": "headwise.positions",
     "T5Bias": "headwise.positions",
     "TransformerXL": "headwise.positions",
-    "ablate": "headwise.heads.effect",
+    "ablate": "headwise.heads.ablation",
     "attend": "headwise.attention",
     "block_sparse": "headwise.masks",
     "capture": "headwise.heads.capture",
@@ -78,7 +78,7 @@ _HOME = {
     "per_head": "headwise.masks",
     "plan": "headwise.planning",
     "prefix": "headwise.masks",
-    "prune": "headwise.heads.effect",
+    "prune": "headwise.heads.ablation",
     "random_blocks": "headwise.masks",
     "strided": "headwise.masks",
     "window": "headwise.masks",

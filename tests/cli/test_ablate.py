@@ -17,12 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.cli import BAD_INPUT, main
-from headwise.cli.ablate.asked import HOWS
-from headwise.cli.ablate.export import faults, schema
-from headwise.cli.ablate.reading import TOGETHER, pieces, together
-from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
-from headwise.heads.effect import (
-    KINDS,
+from headwise.cli.ablate import METHODS as NAMES
+from headwise.heads.ablation import (
+    METHODS,
     How,
     against_random,
     compared,
@@ -32,14 +29,17 @@ from headwise.heads.effect import (
     next_token_loss,
     sites,
 )
-from headwise.heads.effect.interval import Interval
+from headwise.heads.ablation.bootstrap import Interval
+from headwise.heads.ablation.experiment.ablation_report import faults, schema
+from headwise.heads.ablation.experiment.texts import TOGETHER, pieces, together
+from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
 from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, parse_heads
 from headwise.lang import Text
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
-from tests.heads.effect.families import made, silenced
+from tests.heads.ablation.families import made, silenced
 
 HEADS = "L1H2,L0H5,L0H1"
 ROOM = 113
@@ -133,7 +133,7 @@ def interval(said: dict[str, Any]) -> Interval:
 
 
 @pytest.mark.parametrize("order", ["given", "importance"])
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("how", NAMES)
 def test_the_curve_is_that_of_python(
     model: str,
     loaded: Loaded,
@@ -437,7 +437,7 @@ def test_the_texts_that_named_them_are_warned_of(
 
 def test_a_probes_run_calls_its_texts_so(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
     from headwise.heads.corpus import probe
-    from headwise.heads.corpus.measuring import Measurer
+    from headwise.heads.corpus.measurement import Measurer
 
     monkeypatch.setattr(probe, "SEQUENCES", 1)
     done = probe.probed(Measurer.of(loaded, truncate=False, names=False), seed=4)
@@ -567,7 +567,7 @@ def test_the_schema_asks_for_every_key_and_the_page_names_it(
 
 
 def test_the_ways_are_those_that_there_are() -> None:
-    assert tuple(kind.name for kind in KINDS) == HOWS
+    assert tuple(method.name for method in METHODS) == NAMES
 
 
 def test_a_figure_has_the_numbers(
@@ -598,7 +598,7 @@ def test_the_figure_draws_the_rise_of_both(
         drawn.extend(made)
         return drawn
 
-    monkeypatch.setattr("headwise.cli.inspect.figures.write", kept)
+    monkeypatch.setattr("headwise.plots.album.write", kept)
     asked = ("--heads", heads, "--against", "random", "--seeds", "3", "--figures", "x")
     said = found(capsys, model, "--corpus", corpus, *asked)
     ((name, figure),) = drawn
@@ -932,13 +932,13 @@ def test_resampling_says_before_the_work_that_too_much_would_be_kept(
     """To the number that is refused while it is read."""
     given = (model, "--corpus", corpus, "--heads", HEADS, "--how", "resample", *against)
     kept = 6 * 7 * 3 * 10  # texts, tokens, heads, and what each puts out
-    monkeypatch.setattr("headwise.heads.effect.instead.MOST_NUMBERS", kept)
-    monkeypatch.setattr("headwise.cli.ablate.resampling.MOST_NUMBERS", kept)
+    monkeypatch.setattr("headwise.heads.ablation.replacement.MOST_NUMBERS", kept)
+    monkeypatch.setattr("headwise.heads.ablation.experiment.texts.MOST_NUMBERS", kept)
     found(capsys, *given)
-    monkeypatch.setattr("headwise.heads.effect.instead.MOST_NUMBERS", kept - 1)
+    monkeypatch.setattr("headwise.heads.ablation.replacement.MOST_NUMBERS", kept - 1)
     assert run(*given) == BAD_INPUT
     assert "reference: more than 1259 numbers" in capsys.readouterr().err
-    monkeypatch.setattr("headwise.cli.ablate.resampling.MOST_NUMBERS", kept - 1)
+    monkeypatch.setattr("headwise.heads.ablation.experiment.texts.MOST_NUMBERS", kept - 1)
     assert run(*given) == BAD_INPUT
     err = capsys.readouterr().err
     assert "how: 'resample' would keep 1260 numbers of other texts, and 1259 at most" in err

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headwise.cli import BAD_INPUT, main
-from headwise.cli.inspect.corpus import documents_of
-from headwise.cli.inspect.progress import shown
-from headwise.heads.corpus.sharing import Share
+from headwise.cli.inspect import documents_of
+from headwise.cli.progress import shown
+from headwise.heads.corpus.pipeline import Share
 from headwise.heads.export import faults
 from headwise.heads.metrics import MEASURED
 from headwise.heads.table import HEAD

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from headwise.errors import BadFile, BadValue, MissingExtra
-from headwise.heads.corpus.whole import Options, measure_corpus
-from headwise.heads.effect.curve import Point
-from headwise.heads.effect.interval import Interval
+from headwise.heads.ablation.bootstrap import Interval
+from headwise.heads.ablation.curve import Point
+from headwise.heads.corpus.pipeline import Options, measure_corpus
 from headwise.heads.inspection import Inspection, inspect
 from headwise.heads.metrics import METRICS
 from headwise.heads.metrics.profiles import BY_DISTANCE

@@ -1,10 +1,13 @@
 """The loss as more and more heads are taken out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headwise.heads.effect.curve import Point
+from headwise.heads.ablation.bootstrap import Interval
+from headwise.heads.ablation.curve import Point
+from headwise.heads.ablation.experiment.ablation_report import title
+from headwise.heads.ablation.experiment.experiment import AblationResult
 from headwise.lang import Text
 from headwise.plots.sheet import LINES, Sheet
 
@@ -18,7 +21,7 @@ class Removal:
 
     Attributes:
         name: how they are chosen.
-        points: the curve, as `headwise.heads.effect.curve` measures it.
+        points: the curve, as `headwise.heads.ablation.curve` measures it.
     """
 
     name: Text
@@ -64,3 +67,34 @@ def ablation(
 def _out(point: Point, counted: bool) -> float:
     """How many heads are out, or how many of a hundred."""
     return len(point.removed) if counted else 100 * point.share
+
+
+RISE = Text("rise of the loss, nats a token")
+
+ORDERS = {"given": Text("these heads, as given"), "importance": Text("least important first")}
+
+
+def of_ablation(sheet: Sheet, result: AblationResult) -> Iterator[tuple[str, "Figure"]]:
+    """The figure of an experiment: the rise of the loss, and that without random heads."""
+    rises = [point.rise or point.loss for point in result.points[1:]]
+    if result.comparisons:
+        rises = [comparison.theirs for comparison in result.comparisons]
+    removals = [Removal(ORDERS[result.plan.order], _from_zero(result, rises))]
+    if result.comparisons:
+        seeds = result.plan.num_seeds
+        name = Text("as many random others, {seeds} seeds", seeds=seeds)
+        if result.all_heads:
+            name = Text("random order, {seeds} seeds", seeds=seeds)
+        random = [comparison.random for comparison in result.comparisons]
+        removals.append(Removal(name, _from_zero(result, random)))
+    counted = not result.all_heads
+    yield "ablation", ablation(sheet, title(result), removals, RISE, counted=counted)
+
+
+def _from_zero(result: AblationResult, rises: list[Interval]) -> list[Point]:
+    """The points of the experiment with rises in place of losses, starting at 0."""
+    start = Interval(0.0, 0.0, 0.0, rises[0].confidence, rises[0].examples)
+    return [
+        Point(point.removed, point.share, rise)
+        for point, rise in zip(result.points, [start, *rises], strict=True)
+    ]

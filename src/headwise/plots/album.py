@@ -9,7 +9,7 @@ import torch
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile
-from headwise.heads.corpus.saved import Run
+from headwise.heads.corpus.checkpoint import Run
 from headwise.heads.inspection import Inspection
 from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.names import Head

@@ -15,7 +15,7 @@ from headwise.heads.capture.huggingface import OWN
 from headwise.heads.metrics import METRICS
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.verify.oracle.tolerance import accept
-from tests.heads.effect.families import LENGTH, REAL, text, two_texts
+from tests.heads.ablation.families import LENGTH, REAL, text, two_texts
 from tests.heads.tiny import (
     ONE_STACK,
     PLAIN_ONLY,

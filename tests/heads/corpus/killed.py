@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from headwise.heads.corpus.measuring import Measurer
-from headwise.heads.corpus.reading import look_through
-from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.corpus.measurement import Measurer
+from headwise.heads.corpus.pipeline import Options, measure_corpus
+from headwise.heads.corpus.readers import look_through
 from headwise.heads.models.load import Loaded, load
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from headwise.cli import main
 from headwise.errors import BadValue
-from headwise.heads.corpus.aligning import atoms, check_size
-from headwise.heads.corpus.document import Document
+from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.measurement import atoms, check_size
 from headwise.heads.models import is_here, model_named
 from tests.data.alignment.map_reactions import mapped
 

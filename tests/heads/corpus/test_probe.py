@@ -7,7 +7,7 @@ import pytest
 
 from headwise.errors import BadValue
 from headwise.heads.corpus import probe
-from headwise.heads.corpus.measuring import Measurer
+from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.probe import FEWEST, SEQUENCES, TIMES, TOKENS, probed, sequences, shape
 from headwise.heads.metrics import METRICS
 from headwise.heads.models.load import Loaded

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import BadFile
-from headwise.heads.corpus.document import Document, Entity, Parse
-from headwise.heads.corpus.lines import MOST_BYTES
-from headwise.heads.corpus.reading import READERS, look_through, reader
+from headwise.heads.corpus.documents import MOST_BYTES, Document, Entity, Parse
+from headwise.heads.corpus.readers import READERS, look_through, reader
 from tests.heads.tiny import HOSTILE
 
 Put = Callable[[str, str | bytes], Path]

@@ -17,15 +17,13 @@ import torch
 from headwise.document import terminal
 from headwise.errors import BadFile, BadValue
 from headwise.heads import similarity
-from headwise.heads.corpus import gathered, running, store
-from headwise.heads.corpus.gathered import Gathered, Half
-from headwise.heads.corpus.measuring import Measurer
-from headwise.heads.corpus.reading import look_through
-from headwise.heads.corpus.report import report
-from headwise.heads.corpus.running import Job
-from headwise.heads.corpus.saved import JSON, TENSORS, Run, open_run
-from headwise.heads.corpus.sharing import Share
-from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.corpus import accumulated, checkpoint, pipeline
+from headwise.heads.corpus.accumulated import Gathered, Half
+from headwise.heads.corpus.checkpoint import JSON, TENSORS, Run, open_run
+from headwise.heads.corpus.corpus_report import report
+from headwise.heads.corpus.measurement import Measurer
+from headwise.heads.corpus.pipeline import Job, Options, Share, measure_corpus
+from headwise.heads.corpus.readers import look_through
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.moments import SUMS
 from headwise.heads.names import Head, Layer
@@ -176,7 +174,7 @@ def test_a_process_without_documents_is_no_harm(loaded: Loaded, corpus: Path) ->
     shares = [Share(rank, 9) for rank in range(9)]
     assert sorted(number for share in shares for number in share.numbers(7)) == list(range(7))
     measurer, found = Measurer(loaded), look_through(corpus)
-    parts = [running.run(Job(measurer, found, share=share)) for share in shares]
+    parts = [pipeline.run(Job(measurer, found, share=share)) for share in shares]
     assert [part.whole().number("documents") for part in parts] == [1] * 7 + [0] * 2
 
 
@@ -194,8 +192,8 @@ def test_progress_is_told_from_where_it_goes_on(
 
     job = Job(Measurer(loaded), look_through(corpus), tmp_path, every=0)
     with pytest.raises(Stopped):
-        running.run(job, stop)
-    running.run(job, lambda done, whole: seen.append((done, whole)))
+        pipeline.run(job, stop)
+    pipeline.run(job, lambda done, whole: seen.append((done, whole)))
     assert seen == [(done, 7) for done in range(3, 8)]
 
 
@@ -267,13 +265,13 @@ def test_a_model_is_the_same_whenever_it_is_loaded(loaded: Loaded, corpus: Path)
 
 def test_nor_is_another_that_was_interrupted(loaded: Loaded, corpus: Path, tmp_path: Path) -> None:
     found = look_through(corpus)
-    running.run(Job(Measurer(loaded), found, tmp_path))
+    pipeline.run(Job(Measurer(loaded), found, tmp_path))
     with pytest.raises(BadFile, match=r"another run, which differs in --truncate;"):
-        running.run(Job(Measurer(loaded, truncate=True), found, tmp_path))
+        pipeline.run(Job(Measurer(loaded, truncate=True), found, tmp_path))
     part = tmp_path / "part-0-of-1.safetensors"
     part.rename(tmp_path / "part-0-of-2.safetensors")
     with pytest.raises(BadFile, match="differs in the number of processes;"):
-        running.run(Job(Measurer(loaded), found, tmp_path, Share(0, 2)))
+        pipeline.run(Job(Measurer(loaded), found, tmp_path, Share(0, 2)))
 
 
 def test_a_document_that_cannot_be_read_is_named_before_any_is_run(
@@ -294,16 +292,15 @@ def test_a_document_that_cannot_be_read_is_named_before_any_is_run(
 def test_a_document_that_fails_is_named_and_the_others_are_kept(
     loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headwise.heads.corpus import measuring
 
-    real, calls = measuring.run, iter(range(99))
+    real, calls = measurement.run, iter(range(99))
 
     def failing(*given: object) -> None:
         if next(calls) == 6:  # each document is read by the model and by its random copy
             raise BadFile("model: it does not run", "model：无法运行")
         real(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(measuring, "run", failing)
+    monkeypatch.setattr(measurement, "run", failing)
     with pytest.raises(BadFile, match=r"corpus: a\.txt:4: model: it does not run"):
         measure_corpus(loaded, corpus, Options(tmp_path / "run", every=1e9))
     monkeypatch.undo()
@@ -318,7 +315,7 @@ def test_a_corpus_that_changes_meanwhile_is_refused(loaded: Loaded, corpus: Path
     found = look_through(corpus)
     corpus.write_text("the cat", encoding="utf-8")
     with pytest.raises(BadFile, match=r"a\.txt was changed while it was read; run again"):
-        running.run(Job(Measurer(loaded), found))
+        pipeline.run(Job(Measurer(loaded), found))
 
 
 @pytest.mark.parametrize("below", ["", "run"])
@@ -370,13 +367,13 @@ def test_a_disk_that_is_full_is_told_of_under_the_option_that_was_given(
 def test_sums_that_would_not_be_read_again_are_not_written(
     loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "MOST_BYTES", 999)
+    monkeypatch.setattr(checkpoint, "MOST_TENSOR_BYTES", 999)
     with pytest.raises(BadFile, match=r"save: what was measured takes .* bytes, and at most 999"):
         measure_corpus(loaded, corpus, Options(tmp_path / "run"))
     assert list((tmp_path / "run").iterdir()) == []
     monkeypatch.undo()
     many = Gathered()
-    for number in range(gathered.MOST_NAMES + 1):
+    for number in range(accumulated.MOST_NAMES + 1):
         many.first.evidence.syntax.sums.add(f"{number}/offsets", torch.zeros(1))
     with pytest.raises(
         BadValue, match=r"save: 65537 sums under first/evidence/syntax, and at most"
@@ -412,9 +409,9 @@ def test_what_the_limits_of_comparing_allow_can_be_read_again() -> None:
         while is_comparable(_heads([*sizes, each])):
             sizes.append(each)
         numbers = len(SUMS) * sum(a * b for n, a in enumerate(sizes) for b in sizes[n:])
-        assert 8 * numbers * HALVES * MODELS * PARTS < store.MOST_BYTES
+        assert 8 * numbers * HALVES * MODELS * PARTS < checkpoint.MOST_TENSOR_BYTES
         assert len(SUMS) * each * each <= MOST_NUMBERS
-        assert len(sizes) * (len(sizes) + 1) // 2 <= gathered.MOST_NAMES
+        assert len(sizes) * (len(sizes) + 1) // 2 <= accumulated.MOST_NAMES
     assert is_comparable(_heads([40] * 40))
     assert not is_comparable(_heads([64] * 80))
 

@@ -13,18 +13,16 @@ from safetensors.torch import save as safetensors
 
 from headwise.document import Table, html, terminal
 from headwise.errors import BadFile
-from headwise.heads.corpus import saved, store
-from headwise.heads.corpus.export import SCHEMA, as_json
-from headwise.heads.corpus.gathered import Half
-from headwise.heads.corpus.report import report, run_table
-from headwise.heads.corpus.saved import JSON, TENSORS, open_run
-from headwise.heads.corpus.store import read_tensors, write_tensors
-from headwise.heads.corpus.whole import Options, measure_corpus
+from headwise.heads.corpus import checkpoint
+from headwise.heads.corpus.accumulated import Half
+from headwise.heads.corpus.checkpoint import JSON, TENSORS, open_run, read_tensors, write_tensors
+from headwise.heads.corpus.corpus_report import SCHEMA, as_json, report, run_table
+from headwise.heads.corpus.pipeline import Options, measure_corpus
 from headwise.heads.export import faults
 from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
-from headwise.heads.taxonomy import UNEXPLAINED, Named
+from headwise.heads.naming import UNEXPLAINED, Named
 from headwise.lang import LANGS, Text
 from tests.heads.tiny import bart, bert, tokenizer
 
@@ -61,7 +59,7 @@ def test_json_names_the_tensors_it_belongs_to(whole: Path) -> None:
     assert said["model"]["heads"] == 6
     assert said["corpus"]["documents"] == 3
     assert said["metrics"] == [metric.name for metric in MEASURED]
-    assert said["tensors"] == {"file": TENSORS, "sha256": saved._hash(whole / TENSORS)}
+    assert said["tensors"] == {"file": TENSORS, "sha256": checkpoint._hash(whole / TENSORS)}
 
 
 def test_what_it_says_as_json_keeps_to_the_schema(whole: Path) -> None:
@@ -171,7 +169,7 @@ def another(file: Path, make: Callable[[Path], None]) -> None:
 
 
 def rehash(folder: Path) -> None:
-    change(folder, tensors={"file": TENSORS, "sha256": saved._hash(folder / TENSORS)})
+    change(folder, tensors={"file": TENSORS, "sha256": checkpoint._hash(folder / TENSORS)})
 
 
 def renamed(folder: Path) -> None:
@@ -193,7 +191,7 @@ def unsaid(folder: Path) -> None:
 
 
 def unordered(folder: Path) -> None:
-    header = {"headwise": json.dumps({"schema": saved.SCHEMA, "order": ["b"]})}
+    header = {"headwise": json.dumps({"schema": checkpoint.SCHEMA, "order": ["b"]})}
     (folder / TENSORS).write_bytes(safetensors({"a": torch.zeros(2)}, header))
     rehash(folder)
 
@@ -240,7 +238,9 @@ def test_what_is_no_run_is_refused(folder: Path, damage: Break, said: str) -> No
 
 def test_every_number_of_a_description_is_held_to_what_it_can_be(folder: Path) -> None:
     whole = json.loads((folder / JSON).read_text())
-    numbers = [(part, k) for part, entries in saved.PARTS for k, kind in entries if kind is int]
+    numbers = [
+        (part, k) for part, entries in checkpoint.PARTS for k, kind in entries if kind is int
+    ]
     assert ("corpus", "documents") in numbers
 
     def put(part: str, name: str, number: object) -> None:
@@ -324,15 +324,15 @@ def test_what_opens_is_written_as_the_schema_says(folder: Path, damage: Change) 
 
 
 def test_a_file_of_sums_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MOST_BYTES", 99)
+    monkeypatch.setattr(checkpoint, "MOST_TENSOR_BYTES", 99)
     with pytest.raises(BadFile, match=r"run\.safetensors: too large: more than 99 bytes"):
         open_run(folder)
 
 
 def test_a_part_that_does_not_say_how_far_it_is_is_refused(tmp_path: Path) -> None:
-    from headwise.heads.corpus.measuring import Measurer
-    from headwise.heads.corpus.reading import look_through
-    from headwise.heads.corpus.running import Job, run
+    from headwise.heads.corpus.measurement import Measurer
+    from headwise.heads.corpus.pipeline import Job, run
+    from headwise.heads.corpus.readers import look_through
 
     file = tmp_path / "a.txt"
     file.write_text("the cat\nsat")

@@ -9,7 +9,7 @@ from torch import nn
 from headwise.errors import BadFile
 from headwise.heads.models.load import load
 from tests.heads import tiny
-from tests.heads.effect.families import made
+from tests.heads.ablation.families import made
 from tests.heads.tiny import tokenizer
 
 

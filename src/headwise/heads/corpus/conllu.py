@@ -14,9 +14,16 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from headwise.heads.corpus.document import Document, Parse
-from headwise.heads.corpus.lines import MOST_BYTES, Place, lines
-from headwise.heads.corpus.spans import Spans, check_name, located
+from headwise.heads.corpus.documents import (
+    MOST_BYTES,
+    Document,
+    Parse,
+    Place,
+    Spans,
+    check_name,
+    lines,
+    located,
+)
 from headwise.lang import Text
 
 COLUMNS = 10
@@ -69,7 +76,7 @@ def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[Document]:
         sentence = sentence or _Sentence(place)
         size += len(line.encode())
         if size > MOST_BYTES:
-            raise sentence.place.wrong(
+            raise sentence.place.error(
                 Text(
                     "expected at most {most_bytes:,} bytes in a sentence, this one has more; "
                     "separate sentences by blank lines",
@@ -88,7 +95,7 @@ def _take(sentence: _Sentence, place: Place, line: str) -> None:
     """One line of a sentence: a word, or a token of several words."""
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        raise place.wrong(
+        raise place.error(
             Text(
                 "expected {columns} columns separated by tabs, got {num_columns}; give a "
                 "file in CoNLL-U",
@@ -124,7 +131,7 @@ def _take(sentence: _Sentence, place: Place, line: str) -> None:
 
 def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
     wanted = len(sentence.forms) + 1
-    return place.wrong(
+    return place.error(
         Text(
             "expected the word {wanted} of the sentence, got {number!a}; number words from 1",
             wanted=wanted,
@@ -136,7 +143,7 @@ def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
 def _document(sentence: _Sentence) -> Document:
     place = sentence.place
     if sentence.covered > len(sentence.forms):
-        raise sentence.written[-1][0].wrong(
+        raise sentence.written[-1][0].error(
             Text(
                 "a token reaches to word {covered}, and the sentence has {num_forms}; give "
                 "all words of each token",
@@ -179,7 +186,7 @@ def _parse(sentence: _Sentence) -> Parse | None:
     ):
         known = head == "0" or _NUMBER.fullmatch(head)
         if not known or int(head) > count or int(head) == number:
-            raise place.wrong(
+            raise place.error(
                 Text(
                     "word {number} has the head {head!a}, expected 0 for the root or the "
                     "number of another word, 1 to {count}",

@@ -14,11 +14,11 @@ import torch
 
 from headwise.document.plain import clean
 from headwise.errors import BadValue
-from headwise.heads.corpus.document import Document
-from headwise.heads.corpus.gathered import Gathered
-from headwise.heads.corpus.measuring import Measurer
-from headwise.heads.corpus.running import Progress
-from headwise.heads.corpus.saved import Run
+from headwise.heads.corpus.accumulated import Gathered
+from headwise.heads.corpus.checkpoint import Run
+from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.measurement import Measurer
+from headwise.heads.corpus.pipeline import Progress
 from headwise.heads.facts import facts_of
 from headwise.heads.models.load import Loaded
 

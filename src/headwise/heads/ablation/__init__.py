@@ -1,0 +1,58 @@
+"""Ablation: what heads contribute to the output of a model.
+
+sites            the attention modules of a model
+hooks            read and replace the outputs of heads in a forward pass
+methods          zero, mean, resample and uniform ablation, with their sources
+replacement      the outputs that replace those of ablated heads
+ablate           ablate heads in a context
+batches, loss    batches of inputs and the loss of each example
+bootstrap        bootstrap confidence interval of a mean
+effects          the change of the loss
+importance       gradient importance of each head
+curve            the loss as more and more heads are removed
+random_baseline  heads compared with as many random heads
+pruning/         a smaller model without the heads
+experiment/      the experiment and the report of ``headwise ablate``
+"""
+
+from headwise.heads.ablation.ablate import Ablation, ablate
+from headwise.heads.ablation.bootstrap import Interval, bootstrap
+from headwise.heads.ablation.curve import Point, curve
+from headwise.heads.ablation.effects import Effect, How, effect, effects
+from headwise.heads.ablation.importance import Importance, importance
+from headwise.heads.ablation.loss import next_token_loss, unpredicting
+from headwise.heads.ablation.methods import METHODS, Method
+from headwise.heads.ablation.pruning import prune
+from headwise.heads.ablation.random_baseline import Comparison, against_random, compared, repeated
+from headwise.heads.ablation.sites import Site, every_head, sites
+
+KINDS, Kind = METHODS, Method  # the earlier names
+
+__all__ = [
+    "KINDS",
+    "METHODS",
+    "Ablation",
+    "Comparison",
+    "Effect",
+    "How",
+    "Importance",
+    "Interval",
+    "Kind",
+    "Method",
+    "Point",
+    "Site",
+    "ablate",
+    "against_random",
+    "bootstrap",
+    "compared",
+    "curve",
+    "effect",
+    "effects",
+    "every_head",
+    "importance",
+    "next_token_loss",
+    "prune",
+    "repeated",
+    "sites",
+    "unpredicting",
+]

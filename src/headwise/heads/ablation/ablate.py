@@ -1,0 +1,118 @@
+"""Take heads out of a model for a while."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.ablation.batches import Batch, several
+from headwise.heads.ablation.hooks import tapped
+from headwise.heads.ablation.methods import (
+    MEAN,
+    RESAMPLE,
+    UNIFORM,
+    ZERO,
+    Method,
+    check_uniform,
+    method_named,
+)
+from headwise.heads.ablation.replacement import Instead, Mean, Resample, Zero, read
+from headwise.heads.ablation.sites import check_exist, parsed, sites
+from headwise.heads.names import Head, Layer
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is taken out, and how.
+
+    Attributes:
+        heads: which heads.
+        kind: which experiment it is.
+    """
+
+    heads: tuple[Head, ...]
+    kind: Method
+
+
+@contextmanager
+def ablate(
+    model: nn.Module,
+    heads: str | Head | Collection[Head | str],
+    kind: str = ZERO.name,
+    *,
+    reference: Batch | Collection[Batch] = (),
+    seed: int = 0,
+) -> Iterator[Ablation]:
+    """Run a model without some of its heads while this is open.
+
+    Works on transformers (>= 5) models, on `torch.nn.MultiheadAttention`, on headwise's own, and
+    on whatever holds them. The model is left as it was, also after an error.
+
+    Args:
+        model: the model.
+        heads: which heads, such as "L0H2,cross.L1H8", counted from 0; part, layer and head are
+            those that `headwise inspect` shows.
+        kind: which experiment: "zero", "mean", "resample" or "uniform"; `headwise.heads.ablation`'s
+            ``METHODS`` has the formula and the source of each.
+        reference: for "mean" and "resample", what else the model reads first: batches, each a
+            mapping of inputs, a tuple or a tensor.
+        seed: for "resample", which other texts are drawn.
+
+    Yields:
+        An `Ablation` that says what is taken out.
+
+    Raises:
+        BadType, BadValue: if a head does not exist, the kind is unknown, the reference is missing
+            or of another length, or the model has attentions that cannot be reached; the message
+            says which.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
+        >>> x = torch.randn(1, 3, 8)
+        >>> with hw.ablate(layer, "L0H0,L0H1"):
+        ...     output, _ = layer(x, x, x)
+        >>> torch.equal(output, layer.out_proj.bias.expand(1, 3, 8))
+        True
+    """
+    how, wanted, found = method_named(kind), parsed(heads), sites(model)
+    check_exist(wanted, found)
+    by_layer = grouped(wanted)
+    if how is UNIFORM:
+        check_uniform(found, by_layer)
+    instead = _instead(how, seed)
+    if how.reference:
+        read(model, found, by_layer, instead, several(reference, "reference"))
+
+    def edit(layer: Layer, each: Tensor) -> Tensor:
+        numbers = torch.tensor(by_layer[layer], device=each.device)
+        new = instead.heads(layer, each[..., numbers, :])
+        return each.index_copy(each.dim() - 2, numbers, new)
+
+    start = model.register_forward_pre_hook(instead.begin)
+    try:
+        with tapped(model, found, by_layer, edit, queries=how is UNIFORM):
+            yield Ablation(wanted, how)
+    finally:
+        start.remove()
+
+
+def _instead(kind: Method, seed: int) -> Instead:
+    if kind is MEAN:
+        return Mean()
+    return Resample(seed) if kind is RESAMPLE else Zero()
+
+
+def grouped(heads: Collection[Head]) -> dict[Layer, list[int]]:
+    """The numbers of heads in each layer, ascending.
+
+    Example:
+        >>> grouped(parsed("L1H2,L0H1,L1H0"))
+        {Layer(part='', number=1): [0, 2], Layer(part='', number=0): [1]}
+    """
+    found: dict[Layer, list[int]] = {}
+    for head in heads:
+        found.setdefault(head.layer, []).append(head.number)
+    return {layer: sorted(numbers) for layer, numbers in found.items()}

@@ -1,0 +1,144 @@
+"""The loss as more and more heads are taken out."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadValue, one_of
+from headwise.heads.ablation.ablate import ablate
+from headwise.heads.ablation.batches import Batch, in_evaluation, several
+from headwise.heads.ablation.bootstrap import Interval, bootstrap
+from headwise.heads.ablation.effects import Group, How, losses
+from headwise.heads.ablation.importance import importance
+from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.sites import check_exist, every_head, parsed, sites
+from headwise.heads.names import Head
+
+STEP = 0.1
+"""The share of all heads that a step takes out: Michel et al. 2019, section 4.2."""
+
+ORDERS = ("importance", "random", "given")
+"""The least important head first, any head first, or the heads as they are given."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the curve.
+
+    Attributes:
+        removed: the heads taken out so far.
+        share: their number, divided by that of all heads.
+        loss: the mean loss over the corpus, with its interval over examples.
+        rise: by how much it is above the whole model's, with its paired interval over examples.
+    """
+
+    removed: tuple[Head, ...]
+    share: float
+    loss: Interval
+    rise: Interval | None = None
+
+
+def curve(
+    model: nn.Module,
+    batches: Batch | Collection[Batch],
+    loss: Loss = next_token_loss,
+    *,
+    order: str = ORDERS[0],
+    heads: Group | None = None,
+    step: float = STEP,
+    until: float = 1.0,
+    how: How | None = None,
+) -> tuple[Point, ...]:
+    """The loss with 0 %, 10 %, 20 % … of some heads taken out, the least important first.
+
+    The importance of those that are left is measured anew at each step, without those that are
+    gone.
+
+    Args:
+        model: in eval mode.
+        batches: the corpus.
+        loss: takes the model and a batch, and returns one loss for each example.
+        order: "importance", or "random" for what it is to be held against: Budhraja et al. 2020
+            found random heads about as good to remove, once the rest is trained on; or "given".
+        heads: which may go, such as "L0H2,L1H8"; None for every head, layer by layer.
+        step: which share of them goes at each step.
+        until: the share at which to stop.
+        how: how they are taken out, and the seed of a random order.
+
+    Raises:
+        BadType, BadValue: as `effect`; or if a share is not between 0 and 1, or a head does not
+            exist.
+
+    Source: Michel et al. 2019, section 4.2.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
+        >>> size = lambda model, x: model(x, x, x)[0].square().mean((1, 2))
+        >>> [point.share for point in curve(layer, torch.randn(5, 3, 8), size)]
+        [0.0, 0.5, 1.0]
+    """
+    in_evaluation(model)
+    if order not in ORDERS:
+        raise one_of("order", order, ORDERS)
+    for name, share in (("step", step), ("until", until)):
+        if not 0 < share <= 1:
+            raise BadValue(
+                "{name}: expected a share above 0 and at most 1, got {share}; 0.1 is a "
+                "tenth of all heads",
+                name=name,
+                share=share,
+            )
+    corpus, how = several(batches, "batches"), how or How()
+    found = sites(model)
+    total = len(every_head(found))
+    may = every_head(found) if heads is None else parsed(heads)
+    check_exist(may, found)
+    drawn = _shuffled(may, how.seed) if order == "random" else may
+    whole = losses(model, corpus, loss)
+    points, gone = [_point((), 0.0, whole, whole, how.seed)], list[Head]()
+    for number in _numbers(len(may), step, until):
+        if order == "importance":
+            drawn = _least(model, corpus, tuple(gone), loss, how)
+        left = [head for head in drawn if head in may and head not in gone]
+        gone += left[: number - len(gone)]
+        with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):
+            without = losses(model, corpus, loss)
+        points.append(_point(tuple(gone), len(gone) / total, without, whole, how.seed))
+    return tuple(points)
+
+
+def _numbers(total: int, step: float, until: float) -> list[int]:
+    """How many heads are gone after each step, each step at least one.
+
+    Example:
+        >>> _numbers(12, 0.25, 1.0), _numbers(3, 0.1, 0.7)
+        ([3, 6, 9, 12], [1, 2])
+    """
+    last = int(total * until + 1e-9)
+    steps = [round(total * step * n) for n in range(1, int(1 / step + 1e-9) + 2)]
+    return sorted({min(number, last) for number in steps if number > 0} | {last} - {0})
+
+
+def _shuffled(heads: tuple[Head, ...], seed: int) -> tuple[Head, ...]:
+    order = torch.randperm(len(heads), generator=torch.Generator().manual_seed(seed))
+    return tuple(heads[number] for number in order.tolist())
+
+
+def _least(
+    model: nn.Module, corpus: list[Batch], gone: tuple[Head, ...], loss: Loss, how: How
+) -> tuple[Head, ...]:
+    """Every head, the least important first, where some are gone already."""
+    if not gone:
+        return importance(model, corpus, loss).ranking()
+    with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):
+        return importance(model, corpus, loss).ranking()
+
+
+def _point(
+    gone: tuple[Head, ...], share: float, without: Tensor, whole: Tensor, seed: int
+) -> Point:
+    rise = bootstrap(without - whole, seed=seed)
+    return Point(gone, share, bootstrap(without, seed=seed), rise)

@@ -1,0 +1,148 @@
+"""What taking heads out does to a model's loss on a corpus."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadValue
+from headwise.heads.ablation.ablate import ablate
+from headwise.heads.ablation.batches import Batch, in_evaluation, several
+from headwise.heads.ablation.bootstrap import Interval, bootstrap
+from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.methods import ZERO, Method, method_named
+from headwise.heads.ablation.sites import parsed
+from headwise.heads.names import Head
+
+Group = str | Head | Collection[Head | str]
+"""Heads that are taken out together."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How heads are taken out.
+
+    Attributes:
+        kind: "zero", "mean", "resample" or "uniform", as for `headwise.ablate`.
+        reference: other texts for "mean" and "resample".
+        seed: of the draws, and of the resampling behind intervals.
+    """
+
+    kind: str = ZERO.name
+    reference: Batch | Collection[Batch] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """The losses of a corpus with some heads and without them.
+
+    Attributes:
+        heads: what was taken out, all together.
+        kind: how.
+        clean: (N,), the loss of each example with the whole model, in float64.
+        ablated: (N,), the same without the heads.
+        interval: the mean of ``ablated - clean`` over examples, with its paired interval.
+    """
+
+    heads: tuple[Head, ...]
+    kind: Method
+    clean: Tensor
+    ablated: Tensor
+    interval: Interval
+
+
+def effect(
+    model: nn.Module,
+    batches: Batch | Collection[Batch],
+    heads: Group,
+    loss: Loss = next_token_loss,
+    how: How | None = None,
+) -> Effect:
+    """What taking some heads out, all together, does to the loss.
+
+    Args:
+        model: in eval mode.
+        batches: the corpus: batches of two examples or more, all together.
+        heads: such as "L0H2,L1H8".
+        loss: takes the model and a batch, and returns one loss for each example.
+        how: the experiment; None puts the heads to zero.
+
+    Raises:
+        BadType, BadValue: as `headwise.ablate`; or if the loss is not one number for each example.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
+        >>> size = lambda model, x: model(x, x, x)[0].square().mean((1, 2))
+        >>> found = effect(layer, torch.randn(5, 3, 8), "L0H0,L0H1", size)
+        >>> found.interval.high < 0  # nothing is left but the bias, which is 0
+        True
+    """
+    return effects(model, batches, [heads], loss, how)[0]
+
+
+def effects(
+    model: nn.Module,
+    batches: Batch | Collection[Batch],
+    groups: Sequence[Group],
+    loss: Loss = next_token_loss,
+    how: How | None = None,
+) -> tuple[Effect, ...]:
+    """What taking out each of several groups of heads does, one group at a time.
+
+    The whole model is run once, and once for each group.
+
+    Raises:
+        BadType, BadValue: as `effect`.
+    """
+    in_evaluation(model)
+    corpus, how = several(batches, "batches"), how or How()
+    clean = losses(model, corpus, loss)
+    return tuple(_one(model, corpus, parsed(group), loss, (how, clean)) for group in groups)
+
+
+def losses(model: nn.Module, corpus: list[Batch], loss: Loss) -> Tensor:
+    """The loss of each example of a corpus, (N,) in float64, without gradients.
+
+    Raises:
+        BadValue: if the loss gives something else than one number for each example.
+    """
+    with torch.no_grad():
+        found = [checked(loss(model, batch)).double().cpu() for batch in corpus]
+    return torch.cat(found)
+
+
+def checked(each: object) -> Tensor:
+    """The losses of one batch, if they are one finite number for each example.
+
+    Raises:
+        BadValue: if they are not.
+    """
+    if not isinstance(each, Tensor) or each.dim() != 1:
+        got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
+        raise BadValue(
+            "loss: expected a tensor (B,), one number for each example, got {got}; "
+            "average over tokens, not over examples: the interval is over examples",
+            got=got,
+        )
+    if not each.isfinite().all():
+        raise BadValue(
+            "loss: expected finite numbers, got NaN or infinity; look at the model's outputs"
+        )
+    return each
+
+
+def _one(
+    model: nn.Module,
+    corpus: list[Batch],
+    heads: tuple[Head, ...],
+    loss: Loss,
+    before: tuple[How, Tensor],
+) -> Effect:
+    how, clean = before
+    with ablate(model, heads, how.kind, reference=how.reference, seed=how.seed):
+        ablated = losses(model, corpus, loss)
+    found = bootstrap(ablated - clean, seed=how.seed)
+    return Effect(heads, method_named(how.kind), clean, ablated, found)

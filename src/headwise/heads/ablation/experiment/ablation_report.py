@@ -1,0 +1,349 @@
+"""An ablation as a document that a person reads.
+
+An ablation for programs: JSON, and a table with a row a step.
+
+The layout of the JSON is described in docs/ablation.md and, for validators, in the file
+``ablate.schema.json`` beside this one; a change to a meaning changes its name.
+"""
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import headwise
+from headwise.document import Block, Document, Heading, Paragraph, Table
+from headwise.heads.ablation.bootstrap import CONFIDENCE, Interval
+from headwise.heads.ablation.experiment.experiment import AblationResult
+from headwise.heads.ablation.methods import Method
+from headwise.heads.ablation.random_baseline import Comparison
+from headwise.heads.corpus.probe import TIMES, TOKENS
+from headwise.heads.export import written as as_text
+from headwise.heads.sections import Row, of_the_model, written
+from headwise.heads.table import Column
+from headwise.heads.table import as_csv as table_as_csv
+from headwise.lang import Text, same
+from headwise.verify.report.json_schema import faults as schema_faults
+
+MOST_HEADS = 40
+"""How many heads of an order are listed."""
+
+MORE = Text("more than random")
+
+
+def report(result: AblationResult) -> Document:
+    """The document that a person reads."""
+    return Document(
+        title(result),
+        (
+            *of_the_model(result.model, _read(result)),
+            Heading(Text("What it loses")),
+            Paragraph(_result(result)),
+            _table(result),
+            Paragraph(_intervals(result)),
+            Paragraph(_how(result.plan.method)),
+            *_order(result),
+            *_cautions(result),
+        ),
+        precision=3,
+    )
+
+
+def title(result: AblationResult) -> Text:
+    """What was done to which model."""
+    name, count, total = result.model["name"], len(result.order), result.model["heads"]
+    if result.all_heads:
+        return Text("{name} as all of its {total} heads go", name=name, total=total)
+    return Text("{name} without {count} of its {total} heads", name=name, count=count, total=total)
+
+
+def shown(each: Interval | None) -> str:
+    """A mean with its interval, three decimals.
+
+    Example:
+        >>> shown(Interval(1.0, 0.5, 1.25, 0.95, 8))
+        '1.000 [0.500, 1.250]'
+    """
+    return "–" if each is None else f"{_n(each.mean)} [{_n(each.low)}, {_n(each.high)}]"
+
+
+def _n(value: float) -> str:
+    """Three decimals; what rounds to nothing has no sign."""
+    return f"{value + 0.0:.3f}".replace("-0.000", "0.000")
+
+
+def _read(result: AblationResult) -> list[Row]:
+    """What was read, and what was done."""
+    texts = result.texts
+    rows: list[Row] = [
+        (Text("reads"), _source(result)),
+        (Text("texts"), written(len(texts.measured))),
+        (Text("tokens"), written(texts.tokens)),
+    ]
+    if texts.others:
+        rows.append((Text("other texts"), written(len(texts.others))))
+    where = Text("")
+    if texts.start > 1:
+        where = Text(", from token {start} on", start=texts.start)
+    loss = Text("of the next token{where}, nats", where=where)
+    return [*rows, (Text("loss"), loss), (Text("taken out"), same(result.plan.method.name))]
+
+
+def _source(result: AblationResult) -> Text:
+    """What was read."""
+    texts = result.texts
+    if texts.source == "sentence":
+        return Text("a sentence")
+    if texts.source == "probe":
+        return Text(
+            "{tokens} random tokens, {times} times, seed {seed}",
+            tokens=TOKENS,
+            times=TIMES,
+            seed=result.plan.seed,
+        )
+    return same(texts.file)
+
+
+def _how(kind: Method) -> Text:
+    """What is done to a head, and after whom."""
+    return Text(
+        "{kind_name}: {title}, {formula}. After {source}.",
+        kind_name=kind.name,
+        title=kind.title,
+        formula=kind.formula,
+        source=kind.source,
+    )
+
+
+def _result(result: AblationResult) -> Text:
+    """What the last step says."""
+    whole, last = result.points[0].loss, result.points[-1]
+    heads, compared = _gone(result), result.comparison_at(len(result.points) - 1)
+    texts = len(result.texts.measured)
+    said = Text(
+        "With every head the loss is {mean}, without {heads} {mean_2}: it rises by "
+        "{rise} over {texts} texts.",
+        mean=_n(whole.mean),
+        heads=heads,
+        mean_2=_n(last.loss.mean),
+        rise=shown(last.rise),
+        texts=texts,
+    )
+    if compared is None or result.all_heads:
+        return said
+    more = _verdict(compared)
+    return Text(
+        "{said} Without as many random heads it rises by {random} over {draws} seeds; {more}",
+        said=said,
+        random=shown(compared.random),
+        draws=result.plan.num_seeds,
+        more=more,
+    )
+
+
+def _gone(result: AblationResult) -> Text:
+    """The heads that went, in a sentence."""
+    if result.all_heads:
+        return Text("any of them")
+    if len(result.order) == 1:
+        return same(str(result.order[0]))
+    count = len(result.order)
+    return Text("these {count}", count=count)
+
+
+def _verdict(compared: Comparison) -> Text:
+    """What the difference shows, if anything."""
+    more = compared.more
+    if more.low > 0:
+        return Text("these cost {more} more.", more=shown(more))
+    if more.high < 0:
+        less = Interval(-more.mean, -more.high, -more.low, more.confidence, more.examples)
+        return Text("these cost {less} less.", less=shown(less))
+    return Text("the difference, {more}, may be none.", more=shown(more))
+
+
+def _table(result: AblationResult) -> Table:
+    """A row for the whole model and for each step."""
+    head = [Text("out"), Text("this step")]
+    if result.comparisons:
+        head += [Text("rise"), Text("random heads"), MORE]
+    else:
+        head += [Text("loss"), Text("rise")]
+    return Table(head, [_row(result, number) for number in range(len(result.points))])
+
+
+def _row(result: AblationResult, number: int) -> Row:
+    point, compared = result.points[number], result.comparison_at(number)
+    new = result.removed_at(number)
+    names = same(str(new[0])) if len(new) == 1 else Text("{num_new} heads", num_new=len(new))
+    first = (same(str(len(point.removed))), names if new else same("–"))
+    if not result.comparisons:
+        return (*first, same(shown(point.loss)), same(shown(point.rise)))
+    if compared is None:
+        return (*first, same(_n(0.0)), same(_n(0.0)), same(_n(0.0)))
+    return (
+        *first,
+        same(_n(compared.theirs.mean)),
+        same(shown(compared.random)),
+        same(shown(compared.more)),
+    )
+
+
+def _intervals(result: AblationResult) -> Text:
+    """What the brackets are."""
+    texts, draws = len(result.texts.measured), result.plan.num_seeds
+    few = Text("For few of them it is somewhat too narrow (Efron & Tibshirani 1993, chapter 13).")
+    if not draws:
+        return Text(
+            "Nats a token; the brackets are 95 % intervals over {texts} texts, those of "
+            "the rise paired by text. {few}",
+            texts=texts,
+            few=few,
+        )
+    pool = Text("random heads") if result.all_heads else Text("random others")
+    return Text(
+        "Nats a token; the brackets in the table are 95 % intervals over {draws} seeds. "
+        "Each seed has as many {pool} of its own and its own share of the texts, on "
+        "which both are measured. {few}",
+        draws=draws,
+        pool=pool,
+        few=few,
+    )
+
+
+def _order(result: AblationResult) -> tuple[Block, ...]:
+    """The order, where a step takes several heads."""
+    if len(result.order) == len(result.points) - 1:
+        return ()
+    listed = ", ".join(map(str, result.order[:MOST_HEADS]))
+    rest = " …" if len(result.order) > MOST_HEADS else ""
+    return (Paragraph(Text("In this order: {listed}{rest}", listed=listed, rest=rest)),)
+
+
+def _cautions(result: AblationResult) -> tuple[Block, ...]:
+    """What the reader should keep in mind."""
+    said = []
+    if result.plan.order == "importance":
+        said.append(
+            Text(
+                "The least important head goes first, by its gradient on these same texts, "
+                "anew at each step (Michel et al. 2019, section 4)."
+            )
+        )
+    if result.plan.same_texts:
+        said.append(
+            Text(
+                "A run has named these heads on these very texts, which flatters them: measure "
+                "on others, with another --seed or corpus."
+            )
+        )
+    return tuple(map(Paragraph, said))
+
+
+SCHEMA = "headwise.ablate/1"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of what `headwise ablate` writes.
+
+    Example:
+        >>> schema()["title"]
+        'What headwise ablate measured'
+    """
+    text = (
+        files("headwise.heads.ablation.experiment")
+        .joinpath("ablate.schema.json")
+        .read_text(encoding="utf-8")
+    )
+    return dict(json.loads(text))
+
+
+def faults(value: object) -> list[str]:
+    """Where some data is no such report; nothing where it is one.
+
+    Example:
+        >>> faults([])[0]
+        '$: expected object, got list'
+    """
+    return schema_faults(value, schema())
+
+
+def as_json(result: AblationResult) -> str:
+    """The ablation as JSON text in ASCII, ending in a line break."""
+    plan, texts = result.plan, result.texts
+    return as_text(
+        {
+            "schema": SCHEMA,
+            "headwise": headwise.__version__,
+            "model": dict(result.model),
+            "read": {
+                "source": texts.source,
+                "file": texts.file,
+                "sha256": texts.sha256,
+                "texts": len(texts.measured),
+                "other_texts": len(texts.others),
+                "tokens": texts.tokens,
+                "length": texts.length,
+                "start": texts.start,
+            },
+            "how": {
+                "name": plan.method.name,
+                "title": plan.method.title.en,
+                "formula": plan.method.formula.en,
+                "source": plan.method.source.en,
+            },
+            "order": plan.order,
+            "seed": plan.seed,
+            "seeds": plan.num_seeds,
+            "confidence": CONFIDENCE,
+            "heads": [str(head) for head in result.order],
+            "steps": [_step(result, number) for number in range(len(result.points))],
+        }
+    )
+
+
+def as_csv(result: AblationResult) -> str:
+    """A row for the whole model and for each step; empty where nothing was compared."""
+    numbers = range(len(result.points))
+    columns: dict[str, Column] = {
+        "count": [len(point.removed) for point in result.points],
+        "share": [point.share for point in result.points],
+        "heads": ["; ".join(map(str, result.removed_at(number))) for number in numbers],
+    }
+    points = [(point.loss, point.rise) for point in result.points]
+    columns |= _columns("loss", [loss for loss, _ in points])
+    columns |= _columns("rise", [rise for _, rise in points])
+    compared = [result.comparison_at(number) for number in numbers]
+    for name, part in (("rise_over_seeds", "theirs"), ("random", "random"), ("more", "more")):
+        columns |= _columns(name, [getattr(each, part, None) for each in compared])
+    return table_as_csv(columns)
+
+
+def _step(result: AblationResult, number: int) -> dict[str, Any]:
+    point, compared = result.points[number], result.comparison_at(number)
+    return {
+        "count": len(point.removed),
+        "share": point.share,
+        "heads": [str(head) for head in result.removed_at(number)],
+        "loss": _interval(point.loss),
+        "rise": _interval(point.rise),
+        "against_random": compared
+        and {
+            "theirs": _interval(compared.theirs),
+            "random": _interval(compared.random),
+            "more": _interval(compared.more),
+        },
+    }
+
+
+def _interval(each: Interval | None) -> dict[str, float | int] | None:
+    if each is None:
+        return None
+    return {"mean": each.mean, "low": each.low, "high": each.high, "examples": each.examples}
+
+
+def _columns(name: str, each: list[Interval | None]) -> dict[str, Column]:
+    return {
+        name: [None if one is None else one.mean for one in each],
+        f"{name}_low": [None if one is None else one.low for one in each],
+        f"{name}_high": [None if one is None else one.high for one in each],
+    }

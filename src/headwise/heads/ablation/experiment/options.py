@@ -1,0 +1,156 @@
+"""The options of an ablation experiment and their conflicts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwise.errors import BadValue, one_of
+from headwise.heads.ablation.methods import METHODS
+from headwise.lang import Text, joined, same
+
+ORDERS = ("given", "importance")
+"""The order in which heads are removed."""
+
+AGAINST = ("random",)
+"""What the heads are compared with."""
+
+PROBES = ("repeated",)
+"""What may be read in place of a text."""
+
+SEEDS, STEPS = 10, 10
+MAX_SEED = 2**31 - 1
+
+MINIMA = {"length": 2, "texts": 1, "steps": 1, "seeds": 2, "seed": 0}
+"""The smallest value of each number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationOptions:
+    """What ``headwise ablate`` measures; the fields are its options.
+
+    Attributes:
+        sentence: a text to read. Exactly one of ``sentence``, ``text``, ``corpus``, ``probe``.
+        text: a text file, cut into pieces of ``length`` tokens.
+        corpus: a .txt, .jsonl or .conllu file.
+        probe: "repeated" for random tokens that repeat.
+        length: tokens of a piece; None for 128 of a text, and for whole documents of a corpus.
+        texts: read only the first so many documents, pieces or sequences.
+        paragraphs: in a .txt corpus a document is a paragraph, not a line.
+        truncate: cut documents that are too long.
+        heads: names such as "L0H2,L1H8", or "all". Either ``heads`` or ``open``.
+        open: a run that `headwise inspect` saved, a folder or a JSON file.
+        named: with ``open``: the heads that the run gives this name.
+        how: a method of `headwise.heads.ablation.METHODS`.
+        order: "given", or "importance" for the least important first.
+        steps: in how many steps the heads are removed.
+        against: "random" to compare with as many random heads.
+        seeds: with ``against``: the number of seeds; None for 10.
+        seed: the first seed of random heads, reference texts and probe tokens.
+    """
+
+    sentence: str | None = None
+    text: str | None = None
+    corpus: Path | None = None
+    probe: str | None = None
+    length: int | None = None
+    texts: int | None = None
+    paragraphs: bool = False
+    truncate: bool = False
+    heads: str | None = None
+    open: Path | None = None
+    named: str | None = None
+    how: str = METHODS[0].name
+    order: str = ORDERS[0]
+    steps: int = STEPS
+    against: str | None = None
+    seeds: int | None = None
+    seed: int = 0
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The options that name a text; exactly one is valid."""
+        values = {
+            "SENTENCE": self.sentence,
+            "--text": self.text,
+            "--corpus": self.corpus,
+            "--probe": self.probe,
+        }
+        return tuple(name for name, value in values.items() if value is not None)
+
+    @property
+    def source(self) -> str:
+        """The option that names the text."""
+        return self.sources[0]
+
+    @property
+    def num_seeds(self) -> int:
+        """The number of seeds of the comparison with random heads; 0 for no comparison."""
+        if self.against is None:
+            return 0
+        return SEEDS if self.seeds is None else self.seeds
+
+    def check(self) -> None:
+        """Reject missing, conflicting and ineffective options.
+
+        Raises:
+            BadValue: the message names the option.
+        """
+        if len(self.sources) != 1:
+            sources = joined(Text(" and "), [same(source) for source in self.sources])
+            raise BadValue(
+                "sentence: expected one of a sentence, --text FILE, --corpus FILE and "
+                "--probe, got {got}; for random tokens that repeat: --probe repeated",
+                got=sources if self.sources else Text("nothing"),
+            )
+        if (self.heads is None) == (self.open is None):
+            raise BadValue(
+                "heads: expected either --heads or --open, got {number}; say which heads "
+                "go: --heads L0H2,L1H8, --heads all, or --open RUN --named NAME",
+                number=Text("neither") if self.heads is None else Text("both"),
+            )
+        self._check_values()
+        for option, is_set, is_valid, requirement in self._requirements():
+            if is_set and not is_valid:
+                raise BadValue(
+                    "{name}: {option} goes with {requirement}; leave it out, or give that as well",
+                    name=option[2:],
+                    option=option,
+                    requirement=requirement,
+                )
+
+    def _check_values(self) -> None:
+        words = (
+            ("how", self.how, tuple(method.name for method in METHODS)),
+            ("order", self.order, ORDERS),
+            ("against", self.against, (None, *AGAINST)),
+            ("probe", self.probe, (None, *PROBES)),
+        )
+        for name, word, allowed in words:
+            if word not in allowed:
+                raise one_of(name, word, tuple(filter(None, allowed)))
+        for name, minimum in MINIMA.items():
+            number = getattr(self, name)
+            if number is not None and number < minimum:
+                raise BadValue(
+                    "{name}: expected at least {minimum}, got {number}",
+                    name=name,
+                    minimum=minimum,
+                    number=number,
+                )
+
+    def _requirements(self) -> tuple[tuple[str, bool, bool, Text], ...]:
+        """Each option that needs another: its name, whether it is set and whether it may be."""
+        corpus = self.source == "--corpus"
+        whole = corpus and self.length is None
+        return (
+            (
+                "--length",
+                self.length is not None,
+                self.source != "--probe",
+                Text("a text or --corpus"),
+            ),
+            ("--paragraphs", self.paragraphs, corpus, same("--corpus")),
+            ("--truncate", self.truncate, whole, Text("a whole --corpus")),
+            ("--open", self.open is not None, self.named is not None, same("--named")),
+            ("--named", self.named is not None, self.open is not None, same("--open")),
+            ("--seeds", self.seeds is not None, self.against is not None, same("--against")),
+        )

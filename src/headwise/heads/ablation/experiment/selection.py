@@ -1,0 +1,163 @@
+"""The heads to remove: by name, all of them, or those that a saved run has named."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile, BadValue
+from headwise.heads.ablation.experiment.options import AblationOptions
+from headwise.heads.ablation.experiment.texts import Texts
+from headwise.heads.ablation.sites import Site, check_exist, every_head
+from headwise.heads.corpus.checkpoint import open_run
+from headwise.heads.corpus.corpus_report import SCHEMA
+from headwise.heads.export import faults
+from headwise.heads.names import Head, parse_heads
+from headwise.lang import Text, same
+
+ALL = "all"
+
+MAX_JSON_BYTES = 1 << 26
+"""The largest JSON file that is read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Heads selected before the model is loaded.
+
+    Attributes:
+        heads: in the order given; None for every head.
+        model: the model of a saved run; None if the heads come from no run.
+        corpus: the corpus of that run.
+    """
+
+    heads: tuple[Head, ...] | None
+    model: Mapping[str, Any] | None = None
+    corpus: Mapping[str, Any] | None = None
+
+    def resolve(self, attentions: tuple[Site, ...], model_type: str) -> tuple[Head, ...]:
+        """The heads of a model.
+
+        Args:
+            attentions: the attention modules of the model.
+            model_type: its architecture, as in its configuration.
+
+        Raises:
+            BadValue: if it lacks one of the heads, or the run is of another model.
+        """
+        every = every_head(attentions)
+        if self.model is not None:
+            layers = sum(len(site.layers) for site in attentions)
+            loaded = {"type": model_type, "layers": layers, "heads": len(every)}
+            saved = {name: self.model.get(name) for name in loaded}
+            if loaded != saved:
+                raise BadValue(
+                    "open: the run is of another model: {saved}; this one is {loaded}; "
+                    "name the heads with --heads",
+                    saved=_listed(saved),
+                    loaded=_listed(loaded),
+                )
+        if self.heads is None:
+            return every
+        try:
+            check_exist(self.heads, attentions)
+        except BadValue as error:
+            if self.model is None:
+                raise
+            raise BadValue(
+                "open: the run is of another model: {error}; name the heads with --heads",
+                error=error.text,
+            ) from error
+        return self.heads
+
+    def same_texts(self, texts: Texts) -> bool:
+        """Whether a run named the heads on the texts that the loss is measured on."""
+        if self.corpus is None:
+            return False
+        probe = texts.source == "probe"
+        read = texts.file if probe else texts.sha256
+        return bool(read) and self.corpus.get("file" if probe else "sha256") == read
+
+
+def select_heads(options: AblationOptions) -> Selection:
+    """The heads that the options select.
+
+    Raises:
+        BadFile: if the run cannot be opened.
+        BadValue: if a head name is malformed, or the run gives no head the name.
+    """
+    if options.open is not None:
+        return _from_run(options.open, options.named or "")
+    names = (options.heads or "").strip()
+    return Selection(None if names.lower() == ALL else parse_heads(names))
+
+
+def _from_run(path: Path, name: str) -> Selection:
+    if _is_folder(path):
+        run = open_run(path)
+        names = [(str(named.head), named.name) for named in run.names]
+        model, corpus = run.model, run.corpus
+    else:
+        data = _read_json(path)
+        names = [(entry["head"], entry["name"]) for entry in data["names"]]
+        model, corpus = data["model"], data["corpus"]
+    heads = _parse(path, [head for head, given in names if given == name])
+    if not heads:
+        available = ", ".join(clean(given) for given in sorted({given for _, given in names}))
+        raise BadValue(
+            "named: no head of {path} is named {name!r}; the names there are: {available}",
+            path=clean(str(path)),
+            name=name,
+            available=available or "–",
+        )
+    return Selection(heads, model, corpus)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # an invalid name: reading it raises the error with its reason
+        return False
+
+
+def _parse(path: Path, names: list[str]) -> tuple[Head, ...]:
+    """The heads of a run, without duplicates."""
+    try:
+        return tuple(dict.fromkeys(Head.parse(name) for name in names))
+    except BadValue as error:
+        raise _not_a_run(path, error.text) from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """The JSON report that ``headwise inspect`` wrote for a corpus or a probe."""
+    try:
+        if file.exists() and (not file.is_file() or file.stat().st_size > MAX_JSON_BYTES):
+            raise _not_a_run(file, Text("it is no file, or too large"))
+        data = json.loads(file.read_bytes())
+    except BadFile:
+        raise
+    except OSError as error:
+        raise _not_a_run(file, same(error.strerror or type(error).__name__)) from error
+    except (ValueError, RecursionError) as error:
+        raise _not_a_run(file, Text("it is no JSON")) from error
+    wrong = faults(data)
+    if wrong:
+        raise _not_a_run(file, same(clean(wrong[0])[:200]))
+    if data["schema"] != SCHEMA:
+        raise _not_a_run(file, Text("it is not of layout {schema}", schema=SCHEMA))
+    return dict(data)
+
+
+def _not_a_run(file: Path, reason: Text) -> BadFile:
+    return BadFile(
+        "open: expected the folder of `inspect --save`, or JSON that `inspect --corpus` or "
+        "`--probe` wrote, got {name}: {reason}",
+        name=clean(str(file)),
+        reason=reason,
+    )
+
+
+def _listed(facts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {clean(str(value))}" for name, value in facts.items())

@@ -1,0 +1,319 @@
+"""The texts that the loss is measured on, and the reference texts of mean and resample."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile, BadValue
+from headwise.heads.ablation.experiment.options import AblationOptions
+from headwise.heads.ablation.methods import method_named
+from headwise.heads.ablation.replacement import MOST_NUMBERS
+from headwise.heads.ablation.sites import Site
+from headwise.heads.corpus.documents import Document, read_text
+from headwise.heads.corpus.measurement import Measurer
+from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
+from headwise.heads.corpus.readers import look_through
+from headwise.heads.inputs import check_text, encode
+from headwise.heads.models.load import Loaded
+from headwise.heads.models.speech import hears
+from headwise.heads.names import Head
+from headwise.lang import Text, same
+
+Example = Mapping[str, Tensor]
+"""One text as the model is given it, (1, L) each."""
+
+PIECE = 128
+"""Tokens of a piece of a text."""
+
+TOGETHER = 512
+"""Tokens that are read in one pass at most, where texts are of one length; of an encoder-decoder
+those of its longer text."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """What the model reads.
+
+    Attributes:
+        source: the option that named it, without dashes; or "sentence".
+        file: the name of what was read; "" for a sentence.
+        sha256: of a corpus; "" for anything else.
+        length: tokens of a piece; None where texts are whole.
+        start: the first token of a text that is predicted.
+        measured: the texts that the loss is of.
+        others: the texts that "mean" and "resample" take from.
+    """
+
+    source: str
+    file: str
+    sha256: str
+    length: int | None
+    start: int
+    measured: tuple[Example, ...]
+    others: tuple[Example, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the texts have that the loss is of."""
+        return sum(tokens(text) for text in self.measured)
+
+    def batches(self) -> list[Example]:
+        """The texts that the loss is of, as they are read."""
+        return together(self.measured)
+
+    def reference(self) -> list[Example]:
+        """The other texts, as they are read."""
+        return together(self.others)
+
+    def share(self, number: int, shares: int) -> list[Example]:
+        """The texts of one seed of several, to which they are dealt out in turn."""
+        return together(self.measured[number::shares])
+
+
+def read_texts(options: AblationOptions, loaded: Loaded) -> Texts:
+    """Read and tokenize what the options name.
+
+    Raises:
+        BadFile, BadValue: if it cannot be read, is too long for the model, or too short to measure.
+    """
+    readers = {"--probe": _probe, "--corpus": _corpus}
+    texts = readers.get(options.source, _text)(options, loaded)
+    measured = texts.measured[: options.texts]
+    others: tuple[Example, ...] = ()
+    if method_named(options.how).reference:
+        measured, others = measured[::2], measured[1::2]
+    _check_count(options, replace(texts, measured=measured))
+    if options.num_seeds:  # the same number of texts for each seed
+        measured = measured[: len(measured) // options.num_seeds * options.num_seeds]
+    return replace(texts, measured=measured, others=others)
+
+
+def together(texts: Sequence[Example]) -> list[Example]:
+    """Neighbours of one length in one batch, up to `TOGETHER` tokens.
+
+    Example:
+        >>> texts = [{"input_ids": torch.zeros(1, n)} for n in (3, 3, 5)]
+        >>> [tuple(batch["input_ids"].shape) for batch in together(texts)]
+        [(2, 3), (1, 5)]
+    """
+    groups: list[list[Example]] = []
+    for text in texts:
+        last = groups[-1] if groups else []
+        size = (len(last) + 1) * max(each.shape[-1] for each in text.values())
+        if last and _shapes(last[0]) == _shapes(text) and size <= TOGETHER:
+            last.append(text)
+        else:
+            groups.append([text])
+    return [
+        {name: torch.cat([text[name] for text in group]) for name in group[0]} for group in groups
+    ]
+
+
+def tokens(text: Example, part: str = "") -> int:
+    """How many tokens a text has: those that are predicted, or those that the encoder reads."""
+    if part != "encoder":
+        return _ids(text).shape[1]
+    heard = text.get("input_features")
+    return text["input_ids"].shape[1] if heard is None else heard.shape[-1] // 2  # by convolution
+
+
+def _probe(options: AblationOptions, loaded: Loaded) -> Texts:
+    if loaded.longest < TOKENS * TIMES:
+        name, most = clean(loaded.name), loaded.longest
+        raise BadValue(
+            "probe: it has {tokens} tokens, and {name} takes at most {most}; give a text "
+            "with --text, or a corpus with --corpus",
+            tokens=TOKENS * TIMES,
+            name=name,
+            most=most,
+        )
+    found = sequences(loaded, options.seed)
+    texts = tuple(_example(ids) for ids in found)
+    return Texts("probe", named(TOKENS, TIMES, options.seed), "", None, TOKENS, texts)
+
+
+def _text(options: AblationOptions, loaded: Loaded) -> Texts:
+    source = "sentence" if options.text is None else "text"
+    words = (options.sentence or "") if options.text is None else read_text(options.text)
+    check_text(words)
+    _check_one_stack(source, loaded)
+    length = min(PIECE, loaded.longest) if options.length is None else options.length
+    texts = pieces(loaded, words, length)
+    name = "" if options.text is None else Path(options.text).name
+    return Texts(source, name, "", length, 1, tuple(texts))
+
+
+def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
+    file = options.corpus or Path()
+    if options.length is not None:
+        _check_one_stack("length", loaded)
+    measurer = Measurer.of(loaded, truncate=options.truncate, names=False, folder=file.parent)
+    check = None if options.length is not None else measurer.check
+    corpus = look_through(file, paragraphs=options.paragraphs, check=check)
+    texts: list[Example] = []
+    for document in corpus:
+        if options.texts is not None and len(texts) >= options.texts:
+            break
+        if options.length is None:
+            texts.append(_whole(document, measurer))
+        else:
+            texts += pieces(loaded, document.text, options.length)
+    corpus.check_unchanged()
+    return Texts("corpus", file.name, corpus.sha256, options.length, 1, tuple(texts))
+
+
+def _whole(document: Document, measurer: Measurer) -> Example:
+    """A document as the model is given it."""
+    text = document.text
+    if hears(measurer.loaded.model):
+        text = str(measurer.folder / text)
+    found, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
+    if tokens(found) < 2:
+        raise BadFile(
+            "corpus: {document_name}: it has one token, and no next one to predict; leave it out",
+            document_name=document.name,
+        )
+    return found
+
+
+def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
+    """A text in pieces of so many tokens; what is left at its end is left out.
+
+    Each piece has the special tokens that the tokenizer puts around a text.
+
+    Raises:
+        BadValue: if the model takes fewer tokens, or there is no room beside the special ones.
+    """
+    if length > loaded.longest:
+        name, most = clean(loaded.name), loaded.longest
+        raise BadValue(
+            "length: {length} tokens, and {name} takes at most {most}; give --length "
+            "{most} or less",
+            length=length,
+            name=name,
+            most=most,
+        )
+    whole, bare = (_tokens(loaded, text, special) for special in (True, False))
+    room = length - (len(whole) - len(bare))
+    if room < 1:
+        raise BadValue(
+            "length: {length} tokens leave no room beside {num_whole} special ones; give more",
+            length=length,
+            num_whole=len(whole) - len(bare),
+        )
+    before = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
+    first, last = whole[:before], whole[before + len(bare) :]
+    starts = range(0, len(bare) - room + 1, room)
+    return [_example([*first, *bare[start : start + room], *last]) for start in starts]
+
+
+def _tokens(loaded: Loaded, text: str, special: bool) -> list[int]:
+    found = loaded.tokenizer(
+        text, verbose=False, padding=False, truncation=False, add_special_tokens=special
+    )
+    return list(found["input_ids"])
+
+
+def _example(ids: Sequence[int]) -> Example:
+    tokens = torch.tensor([list(ids)])
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+def _ids(text: Example) -> Tensor:
+    """The tokens that are predicted, (1, L)."""
+    return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0)))
+
+
+def _shapes(text: Example) -> dict[str, torch.Size]:
+    return {name: each.shape for name, each in text.items()}
+
+
+def _check_one_stack(option: str, loaded: Loaded) -> None:
+    if getattr(loaded.config, "is_encoder_decoder", False):
+        name = clean(loaded.name)
+        raise BadValue(
+            "{option}: {name} has a decoder that reads another text, and cannot read in "
+            "pieces; give whole documents with --corpus, their targets in .jsonl",
+            option=option,
+            name=name,
+        )
+
+
+def _check_count(options: AblationOptions, texts: Texts) -> None:
+    """Check that there are enough texts for an interval."""
+    count, minimum = len(texts.measured), max(2, 2 * options.num_seeds)
+    if count >= minimum:
+        return
+    reference: Text = same("")
+    if method_named(options.how).reference:
+        reference = Text(", beside as many others for --how {how}", how=options.how)
+    remedy = Text("give more text, or cut it shorter with --length")
+    if texts.source == "probe":
+        remedy = Text("give more --texts")
+    if options.num_seeds > 2:
+        remedy = Text("{remedy}, or fewer --seeds", remedy=remedy)
+    raise BadValue(
+        "{source}: {count} texts to measure on, and at least {minimum} are needed{reference}; "
+        "{remedy}",
+        source=texts.source,
+        count=count,
+        minimum=minimum,
+        reference=reference,
+        remedy=remedy,
+    )
+
+
+def check_resampling(
+    heads: tuple[Head, ...], removed: int, attentions: tuple[Site, ...], texts: Texts
+) -> None:
+    """Check before the measurement that resampling has texts of one length, and not too many.
+
+    Args:
+        heads: the heads that may be removed; with random heads every one.
+        removed: how many of them are removed at once.
+        attentions: the attention modules of the model.
+        texts: the texts.
+
+    Raises:
+        BadValue: if the texts differ in length in a stack with such heads, or more numbers would
+            be kept than `headwise.ablate` keeps.
+    """
+    for part in sorted({head.layer.part for head in heads}):
+        _check_lengths(part, texts)
+    widths = {layer: site.size for site in attentions for layer in site.layers}
+    numbers = [
+        widths[head.layer] * sum(tokens(text, head.layer.part) for text in texts.others)
+        for head in heads
+    ]
+    kept = sum(sorted(numbers)[-removed:])
+    if kept > MOST_NUMBERS:
+        raise BadValue(
+            "how: 'resample' would keep {kept} numbers of other texts, and "
+            "{most_numbers} at most are kept; give fewer --texts or heads, or use --how "
+            "mean",
+            kept=kept,
+            most_numbers=MOST_NUMBERS,
+        )
+
+
+def _check_lengths(part: str, texts: Texts) -> None:
+    lengths = {tokens(text, part) for text in (*texts.measured, *texts.others)}
+    if len(lengths) == 1:
+        return
+    if part:
+        remedy = Text("use --how mean")
+        stack = Text("encoder") if part == "encoder" else Text("decoder")
+        where: Text = Text(" in the {stack}", stack=stack)
+    else:
+        remedy, where = Text("cut them with --length, or use --how mean"), same("")
+    raise BadValue(
+        "how: 'resample' needs texts of one length, got {min} to {max} tokens{where}; {remedy}",
+        min=min(lengths),
+        max=max(lengths),
+        where=where,
+        remedy=remedy,
+    )

@@ -1,0 +1,135 @@
+"""How much the loss would change if a head were scaled a little: importance by gradient."""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadValue
+from headwise.heads.ablation.batches import Batch, in_evaluation, several
+from headwise.heads.ablation.effects import checked
+from headwise.heads.ablation.hooks import tapped
+from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.sites import sites
+from headwise.heads.names import Head, Layer
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """The gradients of each example's loss with respect to each head's gate, which is 1.
+
+    Attributes:
+        gradients: for each layer (N, H) in float64: dL_n/dξ_h, with its sign.
+    """
+
+    gradients: Mapping[Layer, Tensor]
+
+    def raw(self, head: Head) -> float:
+        """The mean over examples of the absolute value: I_h of Michel et al. 2019, equation 3."""
+        return self._layer(head.layer)[head.number].item()
+
+    def value(self, head: Head) -> float:
+        """``raw``, divided by the Euclidean norm of its layer's, so that layers compare.
+
+        0 where the whole layer is 0.
+        """
+        layer = self._layer(head.layer)
+        norm = layer.norm().item()
+        return layer[head.number].item() / norm if norm else 0.0
+
+    def spread(self, head: Head) -> float:
+        """The standard error of ``value`` over examples, its layer's norm held fixed."""
+        each = self.gradients[head.layer].abs()
+        norm = self._layer(head.layer).norm().item()
+        error = each[:, head.number].std().item() / len(each) ** 0.5
+        return error / norm if norm else 0.0
+
+    def heads(self) -> tuple[Head, ...]:
+        """Every head, layer by layer."""
+        return tuple(
+            Head(layer, number)
+            for layer in sorted(self.gradients)
+            for number in range(self.gradients[layer].shape[1])
+        )
+
+    def ranking(self) -> tuple[Head, ...]:
+        """Every head, the least important first; equal ones by name."""
+        return tuple(sorted(self.heads(), key=lambda head: (self.value(head), head)))
+
+    def _layer(self, layer: Layer) -> Tensor:
+        return self.gradients[layer].abs().mean(0)
+
+
+def importance(
+    model: nn.Module, batches: Batch | Collection[Batch], loss: Loss = next_token_loss
+) -> Importance:
+    """The gradient importance of every head on a corpus.
+
+    One pass forward and one back a batch. Every head of every layer is multiplied by a gate of its
+    own for each example, so that the absolute value is taken of each example's gradient, as the
+    paper has it, and not of a batch's sum, in which gradients cancel.
+
+    Args:
+        model: in eval mode; its parameters get no gradient.
+        batches: the corpus; examples lie along the first dimension of what the model is given.
+        loss: takes the model and a batch, and returns one loss for each example.
+
+    Raises:
+        BadType, BadValue: if an argument is wrong, or the examples cannot be told apart.
+
+    Source: Michel et al. 2019, section 4.1: I_h = E_x |dL(x)/dξ_h|, divided by the layer's
+        Euclidean norm, after Molchanov et al. 2017.
+
+    Example:
+        >>> import headwise as hw
+        >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
+        >>> size = lambda model, x: model(x, x, x)[0].square().mean((1, 2))
+        >>> found = importance(layer, torch.randn(5, 3, 8), size)
+        >>> sum(found.value(head) ** 2 for head in found.heads()).__round__(12)
+        1.0
+    """
+    in_evaluation(model)
+    found: dict[Layer, list[Tensor]] = {}
+    for batch in several(batches, "batches"):
+        gates: dict[Layer, Tensor] = {}
+        with torch.enable_grad():
+            with gated(model, gates):
+                each = checked(loss(model, batch))
+            slopes = torch.autograd.grad(
+                each.sum(), list(gates.values()), allow_unused=True, materialize_grads=True
+            )
+        for layer, slope in zip(gates, slopes, strict=True):
+            if len(slope) != len(each):
+                raise _not_told_apart(len(each), len(slope))
+            found.setdefault(layer, []).append(slope.double().cpu())
+    return Importance({layer: torch.cat(found[layer]) for layer in sorted(found)})
+
+
+@contextmanager
+def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
+    """Multiply what heads put out by gates (B, H) while this is open; missing ones are made, 1."""
+    found = sites(model)
+
+    def gate(layer: Layer, each: Tensor) -> Tensor:
+        if layer not in gates:
+            shape = (*each.shape[:-3], each.shape[-2])
+            gates[layer] = each.new_ones(shape[-2:] if len(shape) > 1 else (1, *shape))
+            gates[layer].requires_grad_()
+        if each.dim() != 4 or len(gates[layer]) != len(each):
+            raise _not_told_apart(len(gates[layer]), len(each))
+        return each * gates[layer][:, None, :, None]
+
+    layers = [layer for site in found for layer in site.layers]
+    with tapped(model, found, layers, gate):
+        yield
+
+
+def _not_told_apart(examples: int, rows: int) -> BadValue:
+    return BadValue(
+        "batches: {examples} losses and {rows} rows inside the model, so that examples "
+        "cannot be told apart; give examples along the first dimension, one pass a batch",
+        examples=examples,
+        rows=rows,
+    )

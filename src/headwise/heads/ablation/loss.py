@@ -1,0 +1,135 @@
+"""How badly a model predicts, one number for each example."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headwise.errors import BadValue
+from headwise.heads.ablation.batches import Batch, run
+from headwise.heads.ablation.sites import sites
+from headwise.lang import Text
+
+Loss = Callable[[nn.Module, Batch], Tensor]
+"""A model and a batch of B examples to the loss of each, (B,)."""
+
+FURTHER = (
+    "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling",
+    "logits_soft_cap", "output_logit_soft_cap", "output_multiplier", "scale_decoder_outputs",
+)  # fmt: skip
+"""What configurations say of something done to logits beside the product with the embeddings."""
+
+
+def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor:
+    """The mean cross-entropy of each next token, in nats, for each text (B,).
+
+    Args:
+        model: gives logits (B, L, V), in ``.logits`` or as its answer; or it is a causal
+            transformers model without its last projection, whose embeddings serve as that.
+        batch: a mapping with ``input_ids`` (B, L), with ``attention_mask`` (B, L) where there is
+            padding; for an encoder-decoder ``decoder_input_ids``; or the ids as a tensor.
+        start: only tokens from that index on are predicted.
+
+    Raises:
+        BadValue: if the model predicts no next token, or there is none to predict.
+
+    Example:
+        >>> class Guess(nn.Module):
+        ...     def forward(self, ids):
+        ...         return torch.tensor([[[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]]]).log()
+        >>> loss = next_token_loss(Guess(), torch.tensor([[0, 1, 1]]))
+        >>> round(loss.mul(2).exp().item(), 4)  # 1 / (1/2 · 3/4)
+        2.6667
+    """
+    ids, mask = _ids(batch)
+    logits = _logits(model, run(model, batch))
+    if logits.dim() != 3 or logits.shape[:2] != ids.shape:
+        raise BadValue(
+            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of "
+            "your own, which takes the model and a batch and returns one loss for each "
+            "example",
+            value=(*ids.shape, "V"),
+            logits_shape=tuple(logits.shape),
+        )
+    first = max(1, start)
+    counts = mask[:, first:] & mask[:, first - 1 : -1]  # predicted from a real token
+    if not counts.any(1).all():
+        raise BadValue(
+            "loss: a text has no token to predict from index {first} on; give longer texts",
+            first=first,
+        )
+    wide = logits[:, first - 1 : -1].to(torch.promote_types(logits.dtype, torch.float32))
+    each = F.cross_entropy(wide.transpose(1, 2), ids[:, first:], reduction="none")
+    return torch.where(counts, each, 0.0).sum(1) / counts.sum(1)
+
+
+def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The tokens that are read and predicted, (B, L), and which of them are real."""
+    given: Any = {"input_ids": batch} if isinstance(batch, Tensor) else batch
+    if isinstance(given, Mapping):
+        prefix = "decoder_" if "decoder_input_ids" in given else ""
+        ids, mask = given.get(f"{prefix}input_ids"), given.get(f"{prefix}attention_mask")
+        if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point():
+            return ids, torch.ones_like(ids).bool() if mask is None else mask.bool()
+    raise BadValue(
+        "batches: the loss of the next token needs input_ids (B, L); give them by that "
+        "name, or a loss of your own"
+    )
+
+
+def unpredicting(model: nn.Module, answer: Any) -> Text | None:
+    """Why a model predicts no next token, by its answer; None where it predicts one."""
+    later = _sees_later(model)
+    if later is not None:
+        return Text("{later} sees later tokens", later=later)
+    if _given(answer) is not None:
+        return None
+    hidden = getattr(answer, "last_hidden_state", None)
+    config: Any = getattr(model, "config", None)
+    if hidden is None or not getattr(config, "tie_word_embeddings", False):
+        return Text("it gives no logits, and its embeddings do not serve as such")
+    weight = model.get_input_embeddings().weight  # type: ignore[operator]
+    if weight.shape[1] != hidden.shape[2] or _further(config):
+        return Text("its embeddings are not all of its last projection")
+    return None
+
+
+def _further(config: Any) -> bool:
+    """Whether a configuration, or that of the decoder in it, says of something in `FURTHER`."""
+    parts = (config, *(getattr(config, name, None) for name in ("decoder", "text_config")))
+    return any(getattr(part, name, None) for part in parts for name in FURTHER)
+
+
+def _logits(model: nn.Module, answer: Any) -> Tensor:
+    """What the model predicts, (B, L, V)."""
+    reason, logits = unpredicting(model, answer), _given(answer)
+    if reason is not None:
+        kind = type(model).__name__
+        raise BadValue(
+            "loss: {kind} predicts no next token ({reason}); load it with its last "
+            "projection, such as AutoModelForCausalLM, or give a loss of your own",
+            kind=kind,
+            reason=reason,
+        )
+    if logits is not None:
+        return logits
+    weight = model.get_input_embeddings().weight  # type: ignore[operator]
+    return torch.as_tensor(answer.last_hidden_state @ weight.T)
+
+
+def _given(answer: Any) -> Tensor | None:
+    """The logits that a model itself gives."""
+    logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
+    return logits if isinstance(logits, Tensor) else None
+
+
+def _sees_later(model: nn.Module) -> str | None:
+    """The attention by which a model sees the token it should predict."""
+    for site in () if getattr(model, "config", None) is None else sites(model):
+        part = site.layers[0].part
+        inner = getattr(site.module, "self", site.module)
+        if part in ("", "decoder") and getattr(inner, "is_causal", None) is False:
+            return site.name
+    return None

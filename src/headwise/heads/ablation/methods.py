@@ -1,0 +1,148 @@
+"""The ways to take a head out of a model. Each is another experiment, and has a name of its own.
+
+Whether a head whose queries are 0 attends to every allowed key alike.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from headwise.errors import BadValue, one_of
+from headwise.heads.ablation.sites import Site
+from headwise.heads.names import Layer
+from headwise.lang import Text, same
+from headwise.nn import MultiheadAttention
+from headwise.positions import Position, Rotary, Stage
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to ablate.
+
+    Attributes:
+        name: one word, as it is asked for.
+        title: what is done to the head, for a person.
+        formula: the same in letters; z is what a head puts out, A its weights, v its values.
+        source: who did it so, and what is different here.
+        reference: whether it needs other texts, that the model reads first.
+    """
+
+    name: str
+    title: Text
+    formula: Text
+    source: Text
+    reference: bool = False
+
+
+ZERO = Method(
+    name="zero",
+    title=Text("the head puts out nothing"),
+    formula=Text("z = 0"),
+    source=Text(
+        "Michel et al. 2019, equation 2 (their mask xi_h = 0); Voita et al. 2019, "
+        "section 6 (gate 0)"
+    ),
+)
+
+MEAN = Method(
+    name="mean",
+    title=Text("the head puts out what it does on average over other texts"),
+    formula=Text("z = E over all real tokens of the reference of z_ref"),
+    source=Text(
+        "Wang et al. 2022 (interpretability in the wild), section 3, mean ablation; "
+        "their mean is for each position of a template, this one is over all positions"
+    ),
+    reference=True,
+)
+
+RESAMPLE = Method(
+    name="resample",
+    title=Text("the head puts out what it does on another text, drawn at random"),
+    formula=Text("z[b, i] = z_ref[r(b), i], r(b) drawn for each text of each pass"),
+    source=Text(
+        "Chan et al. 2022 (causal scrubbing), resampling ablation; all heads of one "
+        "pass take from the same other text"
+    ),
+    reference=True,
+)
+
+UNIFORM = Method(
+    name="uniform",
+    title=Text("the head attends to every allowed key alike"),
+    formula=Text(
+        "A[i,j] = 1 / number of keys allowed to i: its queries are 0, so that all scores are equal"
+    ),
+    source=Text(
+        "Kovaleva et al. 2019, section 4.6 (disabling a head); theirs is 1/L, padding included"
+    ),
+)
+
+METHODS = (ZERO, MEAN, RESAMPLE, UNIFORM)
+"""Every way there is."""
+
+
+def method_named(name: object) -> Method:
+    """The way of that name.
+
+    Raises:
+        BadValue: if there is none.
+
+    Example:
+        >>> method_named("zero").title.en
+        'the head puts out nothing'
+    """
+    for method in METHODS:
+        if method.name == name:
+            return method
+    raise one_of("kind", name, tuple(method.name for method in METHODS))
+
+
+def check_uniform(
+    found: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
+) -> None:
+    """Refuse attentions whose scores are not all equal where the queries are 0.
+
+    Args:
+        found: the attentions of a model.
+        layers: those that are asked for.
+        argument: what asked for it is called.
+
+    Raises:
+        BadValue: the message says what else is in the scores.
+    """
+    for site in found:
+        reason = _reason(site) if set(site.layers) & set(layers) else None
+        if reason is not None:
+            raise BadValue(
+                "{argument}: 'uniform' sets the queries of a head to 0, and in {place} {reason}, "
+                "so that its weights would not be equal; use 'zero' or 'mean'",
+                argument=argument,
+                place=same(site.name) if site.name else Text("it"),
+                reason=reason,
+            )
+
+
+def _reason(site: Site) -> Text | None:
+    """What else is in the scores, or None."""
+    module, architecture = site.module, site.architecture
+    if getattr(module, "sinks", None) is not None:
+        return Text("a sink takes a share")
+    if architecture is not None and architecture.name == "T5":
+        return Text("a position bias is added to the scores")
+    if isinstance(module, MultiheadAttention):
+        if module.global_proj is not None:
+            return Text("global tokens have queries of their own")
+        if _positioned(module.position):
+            return Text("a position is added to the scores")
+    beside = () if architecture is None else architecture.beside
+    for name, _ in module.named_parameters():
+        shifts = name.endswith("bias") and "norm" in name.lower()
+        if shifts and not name.startswith(beside):
+            return Text("a normalisation adds to the queries")
+    return None
+
+
+def _positioned(position: Position | None) -> bool:
+    """Whether a position adds to scores that are 0; turning a query of 0 leaves it 0."""
+    if position is None or isinstance(position, Rotary):
+        return False
+    return bool({Stage.CONTENT, Stage.SCORES} & set(position.stages))

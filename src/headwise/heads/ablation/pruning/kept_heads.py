@@ -1,0 +1,128 @@
+"""Which heads of an attention stay, and which key/value heads they read.
+
+The numbers by which an attention knows how many heads it has.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from torch import nn
+
+from headwise.heads.ablation.pruning.slicing import Shared
+from headwise.heads.ablation.sites import Site
+from headwise.lang import Text
+from headwise.nn.projections import features
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays of one attention.
+
+    Attributes:
+        heads: the numbers of the query heads that stay, ascending.
+        silent: whether they have nothing to say: all were to go, and as few stay as can be, with
+            output weights of 0.
+        groups: the numbers of the key/value heads that stay, because a query head reads them.
+        order: for each key/value head that attention is shown, its number among ``groups``. Where
+            the groups keep different numbers of query heads, some are shown several times.
+        shown: the same heads, by the numbers under which they were shown before.
+        share: how many query heads read each key/value head that is shown.
+    """
+
+    heads: tuple[int, ...]
+    silent: bool
+    groups: tuple[int, ...]
+    order: tuple[int, ...]
+    shown: tuple[int, ...]
+    share: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether each key/value head is shown once, as the libraries have it."""
+        return self.order == tuple(range(len(self.groups)))
+
+
+def kept_of(total: int, order: Sequence[int], gone: set[int]) -> Kept:
+    """What stays of an attention.
+
+    Args:
+        total: how many query heads there are.
+        order: for each key/value head that they are shown, its number: (0, 1, 2) for three of
+            which each is shown once.
+        gone: the query heads that go.
+
+    Example:
+        >>> kept = kept_of(6, (0, 1, 2), {0, 1, 4})  # 2, 3 share group 1; 5 is alone on group 2
+        >>> kept.heads, kept.groups, kept.order, kept.share
+        ((2, 3, 5), (1, 2), (0, 0, 1), 1)
+        >>> kept_of(6, (0, 1, 2), {0, 2, 4}).order  # one head of each group
+        (0, 1, 2)
+    """
+    each = total // len(order)
+    heads = [number for number in range(total) if number not in gone]
+    silent = not heads
+    heads = heads or [0]
+    read = [order[number // each] for number in heads]
+    groups = sorted(set(read))
+    counts = [read.count(group) for group in groups]
+    share = gcd(*counts)
+    new = tuple(n for n, count in enumerate(counts) for _ in range(count // share))
+    shown = tuple(number // each for number in heads[::share])
+    return Kept(tuple(heads), silent, tuple(groups), new, shown, share)
+
+
+QUERY_HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
+KEY_HEADS = ("num_kv_heads", "num_key_value_heads")
+SHARES = ("num_key_value_groups",)
+WIDTHS = ("all_head_size", "inner_dim", "split_size")
+COUNTED = (*QUERY_HEADS, *KEY_HEADS, *SHARES, *WIDTHS)
+
+EMBEDDINGS = ("embed_dim", "hidden_size", "dim", "d_model")
+"""What is also the width of all heads together, unless some are gone."""
+
+
+def key_heads(site: Site) -> tuple[int, ...]:
+    """The key/value heads that attention is shown, by number; pruned before, some several times."""
+    architecture = site.architecture
+    if architecture is None or architecture.fused:
+        return tuple(range(site.heads))
+    projection = site.module.get_submodule(architecture.projections[1])
+    if isinstance(projection, Shared):
+        return tuple(projection.order.tolist())
+    found = features(projection)
+    return tuple(range(found[1] // site.size if found else site.heads))
+
+
+def inner(site: Site) -> nn.Module:
+    """The module that calls attention: BERT's stands inside the one with the projections."""
+    if site.architecture is not None and site.architecture.size.startswith("self."):
+        return site.module.get_submodule("self")
+    return site.module
+
+
+def recount(site: Site, kept: Kept) -> None:
+    """Tell an attention how many heads it has now."""
+    module, heads = inner(site), len(kept.heads)
+    new = dict.fromkeys(QUERY_HEADS, heads) | dict.fromkeys(KEY_HEADS, len(kept.order))
+    new |= dict.fromkeys(SHARES, kept.share) | dict.fromkeys(WIDTHS, heads * site.size)
+    for name, number in new.items():
+        if isinstance(module.__dict__.get(name), int):
+            setattr(module, name, number)
+
+
+def counts_elsewhere(site: Site) -> Text | None:
+    """Why an attention would count wrongly afterwards, or None: it reads its configuration."""
+    module: Any = inner(site)
+    if type(module).__module__.startswith("headwise."):
+        return None
+    names = set(inspect.unwrap(type(module).forward).__code__.co_names)
+    for name in (*QUERY_HEADS, *KEY_HEADS, *EMBEDDINGS):
+        stays = name in EMBEDDINGS or name not in module.__dict__
+        if name in names and stays:
+            return Text(
+                "its code reads {name}, which is not the attention's own to change", name=name
+            )
+    return None

@@ -1,0 +1,115 @@
+"""T5's bias of positions, where each layer has other heads.
+
+The first layer of a stack makes the bias for all; once heads differ, each layer makes its own.
+
+
+One attention made smaller, in place.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.heads.ablation.pruning.kept_heads import Kept, recount
+from headwise.heads.ablation.pruning.slicing import keep, keep_inputs, keep_outputs, rows_of, shown
+from headwise.heads.ablation.sites import Site
+
+TABLE = "relative_attention_bias"
+HAS = "has_relative_attention_bias"
+
+
+def part_ways(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
+    """Before anything is cut: give each layer of T5's stacks a bias of its own where it must.
+
+    Args:
+        found: the attentions of a model.
+        kept: what stays of some, by their names; the others keep all.
+    """
+    for part in ("", "encoder", "decoder", "cross"):
+        stack = [site for site in found if _takes_turns(site) and site.layers[0].part == part]
+        every = {_heads(site, kept) for site in stack}
+        if len(every) < 2:
+            continue
+        first = next((site.module for site in stack if hasattr(site.module, TABLE)), None)
+        for site in stack:
+            if first is not None and not hasattr(site.module, TABLE):
+                setattr(site.module, TABLE, copy.deepcopy(getattr(first, TABLE)))
+                setattr(site.module, HAS, True)
+            site.module.register_forward_pre_hook(own_bias, with_kwargs=True)
+
+
+def own_bias(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before each call: forget the bias that the layer below made; then this one makes its own."""
+    del module
+    return args, {**kwargs, "position_bias": None}
+
+
+def _takes_turns(site: Site) -> bool:
+    return site.architecture is not None and site.architecture.name == "T5"
+
+
+def _heads(site: Site, kept: Mapping[str, Kept]) -> tuple[int, ...]:
+    own = kept.get(site.name)
+    return tuple(range(site.heads)) if own is None else own.heads
+
+
+def shrink(site: Site, kept: Kept) -> None:
+    """Cut everything of an attention down to the heads that are kept.
+
+    Args:
+        site: the attention, of a build whose heads can be cut.
+        kept: what stays.
+    """
+    architecture = site.architecture
+    assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
+    module, heads = site.module, rows_of(kept.heads, site.size)
+    if architecture.fused:
+        one = module.get_submodule(architecture.fused)
+        keep_outputs(one, _fused_rows(site, kept, architecture.by_head))
+    else:
+        _apart(module, architecture.projections, kept, site.size)
+    if getattr(module, "global_proj", None) is not None:
+        _apart(module.get_submodule("global_proj"), architecture.projections, kept, site.size)
+    keep_inputs(site.out, heads)
+    if kept.silent:
+        nn.init.zeros_(site.out.weight)  # type: ignore[arg-type]
+    _vectors(module, kept, site.size)
+    recount(site, kept)
+
+
+def _apart(module: nn.Module, paths: tuple[str, ...], kept: Kept, size: int) -> None:
+    """Three projections: q by heads, k and v by key/value heads."""
+    q, *others = paths
+    keep_outputs(module.get_submodule(q), rows_of(kept.heads, size))
+    for path in others:
+        owner, _, last = path.rpartition(".")
+        projection = module.get_submodule(path)
+        assert isinstance(projection, nn.Linear)  # noqa: S101 - Conv1D is never apart
+        keep_outputs(projection, rows_of(kept.groups, size))
+        setattr(module.get_submodule(owner), last, shown(projection, kept.order, size))
+
+
+def _fused_rows(site: Site, kept: Kept, by_head: bool) -> Tensor:
+    """The rows of one matrix of q, k and v."""
+    if by_head:
+        return rows_of(kept.heads, 3 * site.size)
+    part = rows_of(kept.heads, site.size)
+    width = site.heads * site.size
+    return torch.cat([part, part + width, part + 2 * width])
+
+
+def _vectors(module: nn.Module, kept: Kept, size: int) -> None:
+    """What else is one head's own."""
+    heads = torch.tensor(kept.heads)
+    keep(module, "sinks", 0, heads)
+    for name in ("bias_k", "bias_v"):
+        keep(module, name, 2, rows_of(kept.shown, size))
+    table = getattr(module, "relative_attention_bias", None)
+    if isinstance(table, nn.Embedding):
+        keep(table, "weight", 1, heads)
+        table.embedding_dim = len(kept.heads)

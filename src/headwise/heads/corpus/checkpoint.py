@@ -1,0 +1,399 @@
+"""Errors under the name that a person knows the matter by.
+
+A folder that something will be written into, looked at before the work and not after it.
+
+Named tensors and what is said of them, in one file that is written whole or not at all.
+
+The file is a safetensors file; what is said of the tensors is JSON in its header. A reader takes
+neither on trust.
+
+
+A finished run in a folder: it opens again without the model and without the corpus.
+
+    run.json           what was run, for people and programs
+    run.safetensors    the sums
+
+The JSON is written last and names the hash of the other, so that the two always belong together.
+"""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import headwise
+from headwise.document.files import write
+from headwise.document.plain import clean
+from headwise.errors import BadFile, BadValue, MissingExtra
+from headwise.heads.corpus.accumulated import Gathered
+from headwise.heads.corpus.validation import MOST_COUNTED
+from headwise.heads.export import schema
+from headwise.heads.metrics import MEASURED
+from headwise.heads.naming import Named
+from headwise.lang import LANGS, Text, Translated
+
+
+@contextmanager
+def error_context(argument: str, inner: str) -> Iterator[None]:
+    """Re-raise an error about an inner argument under the option that the user typed.
+
+    Args:
+        argument: the option: "save".
+        inner: the argument that it became: "output".
+
+    Raises:
+        BadValue: the same error, of the same class, with the option's name.
+
+    Example:
+        >>> with error_context("save", "output"):
+        ...     raise BadValue("output: no space; take another")
+        Traceback (most recent call last):
+        headwise.errors.BadValue: save: no space; take another
+    """
+    try:
+        yield
+    except BadValue as error:
+        if not error.text.en.startswith(f"{inner}: "):
+            raise
+        texts = (argument + error.text.to(lang).removeprefix(inner) for lang in LANGS)
+        raise type(error)(Translated(*texts)) from error
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that no file can be put into; one that is not there yet can be made.
+
+    What is asked is the file system, with a file that has no name: permissions alone do not tell.
+
+    Args:
+        option: what named the folder, for the message.
+        folder: it.
+
+    Raises:
+        BadFile: if it is no folder, or may not be written into.
+    """
+    try:
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise unusable(option, folder, error) from error
+
+
+def make_folder(option: str, folder: Path) -> None:
+    """Make a folder, and those that it lies in, where it is not there.
+
+    Raises:
+        BadFile: if it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable(option, folder, error) from error
+
+
+def unusable(option: str, folder: Path, error: OSError) -> BadFile:
+    """The error for a folder that cannot be used."""
+    name, reason = clean(str(folder)), error.strerror or type(error).__name__
+    return BadFile(
+        "{option}: cannot write into the folder {name}: {reason}; choose another place",
+        option=option,
+        name=name,
+        reason=reason,
+    )
+
+
+MOST_TENSOR_BYTES = 1 << 30
+"""The largest file that is read."""
+
+KEY = "headwise"
+"""The name in the header that the JSON stands under."""
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
+    """Write tensors, in their order, and what is said of them.
+
+    Raises:
+        BadFile: if the file cannot be written, or `read_tensors` would not read it; what was there
+            stays then.
+        MissingExtra: if safetensors is not installed.
+    """
+    try:
+        from safetensors.torch import save
+    except ImportError as error:
+        raise MissingExtra.of("safetensors", "inspect") from error
+    header = json.dumps({**said, "order": list(tensors)})
+    content = save({name: each.contiguous() for name, each in tensors.items()}, {KEY: header})
+    if len(content) > MOST_TENSOR_BYTES:
+        raise BadFile(
+            "save: what was measured takes {num_content:,} bytes, and at most "
+            "{most_bytes:,} are read again; add --no-names, which takes less, or leave "
+            "out --save",
+            num_content=len(content),
+            most_bytes=MOST_TENSOR_BYTES,
+        )
+    with error_context("save", "output"):
+        write(file, content)
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file, in the order they were written in, and what is said of them.
+
+    Raises:
+        BadFile: if it cannot be read, is too large, is damaged, or was not written here. The
+            message says why, and leaves the file to the caller, who knows the way out.
+        MissingExtra: if safetensors is not installed.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+        from safetensors.torch import load
+    except ImportError as error:
+        raise MissingExtra.of("safetensors", "inspect") from error
+    try:
+        check_size(file, MOST_TENSOR_BYTES)
+        with safe_open(str(file), "pt") as opened:
+            header = (opened.metadata() or {}).get(KEY, "")
+        said = json.loads(header)
+        tensors = load(file.read_bytes())
+    except BadFile:
+        raise
+    except FileNotFoundError as error:
+        raise BadFile("no such file") from error
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {clean(str(error))[:120]}"
+        raise BadFile("damaged ({reason})", reason=reason) from error
+    order = said.get("order") if isinstance(said, dict) else None
+    fits = isinstance(order, list) and all(isinstance(name, str) for name in order)
+    if not fits or sorted(order or ()) != sorted(tensors):
+        raise BadFile("its header does not list its tensors")
+    return {name: tensors[name] for name in order or ()}, said
+
+
+def check_size(file: Path, most: int) -> None:
+    """Refuse what is there and no file, or larger than may be read.
+
+    Raises:
+        BadFile: if it is. The message leaves the file to the caller.
+        OSError: if it cannot be looked at.
+    """
+    if file.exists() and not file.is_file():
+        raise BadFile("no file, but a directory, device or pipe")
+    if file.exists() and file.stat().st_size > most:
+        raise BadFile("too large: more than {most:,} bytes", most=most)
+
+
+SCHEMA = "headwise.run/1"
+JSON, TENSORS = "run.json", "run.safetensors"
+
+MOST_JSON_BYTES = 1 << 20
+"""The largest run.json that is read."""
+
+PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
+    (
+        "model",
+        (
+            ("name", str), ("source", str), ("class", str), ("type", str),
+            ("parameters", int), ("layers", int), ("heads", int),
+        ),
+    ),
+    (
+        "corpus",
+        (
+            ("file", str), ("sha256", str), ("documents", int), ("paragraphs", bool),
+            ("truncate", bool),
+        ),
+    ),
+    ("tensors", (("file", str), ("sha256", str))),
+    ("identity", ()),
+)  # fmt: skip
+"""What run.json has to hold, and of what type."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a corpus run found.
+
+    Attributes:
+        model: name, source, class, type, parameters, layers, heads.
+        corpus: file, sha256, documents, paragraphs, truncate.
+        gathered: the sums.
+        identity: what the numbers depend on; see `identity`.
+    """
+
+    model: Mapping[str, str | int]
+    corpus: Mapping[str, str | int | bool]
+    gathered: Gathered
+    identity: Mapping[str, Any]
+
+    @cached_property
+    def names(self) -> tuple[Named, ...]:
+        """The names of heads; see `Gathered.names`."""
+        return self.gathered.names()
+
+
+def save(run: Run, folder: Path) -> None:
+    """Write a run into a folder that is there.
+
+    Raises:
+        BadFile: if it cannot be written.
+    """
+    write_tensors(folder / TENSORS, run.gathered.kept(), {"schema": SCHEMA})
+    said = {
+        "schema": SCHEMA,
+        "headwise": headwise.__version__,
+        "model": dict(run.model),
+        "corpus": dict(run.corpus),
+        "metrics": [metric.name for metric in MEASURED],
+        "identity": dict(run.identity),
+        "tensors": {"file": TENSORS, "sha256": _hash(folder / TENSORS)},
+    }
+    with error_context("save", "output"):
+        write(folder / JSON, json.dumps(said, indent=1) + "\n")
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder holds a finished run."""
+    try:
+        return (folder / JSON).is_file()
+    except OSError:  # a folder that nobody may look into
+        return False
+
+
+def open_run(folder: Path) -> Run:
+    """The run that a folder holds. It comes from outside, and nothing in it is taken on trust.
+
+    Raises:
+        BadFile: if there is none, a file is damaged or too large, the two files do not belong
+            together, a number in them cannot be, or it was measured by another version's metrics.
+    """
+    said = _read(folder / JSON)
+    _check(folder, said)
+    try:
+        return _opened(folder, said)
+    except BadValue as error:
+        if str(error).startswith("open: "):
+            raise
+        raise _error(folder, Text("{file}: {problem}", file=TENSORS, problem=error.text)) from error
+
+
+def _opened(folder: Path, said: dict[str, Any]) -> Run:
+    """The run of a description that has been checked."""
+    tensors, header = read_tensors(folder / TENSORS)
+    if header.get("schema") != SCHEMA or said["tensors"]["sha256"] != _hash(folder / TENSORS):
+        raise _error(
+            folder,
+            Text(
+                "{tensors} is not the one that {json} was written with; copy both files",
+                tensors=TENSORS,
+                json=JSON,
+            ),
+        )
+    gathered = Gathered.from_tensors(tensors)
+    _check_together(folder, said, gathered)
+    return Run(said["model"], said["corpus"], gathered, said["identity"])
+
+
+def _check_together(folder: Path, said: dict[str, Any], gathered: Gathered) -> None:
+    """Hold what the description counts against what the sums count."""
+    whole, documents = gathered.whole(), said["corpus"]["documents"]
+    counted = (
+        ("layers", said["model"]["layers"], len(whole.statistics.layers)),
+        ("heads", said["model"]["heads"], len(whole.statistics.heads())),
+        ("documents", documents, whole.number("documents")),
+        ("documents of the first half", (documents + 1) // 2, gathered.first.number("documents")),
+    )
+    for name, wanted, found in counted:
+        if wanted != found:
+            raise _error(
+                folder,
+                Text(
+                    "{json} says {wanted} {name}, and {tensors} has sums of {found}",
+                    json=JSON,
+                    wanted=wanted,
+                    name=name,
+                    tensors=TENSORS,
+                    found=found,
+                ),
+            )
+    if whole.number("cut") > documents:
+        raise _error(folder, Text("{tensors}: more documents cut than there are", tensors=TENSORS))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        check_size(file, MOST_JSON_BYTES)
+        said = json.loads(file.read_bytes())
+    except BadFile as error:
+        raise _error(
+            file.parent, Text("{file}: {problem}", file=JSON, problem=error.text)
+        ) from error
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise _error(file.parent, Text("{file}: {problem}", file=JSON, problem=reason)) from error
+    except (ValueError, RecursionError) as error:
+        raise _error(file.parent, Text("{json} is damaged", json=JSON)) from error
+    if not isinstance(said, dict) or said.get("schema") != SCHEMA:
+        raise _error(
+            file.parent, Text("{json} is not of layout {schema}", json=JSON, schema=SCHEMA)
+        )
+    return said
+
+
+def _check(folder: Path, said: dict[str, Any]) -> None:
+    """Hold every entry against the type it has to have, and against the layout of reports."""
+    for part, entries in PARTS:
+        found = said.get(part)
+        fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
+        if not fits:
+            raise _error(folder, Text("{part} of {json} lacks an entry", part=part, json=JSON))
+    _check_counts(folder, said)
+    names = [metric.name for metric in MEASURED]
+    if said.get("metrics") != names:
+        raise _error(
+            folder,
+            Text(
+                "it was measured with other metrics than this version of headwise has; run it again"
+            ),
+        )
+
+
+def _check_counts(folder: Path, said: dict[str, Any]) -> None:
+    """Hold every number against the layout of reports, which it will be written in."""
+    layout = schema()["$defs"]
+    for part, rules in (
+        ("model", layout["model"]),
+        ("corpus", layout["a_corpus"]["properties"]["corpus"]),
+    ):
+        for name, kind in dict(PARTS)[part]:
+            least = rules["properties"][name].get("minimum")
+            if kind is int and not least <= said[part][name] <= MOST_COUNTED:
+                raise _error(
+                    folder,
+                    Text(
+                        "{json}: {part}.{name}: expected {least} to {most_counted}",
+                        json=JSON,
+                        part=part,
+                        name=name,
+                        least=least,
+                        most_counted=MOST_COUNTED,
+                    ),
+                )
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _error(folder: Path, problem: Text) -> BadFile:
+    return BadFile(
+        "open: expected a folder that --save has written, got {folder}: {problem}",
+        folder=clean(str(folder)),
+        problem=problem,
+    )

@@ -1,0 +1,224 @@
+"""A corpus run as a document that a person reads.
+
+A corpus run as JSON, for programs; the layout is in ``heads/inspect.schema.json``.
+"""
+
+import math
+
+import headwise
+from headwise.document import Block, Document, Heading, Paragraph, Table
+from headwise.heads.alignment import Alignment
+from headwise.heads.corpus.accumulated import COUNTS, Half
+from headwise.heads.corpus.checkpoint import Run
+from headwise.heads.export import explained, measured, values
+from headwise.heads.export import written as as_text
+from headwise.heads.names import Head
+from headwise.heads.naming import UNEXPLAINED, Named
+from headwise.heads.sections import (
+    Row,
+    every_head,
+    legend,
+    number,
+    of_the_model,
+    outstanding,
+    written,
+)
+from headwise.heads.similarity import NOT_COMPARED, is_comparable
+from headwise.heads.statistics import Statistics
+from headwise.heads.table import Column, known, table
+from headwise.lang import Text, same
+
+MOST_NAMED = 5
+"""How many of the heads with a name are listed."""
+
+WITH = " with "
+"""What stands in a name between what a head is and the other head that it is that with."""
+
+MOST_ALIGNED = 10
+"""How many of the heads that agree best with gold pairs are listed."""
+
+
+def report(run: Run) -> Document:
+    """The document that a person reads."""
+    whole, name = run.gathered.whole(), str(run.model["name"])
+    count = whole.number("documents")
+    return Document(
+        Text("The heads of {name} on {count:,} documents", name=name, count=count),
+        (
+            *of_the_model(run.model, _corpus(run, whole)),
+            Heading(Text("What stands out on this corpus")),
+            *outstanding(whole.statistics, _A_CORPUS),
+            *_alignment(whole.alignment),
+            *_names(run.names, whole.statistics.heads()),
+            *every_head(whole.statistics),
+            *legend(),
+        ),
+        precision=2,
+    )
+
+
+def run_table(run: Run) -> dict[str, Column]:
+    """Every number of every head with its names, a row a head."""
+    names: dict[Head, list[str]] = {}
+    for named in run.names:
+        names.setdefault(named.head, []).append(named.name)
+    return table(run.gathered.whole().statistics, names)
+
+
+_A_CORPUS = Text(
+    "Every number is a mean over all tokens of the corpus. It says what the heads "
+    "did there, not what they are for."
+)
+
+
+def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block, ...]:
+    """What heads are called, a row for each name, and how many have none."""
+    given = [each for each in names if each.name != UNEXPLAINED]
+    if not names:
+        return ()
+    explained, heads = len({each.head for each in given}), len(measured)
+    said = Paragraph(
+        Text(
+            "{explained} of {heads} heads have a name; the others are unexplained. Every "
+            "second document suggested the names, the others tested them. A model without "
+            "structure would be given any name at all with a chance of 5 %. The last four "
+            "columns are about the first head of a row.",
+            explained=explained,
+            heads=heads,
+        )
+    )
+    kinds: dict[str, list[Named]] = {}
+    for each in sorted(given, key=lambda each: -_clear(each)):
+        kinds.setdefault(each.name.partition(WITH)[0], []).append(each)
+    title = Heading(Text("Names of heads"))
+    limits = () if is_comparable(measured) else (Paragraph(_NOT_COMPARED),)
+    if not kinds:
+        return title, said, *limits
+    return title, said, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
+
+
+_NOT_COMPARED = Text("Not compared: {reason}; no head is called redundant.", reason=NOT_COMPARED)
+
+_NAME_COLUMNS = (
+    Text("name"),
+    Text("heads"),
+    Text("the clearest"),
+    Text("must pass"),
+    Text("uniform"),
+    Text("random weights"),
+    Text("best offset"),
+)
+
+
+def _clear(named: Named) -> float:
+    """How far a value is beyond what it must pass."""
+    return named.value - named.bar if math.isfinite(named.value - named.bar) else 0.0
+
+
+def _kind(found: list[Named]) -> Row:
+    """One name with the heads that have it, the clearest first."""
+    first = found[0]
+    pairs = WITH in first.name
+    title = Text("redundant with another") if pairs else first.title
+    listed = ", ".join(f"{_who(each)} {number(each.value)}" for each in found[:MOST_NAMED])
+    numbers = (first.bar, first.uniform, first.random, first.rule)
+    return (
+        title,
+        written(len({each.head for each in found})),
+        same(listed + (" …" if len(found) > MOST_NAMED else "")),
+        *(same(number(each)) for each in numbers),
+    )
+
+
+def _who(named: Named) -> str:
+    """The head, or the two of a pair."""
+    _, pair, other = named.name.partition(WITH)
+    return f"{named.head}~{other}" if pair else str(named.head)
+
+
+def _corpus(run: Run, whole: Half) -> list[Row]:
+    rows: list[Row] = [
+        (Text("corpus"), same(str(run.corpus["file"]))),
+        (Text("documents"), written(whole.number("documents"))),
+        (Text("tokens"), written(whole.number("tokens"))),
+    ]
+    cut = whole.number("cut")
+    if cut:
+        rows.append((Text("documents cut"), written(cut)))
+    return rows
+
+
+def _alignment(alignment: Alignment) -> tuple[Block, ...]:
+    """The heads that agree best with gold pairs; nothing where the corpus has none."""
+    heads = alignment.heads()
+    if not heads:
+        return ()
+    best = sorted(heads, key=lambda head: -alignment.accuracy(head))[:MOST_ALIGNED]
+    head = (Text("head"), Text("right"), Text("mean weight"), Text("AER"))
+    rows = [
+        (
+            same(str(each)),
+            same(number(alignment.accuracy(each))),
+            same(number(alignment.mean_weight(each))),
+            same(number(alignment.error_rate(each))),
+        )
+        for each in best
+    ]
+    title = Text("Agreement with gold pairs: the best of {num_heads} heads", num_heads=len(heads))
+    return Heading(title), Table(head, rows)
+
+
+SCHEMA = "headwise.inspect.corpus/1"
+
+
+def as_json(run: Run) -> str:
+    """The run as JSON text in ASCII, ending in a line break."""
+    whole = run.gathered.whole()
+    counts = {name: whole.number(name) for name in COUNTS}
+    return as_text(
+        {
+            "schema": SCHEMA,
+            "headwise": headwise.__version__,
+            "model": dict(run.model),
+            "corpus": {**run.corpus, **counts},
+            "metrics": explained(whole.statistics.metrics),
+            **measured(whole.statistics),
+            "halves": [
+                _half(half.statistics) for half in (run.gathered.first, run.gathered.second)
+            ],
+            "alignment": _aligned(whole.alignment),
+            "names": [_named(each) for each in run.names],
+        }
+    )
+
+
+def _named(named: Named) -> dict[str, object]:
+    return {
+        "head": str(named.head),
+        "name": named.name,
+        "criterion": named.criterion.en,
+        "first_half": known(named.found),
+        "second_half": known(named.value),
+        "bar": known(named.bar),
+        "uniform": known(named.uniform),
+        "random": known(named.random),
+        "offset": known(named.rule),
+        "texts": named.texts,
+        "chance": named.chance,
+    }
+
+
+def _half(statistics: Statistics) -> list[dict[str, object]]:
+    return [{"head": str(head), "values": values(statistics, head)} for head in statistics.heads()]
+
+
+def _aligned(alignment: Alignment) -> list[dict[str, object]]:
+    return [
+        {
+            "head": str(head),
+            "accuracy": known(alignment.accuracy(head)),
+            "mean_weight": known(alignment.mean_weight(head)),
+            "error_rate": known(alignment.error_rate(head)),
+        }
+        for head in alignment.heads()
+    ]

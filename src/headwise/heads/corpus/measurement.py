@@ -1,0 +1,200 @@
+"""Heads of one document held against its gold pairs.
+
+One document of a corpus through a model.
+"""
+
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadFile, BadValue, HeadwiseError
+from headwise.heads.alignment import Alignment
+from headwise.heads.capture import Recorder, capture
+from headwise.heads.corpus.accumulated import Half
+from headwise.heads.corpus.checkpoint import error_context
+from headwise.heads.corpus.documents import Document
+from headwise.heads.inputs import check_length, encode, length, run, separators
+from headwise.heads.models.load import Loaded
+from headwise.heads.models.speech import hears
+from headwise.heads.naming import random_copy, take
+from headwise.heads.naming.observation import compared, punctuation
+
+MOST_WEIGHTS = 1 << 28
+"""How many weights of all heads together are kept for one document."""
+
+ARROW = ">>"
+ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
+"""A token of SMILES that is an atom. Source: the SMILES specification (opensmiles.org)."""
+
+
+def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> None:
+    """Refuse a document whose weights would not fit in memory.
+
+    Raises:
+        BadValue: if all heads together have too many.
+    """
+    own = inputs.get("decoder_input_ids")
+    keys = inputs["input_ids"].shape[1] if "input_ids" in inputs else config.max_source_positions
+    queries = keys if own is None else own.shape[1]
+    sizes = (getattr(config, name, 1) for name in ("num_hidden_layers", "num_attention_heads"))
+    heads = math.prod(sizes)
+    if document.alignment and heads * queries * keys > MOST_WEIGHTS:
+        raise BadValue(
+            "alignment: {heads} heads from {queries} tokens to {keys} are more weights "
+            "than the {most_weights} that are kept for one text; give shorter texts",
+            heads=heads,
+            queries=queries,
+            keys=keys,
+            most_weights=MOST_WEIGHTS,
+        )
+
+
+def align(
+    into: Alignment, document: Document, loaded: Loaded, inputs: dict[str, Tensor], seen: Recorder
+) -> None:
+    """Hold the heads that look from one side of the gold pairs at the other against them.
+
+    In an encoder-decoder these are those of cross-attention, otherwise all. In a reaction written
+    as SMILES the heaviest atom before the arrow is what a head says.
+
+    Raises:
+        BadValue: if a pair lies outside of the tokens.
+    """
+    if not document.alignment:
+        return
+    cross = any(head.layer.part == "cross" for head in seen.weights)
+    weights = {
+        head: each[0]
+        for head, each in seen.weights.items()
+        if head.layer.part == ("cross" if cross else "")
+    }
+    offered = None
+    if "input_ids" in inputs:
+        names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+        offered = atoms(names)
+    with error_context("alignment", "pairs"):
+        into.add(weights, document.alignment, keys=offered)
+
+
+def atoms(names: list[str]) -> Tensor | None:
+    """(Lk,), True for the atoms before the arrow of a reaction; None where there is no arrow.
+
+    Example:
+        >>> atoms(["[CLS]", "C", "Cl", "=", "[nH]", ">>", "C", "[SEP]"]).int().tolist()
+        [0, 1, 1, 0, 1, 0, 0, 0]
+    """
+    if ARROW not in names:
+        return None
+    arrow = names.index(ARROW)
+    found = [n < arrow and ATOM.fullmatch(name) is not None for n, name in enumerate(names)]
+    return torch.tensor(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Measurer:
+    """A model that documents are read with.
+
+    Attributes:
+        loaded: the model and its tokenizer.
+        truncate: whether documents that are too long are cut; otherwise they are refused.
+        random: the model with random weights, which names of heads are held against; None where no
+            names are to be given.
+        points: the ids of punctuation.
+        folder: where sounds are that documents name.
+        compare: whether heads are compared with each other as well, where names are to be given.
+    """
+
+    loaded: Loaded
+    truncate: bool = False
+    random: Loaded | None = None
+    points: frozenset[int] = frozenset()
+    folder: Path = Path()
+    compare: bool = True
+
+    @classmethod
+    def of(
+        cls, loaded: Loaded, *, truncate: bool, names: bool, folder: Path = Path()
+    ) -> "Measurer":
+        """A measurer for a model; with names, documents are read by its random copy as well.
+
+        Raises:
+            BadType: if names are wanted and the model has no random copy.
+        """
+        random = replace(loaded, model=random_copy(loaded.model)) if names else None
+        return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
+
+    def check(self, document: Document) -> None:
+        """Whether the model can read a document, without running it.
+
+        Raises:
+            BadFile: if it has no token, or too many.
+        """
+        try:
+            for text in (document.text, document.target):
+                if text is not None:
+                    count = length(self.loaded, text)
+                    if not self.truncate:
+                        check_length(self.loaded, count)
+        except HeadwiseError as error:
+            raise _at(document, error) from error
+
+    def measure(self, document: Document) -> Half:
+        """The sums of one document.
+
+        Raises:
+            BadFile: if the model cannot read it.
+        """
+        try:
+            return self._measure(document)
+        except HeadwiseError as error:
+            raise _at(document, error) from error
+
+    def _measure(self, document: Document) -> Half:
+        text = document.text
+        if hears(self.loaded.model):
+            text = str(self.folder / text)
+        inputs, whole = encode(self.loaded, text, truncate=self.truncate, target=document.target)
+        return self.measure_inputs(document, inputs, whole)
+
+    def measure_inputs(self, document: Document, inputs: dict[str, Tensor], whole: int) -> Half:
+        """The sums of one document that has been made into a model's inputs.
+
+        Args:
+            document: what is known about it.
+            inputs: what the model is given.
+            whole: how many tokens it would have had, had it not been cut.
+
+        Raises:
+            BadFile: if the model does not run on them.
+            BadValue: if its weights would not fit in memory.
+        """
+        check_size(document, inputs, self.loaded.config)
+        names = self.random is not None
+        compare = names and self.compare and compared(self.loaded, inputs)
+        seen = self._seen(self.loaded, inputs, every=compare or bool(document.alignment))
+        read = inputs["input_ids" if "input_ids" in inputs else "decoder_input_ids"].shape[1]
+        found = Half(statistics=seen.statistics)
+        align(found.alignment, document, self.loaded, inputs, seen)
+        found.count(tokens=read, cut=read < whole)
+        if self.random is not None:
+            take(found.evidence, self.loaded, document, seen)
+            take(found.random, self.random, document, self._seen(self.random, inputs, compare))
+        return found
+
+    def _seen(self, loaded: Loaded, inputs: dict[str, Tensor], every: bool) -> Recorder:
+        """What a model's heads do, with the weights of every head or of none."""
+        special = separators(loaded.tokenizer)
+        with capture(
+            loaded.model, heads="all" if every else (), separators=special, punctuation=self.points
+        ) as seen:
+            run(loaded, inputs)
+        return seen
+
+
+def _at(document: Document, error: HeadwiseError) -> BadFile:
+    return BadFile("corpus: {where}: {problem}", where=document.name, problem=error.text)

@@ -1,0 +1,330 @@
+"""The documents of a file, by what its name ends in; and a look through all of it beforehand.
+
+Plain text: every line a document, or every paragraph.
+
+JSON lines: every line an object with a text, and what is known about it.
+
+    text        the text
+    words       its words: strings, or [start, stop] in characters; optional
+    heads       for each word the index of its head from 0, -1 for the root; optional
+    relations   for each word the name of the relation to its head; with ``heads``
+    entities    [[first word, word after the last, kind], ...]; optional, needs ``words``
+    target      what an encoder-decoder's decoder reads; optional
+    alignment   [[query, key], ...]; optional
+
+Other keys are left alone: corpora carry names, dates and addresses.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.corpus.conllu import read_conllu
+from headwise.heads.corpus.documents import (
+    MOST_BYTES,
+    Document,
+    Entity,
+    Parse,
+    Place,
+    Spans,
+    check_entities,
+    check_parse,
+    check_spans,
+    lines,
+    located,
+)
+from headwise.lang import Text, joined
+
+Reader = Callable[[Path], Iterator[Document]]
+
+
+def read_lines(file: Path) -> Iterator[Document]:
+    """A document for every line that is not blank.
+
+    Raises:
+        BadFile: if a line cannot be read.
+    """
+    for place, line in lines(file):
+        if line.strip():
+            yield Document(str(place), line.strip())
+
+
+def read_paragraphs(file: Path) -> Iterator[Document]:
+    """A document for every run of lines between blank ones, named by its first.
+
+    Raises:
+        BadFile: if a line cannot be read, or a paragraph is longer than a document may be.
+    """
+    for filled, block in groupby(lines(file), key=lambda each: bool(each[1].strip())):
+        if filled:
+            yield _paragraph(block)
+
+
+def _paragraph(block: Iterator[tuple[Place, str]]) -> Document:
+    place, first = next(block)
+    held, size = [first], len(first.encode())
+    for _, line in block:
+        size += 1 + len(line.encode())
+        if size > MOST_BYTES:
+            raise place.error(
+                Text(
+                    "expected at most {most_bytes:,} bytes in a paragraph, this one has "
+                    "more; separate documents by blank lines",
+                    most_bytes=MOST_BYTES,
+                )
+            )
+        held.append(line)
+    return Document(str(place), "\n".join(held).strip())
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+_WORDS = {int: Text("whole numbers"), str: Text("strings")}
+
+
+def read_jsonl(file: Path) -> Iterator[Document]:
+    """A document for every line that is not blank.
+
+    Raises:
+        BadFile: if a line cannot be read, is not such an object, or its parts do not fit each
+            other.
+    """
+    for place, line in lines(file):
+        if line.strip():
+            yield _document(place, _object(place, line))
+
+
+def _object(place: Place, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise place.error(
+            Text(
+                "expected JSON, got an error in column {colno}: {msg}; write one object a line",
+                colno=error.colno,
+                msg=error.msg,
+            )
+        ) from error
+    except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
+        raise place.error(
+            Text("expected JSON of a few levels, got one nested too deep or with a number too long")
+        ) from error
+    if not isinstance(found, dict):
+        raise place.error(
+            Text(
+                "expected an object, got {kind}; write {{'text': ...}} with double quotes",
+                kind=_kind(found),
+            )
+        )
+    return found
+
+
+def _document(place: Place, found: dict[str, Any]) -> Document:
+    text = _string(place, found, "text")
+    if text is None or not text.strip():
+        raise place.error(Text("text: expected some text, got none; give every object a 'text'"))
+    words = _words(place, text, found)
+    return Document(
+        name=str(place),
+        text=text,
+        words=words,
+        parse=_parse(place, len(words), found),
+        entities=_entities(place, len(words), found),
+        target=_string(place, found, "target"),
+        alignment=_alignment(place, found),
+    )
+
+
+def _words(place: Place, text: str, found: dict[str, Any]) -> Spans:
+    given = _list(place, found, "words") or []
+    if all(isinstance(word, str) for word in given):
+        return located(place, text, given) if given else ()
+    spans = _tuples(place, "words", given, (int, int))
+    check_spans(place, text, spans)
+    return spans
+
+
+def _parse(place: Place, words: int, found: dict[str, Any]) -> Parse | None:
+    heads, relations = _list(place, found, "heads"), _list(place, found, "relations")
+    if heads is None and relations is None:
+        return None
+    for name, entries, kind in (("heads", heads, int), ("relations", relations, str)):
+        if entries is None or not all(type(entry) is kind for entry in entries):
+            raise place.error(
+                Text(
+                    "{name}: expected a list of {words}; a parse has 'heads' and "
+                    "'relations', one of each for every word",
+                    name=name,
+                    words=_WORDS[kind],
+                )
+            )
+    parse = Parse(tuple(heads or ()), tuple(relations or ()))
+    check_parse(place, words, parse)
+    return parse
+
+
+def _entities(place: Place, words: int, found: dict[str, Any]) -> tuple[Entity, ...] | None:
+    given = _list(place, found, "entities")
+    if given is None:
+        return None
+    entities = tuple(Entity(*each) for each in _tuples(place, "entities", given, (int, int, str)))
+    check_entities(place, words, entities)
+    return entities
+
+
+def _alignment(place: Place, found: dict[str, Any]) -> tuple[tuple[int, int], ...] | None:
+    given = _list(place, found, "alignment")
+    if given is None:
+        return None
+    pairs = _tuples(place, "alignment", given, (int, int))
+    for query, key in pairs:
+        if query < 0 or key < 0:
+            raise place.error(
+                Text(
+                    "alignment: expected pairs of places counted from 0, got [{query}, {key}]",
+                    query=query,
+                    key=key,
+                )
+            )
+    return pairs
+
+
+def _string(place: Place, found: dict[str, Any], name: str) -> str | None:
+    value = found.get(name)
+    if value is not None and not isinstance(value, str):
+        raise place.error(
+            Text("{name}: expected a string, got {kind}", name=name, kind=_kind(value))
+        )
+    if value is not None and _HALF.search(value):
+        raise place.error(
+            Text(
+                "{name}: expected whole characters, got half of a surrogate pair; write the "
+                "character itself",
+                name=name,
+            )
+        )
+    return value
+
+
+def _list(place: Place, found: dict[str, Any], name: str) -> list[Any] | None:
+    value = found.get(name)
+    if value is not None and not isinstance(value, list):
+        raise place.error(Text("{name}: expected a list, got {kind}", name=name, kind=_kind(value)))
+    return value
+
+
+def _tuples(place: Place, name: str, given: list[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """The entries as tuples; a truth value is no number."""
+    for number, entry in enumerate(given, 1):
+        fits = isinstance(entry, list) and len(entry) == len(kinds)
+        if not fits or [type(each) for each in entry] != list(kinds):
+            raise place.error(
+                Text(
+                    "{name}: expected entries of the form [{form}], entry {number} is another",
+                    name=name,
+                    form=joined(Text(", "), [_WORDS[kind] for kind in kinds]),
+                    number=number,
+                )
+            )
+    return tuple(tuple(entry) for entry in given)
+
+
+def _kind(value: object) -> str:
+    return {dict: "object", list: "array", str: "string", bool: "boolean"}.get(
+        type(value), "null" if value is None else "number"
+    )
+
+
+READERS: tuple[tuple[str, Reader], ...] = (
+    (".txt", read_lines),
+    (".jsonl", read_jsonl),
+    (".conllu", read_conllu),
+)
+"""What a corpus may be written in, by the end of its name."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A file of documents that has been looked through.
+
+    Attributes:
+        file: where it is.
+        paragraphs: whether a plain text is read by paragraphs in place of lines.
+        documents: how many there are.
+        sha256: of the file's bytes.
+    """
+
+    file: Path
+    paragraphs: bool
+    documents: int
+    sha256: str
+
+    def __iter__(self) -> Iterator[Document]:
+        return reader(self.file, paragraphs=self.paragraphs)(self.file)
+
+    def check_unchanged(self) -> None:
+        """Whether the file is still what was looked through.
+
+        Raises:
+            BadFile: if it is not.
+        """
+        if _hash(self.file) != self.sha256:
+            raise BadFile(
+                "corpus: {file} was changed while it was read; run again, and leave it "
+                "as it is until the end",
+                file=clean(str(self.file)),
+            )
+
+
+def reader(file: Path, *, paragraphs: bool = False) -> Reader:
+    """What reads a file of that name.
+
+    Raises:
+        BadFile: if its name ends in nothing known, or paragraphs are asked of no plain text.
+    """
+    found = dict(READERS).get(file.suffix.lower())
+    if found is None or (paragraphs and found is not read_lines):
+        suffixes = ", ".join(suffix for suffix, _ in READERS) if found is None else ".txt"
+        raise BadFile(
+            "corpus: expected a name that ends in {suffixes}, got {name}; {remedy}",
+            suffixes=suffixes,
+            name=clean(file.name),
+            remedy=Text("rename it") if found is None else Text("only plain text has paragraphs"),
+        )
+    return read_paragraphs if paragraphs else found
+
+
+def look_through(
+    file: Path, *, paragraphs: bool = False, check: Callable[[Document], None] | None = None
+) -> Corpus:
+    """Read all of a corpus once, so that what is wrong in it is said before the work begins.
+
+    Args:
+        file: what to read.
+        paragraphs: read a plain text by paragraphs in place of lines.
+        check: called with each document; raises where it cannot be used.
+
+    Raises:
+        BadFile: if a document cannot be read, or there is none.
+    """
+    count = 0
+    for document in reader(file, paragraphs=paragraphs)(file):
+        count += 1
+        if check is not None:
+            check(document)
+    if not count:
+        raise BadFile(
+            "corpus: {file} has no document; give a file with some text", file=clean(str(file))
+        )
+    return Corpus(file, paragraphs, count, _hash(file))
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

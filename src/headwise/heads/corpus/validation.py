@@ -1,0 +1,159 @@
+"""What the sums of a run can be: everything that is read from a file is held to it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile
+from headwise.heads.alignment import NAMES as ALIGNED
+from headwise.heads.moments import SUMS as MOMENTS
+from headwise.heads.naming.entities import COUNTS as ENTITIES
+from headwise.heads.naming.entities import SUMS as GIVEN
+from headwise.heads.naming.evidence import JUDGED
+from headwise.heads.naming.relations import OFFSETS
+from headwise.lang import Text
+
+LARGEST = 1e60
+"""More than any sum, or sum of squares, that texts can add up to, and far from overflowing."""
+
+MOST_COUNTED = 1 << 53
+"""The largest count: up to here every whole number is one of float64."""
+
+Parts = Callable[[Tensor], tuple[Tensor, ...]]
+"""The parts of a tensor that are never negative."""
+
+
+def _all(sums: Tensor) -> tuple[Tensor, ...]:
+    return (sums,)
+
+
+def _none(sums: Tensor) -> tuple[Tensor, ...]:
+    del sums
+    return ()
+
+
+def _denominators(sums: Tensor) -> tuple[Tensor, ...]:
+    """Of a profile, (4, H, places): its own and that of a uniform head."""
+    return (sums[1::2],)
+
+
+def _wholes(sums: Tensor) -> tuple[Tensor, ...]:
+    """Of moments, (..., 6), all but x, which may be below 0 by its rounding, and its product."""
+    return tuple(sums[..., MOMENTS.index(name)] for name in ("texts", "y", "xx", "yy"))
+
+
+def _second(sums: Tensor) -> tuple[Tensor, ...]:
+    return (sums[..., 1],)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a kind of sums looks like.
+
+    Attributes:
+        name: a regular expression of its names in a half; its groups are layers.
+        shape: its sizes; a string is the heads of the layer of that group. None where
+            `Statistics.from_tensors` looks.
+        counted: its parts that are never negative.
+    """
+
+    name: str
+    shape: tuple[int | str, ...] | None
+    counted: Parts = _all
+
+
+_LAYER = r"(?:(?:encoder|decoder|cross)\.)?L[0-9]{1,5}"
+_EVIDENCE, _AT = "(?:evidence|random)", f"(?P<at>{_LAYER})"
+_DIRECTION = f"{_EVIDENCE}/syntax/[^/]+/(?:to|from)-head/{_AT}"
+_M, _O = len(MOMENTS), len(OFFSETS)
+
+FORMS = (
+    Form(r"counts/(?:documents|tokens|cut)", ()),
+    Form(r"statistics/.*/(?:below|uniform_below|queries)", None),
+    Form(r"statistics/.*/profile\..*", None, _denominators),
+    Form(r"statistics/.*", None, _none),
+    Form(rf"alignment/{_AT}H[0-9]{{1,5}}", (len(ALIGNED),)),
+    Form(f"{_EVIDENCE}/metrics/{_AT}", (len(JUDGED), "at", _M), _wholes),
+    Form(f"{_EVIDENCE}/metrics/{_AT}/uniform", (len(JUDGED), 2), _second),
+    Form(f"{_EVIDENCE}/syntax/[^/]+/offsets", (_O, _M)),
+    Form(_DIRECTION, ("at", _M)),
+    Form(f"{_DIRECTION}/offsets", ("at", _O)),
+    Form(f"{_EVIDENCE}/entities/{ENTITIES}", (4,)),
+    Form(f"{_EVIDENCE}/entities/{_AT}", ("at", len(GIVEN))),
+    Form(rf"{_EVIDENCE}/similarity/(?P<one>{_LAYER})\|(?P<other>{_LAYER})", ("one", "other", _M)),
+)
+"""Every kind of sums in a half; the first that fits a name is its kind."""
+
+_FORMS = tuple((re.compile(form.name), form) for form in FORMS)
+
+
+def check_sums(tensors: Mapping[str, Tensor]) -> None:
+    """Hold the sums of one half of a corpus to what they can be.
+
+    Args:
+        tensors: by name, as `headwise.heads.corpus.accumulated.Half.tensors` writes them.
+
+    Raises:
+        BadFile: if one is of another name, type or shape, is not finite, or negative where it
+            counts something. The message says which and why, and leaves the file to the caller.
+    """
+    above = {name: each for name, each in tensors.items() if name.endswith("/above")}
+    heads = {name.split("/")[1]: each.shape[-1] for name, each in above.items() if each.dim()}
+    for name, sums in tensors.items():
+        found = ((form.fullmatch(name), kind) for form, kind in _FORMS)
+        match, form = next((each for each in found if each[0]), (None, None))
+        if match is None or form is None:
+            raise _error(name, Text("is no sum that a run adds up"))
+        _check_numbers(name, sums)
+        sizes = {part: heads.get(layer, 0) for part, layer in match.groupdict().items()}
+        wanted = [sizes[n] if isinstance(n, str) else n for n in form.shape or ()]
+        if form.shape is not None and list(sums.shape) != wanted:
+            shape = list(sums.shape)
+            raise _error(name, Text("has shape {shape}, not {wanted}", shape=shape, wanted=wanted))
+        if any(bool((part < 0).any()) for part in form.counted(sums)):
+            raise _error(name, Text("holds a negative number"))
+
+
+def check_quotients(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse metrics and profiles of which more is counted than there is to count.
+
+    Args:
+        tensors: as in `check_sums`, of the shapes that `Statistics.from_tensors` takes.
+
+    Raises:
+        BadFile: if a quotient is infinite.
+    """
+    for name, above in tensors.items():
+        if name.endswith("above"):
+            quotients = above / tensors[f"{name.removesuffix('above')}below"]
+        elif "/profile." in name:
+            quotients = above[0::2] / above[1::2]
+        else:
+            continue
+        if bool(quotients.isinf().any()):
+            raise _error(name, Text("is divided by nothing"))
+
+
+def _check_numbers(name: str, sums: Tensor) -> None:
+    kind = torch.int64 if name.endswith("/queries") else torch.float64
+    if sums.dtype != kind:
+        raise _error(name, Text("is of {sums_dtype}, not {kind}", sums_dtype=sums.dtype, kind=kind))
+    if bool(sums.isnan().any()):
+        raise _error(name, Text("holds NaN"))
+    if bool((sums.abs() > LARGEST).any()):
+        raise _error(name, Text("holds a number beyond all sums of texts"))
+    if name.startswith("counts/") and not _counts(sums):
+        raise _error(name, Text("is no count"))
+
+
+def _counts(sums: Tensor) -> bool:
+    """Whether all are whole numbers that float64 holds exactly."""
+    return bool((sums == sums.round()).all()) and bool((sums <= MOST_COUNTED).all())
+
+
+def _error(name: str, problem: Text) -> BadFile:
+    return BadFile("{name} {problem}", name=clean(name[:80]), problem=problem)

@@ -1,0 +1,94 @@
+"""The names of every head, from the evidence of two halves and of a random copy."""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from headwise.errors import BadValue
+from headwise.heads.intervals import holm
+from headwise.heads.names import Head
+from headwise.heads.naming.candidates import (
+    CRITERIA,
+    Halves,
+    diffuse,
+    entities,
+    redundant,
+    shares,
+    syntax,
+)
+from headwise.heads.naming.claim import Trial
+from headwise.heads.naming.evidence import Evidence
+from headwise.lang import Text
+
+TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (
+    shares,
+    diffuse,
+    syntax,
+    entities,
+    redundant,
+)
+"""Everything that is tried on every head."""
+
+Named = Trial
+"""A name that a head was given: a trial whose corrected chance is small enough."""
+
+UNEXPLAINED = "unexplained"
+
+
+def taxonomy(
+    first: Evidence, second: Evidence, random: Evidence, *, error: float = 0.05
+) -> tuple[Named, ...]:
+    """The names of every head, layer by layer; a head without any is "unexplained".
+
+    Args:
+        first: the evidence of one half of a corpus, which suggests names.
+        second: that of the other half, on which they are tested and their values are reported.
+        random: that of a random copy of the model over the whole corpus; see `random_copy`.
+        error: the chance that a model without structure is given any name at all.
+
+    Raises:
+        BadValue: if ``error`` is no chance, or the halves saw different heads.
+
+    Source: the test over texts and the correction are the idea of Pande et al. 2021; Holm 1979.
+    """
+    if not 0 < error < 1:
+        raise BadValue(
+            "error: expected a chance between 0 and 1, got {error}; use error=0.05", error=error
+        )
+    heads = first.heads()
+    if set(heads) != set(second.heads()) or not heads:
+        raise BadValue(
+            "second: expected evidence of the {num_heads} heads of the first half, got "
+            "that of {num_heads_2}; give at least two texts to the same model",
+            num_heads=len(heads),
+            num_heads_2=len(second.heads()),
+        )
+    each = error / (len(heads) * (len(CRITERIA) + len(TRIED)))
+    halves = Halves(first, second, random, each)
+    tried = list(chain.from_iterable(tries(halves) for tries in TRIED))
+    chances = holm([trial.chance for trial in tried])
+    kept = [
+        trial.corrected(chance)
+        for trial, chance in zip(tried, chances, strict=True)
+        if chance <= error
+    ]
+    named = {trial.head for trial in kept}
+    kept += [_unexplained(head) for head in heads if head not in named]
+    return tuple(sorted(kept, key=lambda trial: (trial.head, trial.chance)))
+
+
+def _unexplained(head: Head) -> Trial:
+    return Trial(
+        head=head,
+        name=UNEXPLAINED,
+        title=Text("unexplained"),
+        criterion=Text("no name could be shown"),
+        found=math.nan,
+        value=math.nan,
+        bar=math.nan,
+        uniform=math.nan,
+        random=math.nan,
+        rule=math.nan,
+        texts=0,
+        chance=1.0,
+    )

@@ -1,0 +1,317 @@
+"""The names that rest on one metric: from which value on, and how far above a uniform head.
+
+What is tried on every head: each function gives one trial for each name it knows.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headwise.heads.metrics import Metric
+from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
+from headwise.heads.metrics.distances import FAR, LOCAL
+from headwise.heads.metrics.offsets import NEXT, PREVIOUS
+from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
+from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
+from headwise.heads.names import Head
+from headwise.heads.naming.claim import Spread, Trial
+from headwise.heads.naming.evidence import Evidence
+from headwise.heads.naming.relations import DIRECTIONS, EVERYTHING, Direction
+from headwise.lang import Text
+
+LIFT = 2.0
+"""How many times what a uniform head gives a share must be: the idea of the sieve of Pande et al.
+2021, whose formula we have not; the number is ours."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A name that a head has whose share is above a threshold.
+
+    Attributes:
+        name: the name.
+        title: the same for a person.
+        metric: which share.
+        least: the threshold.
+        source: whose threshold it is.
+    """
+
+    name: str
+    title: Text
+    metric: Metric
+    least: float
+    source: Text
+
+    @property
+    def words(self) -> Text:
+        """The criterion as a sentence."""
+        return Text(
+            "{title} above {least} ({source}), {lift:g} times a uniform head's, and "
+            "above every head of the random copy",
+            title=self.metric.title,
+            least=self.least,
+            source=self.source,
+            lift=LIFT,
+        )
+
+
+_CLARK = Text("Clark et al. 2019, their code")
+_OURS = Text("most of it; ours")
+
+CRITERIA = (
+    Criterion("previous-token", Text("previous-token"), PREVIOUS, 0.5, _CLARK),
+    Criterion("next-token", Text("next-token"), NEXT, 0.5, _CLARK),
+    Criterion("local", Text("local"), LOCAL, 0.5, _OURS),
+    Criterion("long-range", Text("long-range"), FAR, 0.5, _OURS),
+    Criterion("separator sink", Text("separator sink"), SEPARATORS, 0.6, _CLARK),
+    Criterion(
+        "first-token sink", Text("first-token sink"), SINK, 0.3, Text("Gu et al. 2025, T = 64")
+    ),
+    Criterion("punctuation", Text("punctuation"), PUNCTUATION, 0.6, _CLARK),
+    Criterion("induction", Text("induction"), INDUCTION, 0.5, _OURS),
+    Criterion("duplicate", Text("duplicate"), DUPLICATE, 0.5, _OURS),
+)
+"""Every name that rests on one share."""
+
+
+BETTER = 0.1
+"""By which share of words a head must beat the best offset. Source: Voita et al. 2019, 5.2.1."""
+
+WIDE = 0.8
+"""The share of a uniform head's entropy from which a head is diffuse: 3.8 of 4.85 nats, Clark et
+al. 2019, section 3.2."""
+
+NAMED, ALIKE = 1.5, 0.8
+"""The lift from which a head looks at entities, and the agreement from which two heads are one;
+both ours."""
+
+
+@dataclass(frozen=True)
+class Halves:
+    """What names are tried on.
+
+    Attributes:
+        first: the evidence that suggests names.
+        second: the evidence that tests them.
+        random: the evidence of a random copy of the model, over the same texts.
+        chance: how likely one more head of the copy may be beyond what is said of its heads.
+    """
+
+    first: Evidence
+    second: Evidence
+    random: Evidence
+    chance: float
+
+    def heads(self) -> tuple[Head, ...]:
+        """Every head that both halves have seen."""
+        seen = set(self.second.heads())
+        return tuple(head for head in self.first.heads() if head in seen)
+
+    def copies(self, part: str) -> tuple[Head, ...]:
+        """The heads of the same part of the random copy."""
+        return tuple(head for head in self.random.heads() if head.layer.part == part)
+
+
+def shares(halves: Halves) -> Iterator[Trial]:
+    """The names of `CRITERIA`."""
+    for criterion in CRITERIA:
+        spreads: dict[str, Spread] = {}
+        for head in halves.heads():
+            part = head.layer.part
+            if part not in spreads:
+                values = [
+                    halves.random.share(criterion.metric, copy).value
+                    for copy in halves.copies(part)
+                ]
+                spreads[part] = Spread.of(values, halves.chance)
+            yield _share(halves, criterion, head, spreads[part])
+
+
+def _share(halves: Halves, criterion: Criterion, head: Head, spread: Spread) -> Trial:
+    metric = criterion.metric
+    found, tested = halves.first.share(metric, head), halves.second.share(metric, head)
+    bars = [
+        max(criterion.least, LIFT * _known(half.uniform(metric, head)), spread.high)
+        for half in (halves.first, halves.second)
+    ]
+    return Trial(
+        head=head,
+        name=criterion.name,
+        title=criterion.title,
+        criterion=criterion.words,
+        found=found.value,
+        value=tested.value,
+        bar=bars[1],
+        uniform=halves.second.uniform(metric, head),
+        random=spread.largest,
+        rule=math.nan,
+        texts=tested.texts,
+        chance=tested.tail(bars[1]) if found.value > bars[0] else 1.0,
+    )
+
+
+def _known(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def diffuse(halves: Halves) -> Iterator[Trial]:
+    """Heads that spread widely, and not as untrained heads do: those are nearly uniform."""
+    metric = NORMALISED_ENTROPY
+    spreads: dict[str, Spread] = {}
+    for head in halves.heads():
+        part = head.layer.part
+        if part not in spreads:
+            values = [halves.random.share(metric, copy).value for copy in halves.copies(part)]
+            spreads[part] = Spread.of(values, halves.chance)
+        spread = spreads[part]
+        found, tested = halves.first.share(metric, head), halves.second.share(metric, head)
+        suggested = found.value > WIDE and not spread.low <= found.value <= spread.high
+        beyond = tested.rest.tail(1 - spread.low), tested.tail(spread.high)
+        yield Trial(
+            head=head,
+            name="diffuse",
+            title=Text("diffuse"),
+            criterion=Text(
+                "{title} above {wide} (Clark et al. 2019), and outside what heads of "
+                "the random copy give",
+                title=metric.title,
+                wide=WIDE,
+            ),
+            found=found.value,
+            value=tested.value,
+            bar=WIDE,
+            uniform=1.0,
+            random=spread.largest,
+            rule=math.nan,
+            texts=tested.texts,
+            chance=max(tested.tail(WIDE), min(1.0, 2 * min(beyond))) if suggested else 1.0,
+        )
+
+
+def syntax(halves: Halves) -> Iterator[Trial]:
+    """Each relation, in the direction in which the first half finds the head better."""
+    first, second, random = halves.first.syntax, halves.second.syntax, halves.random.syntax
+    heads = [head for head in first.heads() if head in set(second.heads())]
+    for relation in first.relations():
+        if relation == EVERYTHING or not second.count(relation):
+            continue
+        spreads = {
+            way: Spread.of(
+                [random.accuracy(copy, relation, way) for copy in random.heads()], halves.chance
+            )
+            for way in DIRECTIONS
+        }
+        for head in heads:
+            ways = [(first.accuracy(head, relation, way), way) for way in DIRECTIONS]
+            yield _relation(halves, head, relation, max(ways, key=lambda each: each[0]), spreads)
+
+
+def _relation(
+    halves: Halves,
+    head: Head,
+    relation: str,
+    found: tuple[float, Direction],
+    spreads: dict[Direction, Spread],
+) -> Trial:
+    first, second = halves.first.syntax, halves.second.syntax
+    (accuracy, way), offset = found, first.best_offset(relation)
+    spread, tested = spreads[way], second.share(head, relation, way)
+    fitted = first.baseline(relation, first).accuracy
+    rule = second.baseline(relation, first).accuracy
+    chance = 1.0
+    if accuracy > max(fitted + BETTER, spread.high):
+        chance = max(
+            second.tail(head, relation, way, offset=offset, margin=BETTER), tested.tail(spread.high)
+        )
+    side = Text("dependent to head")
+    if way == "from head":
+        side = Text("head to dependent")
+    return Trial(
+        head=head,
+        name=f"syntax: {relation}",
+        title=Text("syntax: {relation}", relation=relation),
+        criterion=Text(
+            "finds the head of {relation} ({side}) in {better:.0%} more words than "
+            "the best fixed offset of the other half (Voita et al. 2019), and more "
+            "than the random copy",
+            relation=relation,
+            side=side,
+            better=BETTER,
+        ),
+        found=accuracy,
+        value=tested.value,
+        bar=max(rule + BETTER, spread.high),
+        uniform=math.nan,
+        random=spread.largest,
+        rule=rule,
+        texts=tested.texts,
+        chance=chance,
+    )
+
+
+def entities(halves: Halves) -> Iterator[Trial]:
+    """Heads that look at named entities."""
+    first, second, random = halves.first.entities, halves.second.entities, halves.random.entities
+    spread = Spread.of([random.lift(copy) for copy in random.heads()], halves.chance)
+    for head in first.heads():
+        found, value, bar = first.lift(head), second.lift(head), max(NAMED, spread.high)
+        yield Trial(
+            head=head,
+            name="entity",
+            title=Text("entity"),
+            criterion=Text(
+                "gives named entities {named:g} times what it gives the same runs of "
+                "words elsewhere (ours), and more than the random copy",
+                named=NAMED,
+            ),
+            found=found,
+            value=value,
+            bar=bar,
+            uniform=1.0,
+            random=spread.largest,
+            rule=math.nan,
+            texts=second.count()[0],
+            chance=second.tail(head, bar) if found > bar else 1.0,
+        )
+
+
+def redundant(halves: Halves) -> Iterator[Trial]:
+    """Each head and the one that the first half finds most like it."""
+    second = halves.second.similarity
+    copies = [agreement for _, agreement in _partners(halves.random).values()]
+    spread = Spread.of(copies, halves.chance)
+    bar = max(ALIKE, spread.high)
+    known = set(second.heads())
+    for head, (partner, agreement) in _partners(halves.first).items():
+        if head not in known or partner not in known:
+            continue
+        tested = second.share(head, partner).rest
+        yield Trial(
+            head=head,
+            name=f"redundant with {partner}",
+            title=Text("redundant with {partner}", partner=partner),
+            criterion=Text(
+                "shares {alike:.0%} of its departure from a uniform head with "
+                "another (ours), and more than heads of the random copy do",
+                alike=ALIKE,
+            ),
+            found=agreement,
+            value=tested.value,
+            bar=bar,
+            uniform=0.0,
+            random=spread.largest,
+            rule=math.nan,
+            texts=tested.texts,
+            chance=tested.tail(bar) if agreement > bar else 1.0,
+        )
+
+
+def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
+    """For each head the one it agrees with most, and how much."""
+    found: dict[Head, tuple[Head, float]] = {}
+    for one, other in evidence.similarity.pairs():
+        agreement = evidence.similarity.agreement(one, other)
+        for head, partner in ((one, other), (other, one)):
+            if not math.isnan(agreement) and agreement > found.get(head, (head, -math.inf))[1]:
+                found[head] = (partner, agreement)
+    return found

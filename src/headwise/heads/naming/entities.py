@@ -1,0 +1,148 @@
+"""Whether heads look at named entities more than at other runs of words of the same lengths.
+
+What a head gives to the words of entities says little by itself: they may be many, or stand where
+every head looks. So the entities of a text are moved round it, all together and over the end, and
+what the head gives to the places they then lie on is what it would give to such runs anyhow.
+
+Source: the permutation of spans is ours; Clark et al. 2019, section 4.1, for words of pieces.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadValue
+from headwise.heads.corpus.documents import Entity
+from headwise.heads.moments import tail
+from headwise.heads.names import Head, by_layer
+from headwise.heads.tally import Tally
+from headwise.heads.words import between
+
+SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
+"""For each head: texts, what it gave to entities, the mean of what it gives to them moved round,
+the squares and the product of both, and what it gave to all words."""
+
+COUNTS = "counts"
+"""Texts with entities, their entities, and the words in them and in all."""
+
+
+@dataclass
+class Entities:
+    """What each head gives to named entities, over all texts it was held against."""
+
+    sums: Tally = field(default_factory=Tally)
+
+    def add(
+        self,
+        weights: Mapping[Head, Tensor],
+        words: Sequence[Sequence[int]],
+        entities: Collection[Entity],
+    ) -> None:
+        """Take in one text; one without entities, or of nothing else, says nothing.
+
+        Args:
+            weights: of each head (L, L) between tokens, 0 where not allowed.
+            words: the tokens of each word.
+            entities: runs of the words.
+
+        Raises:
+            BadValue: if an entity is no run of the words.
+        """
+        inside = _marked(entities, len(words))
+        if not 0 < int(inside.sum()) < len(words):
+            return
+        counted = (1, len(entities), int(inside.sum()), len(words))
+        self.sums.add(COUNTS, torch.tensor(counted))
+        moved = torch.stack([inside.roll(by) for by in range(len(words))]).double()
+        for layer, heads in by_layer(weights).items():
+            table = between(torch.stack([weights[head] for head in heads]), words, words)
+            received = table.double().sum(-2)  # (H, words)
+            each = received @ moved.T  # (H, shifts); the first is where the entities are
+            given, expected = each[:, 0], each.mean(-1)
+            one = torch.ones_like(given)
+            found = (one, given, expected, given**2, given * expected, expected**2)
+            self.sums.add(str(layer), torch.stack((*found, received.sum(-1)), -1))
+
+    def merge(self, other: "Entities") -> None:
+        """Take in what was counted elsewhere."""
+        self.sums.merge(other.sums)
+
+    def heads(self) -> tuple[Head, ...]:
+        """Every head that was held against entities."""
+        return tuple(
+            Head(Head.parse(f"{name}H0").layer, number)
+            for name in self.sums
+            if name != COUNTS
+            for number in range(len(self.sums[name]))
+        )
+
+    def count(self) -> tuple[int, int]:
+        """How many texts have entities, and how many entities they have."""
+        if COUNTS not in self.sums:
+            return 0, 0
+        texts, entities, _, _ = self.sums[COUNTS].tolist()
+        return int(texts), int(entities)
+
+    def share(self, head: Head) -> float:
+        """Of what a head gives to words, how much it gives to those of entities."""
+        row = self._of(head)
+        return row["given"] / row["asked"] if row["asked"] else math.nan
+
+    def lift(self, head: Head) -> float:
+        """How many times as much as to the same runs of words elsewhere in the same texts."""
+        row = self._of(head)
+        return row["given"] / row["expected"] if row["expected"] else math.nan
+
+    def tail(self, head: Head, least: float = 1.0) -> float:
+        """How likely so large a lift is if the true one is ``least`` or less: one-sided."""
+        row = self._of(head)
+        squares = row["gg"] - 2 * least * row["ge"] + least * least * row["ee"]
+        return tail(int(row["texts"]), row["given"] - least * row["expected"], squares)
+
+    def _of(self, head: Head) -> dict[str, float]:
+        if str(head.layer) not in self.sums:
+            return dict.fromkeys(SUMS, 0.0)
+        row = self.sums[str(head.layer)][head.number].tolist()
+        return dict(zip(SUMS, row, strict=True))
+
+
+def permutation(received: Tensor, entities: Collection[Entity]) -> float:
+    """The chance that entities moved round one text get as much as they do where they are.
+
+    Args:
+        received: (words,), what a head gives to each word of the text.
+        entities: runs of the words.
+
+    Returns:
+        The share of all places, their own among them, at which the same runs get as much.
+
+    Raises:
+        BadValue: if an entity is no run of the words.
+
+    Example:
+        >>> permutation(torch.tensor([0.0, 0.0, 5.0, 1.0]), [Entity(2, 3, "person")])
+        0.25
+    """
+    inside = _marked(entities, len(received)).to(received.dtype)
+    moved = torch.stack([inside.roll(by) for by in range(len(received))])
+    each = moved @ received
+    return (each >= each[0]).double().mean().item()
+
+
+def _marked(entities: Collection[Entity], words: int) -> Tensor:
+    """(words,), True in an entity."""
+    inside = torch.zeros(words, dtype=torch.bool)
+    for entity in entities:
+        if not 0 <= entity.start < entity.stop <= words:
+            raise BadValue(
+                "entities: expected runs of the {words} words, got [{start}, {stop}]; "
+                "count words from 0, the second number is after the last",
+                words=words,
+                start=entity.start,
+                stop=entity.stop,
+            )
+        inside[entity.start : entity.stop] = True
+    return inside

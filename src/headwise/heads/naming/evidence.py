@@ -1,0 +1,157 @@
+"""What names of heads rest on: sums over the texts of one half of a corpus."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headwise.errors import BadFile
+from headwise.heads.corpus.documents import Document
+from headwise.heads.metrics import Metric
+from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
+from headwise.heads.metrics.distances import FAR, LOCAL
+from headwise.heads.metrics.offsets import NEXT, PREVIOUS
+from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
+from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
+from headwise.heads.moments import Share, moments
+from headwise.heads.names import Head
+from headwise.heads.naming.entities import Entities
+from headwise.heads.naming.relations import Syntax
+from headwise.heads.similarity import Similarity
+from headwise.heads.statistics import Statistics
+from headwise.heads.tally import Tally
+
+JUDGED = (
+    PREVIOUS,
+    NEXT,
+    LOCAL,
+    FAR,
+    SEPARATORS,
+    SINK,
+    PUNCTUATION,
+    INDUCTION,
+    DUPLICATE,
+    NORMALISED_ENTROPY,
+)
+"""The metrics that names rest on, in the order of a tensor's rows."""
+
+UNIFORM = "/uniform"
+
+
+@dataclass
+class Evidence:
+    """Everything that names rest on, over the texts that were taken in.
+
+    Attributes:
+        metrics: for each layer moments (metrics, H, 6) over texts, and the sums (metrics, 2) of a
+            head that attends to all alike.
+        syntax: relations between words, over the texts that have a parse.
+        entities: named entities, over the texts that mark some.
+        similarity: every two heads, over the texts whose weights were kept.
+    """
+
+    metrics: Tally = field(default_factory=Tally)
+    syntax: Syntax = field(default_factory=Syntax)
+    entities: Entities = field(default_factory=Entities)
+    similarity: Similarity = field(default_factory=Similarity)
+
+    def add(
+        self,
+        statistics: Statistics,
+        weights: Mapping[Head, Tensor] | None = None,
+        allowed: Mapping[Head, Tensor] | None = None,
+        *,
+        words: Sequence[Sequence[int]] = (),
+        document: Document | None = None,
+    ) -> None:
+        """Take in one text.
+
+        Args:
+            statistics: of this text alone, with the metrics of `JUDGED` among those measured.
+            weights: of every head (Lq, Lk), as a capture of this text alone keeps them without
+                their batch; None leaves out syntax, entities and similarity.
+            allowed: of every head (Lq, Lk), as the capture keeps it.
+            words: the tokens of each word of the document; `headwise.heads.words.pieces`.
+            document: the text with its parse and entities.
+        """
+        for layer, sums in statistics.layers.items():
+            rows = [statistics.metrics.index(metric) for metric in JUDGED]
+            self.metrics.add(str(layer), moments(sums.above[rows], sums.below[rows]))
+            uniform = torch.stack((sums.uniform_above[rows], sums.uniform_below[rows]), -1)
+            self.metrics.add(f"{layer}{UNIFORM}", uniform)
+        if not weights or not allowed:
+            return
+        for part in {head.layer.part for head in weights}:
+            same = {head: table for head, table in weights.items() if head.layer.part == part}
+            shared = torch.stack([allowed[head] for head in same]).all(0)
+            self.similarity.add(same, shared)
+        if document is None or len(words) != len(document.words):
+            return
+        reads = {head: each for head, each in weights.items() if head.layer.part in ("", "encoder")}
+        if reads and document.parse is not None:
+            self.syntax.add(reads, words, document.parse)
+        if reads and document.entities is not None:
+            self.entities.add(reads, words, document.entities)
+
+    def merge(self, other: "Evidence") -> None:
+        """Take in the evidence of other texts through the same model."""
+        for own, more in zip(self._parts().values(), other._parts().values(), strict=True):
+            own.merge(more)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name, each of which adds up on its own."""
+        return {
+            f"{part}/{name}": tensor
+            for part, tally in self._parts().items()
+            for name, tensor in tally.tensors().items()
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Evidence":
+        """The evidence that `tensors` wrote.
+
+        Raises:
+            BadFile: if it is something else.
+        """
+        found = cls()
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in found._parts()}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            if part not in parts:
+                raise BadFile(
+                    "evidence: expected sums that Evidence.tensors() writes, got "
+                    "{name!a}; measure again",
+                    name=name[:80],
+                )
+            parts[part][rest] = tensor
+        for part, tally in found._parts().items():
+            tally.merge(Tally.from_tensors(parts[part]))
+        return found
+
+    def heads(self) -> tuple[Head, ...]:
+        """Every head that was measured, layer by layer."""
+        return tuple(
+            Head(Head.parse(f"{name}H0").layer, number)
+            for name, sums in self.metrics.sums.items()
+            if not name.endswith(UNIFORM)
+            for number in range(sums.shape[1])
+        )
+
+    def share(self, metric: Metric, head: Head) -> Share:
+        """One metric of one head with its spread over texts."""
+        row = JUDGED.index(metric)
+        return Share.of(self.metrics[str(head.layer)][row, head.number])
+
+    def uniform(self, metric: Metric, head: Head) -> float:
+        """The same metric of a head that attends to every allowed key alike."""
+        above, below = self.metrics[f"{head.layer}{UNIFORM}"][JUDGED.index(metric)].tolist()
+        return above / below if below else float("nan")
+
+    def _parts(self) -> dict[str, Tally]:
+        return {
+            "metrics": self.metrics,
+            "syntax": self.syntax.sums,
+            "entities": self.entities.sums,
+            "similarity": self.similarity.sums,
+        }

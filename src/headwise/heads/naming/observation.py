@@ -1,0 +1,196 @@
+"""The same network with random weights: what its heads show comes from its shape alone.
+
+Evidence from texts that are read by a model, and the names that follow, in one call each.
+"""
+
+import copy
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadType
+from headwise.heads.capture import capture
+from headwise.heads.capture.recorder import Recorder
+from headwise.heads.corpus.documents import Document
+from headwise.heads.inputs import encode, run, separators
+from headwise.heads.models.load import Loaded
+from headwise.heads.naming.assignment import taxonomy
+from headwise.heads.naming.claim import Trial
+from headwise.heads.naming.evidence import Evidence
+from headwise.heads.words import pieces
+
+SEED = 7919
+"""One that a model is hardly made with: the copy of an untrained model would be that model."""
+
+
+def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
+    """A model of the same class and sizes whose weights are those it begins training with.
+
+    Args:
+        model: of transformers, which knows how it begins; or any other whose modules with weights
+            all have PyTorch's ``reset_parameters``.
+        seed: of the random weights; the global generator is left as it was.
+
+    Returns:
+        The copy, in eval mode, on the device of the model and running on the same implementation.
+
+    Raises:
+        BadType: if a module's weights cannot be begun again, or it was changed since.
+    """
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        build: Any = getattr(type(model), "_from_config", None)
+        if build is None:
+            _reset(fresh)
+        else:
+            _as_begun(fresh, build(copy.deepcopy(model.config)))
+    return fresh.eval()
+
+
+def _as_begun(model: nn.Module, begun: nn.Module) -> None:
+    """Take over the weights of a model of the same configuration, which may have parts more."""
+    state, wanted = begun.state_dict(), model.state_dict()
+    for name, weight in wanted.items():
+        if name not in state or state[name].shape != weight.shape:
+            raise BadType(
+                "model: expected the parts that its configuration says, got {name} of "
+                "shape {weight_shape}; take the copy before the model is pruned or "
+                "changed",
+                name=name,
+                weight_shape=tuple(weight.shape),
+            )
+    model.load_state_dict({name: state[name] for name in wanted})
+
+
+def _reset(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        begin: Any = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+        if own and begin is None:
+            raise BadType(
+                "model: expected modules that can begin again, got {name} "
+                "({module_type}) without reset_parameters; give a model of transformers, "
+                "or write that method",
+                name=name or type(model).__name__,
+                module_type=type(module).__name__,
+            )
+        if begin is not None:
+            begin()
+
+
+MOST_WEIGHTS = 1 << 26
+"""How many weights of one text are kept to compare heads by; of a longer one only statistics."""
+
+MARKS = "Ġ▁Ċ"
+"""What tokenizers write for a blank or a line's end."""
+
+
+def names_of_heads(
+    loaded: Loaded, documents: Sequence[Document], *, error: float = 0.05, seed: int = SEED
+) -> tuple[Trial, ...]:
+    """The names of a model's heads on a corpus: every second text suggests, the others test.
+
+    Args:
+        loaded: the model and its tokenizer.
+        documents: the corpus, which is read twice: by the model and by its random copy.
+        error: the chance that a model without structure is given any name at all.
+        seed: of the random copy.
+
+    Raises:
+        BadValue: if there are fewer than two texts.
+        BadFile: if the model does not run on them.
+    """
+    first, second = read(loaded, documents)
+    random, more = read(replace(loaded, model=random_copy(loaded.model, seed=seed)), documents)
+    random.merge(more)
+    return taxonomy(first, second, random, error=error)
+
+
+def read(loaded: Loaded, documents: Iterable[Document]) -> tuple[Evidence, Evidence]:
+    """The evidence of every second text, and of the others; texts that are too long are cut."""
+    halves = Evidence(), Evidence()
+    points = punctuation(loaded.tokenizer)
+    for number, document in enumerate(documents):
+        observe(halves[number % 2], loaded, document, points)
+    return halves
+
+
+def observe(
+    evidence: Evidence, loaded: Loaded, document: Document, points: frozenset[int] = frozenset()
+) -> None:
+    """Read one text with a model and take in what its heads do.
+
+    Args:
+        evidence: what it is added to.
+        loaded: the model and its tokenizer.
+        document: the text.
+        points: the ids of punctuation, as `punctuation` finds them once for all texts.
+    """
+    inputs, _ = encode(loaded, document.text, truncate=True, target=document.target)
+    heads = "all" if compared(loaded, inputs) else ()
+    marks = separators(loaded.tokenizer)
+    with capture(loaded.model, heads=heads, separators=marks, punctuation=points) as seen:
+        run(loaded, inputs)
+    take(evidence, loaded, document, seen)
+
+
+def take(evidence: Evidence, loaded: Loaded, document: Document, seen: Recorder) -> None:
+    """Take in what a capture of one text alone has seen.
+
+    Args:
+        evidence: what it is added to.
+        loaded: the model and its tokenizer.
+        document: the text.
+        seen: the capture, with all weights where they were kept.
+    """
+    evidence.add(
+        seen.statistics,
+        {head: table[0] for head, table in seen.weights.items()},
+        {head: table[0] for head, table in seen.allowed.items()},
+        words=words_of(loaded, document),
+        document=document,
+    )
+
+
+def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
+    """Whether all weights of a text are few enough to be kept, so that heads can be compared."""
+    heads = getattr(loaded.config, "num_attention_heads", None)
+    layers = getattr(loaded.config, "num_hidden_layers", None)
+    if not isinstance(heads, int) or not isinstance(layers, int):
+        return False
+    longest = max(each.shape[1] for name, each in inputs.items() if name.endswith("input_ids"))
+    return heads * layers * longest * longest <= MOST_WEIGHTS
+
+
+def words_of(loaded: Loaded, document: Document) -> list[list[int]]:
+    """The tokens of each word of a text; none where there are no words or the tokenizer is slow."""
+    if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
+        return []
+    encoded: Any = loaded.tokenizer(
+        document.text,
+        padding=False,
+        truncation=True,
+        max_length=loaded.longest,
+        return_offsets_mapping=True,
+    )
+    return pieces(document.words, encoded["offset_mapping"])
+
+
+def punctuation(tokenizer: Any) -> frozenset[int]:
+    """The ids of tokens that are nothing but punctuation, as Unicode has it; special ones apart."""
+    special = set(tokenizer.all_special_ids)
+    return frozenset(
+        number
+        for word, number in tokenizer.get_vocab().items()
+        if number not in special and _points(word)
+    )
+
+
+def _points(word: str) -> bool:
+    bare = word.removeprefix("##").strip(MARKS).strip()
+    return bool(bare) and all(unicodedata.category(each).startswith("P") for each in bare)
