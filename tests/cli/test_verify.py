@@ -170,7 +170,7 @@ def test_a_survivor_is_status_1(capsys, monkeypatch) -> None:
     from headwise.verify.checks import mutation_testing as gate
     from headwise.verify.mistakes import Mistake
 
-    harmless = Mistake("harmless", "mix", Text("", ""), "", "", "one_key_copies", {})
+    harmless = Mistake("harmless", "mix", Text(""), "", "", "one_key_copies", {})
     check = gate.CHECKS[0]
     finding = gate.Finding(check, trials=1, times=0.5, failed="")
     tested = gate.SelfTest(((harmless, finding),), ((check, None),), ())

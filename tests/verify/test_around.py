@@ -25,8 +25,8 @@ def test_what_stands_around_is_told(name: str, norm: str, added: bool) -> None:
     report = report_of(name)
     assert report.accepted
     said = [note.en for note in report.notes]
-    assert f"{norm}: set aside, not verified" in said
-    taken = "its input is added to its output: taken off before it was compared"
+    assert f"{norm}: bypassed, not verified" in said
+    taken = "it adds its input to its output: subtracted before the comparison"
     assert (taken in said) is added
 
 

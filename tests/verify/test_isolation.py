@@ -34,14 +34,14 @@ FIRST = "in call 1, q (2, 3, 7, 5), k (2, 3, 7, 5), v (2, 3, 7, 5)"
         pytest.param(
             "exits", "raises SystemExit: 3", "抛出 SystemExit: 3", FIRST, marks=pytest.mark.slow
         ),
-        ("floods", "prints without end and was stopped after 100000 bytes", "不停地打印", FIRST),
+        ("floods", "printed more than 100000 bytes and was stopped", "打印超过", FIRST),
         ("crashes", "crashed with SIGSEGV", "因 SIGSEGV 崩溃", FIRST),
         ("late", "was stopped after", "在 1.5 秒后被终止", "in call 6, q (2, 3, 7, 5)"),
         (
             "Sleeps",
             "was stopped after",
             "在 1.5 秒后被终止",
-            f"while it was made at line {MADE + 2};",
+            f"while it was constructed at line {MADE + 2};",
         ),
         pytest.param(
             "forges",

@@ -17,7 +17,7 @@ def report(name: str):
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("FusedByHead", "of each head stand together"), ("FusedByNumber", "take turns")],
+    [("FusedByHead", "grouped by head"), ("FusedByNumber", "alternate within each head")],
 )
 def test_a_fused_layout_is_found_and_said(name: str, how: str) -> None:
     found = report(name)

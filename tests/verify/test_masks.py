@@ -66,7 +66,7 @@ def test_a_mask_that_is_not_understood_withholds_acceptance(name: str) -> None:
 
 def test_a_flag_that_does_nothing_is_said() -> None:
     found = report("added")
-    said = "is_causal=True is no causal mask: the output is another one"
+    said = "is_causal=True is not a causal mask: the output differs"
     assert said in [note.en for note in found.notes]
     assert data(found)["not_exercised"] == []
 

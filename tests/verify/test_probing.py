@@ -60,13 +60,13 @@ def test_no_output_projection_and_fewer_keys_are_seen() -> None:
 def test_a_right_one_is_accepted_in_its_right_reading(name: str) -> None:
     report = verify(load(f"{UNNAMED}:{name}"), name, embed_dim=E, heads=H)
     assert report.accepted
-    said = [note.en for note in report.notes if note.en.startswith("its parameters")]
+    said = [note.en for note in report.notes if note.en.startswith("its parameter names")]
     assert len(said) == 1
 
 
 def test_the_note_says_what_was_taken_for_what() -> None:
     report = verify(load(f"{UNNAMED}:Greek"), "Greek", embed_dim=E, heads=H)
-    (said,) = [n for n in report.notes if n.en.startswith("its parameters' names say nothing")]
+    (said,) = [n for n in report.notes if n.en.startswith("its parameter names are not recognised")]
     assert "q: beta.weight, k: alpha.weight, v: gamma.weight, out: omega.weight" in said.en
     assert "参数名" in said.zh
 

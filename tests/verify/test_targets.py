@@ -141,7 +141,7 @@ def test_another_size_and_seed() -> None:
 
 def test_an_instance_keeps_its_heads() -> None:
     assert verify(nn.MultiheadAttention(15, 3, batch_first=True)).accepted
-    with pytest.raises(BadValue, match=r"heads: .* was made with 5 heads, got 3; use --heads 5"):
+    with pytest.raises(BadValue, match=r"heads: .* has 5 heads, got 3; use --heads 5"):
         verify(nn.MultiheadAttention(15, 5, batch_first=True))
 
 

@@ -72,11 +72,11 @@ def failures(report) -> list[str]:
     [
         (lambda: bert("BertSelfAttention"), "it has no output projection"),
         (lambda: bert("BertSelfAttention", "sdpa"), "attention_mask: True = may attend"),
-        (lambda: bert("BertAttention"), "the attention was reached at self; what is around it"),
-        (gpt2, "attention_mask: a float that is added to the scores (found by trying)"),
-        (lambda: llama(H), 'q and k are turned as Rotary(pairs="halves") does'),
+        (lambda: bert("BertAttention"), "the attention was found at self; the layers around it"),
+        (gpt2, "attention_mask: a float that is added to the scores (found by trial)"),
+        (lambda: llama(H), 'q and k are rotated as by Rotary(pairs="halves")'),
         (lambda: llama(1), "it has 1 key/value heads, shared by its query heads"),
-        (lambda: llama(1, "sdpa"), 'q and k are turned as Rotary(pairs="halves") does'),
+        (lambda: llama(1, "sdpa"), 'q and k are rotated as by Rotary(pairs="halves")'),
     ],
     ids=["bert", "bert sdpa", "bert layer", "gpt2", "llama", "llama grouped", "llama sdpa"],
 )
@@ -102,7 +102,7 @@ def test_longformer_is_accepted_on_its_own_window(kind: str) -> None:
     report = verify(longformer(kind), embed_dim=E, heads=H)
     assert failures(report) == []
     assert report.accepted
-    assert "it attends to window(2, 2) by itself" in notes(report)
+    assert "it has its own mask, window(2, 2)" in notes(report)
     (forward,) = [f for f in report.findings if f.check.name == "module_forward"]
     assert forward.trials
 
@@ -146,7 +146,7 @@ def test_a_layer_around_an_attention_is_verified_where_the_attention_stands() ->
     layer = nn.TransformerEncoderLayer(E, H, 7, batch_first=True)
     report = verify(layer, embed_dim=E, heads=H)
     assert report.accepted
-    assert "the attention was reached at self_attn; what is around it was not" in notes(report)
+    assert "the attention was found at self_attn; the layers around it were not" in notes(report)
 
 
 def test_two_attentions_in_one_layer_are_not_guessed_between() -> None:
@@ -186,7 +186,7 @@ class Deaf(Flagged):
     [
         (Flagged, "is_causal=True with fewer queries than keys: upper-left"),
         (LowerRight, "is_causal=True with fewer queries than keys: lower-right"),
-        (Deaf, "is_causal=True is no causal mask: the output is another one"),
+        (Deaf, "is_causal=True is not a causal mask: the output differs"),
         (nn.MultiheadAttention, "is_causal: it raises where no mask is given"),
     ],
 )

@@ -13,7 +13,6 @@ from headwise.masks import Mask, causal, from_tensor, full, padding
 from headwise.verify.checks import (
     LENGTH,
     Check,
-    Evidence,
     Subject,
     against,
     attend,
@@ -26,7 +25,7 @@ from headwise.verify.checks.edge_cases import EXTREMES
 from headwise.verify.checks.metamorphic import METAMORPHIC
 from headwise.verify.oracle import oracle, torch_attention
 from headwise.verify.oracle.jobs import Job, Weights, cross_job, self_job
-from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
+from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
 
 LARGE = 200.0
 """A score whose exponential overflows in float32."""
@@ -268,7 +267,7 @@ CONTRACT: tuple[Check, ...] = (
     Check("mask_arguments", Text("each mask argument hides what it should"), mask_arguments),
     Check("masks_together", Text("two masks at once hide what either hides"), masks_together),
     Check("large_scores", Text("scores of 200 do not overflow"), large_scores),
-    Check("inputs_unchanged", Text("its inputs are left as they were"), inputs_unchanged),
+    Check("inputs_unchanged", Text("its inputs are not modified"), inputs_unchanged),
     Check("eval_without_dropout", Text("no dropout in eval"), eval_without_dropout),
     *METAMORPHIC,
     *EXTREMES,

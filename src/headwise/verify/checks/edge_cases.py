@@ -66,16 +66,16 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
     job = offered(subject, dtype, batch=1, length=LONG[0])
     said = _refused(subject, job)
     if said:
-        yield Text("a sequence of {long_0} tokens: {said}", long_0=LONG[0], said=said)
+        yield Text("a sequence of {length} tokens: {error}", length=LONG[0], error=said)
     for name, job in _strided(subject, dtype):
         said = _refused(subject, job)
         if said:
-            yield Text("an input that is not contiguous ({name}): {said}", name=name, said=said)
+            yield Text("an input that is not contiguous ({name}): {error}", name=name, error=said)
             break
     for other in DTYPES:
         said = _refused(subject, offered(subject, other))
         if said:
-            yield Text("{word}: {said}", word=_word(other), said=said)
+            yield Text("{dtype}: {error}", dtype=_word(other), error=said)
 
 
 def edges(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:

@@ -12,19 +12,9 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
-from headwise.verify.checks import (
-    LENGTH,
-    Check,
-    Evidence,
-    Subject,
-    compute,
-    expected,
-    holds,
-    offered,
-    own,
-)
+from headwise.verify.checks import LENGTH, Check, Subject, compute, expected, holds, offered, own
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
-from headwise.verify.oracle.tolerance import Verdict, judge
+from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
 REAL = LENGTH - 3
 """How many tokens of the padded sample are real."""
@@ -198,7 +188,7 @@ METAMORPHIC: tuple[Check, ...] = (
     Check("padding_leak", Text("padding does not leak"), padding_leak),
     Check(
         "blind_rows_alone",
-        Text("a sample of nothing but padding leaves the others alone"),
+        Text("a fully padded sample does not affect the others"),
         blind_rows_alone,
     ),
     Check(
@@ -206,7 +196,9 @@ METAMORPHIC: tuple[Check, ...] = (
         Text("permuted tokens give permuted outputs"),
         permutation_equivariant,
     ),
-    Check("deterministic", Text("the same input gives the same bits in eval"), deterministic),
+    Check(
+        "deterministic", Text("in eval the same input gives bitwise equal outputs"), deterministic
+    ),
     Check(
         "weights_sum_to_one",
         Text("returned weights sum to 1, and are 0 where hidden"),

@@ -43,10 +43,10 @@ def _calls(conventions: Conventions) -> list[Text]:
     if "out" in runner.lacks:
         notes.append(Text("it has no output projection"))
     if conventions.base == causal():
-        notes.append(Text("it hides the future by itself"))
+        notes.append(Text("it has its own causal mask"))
     elif conventions.base != full():
         name = str(conventions.base)
-        notes.append(Text("it attends to {name} by itself", name=name))
+        notes.append(Text("it has its own mask, {name}", name=name))
     notes += [
         Text(
             "{argument}: how it takes a mask was not found, so no mask was given to it",
@@ -69,9 +69,9 @@ def _calls(conventions: Conventions) -> list[Text]:
     }
     for form in {f.argument: f for f in reversed(conventions.forms)}.values():
         meaning = says[form.encoding]
-        how = Text("found by trying")
+        how = Text("found by trial")
         if not conventions.certain:
-            how = Text("assumed: no trial told")
+            how = Text("assumed: no trial decided it")
         notes.append(
             Text("{argument}: {meaning} ({how})", argument=form.argument, meaning=meaning, how=how)
         )
@@ -86,8 +86,10 @@ def _packed(runner: Runner) -> list[Text]:
     layers = (each.removesuffix(".weight").removesuffix(".bias") for each in binding.packed)
     name = ", ".join(dict.fromkeys(layers))
     if binding.layout == "heads":
-        return [Text("{name}: q, k and v of each head stand together (found by trying)", name=name)]
-    return [Text("{name}: q, k and v take turns within each head (found by trying)", name=name)]
+        return [
+            Text("{name}: grouped by head, with q, k and v of each (found by trial)", name=name)
+        ]
+    return [Text("{name}: q, k and v alternate within each head (found by trial)", name=name)]
 
 
 def _probed(runner: Runner) -> list[Text]:
@@ -100,7 +102,11 @@ def _probed(runner: Runner) -> list[Text]:
     order = sorted(held, key=lambda names: ("qkvo".index(names[0]), names))
     words = ", ".join(f"{names}: {held[names]}" for names in order)
     return [
-        Text("its parameters' names say nothing; told apart by what moves as {words}", words=words)
+        Text(
+            "its parameter names are not recognised; by their effect on the output they are "
+            "{roles}",
+            roles=words,
+        )
     ]
 
 
@@ -109,9 +115,9 @@ def _around(runner: Runner) -> list[Text]:
     norms = ", ".join(getattr(runner, "norms", ()))
     if not norms:
         return []
-    notes = [Text("{norms}: set aside, not verified", norms=norms)]
+    notes = [Text("{norms}: bypassed, not verified", norms=norms)]
     if getattr(runner, "residual", False):
-        notes.append(Text("its input is added to its output: taken off before it was compared"))
+        notes.append(Text("it adds its input to its output: subtracted before the comparison"))
     return notes
 
 
@@ -148,9 +154,7 @@ def _dropped(subject: Subject) -> list[Text]:
         outcome = None
     if outcome is None or outcome.weights is None or not _zeros(outcome.weights):
         return []
-    return [
-        Text("while training it returns the weights after dropout; headwise returns them before")
-    ]
+    return [Text("in training it returns the weights after dropout; headwise returns them before")]
 
 
 def _zeros(weights: Tensor) -> bool:
@@ -194,7 +198,7 @@ def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
         yield Text("{flag}: it raises where no mask is given", flag=flag)
         return
     if not judge_job(outcome, replace(same, mask=causal())).accepted:
-        yield Text("{flag}=True is no causal mask: the output is another one", flag=flag)
+        yield Text("{flag}=True is not a causal mask: the output differs", flag=flag)
         return
     job = cross_job(subject.embed_dim, subject.heads, lengths=(QUERIES, LENGTH))
     job = subject.fit(job)
@@ -208,9 +212,8 @@ def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
         )
     elif judge_job(outcome, replace(job, mask=from_tensor(_upper_left(), "q k"))).accepted:
         yield Text(
-            "{flag}=True with fewer queries than keys: upper-left, the first query sees "
-            "the first key only and the last keys are never seen; headwise's causal() is "
-            "lower-right",
+            "{flag}=True with fewer queries than keys: upper-left, the first query sees the "
+            "first key only and no query sees the last keys; headwise's causal() is lower-right",
             flag=flag,
         )
 
@@ -230,22 +233,22 @@ def _scope(runner: ModuleRunner) -> Iterator[Text]:
     """What of the module stood outside of what was verified."""
     if runner.reached:
         yield Text(
-            "the attention was reached at {reached}; what is around it was not verified",
-            reached=runner.reached,
+            "the attention was found at {path}; the layers around it were not verified",
+            path=runner.reached,
         )
     module = runner.make(0.0)
     inside = ", ".join(name for name, _ in module.named_modules() if OF_QUERIES.search(name))
     if inside:
         yield Text(
-            "{inside}: it normalises its queries or keys, which attention by its "
-            "definition does not: what differs may be that, on purpose",
-            inside=inside,
+            "{names}: it normalises its queries or keys, which the definition of attention does "
+            "not: that may be the whole difference",
+            names=inside,
         )
     own = getattr(module, "scaling", None)
     if own == 1:
         yield Text(
-            "its own attribute scaling is 1: it leaves out the division by sqrt(D) on "
-            "purpose, as T5 does, whose initialisation makes up for it"
+            "its attribute scaling is 1: it omits the division by sqrt(D) on purpose, as T5 "
+            "does, whose initialisation compensates for it"
         )
     if runner.binding.silenced:
         names = ", ".join(name for name, _ in runner.binding.silenced)
@@ -277,8 +280,8 @@ def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
     missed = ", ".join(sorted(set(inner) - called))
     if ran and missed:
         yield Text(
-            "hooks on {missed} are not called: its weights are used without calling it",
-            missed=missed,
+            "hooks on {names} are not called: the weights are used without calling the module",
+            names=missed,
         )
 
 
@@ -312,8 +315,7 @@ def _turned(
     job = subject.fit(job)
     dim = job.weights.q.shape[0] // job.heads
     unturned = Text(
-        "{argument}: angles of 0 were given, so that nothing turns; its rotation was not tried",
-        argument=argument,
+        "{argument}: tried with angles of 0 only; its rotation was not verified", argument=argument
     )
     if dim % 2:
         return unturned
@@ -331,13 +333,11 @@ def _turned(
             return unturned
         if _rotated(outcome, job, pairs):
             return Text(
-                '{argument}: q and k are turned as Rotary(pairs="{pairs}") does (found by trying)',
+                '{argument}: q and k are rotated as by Rotary(pairs="{pairs}") (found by trial)',
                 argument=argument,
                 pairs=pairs,
             )
-    return Text(
-        "{argument}: q and k are turned otherwise than by Rotary, or not at all", argument=argument
-    )
+    return Text("{argument}: q and k are not rotated as by Rotary", argument=argument)
 
 
 def _rotated(outcome: Outcome, job: Job, pairs: str) -> bool:

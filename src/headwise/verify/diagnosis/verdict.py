@@ -24,7 +24,7 @@ from headwise.verify.mistakes import MISTAKES, Mistake, Seen, explain, explain_g
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge_job
-from headwise.verify.target import NotRecognised, no_memory, not_recognised
+from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
 from headwise.verify.target.black_box import BLACK_BOX, BlackBoxRunner, black_box, subject_of
 from headwise.verify.target.conventions import LENGTH, Conventions, Runner
 from headwise.verify.target.discovery import find_conventions
@@ -136,8 +136,8 @@ def verify(
     except Exhausted as error:
         raise no_memory(name, str(error)) from error
     except (Exception, SystemExit) as error:  # the target is somebody else's code
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise not_recognised(Text("{name} raises {said}", name=name, said=said)) from error
+        details = one_line(error, 300)
+        raise not_recognised(Text("{name} raises {error}", name=name, error=details)) from error
 
 
 def _with_compiled(report: Report) -> Report:

@@ -211,7 +211,7 @@ INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "weights_detached",
         "softmax",
-        Text("The weights are cut from the graph: queries and keys get no gradient."),
+        Text("The weights are detached from the graph: queries and keys get no gradient."),
         "scores.softmax(dim=-1).detach()",
         "scores.softmax(dim=-1)",
         "gradients",

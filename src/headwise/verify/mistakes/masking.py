@@ -110,7 +110,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_inverted",
         "mask",
-        Text("The mask is read the other way round: what should be hidden is seen."),
+        Text("The mask is inverted: what should be hidden is visible."),
         "scores.masked_fill(may_attend, -inf)",
         "scores.masked_fill(~may_attend, -inf)",
         "own_key_visible",
@@ -146,7 +146,7 @@ MASKING: tuple[Mistake, ...] = (
     Mistake(
         "mask_too_weak",
         "mask",
-        Text("Hidden scores get -10 or another small number, which lowers them and hides nothing."),
+        Text("Masked scores get -10 or another small number, which does not hide them."),
         "scores.masked_fill(~may_attend, -10)  # or scores + (may_attend - 1)",
         "scores.masked_fill(~may_attend, -inf)",
         "padding_without_influence",

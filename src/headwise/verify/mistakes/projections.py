@@ -97,7 +97,7 @@ def _order(name: str, order: str) -> Mistake:
     return Mistake(
         name,
         "project",
-        Text("The packed projection is taken apart as {taken} instead of q, k, v.", taken=taken),
+        Text("The packed projection is split as {order} instead of q, k, v.", order=taken),
         f"{taken} = packed.chunk(3, dim=-1)",
         "q, k, v = packed.chunk(3, dim=-1)",
         "projections_in_order",
@@ -186,7 +186,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "output_missing",
         "output",
-        Text("The output projection is there and not used."),
+        Text("The output projection exists and is not used."),
         "return merged",
         "return out(merged)",
         "output_projection",
@@ -200,7 +200,7 @@ AROUND: tuple[Mistake, ...] = (
     Mistake(
         "batch_and_length_confused",
         "split",
-        Text("The first axis is read as time: a token attends to the other samples of the batch."),
+        Text("The first axis is read as time: a token attends to other samples of the batch."),
         "(L, B, E) read where (B, L, E) is given",
         "x.transpose(0, 1)  # or batch_first=True",
         "batch_independent",

@@ -103,7 +103,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "dropout_hard_coded",
         "dropout",
-        Text("F.dropout drops in eval as well: its training is True unless it is told."),
+        Text("F.dropout also drops in eval: its argument training defaults to True."),
         "F.dropout(weights, 0.1)",
         "F.dropout(weights, 0.1, training=self.training)",
         "deterministic",
@@ -122,7 +122,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "last_block_dropped",
         "mask",
-        Text("Keys are taken in blocks, and those after the last whole block are left out."),
+        Text("Keys are processed in blocks, and those after the last full block are dropped."),
         "for i in range(length // block)",
         "for i in range(math.ceil(length / block))",
         "long_sequence",
@@ -133,8 +133,8 @@ EDGES: tuple[Mistake, ...] = (
         "blocks_not_rescaled",
         "softmax",
         Text(
-            "Keys are taken in blocks, and what is summed is not rescaled when the largest "
-            "score rises."
+            "Keys are processed in blocks, and the running sum is not rescaled when the maximum "
+            "rises."
         ),
         "total = total + e.sum(-1)",
         "total = total * (largest - new_largest).exp() + e.sum(-1)",
@@ -175,7 +175,10 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "max_of_all_scores",
         "softmax",
-        Text("The largest of all scores is subtracted, not of each query: far below it all is 0."),
+        Text(
+            "The maximum of all scores is subtracted instead of each query's: rows far below it "
+            "become 0."
+        ),
         "e = (scores - scores.max()).exp()",
         "e = (scores - scores.max(dim=-1, keepdim=True).values).exp()",
         "large_scores",
@@ -184,7 +187,7 @@ EDGES: tuple[Mistake, ...] = (
     Mistake(
         "keys_and_values_detached",
         "group",
-        Text("Keys and values are cut from the graph: their projections get no gradient."),
+        Text("Keys and values are detached from the graph: their projections get no gradient."),
         "k, v = k.detach(), v.detach()",
         "k, v = k, v",
         "gradients",

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from headwise.errors import BadFile
-from headwise.lang import Text
+from headwise.lang import Text, Translated
 from headwise.verify.report.json_schema import faults
 from headwise.verify.target import NotRecognised, no_memory
 
@@ -308,35 +308,31 @@ def _error(request: Request, limits: Limits, told: _Told, status: int) -> BadFil
     where, name = _where(told, request), request.target
     if "error" in told.final:
         error = told.final["error"]
-        en, zh = str(error["en"]), str(error["zh"])
         if error["memory"]:
-            return no_memory(name, f"{where.en}, {limits.memory} MiB")
-        return NotRecognised(en, zh) if error["adapter"] else BadFile(en, zh)
+            return no_memory(name, Text("{where}, {memory} MiB", where=where, memory=limits.memory))
+        text = Translated(str(error["en"]), str(error["zh"]))
+        return NotRecognised(text) if error["adapter"] else BadFile(text)
     if "raised" in told.final:
-        said = told.final["raised"]
-        what = Text("raises {said}", said=said)
+        what = Text("raises {error}", error=told.final["raised"])
     elif told.ended:
-        what = _over(told.ended, limits)
+        what = _exceeded(told.ended, limits)
     else:
-        what = _left(status)
+        what = _exit(status)
     return Stopped(
-        Text(
-            "target: {name} {what}, {where}; expected it to return; run it with Python "
-            "alone to see",
-            name=name,
-            what=what,
-            where=where,
-        )
+        "target: {name} {what}, {where}; expected it to return; run it with Python alone to see",
+        name=name,
+        what=what,
+        where=where,
     )
 
 
-def _over(ended: str, limits: Limits) -> Text:
+def _exceeded(ended: str, limits: Limits) -> Text:
     if ended == "output":
-        return Text("prints without end and was stopped after {output} bytes", output=limits.output)
+        return Text("printed more than {output} bytes and was stopped", output=limits.output)
     return Text("was stopped after {seconds:g} s (--time-limit)", seconds=limits.seconds)
 
 
-def _left(status: int) -> Text:
+def _exit(status: int) -> Text:
     if status >= 0:
         return Text("ended the process itself, with status {status}", status=status)
     try:
@@ -347,21 +343,24 @@ def _left(status: int) -> Text:
 
 
 def _where(told: _Told, request: Request) -> Text:
-    """Where the target stood."""
-    line = _line(told, request)
-    en, zh = f" at line {line}" if line else "", f"，第 {line} 行" if line else ""
+    """The stage the target had reached, and the line of its file where that is known."""
+    number = _line(told, request)
+    line = Text(" at line {number}", number=number) if number else Text("")
+    check = told.check or Text("first call")
     if told.stage == "import":
-        return Text(f"while it was imported{en}", f"导入时{zh}")
+        return Text("while it was imported{line}", line=line)
     if told.stage == "construction":
-        return Text(f"while it was made{en}", f"构造时{zh}")
+        return Text("while it was constructed{line}", line=line)
     if told.stage == "start":
         return Text("before it was loaded")
-    during = told.check or "first call"
     if told.stage == "check":
-        return Text(f"in the check {during}{en}", f"在检查 {during} 中{zh}")
+        return Text("in the check {check}{line}", check=check, line=line)
     return Text(
-        f"in call {told.calls}, {told.words} ({during}){en}",
-        f"在第 {told.calls} 次调用中：{told.words}（{during}）{zh}",
+        "in call {count}, {arguments} ({check}){line}",
+        count=told.calls,
+        arguments=told.words,
+        check=check,
+        line=line,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwise.document import Block, Code, Document, Heading, Notice, Paragraph, Table
-from headwise.lang import Text, same
+from headwise.lang import Text, Translated, same
 from headwise.verify.report import SCHEMA, Data, finding_data
 from headwise.verify.target import EXAMPLE, RUNS_CODE
 
@@ -17,18 +17,16 @@ STEP_NAMES = {
     "group": Text("sharing keys and values among query heads"),
     "score": Text("the product of queries and keys"),
     "scale": Text("the scores divided by sqrt(D)"),
-    "mask": Text("who may attend to whom"),
+    "mask": Text("the mask"),
     "softmax": Text("the softmax over the keys"),
-    "dropout": Text("weights dropped while training"),
+    "dropout": Text("dropout of weights in training"),
     "mix": Text("the weighted sum of the values"),
     "merge": Text("the merge of the heads"),
     "output": Text("the output projection"),
 }
 """What a person calls each step."""
 
-_AMBIGUOUS = Text(
-    "Each of these gives exactly this output; nothing that was tried tells them apart."
-)
+_AMBIGUOUS = Text("Each of these gives exactly this output; no trial distinguishes them.")
 _TOGETHER = Text("These mistakes together give exactly this output; no single known one does:")
 
 
@@ -52,9 +50,9 @@ def document(report: Data) -> Document:
     blocks += _smallest(report)
     blocks += [Heading(Text("Checks")), _checks(report)]
     if report["notes"]:
-        blocks.append(Heading(Text("Worth knowing")))
+        blocks.append(Heading(Text("Notes")))
         blocks += [Paragraph(text_of(note)) for note in report["notes"]]
-    blocks += [Heading(Text("How it was tried")), Paragraph(_how(report))]
+    blocks += [Heading(Text("Method")), Paragraph(_how(report))]
     return Document(title, tuple(blocks))
 
 
@@ -73,7 +71,7 @@ def verdict(report: Data) -> Text:
     if report["status"] == "unproven":
         masks = Text("")
         if unknown:
-            masks = Text(", nor was {unknown} understood", unknown=unknown)
+            masks = Text(", and {unknown} was not understood", unknown=unknown)
         return Text(
             "not proven: no check fails, in {trials} trials, but its numbers were not "
             "compared{masks}",
@@ -84,12 +82,12 @@ def verdict(report: Data) -> Text:
     if not failed and unknown and trials:
         return Text("accepted WITHOUT its mask: {unknown} was not understood", unknown=unknown)
     if not failed:
-        return Text("not verified: it offers nothing that a check asks for")
+        return Text("not verified: no check applies to it")
     where = _where(report)
     return Text(
-        "differs: {num_failed} of {num_checks} checks fail; {where}",
-        num_failed=len(failed),
-        num_checks=len(report["checks"]),
+        "differs: {failed} of {checks} checks fail; {where}",
+        failed=len(failed),
+        checks=len(report["checks"]),
         where=where,
     )
 
@@ -113,7 +111,7 @@ def figure(finding: Data, name: str) -> str:
 
 def text_of(both: Mapping[str, Any]) -> Text:
     """A text from its data."""
-    return Text(str(both["en"]), str(both["zh"]))
+    return Translated(str(both["en"]), str(both["zh"]))
 
 
 def _failed(report: Data) -> list[Data]:
@@ -123,7 +121,7 @@ def _failed(report: Data) -> list[Data]:
 def _not_compared(report: Data) -> list[Block]:
     """Why there was nothing to hold its numbers against, and the way out."""
     why = text_of(report["not_compared"])
-    said = Text("Its numbers were not held against the exact ones: {why}", why=why)
+    said = Text("Its numbers were not compared with the exact ones: {why}", why=why)
     return [Paragraph(said), Code(EXAMPLE)]
 
 
@@ -144,12 +142,17 @@ def _where(report: Data) -> Text:
 
 
 def _explained(mistake: Data) -> list[Block]:
-    says, name = text_of(mistake["says"]), mistake["name"]
-    blocks: list[Block] = [Paragraph(Text("{name}: {says}", name=name, says=says))]
+    description = text_of(mistake["says"])
+    blocks: list[Block] = [
+        Paragraph(Text("{name}: {description}", name=mistake["name"], description=description))
+    ]
     line = mistake["line"]
     if line is not None:
-        at = f"{line['file']}:{line['line']}"
-        blocks += [Paragraph(Text("Most likely on this line, {at}:", at=at)), Code(line["text"])]
+        location = f"{line['file']}:{line['line']}"
+        blocks += [
+            Paragraph(Text("Most likely on this line, {location}:", location=location)),
+            Code(line["text"]),
+        ]
     lines = f"# wrong\n{mistake['wrong']}\n# right\n{mistake['right']}"
     return [*blocks, Code(lines)]
 
@@ -196,18 +199,17 @@ def _how(report: Data) -> Text:
     size = f"E = {report['embed_dim']}, H = {report['heads']}"
     if report["not_compared"] is not None:
         return Text(
-            "{runs_code} It ran with the weights that it was made with, at {size}, in "
-            "float32, and was held against what it gives itself for another input, in "
-            "float64. An error of 1 is the bound: twice that of its own float32 run, "
-            "and one part in a million.",
+            "{runs_code} It ran with its own weights, at {size}, in float32, and was compared "
+            "with its own float64 outputs for related inputs. An error of 1 is the bound: twice "
+            "that of its own float32 run, plus one part in a million.",
             runs_code=RUNS_CODE,
             size=size,
         )
     return Text(
-        "{runs_code} The same seeded weights went into the target, the float64 oracle "
-        "and torch.nn.MultiheadAttention, at {size}, in float32. An error of 1 is the "
-        "bound: twice that of plain float32 arithmetic, and one part in a million. One "
-        "rounding is the spacing of float32 numbers at the largest exact value.",
+        "{runs_code} The target, the float64 oracle and torch.nn.MultiheadAttention had the same "
+        "seeded weights, at {size}, in float32. An error of 1 is the bound: twice that of plain "
+        "float32 arithmetic, plus one part in a million. One rounding is the spacing of float32 "
+        "numbers at the largest exact value.",
         runs_code=RUNS_CODE,
         size=size,
     )
@@ -267,8 +269,8 @@ def _idle(tested: "SelfTest") -> Text:
     alarms = ", ".join(finding.check.name for finding in tested.false_alarms) or "-"
     count = len(tested.trips)
     return Text(
-        "{count} checks. Those that reject no mutant, which are no checks: {idle}. "
-        "Those that reject the right attention: {alarms}.",
+        "{count} checks. Checks that reject no mutant: {idle}. Checks that reject the correct "
+        "attention: {alarms}.",
         count=count,
         idle=idle,
         alarms=alarms,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from headwise.errors import BadFile
-from headwise.lang import Text
+from headwise.lang import Text, Translated
 
 EXAMPLE = """\
 from torch.func import functional_call
@@ -30,42 +30,47 @@ class NotRecognised(BadFile):
     """A target that cannot be called without the user's help; the message shows an adapter."""
 
 
-def not_recognised(what_en: str, what_zh: str) -> NotRecognised:
+def not_recognised(reason: Text) -> NotRecognised:
     """The error for a target that needs an adapter.
 
     Example:
-        >>> print(str(not_recognised("no weight is known", "")).splitlines()[0])
-        target: no weight is known; write an adapter and verify that, as file.py:attention
+        >>> print(str(not_recognised(Text("no weight is recognised"))).splitlines()[0])
+        target: no weight is recognised; write an adapter and verify that, as file.py:attention
     """
     return NotRecognised(
-        f"target: {what_en}; write an adapter and verify that, as file.py:attention\n{EXAMPLE}",
-        f"目标：{what_zh}；请写一个适配函数并验证它：file.py:attention\n{EXAMPLE}",
+        "target: {reason}; write an adapter and verify that, as file.py:attention\n{example}",
+        reason=reason,
+        example=EXAMPLE,
     )
 
 
-def no_function(what_en: str, what_zh: str) -> BadFile:
-    """The error for a function of q, k and v, which no adapter mends."""
+def no_function(reason: Text) -> BadFile:
+    """The error for a function of q, k and v that cannot be called."""
     return BadFile(
-        f"target: {what_en}; expected f(q, k, v, mask=None) on (B, H, L, D), giving (B, H, L, Dv)",
-        f"目标：{what_zh}；应为作用于 (B, H, L, D) 的 f(q, k, v, mask=None)，给出 (B, H, L, Dv)",
+        "target: {reason}; expected f(q, k, v, mask=None) on (B, H, L, D), giving (B, H, L, Dv)",
+        reason=reason,
     )
 
 
-def no_memory(name: str, said: str) -> BadFile:
+def no_memory(name: str, details: str | Text) -> BadFile:
     """The error for a target that ran out of memory."""
-    what = " ".join(said.split())[:200]
     return BadFile(
-        "target: {name} ran out of memory: {what}; expected a few MiB at these sizes: "
+        "target: {name} ran out of memory: {details}; expected a few MiB at these sizes: "
         "look for what grows without end, or allow more with --memory-limit",
         name=name,
-        what=what,
+        details=" ".join(details.split())[:200] if isinstance(details, str) else details,
     )
+
+
+def one_line(error: BaseException | None, limit: int = 200) -> str:
+    """The type and the message of an error, in one line of limited length."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:limit]
 
 
 def without_example(error: NotRecognised) -> BadFile:
     """The same error in one line, for a place that shows the adapter on its own."""
     en, zh = (text.removesuffix(EXAMPLE).strip() for text in (error.text.en, error.text.zh))
-    return BadFile(en, zh)
+    return BadFile(Translated(en, zh))
 
 
 RUNS_CODE = Text("This runs the code of the target as it stands, with your rights.")
@@ -135,8 +140,10 @@ def _nameless(path: Path) -> BadFile:
         names = [node.name for node in body if isinstance(node, kinds) and node.name[0] != "_"]
     has = ", ".join(names[:8]) or "-"
     return BadFile(
-        f"target: {path} is a file; write {path}:{(names or ['Name'])[0]}; it has {has}",
-        f"目标：{path} 是一个文件；请写 {path}:{(names or ['名称'])[0]}；其中有 {has}",
+        "target: {path} is a file; write {path}:{first}; it has {has}",
+        path=path,
+        first=names[0] if names else Text("Name"),
+        has=has,
     )
 
 
@@ -161,9 +168,8 @@ def _own(module: ModuleType) -> list[str]:
 
 
 def _fails(where: str, error: BaseException) -> BadFile:
-    said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return BadFile(
-        "target: {where} does not import: {said}; run it with Python alone first",
+        "target: {where} does not import: {error}; run it with Python alone first",
         where=where,
-        said=said,
+        error=one_line(error, 300),
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headwise.errors import BadFile
 from headwise.lang import Text
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.target import not_recognised
+from headwise.verify.target import not_recognised, one_line
 from headwise.verify.target.parameter_names import bind
 from headwise.verify.target.signature import read_signature
 
@@ -62,9 +62,9 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
         elif required:
             raise not_recognised(
                 Text(
-                    "the argument {name!r} of {cls_} is not recognised",
-                    name=name,
-                    cls_=cls.__name__,
+                    "the argument {argument!r} of {class_name} is not recognised",
+                    argument=name,
+                    class_name=cls.__name__,
                 )
             )
     return _made(cls, arguments)
@@ -96,10 +96,14 @@ def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
         try:
             return cls(**arguments)
         except (Exception, SystemExit) as error:
-            said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            given = ", ".join(f"{k}={v}" for k, v in arguments.items() if k not in CONFIG)
+            shown = ", ".join(f"{k}={v}" for k, v in arguments.items() if k not in CONFIG)
             raise not_recognised(
-                Text("{cls_}({given}) raises {said}", cls_=cls.__name__, given=given, said=said)
+                Text(
+                    "{class_name}({arguments}) raises {error}",
+                    class_name=cls.__name__,
+                    arguments=shown,
+                    error=one_line(error),
+                )
             ) from error
 
 

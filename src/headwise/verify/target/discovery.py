@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile
+from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding, window
 from headwise.verify.mistakes import Seen, explain
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import SLACK, judge_job
-from headwise.verify.target import no_function, not_recognised
+from headwise.verify.target import no_function, not_recognised, one_line
 from headwise.verify.target.conventions import LENGTH, Conventions, Masks, Runner
 from headwise.verify.target.runners import FunctionRunner
 from headwise.verify.target.signature import Form
@@ -103,22 +104,25 @@ def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Convention
 
 def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[Form, ...]]:
     """Whether it needs a mask, and the forms left; raises where nothing works."""
-    said = ""
+    error_text = ""
     if not runner.signature.needs_mask:
         try:
             runner.run(job, {})
         except Exception as error:
-            said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            error_text = one_line(error)
         else:
             return False, runner.forms
     allowed = full().dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
     working = tuple(form for form in runner.forms if _attempt(runner, job, form, allowed))
     if not working:
         function = isinstance(runner, FunctionRunner)
-        given = f"q, k, v {_split(job)}" if function else f"x {tuple(job.query.shape)}"
+        arguments = f"q, k, v {_split(job)}" if function else f"x {tuple(job.query.shape)}"
         raise (no_function if function else not_recognised)(
-            f"calling it with {given} raises {said or 'for every mask'}",
-            f"以 {given} 调用时抛出 {said or '（任何掩码都出错）'}",
+            Text(
+                "calling it with {arguments} raises {error}",
+                arguments=arguments,
+                error=error_text or Text("an error for every mask"),
+            )
         )
     return True, working
 

@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedParameter
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.verify.oracle.jobs import Job, Outcome, Weights, self_job
-from headwise.verify.target import NotRecognised, not_recognised
+from headwise.verify.target import NotRecognised, not_recognised, one_line
 from headwise.verify.target.construct import (
     HEADS,
     attends,
@@ -162,12 +162,11 @@ def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
         with torch.no_grad():
             module(**signature.arguments(x, x, x), **dict.fromkeys(signature.masks))
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise not_recognised(
             Text(
-                "{name} has parameters without a size, and raises {said} when it is called first",
+                "{name} has uninitialized parameters, and its first call raises {error}",
                 name=name,
-                said=said,
+                error=one_line(error),
             )
         ) from error
     return module
@@ -182,7 +181,7 @@ def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> M
     own = next((getattr(module, word) for word in HEADS if hasattr(module, word)), heads)
     if own != heads:
         raise BadValue(
-            "heads: {name} was made with {own} heads, got {heads}; use --heads {own}",
+            "heads: {name} has {own} heads, got {heads}; use --heads {own}",
             name=name,
             own=own,
             heads=heads,

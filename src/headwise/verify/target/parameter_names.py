@@ -181,10 +181,10 @@ def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -
         if tuple(tensor.shape) != shapes[name]:
             raise not_recognised(
                 Text(
-                    "the parameter {name} is {shapes}, expected {tensor_shape}",
+                    "the parameter {name} has shape {shape}, expected {expected}",
                     name=name,
-                    shapes=shapes[name],
-                    tensor_shape=tuple(tensor.shape),
+                    shape=shapes[name],
+                    expected=tuple(tensor.shape),
                 )
             )
     return binding

@@ -140,10 +140,10 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
     if heads < 1 or embed_dim < 1 or embed_dim % heads:
         raise BadValue(
             "embed_dim: expected a multiple of heads, got {embed_dim} with {heads} "
-            "heads; use --embed-dim {max}",
+            "heads; use --embed-dim {example}",
             embed_dim=embed_dim,
             heads=heads,
-            max=max(heads, 1) * 5,
+            example=max(heads, 1) * 5,
         )
     weights = self_job(embed_dim, heads).weights
     if isinstance(target, type) and issubclass(target, nn.Module):
@@ -158,9 +158,9 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
     if len(signature.tensors) != 3:
         raise not_recognised(
             Text(
-                "the function {name} takes {num_tensors} tensors, expected q, k, v",
+                "the function {name} takes {count} tensors, expected q, k, v",
                 name=name,
-                num_tensors=len(signature.tensors),
+                count=len(signature.tensors),
             )
         )
     return FunctionRunner(target, signature, tell=tell)
