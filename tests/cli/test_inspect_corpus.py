@@ -11,9 +11,8 @@ from headwise.cli import BAD_INPUT, main
 from headwise.cli.inspect import documents_of
 from headwise.cli.progress import shown
 from headwise.heads.corpus.pipeline import Share
-from headwise.heads.export import faults
+from headwise.heads.inspection_export import HEAD, faults
 from headwise.heads.metrics import MEASURED
-from headwise.heads.table import HEAD
 from tests.heads.tiny import saved
 
 NUMBERS = [*(m.name for m in MEASURED), *(f"uniform_{m.name}" for m in MEASURED)]

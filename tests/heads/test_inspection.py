@@ -8,13 +8,13 @@ import torch
 
 from headwise.document import HeatMap, Paragraph, Table, html, markdown, terminal
 from headwise.errors import BadFile, BadValue
-from headwise.heads.export import SCHEMA, as_json
+from headwise.heads.highlights import highlights
 from headwise.heads.inspection import Inspection, inspect
+from headwise.heads.inspection_export import SCHEMA, as_json
+from headwise.heads.inspection_report import MOST_TOKENS, report
 from headwise.heads.metrics import MEASURED, METRICS, KeyContext, Rows
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer, parse_heads
-from headwise.heads.report import MOST_TOKENS, report
-from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
 from headwise.lang import LANGS
 from headwise.verify.oracle.tolerance import accept
@@ -174,13 +174,13 @@ def constructed(pattern: torch.Tensor, heads: int = 5) -> Statistics:
     [([0, 0, 1, 2, 3, 4, 5], "previous"), ([1, 2, 3, 4, 5, 6, 6], "next"), ([0] * 7, "first")],
 )
 def test_a_constructed_head_stands_out_and_alone(order: list[int], name: str) -> None:
-    (fact,) = standing_out(constructed(torch.eye(7)[order]))
+    (fact,) = highlights(constructed(torch.eye(7)[order]))
     assert (str(fact.head), fact.metric.name, fact.value) == ("L0H3", name, 1.0)
     assert fact.uniform == fact.usual
 
 
 def test_what_a_uniform_head_would_show_as_well_does_not_stand_out() -> None:
-    assert standing_out(constructed(torch.tensor([[0.4, 0.6], [0.6, 0.4]]))) == ()
+    assert highlights(constructed(torch.tensor([[0.4, 0.6], [0.6, 0.4]]))) == ()
 
 
 def test_a_model_without_any_share_has_no_facts() -> None:
@@ -193,7 +193,7 @@ def test_a_model_without_any_share_has_no_facts() -> None:
         first=torch.tensor([0]),
     )
     statistics.add(Layer("cross", 0), Rows(weights=one, context=context))
-    assert standing_out(statistics) == ()
+    assert highlights(statistics) == ()
 
 
 def test_random_weights_name_no_neighbour_at_all() -> None:
@@ -210,7 +210,7 @@ def test_random_weights_name_no_neighbour_at_all() -> None:
     previous = next(metric for metric in METRICS if metric.name == "previous")
     best = max(seen.statistics.value(previous, head) for head in seen.statistics.heads())
     assert best < 0.05
-    assert standing_out(seen.statistics) == ()
+    assert highlights(seen.statistics) == ()
     assert "No head gives most of its attention" in terminal.render(report(seen), "en")
 
 
@@ -283,9 +283,9 @@ def test_the_report_has_a_row_for_every_head_and_one_for_a_uniform_one(loaded: L
 def test_of_many_heads_only_the_extremes_are_shown(
     loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headwise.heads import sections
+    from headwise.heads import inspection_report
 
-    monkeypatch.setattr(sections, "MOST_ROWS", 5)
+    monkeypatch.setattr(inspection_report, "MOST_ROWS", 5)
     seen = inspect(loaded, SENTENCE)
     written = terminal.render(report(seen), "en")
     assert "The extremes of 6 heads" in written
@@ -325,6 +325,6 @@ def test_values_that_cannot_be_shown_are_null(loaded: Loaded) -> None:
 
 
 def test_every_share_that_a_head_can_stand_out_by_has_a_name() -> None:
-    from headwise.heads.sections import PLACES
+    from headwise.heads.inspection_report import PLACES
 
     assert {metric.name for metric in METRICS if metric.share} == set(PLACES)

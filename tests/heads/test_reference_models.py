@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from headwise.heads.export import as_json
+from headwise.heads.highlights import highlights
 from headwise.heads.inspection import Inspection, inspect
+from headwise.heads.inspection_export import as_json
 from headwise.heads.metrics import METRICS
 from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head
-from headwise.heads.standing_out import standing_out
 from headwise.verify.oracle.tolerance import accept
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_the_sink_is_cls_and_not_sep(seen: Inspection) -> None:
 
 
 def test_the_same_two_heads_stand_out_most(seen: Inspection) -> None:
-    assert [str(fact.head) for fact in standing_out(seen.statistics)[:2]] == ["L0H2", "L1H8"]
+    assert [str(fact.head) for fact in highlights(seen.statistics)[:2]] == ["L0H2", "L1H8"]
     assert list(seen.maps)[:2] == [Head.parse("L0H2"), Head.parse("L1H8")]
 
 
@@ -70,7 +70,7 @@ def test_the_same_network_with_random_weights_shows_nothing(minilm: Loaded) -> N
     random = inspect(Loaded("fresh", "directory", fresh, minilm.tokenizer), SENTENCE)
     best = max(value(random, "previous", str(head)) for head in random.statistics.heads())
     assert best <= 0.05
-    assert standing_out(random.statistics) == ()
+    assert highlights(random.statistics) == ()
 
 
 def test_weights_of_minilm_in_json_are_rows_that_sum_to_one(seen: Inspection) -> None:

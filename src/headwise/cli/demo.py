@@ -126,8 +126,8 @@ def _verified() -> tuple["Document", "Document"]:
 def _inspected(say: Say) -> tuple["Document", "Document"]:
     from headwise.document import Document, Heading, HeatMap
     from headwise.heads.inspection import inspect
+    from headwise.heads.inspection_report import report
     from headwise.heads.models.load import load
-    from headwise.heads.report import report
 
     loaded = load(MODEL, say)
     say(Text("inspect: every head on one sentence"))

@@ -158,13 +158,12 @@ def _run(options: InspectOptions, lang: Lang) -> int:
 
 def _inspect_text(options: InspectOptions, destination: Destination) -> None:
     from headwise.heads.corpus.documents import read_text
-    from headwise.heads.export import as_json
-    from headwise.heads.inputs import check_text
     from headwise.heads.inspection import EVERY, inspect
+    from headwise.heads.inspection_export import as_json, file_of, table
+    from headwise.heads.inspection_report import report
+    from headwise.heads.model_inputs import check_text
     from headwise.heads.models.load import load
     from headwise.heads.names import parse_heads
-    from headwise.heads.report import report
-    from headwise.heads.table import file_of, table
     from headwise.plots.album import of_inspection
 
     text = (options.sentence or "") if options.text is None else read_text(options.text)
@@ -244,7 +243,7 @@ def _open_run(options: InspectOptions, destination: Destination) -> None:
 
 def _write_run(run: "Run", options: InspectOptions, destination: Destination) -> None:
     from headwise.heads.corpus.corpus_report import as_json, report, run_table
-    from headwise.heads.table import file_of
+    from headwise.heads.inspection_export import file_of
     from headwise.plots.album import of_run
 
     destination.write(

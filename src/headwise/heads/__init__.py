@@ -1,23 +1,17 @@
 """What each head of a real model does: captured, measured, reported.
 
-The rooms inside, later ones building on earlier ones:
+The rooms inside; later ones build on earlier ones:
 
-names        the notation L0H2
-models/      which trained models there are, how to get one, how any is loaded
-metrics/     one published measure of a head, one file
-statistics   sums of metrics that merge
-tally        any named sums that merge; `moments` shares with their spread, `intervals` their tests
-words        attention between pieces of words as attention between words
-alignment    heads held against gold pairs of query and key
-flow         how much of each input token reaches a layer through all below
-similarity   how alike heads are, and groups of heads that agree
-sparsity     what few columns and diagonals of a map hold; `variability` its change with the text
-capture/     all of that from a running model, whose answers stay the same
-inputs       what a model is given for a text
-inspection   a model on one text
-circuits     what a head can do, from its weights alone
-syntax/      relations between words, and named entities
-taxonomy/    names of heads, each with its evidence and its chance of error
-corpus/      a model on many texts, which can be resumed and shared out
-report       an inspection as a document; `export` as JSON
+names         the notation L0H2
+metrics/      published measures of a head, a file for each family
+statistics/   sums of metrics that merge, and how certain the values are
+analysis/     alignment, circuits, similarity, rollout and flow, attention between words
+capture/      attention of a running model, whose output stays the same
+models/       trained models: the catalogue, downloads, safe loading
+model_inputs  what a model receives for a text
+inspection    one model on one text; `highlights` the heads with the most unusual values,
+              `inspection_report` for people, `inspection_export` as JSON, CSV and Parquet
+ablation/     the effect of removing heads
+naming/       names of heads, each with its evidence and its error probability
+corpus/       one model on many texts; a run can be resumed and distributed
 """

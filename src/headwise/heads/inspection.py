@@ -9,11 +9,11 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadValue
 from headwise.heads.capture import capture
-from headwise.heads.inputs import encode, run, separators, tokens
+from headwise.heads.highlights import highlights
+from headwise.heads.model_inputs import encode, run, separators, tokens
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.speech import hears
 from headwise.heads.names import Head
-from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
 
 MOST_CELLS = 2_000_000
@@ -114,7 +114,7 @@ def inspect(
 def _wanted(heads: Collection[Head] | str | None, statistics: Statistics) -> tuple[Head, ...]:
     every = statistics.heads()
     if heads is None:
-        return tuple(fact.head for fact in standing_out(statistics)[:DRAWN]) or every[:1]
+        return tuple(fact.head for fact in highlights(statistics)[:DRAWN]) or every[:1]
     if isinstance(heads, str):
         if heads != EVERY:
             raise BadValue(
@@ -153,3 +153,16 @@ def _drawable(heads: tuple[Head, ...], length: int) -> None:
             most_cells=MOST_CELLS,
             most=most,
         )
+
+
+def model_facts(loaded: Loaded, statistics: Statistics) -> dict[str, str | int]:
+    """The model's name, kind and sizes, in an order fit for reading."""
+    return {
+        "name": loaded.name,
+        "source": loaded.source,
+        "class": type(loaded.model).__name__,
+        "type": str(loaded.config.model_type),
+        "parameters": sum(weight.numel() for weight in loaded.model.parameters()),
+        "layers": len(statistics.layers),
+        "heads": len(statistics.heads()),
+    }

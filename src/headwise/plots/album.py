@@ -9,12 +9,12 @@ import torch
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile
+from headwise.heads.analysis.similarity import distances
 from headwise.heads.corpus.checkpoint import Run
+from headwise.heads.highlights import highlights
 from headwise.heads.inspection import Inspection
 from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.names import Head
-from headwise.heads.similarity import distances
-from headwise.heads.standing_out import standing_out
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 from headwise.plots.heat_map import heat_map
@@ -102,7 +102,7 @@ def _of_statistics(sheet: Sheet, statistics: Statistics, name: str) -> Named:
 
 def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     """How far the heads look that stand out; the first heads where none does."""
-    facts = [fact for fact in standing_out(statistics) if fact.head.layer.part == part]
+    facts = [fact for fact in highlights(statistics) if fact.head.layer.part == part]
     kinds = dict.fromkeys(fact.metric.name for fact in facts)
     each = [[fact.head for fact in facts if fact.metric.name == kind][:EACH] for kind in kinds]
     every = [head for head in statistics.heads() if head.layer.part == part]

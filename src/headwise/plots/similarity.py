@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from headwise.heads.similarity import groups
+from headwise.heads.analysis.similarity import groups
 from headwise.lang import Text
 from headwise.plots.sheet import INK, Sheet
 

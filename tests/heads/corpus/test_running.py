@@ -16,19 +16,19 @@ import torch
 
 from headwise.document import terminal
 from headwise.errors import BadFile, BadValue
-from headwise.heads import similarity
+from headwise.heads.analysis import similarity
+from headwise.heads.analysis.similarity import is_comparable
 from headwise.heads.corpus import accumulated, checkpoint, pipeline
 from headwise.heads.corpus.accumulated import Gathered, Half
 from headwise.heads.corpus.checkpoint import JSON, TENSORS, Run, open_run
 from headwise.heads.corpus.corpus_report import report
 from headwise.heads.corpus.measurement import Measurer
-from headwise.heads.corpus.pipeline import Job, Options, Share, measure_corpus
+from headwise.heads.corpus.pipeline import Job, Options, RatioEstimate, measure_corpus
 from headwise.heads.corpus.readers import look_through
 from headwise.heads.models.load import Loaded, load
-from headwise.heads.moments import SUMS
 from headwise.heads.names import Head, Layer
-from headwise.heads.similarity import is_comparable
-from headwise.heads.tally import MOST_NUMBERS
+from headwise.heads.statistics.accumulator import MOST_NUMBERS
+from headwise.heads.statistics.inference import SUMS
 from headwise.lang import Text
 from tests.heads.tiny import HOSTILE, saved
 
@@ -171,7 +171,7 @@ def _within_rounding(many: torch.Tensor, one: torch.Tensor, terms: list[torch.Te
 
 def test_a_process_without_documents_is_no_harm(loaded: Loaded, corpus: Path) -> None:
     """Each share alone; what they have together is checked above with real processes."""
-    shares = [Share(rank, 9) for rank in range(9)]
+    shares = [RatioEstimate(rank, 9) for rank in range(9)]
     assert sorted(number for share in shares for number in share.numbers(7)) == list(range(7))
     measurer, found = Measurer(loaded), look_through(corpus)
     parts = [pipeline.run(Job(measurer, found, share=share)) for share in shares]
@@ -271,7 +271,7 @@ def test_nor_is_another_that_was_interrupted(loaded: Loaded, corpus: Path, tmp_p
     part = tmp_path / "part-0-of-1.safetensors"
     part.rename(tmp_path / "part-0-of-2.safetensors")
     with pytest.raises(BadFile, match="differs in the number of processes;"):
-        pipeline.run(Job(Measurer(loaded), found, tmp_path, Share(0, 2)))
+        pipeline.run(Job(Measurer(loaded), found, tmp_path, RatioEstimate(0, 2)))
 
 
 def test_a_document_that_cannot_be_read_is_named_before_any_is_run(

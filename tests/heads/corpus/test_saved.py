@@ -18,7 +18,7 @@ from headwise.heads.corpus.accumulated import Half
 from headwise.heads.corpus.checkpoint import JSON, TENSORS, open_run, read_tensors, write_tensors
 from headwise.heads.corpus.corpus_report import SCHEMA, as_json, report, run_table
 from headwise.heads.corpus.pipeline import Options, measure_corpus
-from headwise.heads.export import faults
+from headwise.heads.inspection_export import faults
 from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head

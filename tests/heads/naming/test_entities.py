@@ -9,7 +9,7 @@ from headwise.errors import BadValue
 from headwise.heads.corpus.documents import Entity
 from headwise.heads.names import Head
 from headwise.heads.naming.entities import Entities, permutation
-from headwise.heads.tally import Tally
+from headwise.heads.statistics.accumulator import Accumulator
 
 LOOKS, AROUND, EQUAL = (Head.parse(f"L0H{number}") for number in range(3))
 NAMED = (Entity(1, 3, "person"),)
@@ -64,7 +64,7 @@ def test_texts_without_entities_or_of_nothing_else_say_nothing() -> None:
 def test_texts_merge_and_are_written_and_read() -> None:
     one = counted()
     one.merge(counted(2))
-    again = Entities(Tally.from_tensors(one.sums.tensors()))
+    again = Entities(Accumulator.from_tensors(one.sums.tensors()))
     assert again.count() == (3, 3)
     assert again.heads() == (LOOKS, AROUND, EQUAL)
     assert again.lift(LOOKS) == counted(3).lift(LOOKS)

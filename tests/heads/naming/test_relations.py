@@ -12,7 +12,7 @@ from headwise.heads.corpus.conllu import read_conllu
 from headwise.heads.corpus.documents import Document, Parse
 from headwise.heads.names import Head
 from headwise.heads.naming.relations import DIRECTIONS, OFFSETS, Direction, Syntax
-from headwise.heads.tally import Tally
+from headwise.heads.statistics.accumulator import Accumulator
 
 FINDS, FOUND, NEVER = (Head.parse(f"L1H{number}") for number in range(3))
 PARSE = Parse((1, 2, -1, 4, 2, 2), ("det", "nsubj:pass", "root", "det", "obj", "punct"))
@@ -107,7 +107,7 @@ def test_texts_merge_and_are_written_and_read() -> None:
     one, other = counted(), counted(2)
     one.merge(other)
     assert one.count("all") == 12
-    again = Syntax(Tally.from_tensors(one.sums.tensors()))
+    again = Syntax(Accumulator.from_tensors(one.sums.tensors()))
     assert again.relations() == one.relations()
     assert again.accuracy(FINDS, "det", "to head") == 1.0
 
@@ -118,7 +118,7 @@ def test_names_of_relations_come_from_outside() -> None:
     found.add(planted(parse, [[0], [1]]), [[0], [1]], parse)
     assert found.relations() == ("a/b c\x1b", "all")
     assert found.accuracy(FINDS, "a/b c\x1b", "to head") == 1.0
-    Tally.from_tensors(found.sums.tensors())
+    Accumulator.from_tensors(found.sums.tensors())
     named_all = Syntax()
     named_all.add(planted(), WORDS, Parse(PARSE.heads, ("all", "all", "root", "all", "all", "x")))
     assert named_all.count("all") == 5
@@ -149,8 +149,8 @@ TREEBANK = Path(__file__).parents[4] / "shared" / "data" / "en_pud_first_500.con
 
 
 def halves(model: nn.Module, tokenizer: object, documents: list[Document]) -> list[Syntax]:
+    from headwise.heads.analysis.word_attention import pieces
     from headwise.heads.capture import capture
-    from headwise.heads.words import pieces
 
     found = [Syntax(), Syntax()]
     every = [Head.parse(f"L{layer}H{head}") for layer in range(6) for head in range(12)]
@@ -194,7 +194,7 @@ def test_minilm_knows_determiners_and_objects_and_its_random_copy_nothing() -> N
 
 def beaten(first: Syntax, second: Syntax) -> list[tuple[str, Head, Direction]]:
     """Every relation whose baseline a head beats, corrected for all that were tried."""
-    from headwise.heads.intervals import holm
+    from headwise.heads.statistics.inference import holm
 
     tried = [
         (relation, head, way)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads.alignment import Alignment
+from headwise.heads.analysis.alignment import Alignment
 from headwise.heads.corpus.validation import check_quotients, check_sums
 from headwise.heads.naming import Evidence, Named, taxonomy
 from headwise.heads.statistics import Statistics
-from headwise.heads.tally import MOST_NAMES, Tally
+from headwise.heads.statistics.accumulator import MOST_NAMES, Accumulator
 
 COUNTS = ("documents", "tokens", "cut")
 """How many documents and tokens were measured, and how many documents were cut."""
@@ -34,7 +34,7 @@ class Half:
         random: the same of a copy of the model with random weights.
     """
 
-    counts: Tally = field(default_factory=Tally)
+    counts: Accumulator = field(default_factory=Accumulator)
     statistics: Statistics = field(default_factory=Statistics)
     alignment: Alignment = field(default_factory=Alignment)
     evidence: Evidence = field(default_factory=Evidence)
@@ -76,9 +76,9 @@ class Half:
         statistics = Statistics.from_tensors(parts["statistics"])
         check_quotients(parts["statistics"])
         return cls(
-            Tally.from_tensors(parts["counts"]),
+            Accumulator.from_tensors(parts["counts"]),
             statistics,
-            Alignment(Tally.from_tensors(parts["alignment"])),
+            Alignment(Accumulator.from_tensors(parts["alignment"])),
             Evidence.from_tensors(parts["evidence"]),
             Evidence.from_tensors(parts["random"]),
         )

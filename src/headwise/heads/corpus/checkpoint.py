@@ -34,7 +34,7 @@ from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.heads.corpus.accumulated import Gathered
 from headwise.heads.corpus.validation import MOST_COUNTED
-from headwise.heads.export import schema
+from headwise.heads.inspection_export import schema
 from headwise.heads.metrics import MEASURED
 from headwise.heads.naming import Named
 from headwise.lang import LANGS, Text, Translated

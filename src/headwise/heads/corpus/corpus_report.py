@@ -7,14 +7,13 @@ import math
 
 import headwise
 from headwise.document import Block, Document, Heading, Paragraph, Table
-from headwise.heads.alignment import Alignment
+from headwise.heads.analysis.alignment import Alignment
+from headwise.heads.analysis.similarity import NOT_COMPARED, is_comparable
 from headwise.heads.corpus.accumulated import COUNTS, Half
 from headwise.heads.corpus.checkpoint import Run
-from headwise.heads.export import explained, measured, values
-from headwise.heads.export import written as as_text
-from headwise.heads.names import Head
-from headwise.heads.naming import UNEXPLAINED, Named
-from headwise.heads.sections import (
+from headwise.heads.inspection_export import Column, explained, known, measured, table, values
+from headwise.heads.inspection_export import written as as_text
+from headwise.heads.inspection_report import (
     Row,
     every_head,
     legend,
@@ -23,9 +22,9 @@ from headwise.heads.sections import (
     outstanding,
     written,
 )
-from headwise.heads.similarity import NOT_COMPARED, is_comparable
+from headwise.heads.names import Head
+from headwise.heads.naming import UNEXPLAINED, Named
 from headwise.heads.statistics import Statistics
-from headwise.heads.table import Column, known, table
 from headwise.lang import Text, same
 
 MOST_NAMED = 5

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue, HeadwiseError
-from headwise.heads.alignment import Alignment
+from headwise.heads.analysis.alignment import Alignment
 from headwise.heads.capture import Recorder, capture
 from headwise.heads.corpus.accumulated import Half
 from headwise.heads.corpus.checkpoint import error_context
 from headwise.heads.corpus.documents import Document
-from headwise.heads.inputs import check_length, encode, length, run, separators
+from headwise.heads.model_inputs import check_length, encode, length, run, separators
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.speech import hears
 from headwise.heads.naming import random_copy, take

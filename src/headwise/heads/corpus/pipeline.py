@@ -26,6 +26,7 @@ from torch import Tensor
 from headwise.document.files import LONGEST_STEM
 from headwise.document.plain import clean
 from headwise.errors import BadFile
+from headwise.heads.analysis.similarity import NOT_COMPARED, is_comparable
 from headwise.heads.corpus.accumulated import Gathered
 from headwise.heads.corpus.checkpoint import (
     JSON,
@@ -42,9 +43,8 @@ from headwise.heads.corpus.checkpoint import (
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.readers import Corpus, look_through
 from headwise.heads.corpus.run_identity import check_same, identity
-from headwise.heads.facts import facts_of
+from headwise.heads.inspection import model_facts
 from headwise.heads.models.load import Loaded
-from headwise.heads.similarity import NOT_COMPARED, is_comparable
 from headwise.lang import Text
 
 
@@ -318,7 +318,7 @@ def measure_corpus(
     if options.names and not is_comparable(gathered.whole().statistics.heads()):
         say(NOT_COMPARED)
     done = Run(
-        model=facts_of(loaded, gathered.whole().statistics),
+        model=model_facts(loaded, gathered.whole().statistics),
         corpus={
             "file": file.name,
             "sha256": corpus.sha256,

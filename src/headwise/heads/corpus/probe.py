@@ -19,7 +19,7 @@ from headwise.heads.corpus.checkpoint import Run
 from headwise.heads.corpus.documents import Document
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.pipeline import Progress
-from headwise.heads.facts import facts_of
+from headwise.heads.inspection import model_facts
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
@@ -103,7 +103,7 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
         if progress is not None:
             progress(number + 1, len(given))
     return Run(
-        model=facts_of(loaded, gathered.whole().statistics),
+        model=model_facts(loaded, gathered.whole().statistics),
         corpus={
             "file": named(tokens, times, seed),
             "sha256": "",

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from headwise.document.plain import clean
 from headwise.errors import BadFile
-from headwise.heads.alignment import NAMES as ALIGNED
-from headwise.heads.moments import SUMS as MOMENTS
+from headwise.heads.analysis.alignment import NAMES as ALIGNED
 from headwise.heads.naming.entities import COUNTS as ENTITIES
 from headwise.heads.naming.entities import SUMS as GIVEN
 from headwise.heads.naming.evidence import JUDGED
 from headwise.heads.naming.relations import OFFSETS
+from headwise.heads.statistics.inference import SUMS as MOMENTS
 from headwise.lang import Text
 
 LARGEST = 1e60

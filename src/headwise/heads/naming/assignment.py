@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from headwise.errors import BadValue
-from headwise.heads.intervals import holm
 from headwise.heads.names import Head
 from headwise.heads.naming.candidates import (
     CRITERIA,
@@ -18,6 +17,7 @@ from headwise.heads.naming.candidates import (
 )
 from headwise.heads.naming.claim import Trial
 from headwise.heads.naming.evidence import Evidence
+from headwise.heads.statistics.inference import holm
 from headwise.lang import Text
 
 TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
-from headwise.heads.intervals import exceeded
 from headwise.heads.names import Head
+from headwise.heads.statistics.inference import t_quantile
 from headwise.lang import Text
 
 
@@ -80,7 +80,7 @@ class Spread:
             return cls(-math.inf, -math.inf, math.nan)
         if len(known) < 2:
             return cls(known[0], known[0], known[0])
-        reach = exceeded(chance / 2, len(known) - 1) * stdev(known)
+        reach = t_quantile(chance / 2, len(known) - 1) * stdev(known)
         reach *= math.sqrt(1 + 1 / len(known))
         middle = mean(known)
         return cls(min(*known, middle - reach), max(*known, middle + reach), max(known))

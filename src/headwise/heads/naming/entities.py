@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
+from headwise.heads.analysis.word_attention import between
 from headwise.heads.corpus.documents import Entity
-from headwise.heads.moments import tail
 from headwise.heads.names import Head, by_layer
-from headwise.heads.tally import Tally
-from headwise.heads.words import between
+from headwise.heads.statistics.accumulator import Accumulator
+from headwise.heads.statistics.inference import tail
 
 SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
 """For each head: texts, what it gave to entities, the mean of what it gives to them moved round,
@@ -33,7 +33,7 @@ COUNTS = "counts"
 class Entities:
     """What each head gives to named entities, over all texts it was held against."""
 
-    sums: Tally = field(default_factory=Tally)
+    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self,

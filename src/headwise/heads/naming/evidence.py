@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile
+from headwise.heads.analysis.similarity import Similarity
 from headwise.heads.corpus.documents import Document
 from headwise.heads.metrics import Metric
 from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
@@ -14,13 +15,12 @@ from headwise.heads.metrics.distances import FAR, LOCAL
 from headwise.heads.metrics.offsets import NEXT, PREVIOUS
 from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
 from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
-from headwise.heads.moments import Share, moments
 from headwise.heads.names import Head
 from headwise.heads.naming.entities import Entities
 from headwise.heads.naming.relations import Syntax
-from headwise.heads.similarity import Similarity
 from headwise.heads.statistics import Statistics
-from headwise.heads.tally import Tally
+from headwise.heads.statistics.accumulator import Accumulator
+from headwise.heads.statistics.inference import RatioEstimate, ratio_sums
 
 JUDGED = (
     PREVIOUS,
@@ -51,7 +51,7 @@ class Evidence:
         similarity: every two heads, over the texts whose weights were kept.
     """
 
-    metrics: Tally = field(default_factory=Tally)
+    metrics: Accumulator = field(default_factory=Accumulator)
     syntax: Syntax = field(default_factory=Syntax)
     entities: Entities = field(default_factory=Entities)
     similarity: Similarity = field(default_factory=Similarity)
@@ -72,12 +72,12 @@ class Evidence:
             weights: of every head (Lq, Lk), as a capture of this text alone keeps them without
                 their batch; None leaves out syntax, entities and similarity.
             allowed: of every head (Lq, Lk), as the capture keeps it.
-            words: the tokens of each word of the document; `headwise.heads.words.pieces`.
+            words: the tokens of each word of the document, as `word_attention.pieces` gives them.
             document: the text with its parse and entities.
         """
         for layer, sums in statistics.layers.items():
             rows = [statistics.metrics.index(metric) for metric in JUDGED]
-            self.metrics.add(str(layer), moments(sums.above[rows], sums.below[rows]))
+            self.metrics.add(str(layer), ratio_sums(sums.above[rows], sums.below[rows]))
             uniform = torch.stack((sums.uniform_above[rows], sums.uniform_below[rows]), -1)
             self.metrics.add(f"{layer}{UNIFORM}", uniform)
         if not weights or not allowed:
@@ -126,7 +126,7 @@ class Evidence:
                 )
             parts[part][rest] = tensor
         for part, tally in found._parts().items():
-            tally.merge(Tally.from_tensors(parts[part]))
+            tally.merge(Accumulator.from_tensors(parts[part]))
         return found
 
     def heads(self) -> tuple[Head, ...]:
@@ -138,17 +138,17 @@ class Evidence:
             for number in range(sums.shape[1])
         )
 
-    def share(self, metric: Metric, head: Head) -> Share:
+    def share(self, metric: Metric, head: Head) -> RatioEstimate:
         """One metric of one head with its spread over texts."""
         row = JUDGED.index(metric)
-        return Share.of(self.metrics[str(head.layer)][row, head.number])
+        return RatioEstimate.of(self.metrics[str(head.layer)][row, head.number])
 
     def uniform(self, metric: Metric, head: Head) -> float:
         """The same metric of a head that attends to every allowed key alike."""
         above, below = self.metrics[f"{head.layer}{UNIFORM}"][JUDGED.index(metric)].tolist()
         return above / below if below else float("nan")
 
-    def _parts(self) -> dict[str, Tally]:
+    def _parts(self) -> dict[str, Accumulator]:
         return {
             "metrics": self.metrics,
             "syntax": self.syntax.sums,

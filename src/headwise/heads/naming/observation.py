@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType
+from headwise.heads.analysis.word_attention import pieces
 from headwise.heads.capture import capture
 from headwise.heads.capture.recorder import Recorder
 from headwise.heads.corpus.documents import Document
-from headwise.heads.inputs import encode, run, separators
+from headwise.heads.model_inputs import encode, run, separators
 from headwise.heads.models.load import Loaded
 from headwise.heads.naming.assignment import taxonomy
 from headwise.heads.naming.claim import Trial
 from headwise.heads.naming.evidence import Evidence
-from headwise.heads.words import pieces
 
 SEED = 7919
 """One that a model is hardly made with: the copy of an untrained model would be that model."""

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
+from headwise.heads.analysis.word_attention import between
 from headwise.heads.corpus.documents import Parse
-from headwise.heads.intervals import wilson
-from headwise.heads.moments import Share, moments, tail
 from headwise.heads.names import Head, by_layer
-from headwise.heads.tally import Tally
-from headwise.heads.words import between
+from headwise.heads.statistics.accumulator import Accumulator
+from headwise.heads.statistics.inference import RatioEstimate, ratio_sums, tail, wilson
 
 Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")
@@ -63,7 +62,7 @@ class Syntax:
             fixed offset; and the products of both.
     """
 
-    sums: Tally = field(default_factory=Tally)
+    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self, weights: Mapping[Head, Tensor], words: Sequence[Sequence[int]], parse: Parse
@@ -92,7 +91,7 @@ class Syntax:
         }
         guesses = {name: _guessed(arcs, len(words)) for name, arcs in asked.items()}
         for name, right in guesses.items():
-            self._add(name, "offsets", moments(right.sum(0), torch.tensor(len(right))))
+            self._add(name, "offsets", ratio_sums(right.sum(0), torch.tensor(len(right))))
         layers = by_layer(weights)
         ordered = [head for heads in layers.values() for head in heads]
         table = between(torch.stack([weights[head] for head in ordered]), words, words)
@@ -102,7 +101,7 @@ class Syntax:
         for name, arcs in asked.items():
             for direction, answer in zip(DIRECTIONS, answers, strict=True):
                 hits = (answer[:, arcs[:, 0]] == arcs[:, 1]).sum(-1).double()  # (H,)
-                found = torch.split(moments(hits, torch.tensor(len(arcs))), sizes)
+                found = torch.split(ratio_sums(hits, torch.tensor(len(arcs))), sizes)
                 both = torch.split(hits[:, None] * guesses[name].sum(0), sizes)
                 for layer, own, product in zip(layers, found, both, strict=True):
                     key = f"{direction.replace(' ', '-')}/{layer}"
@@ -137,10 +136,10 @@ class Syntax:
         name = f"{quote(relation, safe=':')}/offsets"
         return int(self.sums[name][0, 2]) if name in self.sums else 0
 
-    def share(self, head: Head, relation: str, direction: Direction) -> Share:
+    def share(self, head: Head, relation: str, direction: Direction) -> RatioEstimate:
         """How many of the words of a relation a head finds the head of."""
         found = self._of(head, relation, direction)
-        return Share.of(torch.zeros(6) if found is None else found[head.number])
+        return RatioEstimate.of(torch.zeros(6) if found is None else found[head.number])
 
     def accuracy(self, head: Head, relation: str, direction: Direction) -> float:
         """That as a number; NaN where no word stands in the relation."""
@@ -193,10 +192,10 @@ class Syntax:
         squares += 2 * (margin * (rule.xy - own.xy) - both)
         return tail(own.texts, total, squares)
 
-    def _rule(self, relation: str, offset: int) -> Share:
+    def _rule(self, relation: str, offset: int) -> RatioEstimate:
         """How many heads a fixed offset finds."""
         name = f"{quote(relation, safe=':')}/offsets"
-        return Share.of(self.sums[name][offset] if name in self.sums else torch.zeros(6))
+        return RatioEstimate.of(self.sums[name][offset] if name in self.sums else torch.zeros(6))
 
     def _of(
         self, head: Head, relation: str, direction: Direction, offsets: bool = False

@@ -17,10 +17,10 @@ from headwise.heads.ablation.experiment.experiment import AblationResult
 from headwise.heads.ablation.methods import Method
 from headwise.heads.ablation.random_baseline import Comparison
 from headwise.heads.corpus.probe import TIMES, TOKENS
-from headwise.heads.export import written as as_text
-from headwise.heads.sections import Row, of_the_model, written
-from headwise.heads.table import Column
-from headwise.heads.table import as_csv as table_as_csv
+from headwise.heads.inspection_export import Column
+from headwise.heads.inspection_export import as_csv as table_as_csv
+from headwise.heads.inspection_export import written as as_text
+from headwise.heads.inspection_report import Row, of_the_model, written
 from headwise.lang import Text, same
 from headwise.verify.report.json_schema import faults as schema_faults
 

@@ -20,7 +20,7 @@ from headwise.heads.ablation.loss import Loss, next_token_loss, unpredicting
 from headwise.heads.ablation.methods import UNIFORM, Method, check_uniform, method_named
 from headwise.heads.ablation.random_baseline import Comparison, compared
 from headwise.heads.ablation.sites import every_head, sites
-from headwise.heads.inputs import run as run_checked
+from headwise.heads.model_inputs import run as run_checked
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 

@@ -13,7 +13,7 @@ from headwise.heads.ablation.experiment.texts import Texts
 from headwise.heads.ablation.sites import Site, check_exist, every_head
 from headwise.heads.corpus.checkpoint import open_run
 from headwise.heads.corpus.corpus_report import SCHEMA
-from headwise.heads.export import faults
+from headwise.heads.inspection_export import faults
 from headwise.heads.names import Head, parse_heads
 from headwise.lang import Text, same
 

@@ -17,7 +17,7 @@ from headwise.heads.corpus.documents import Document, read_text
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.readers import look_through
-from headwise.heads.inputs import check_text, encode
+from headwise.heads.model_inputs import check_text, encode
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.speech import hears
 from headwise.heads.names import Head

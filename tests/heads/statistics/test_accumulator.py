@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads import tally
-from headwise.heads.tally import Tally
+from headwise.heads.statistics import accumulator
+from headwise.heads.statistics.accumulator import Accumulator
 
 
 def test_sums_of_one_name_add_up_and_the_others_are_kept() -> None:
-    one, other = Tally(), Tally()
+    one, other = Accumulator(), Accumulator()
     one.add("a", torch.tensor([1, 2]))
     other.add("a", torch.tensor([10.0, 20.0]))
     other.add("b", torch.tensor(5))
@@ -24,16 +24,16 @@ def test_sums_of_one_name_add_up_and_the_others_are_kept() -> None:
 
 
 def test_another_shape_does_not_add_up() -> None:
-    kept = Tally()
+    kept = Accumulator()
     kept.add("a", torch.zeros(2))
     with pytest.raises(BadValue, match=r"tally: a had shape \(2,\) and now has \(3,\); keep one"):
         kept.add("a", torch.zeros(3))
 
 
 def test_what_is_written_is_read_back() -> None:
-    kept = Tally()
+    kept = Accumulator()
     kept.add("L0/nmod:desc", torch.tensor([[1.5]]))
-    again = Tally.from_tensors(kept.tensors())
+    again = Accumulator.from_tensors(kept.tensors())
     assert torch.equal(again["L0/nmod:desc"], kept["L0/nmod:desc"])
 
 
@@ -49,15 +49,15 @@ def test_what_is_written_is_read_back() -> None:
 )
 def test_anything_else_is_refused(name: str, tensor: Tensor) -> None:
     with pytest.raises(BadFile, match="tally: expected finite float64 sums as"):
-        Tally.from_tensors({name: tensor})
+        Accumulator.from_tensors({name: tensor})
 
 
 def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "MOST_NAMES", 1)
-    monkeypatch.setattr(tally, "MOST_NUMBERS", 2)
+    monkeypatch.setattr(accumulator, "MOST_NAMES", 1)
+    monkeypatch.setattr(accumulator, "MOST_NUMBERS", 2)
     good = torch.zeros(2, dtype=torch.float64)
-    assert list(Tally.from_tensors({"a": good})) == ["a"]
+    assert list(Accumulator.from_tensors({"a": good})) == ["a"]
     with pytest.raises(BadFile, match="got 2 names"):
-        Tally.from_tensors({"a": good, "b": good})
+        Accumulator.from_tensors({"a": good, "b": good})
     with pytest.raises(BadFile, match=r"got a \(3,\)"):
-        Tally.from_tensors({"a": torch.zeros(3, dtype=torch.float64)})
+        Accumulator.from_tensors({"a": torch.zeros(3, dtype=torch.float64)})

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import BadValue
-from headwise.heads.export import as_json, faults, schema
 from headwise.heads.inspection import inspect
+from headwise.heads.inspection_export import HEAD, as_csv, as_json, faults, file_of, schema, table
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
-from headwise.heads.table import HEAD, as_csv, file_of, table
 from tests.heads.tiny import bart, bert, gpt2, tokenizer
 
 ROOT = Path(__file__).parent.parent.parent

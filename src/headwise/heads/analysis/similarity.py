@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.errors import BadValue
-from headwise.heads.moments import Share, moments
 from headwise.heads.names import Head, Layer, by_layer
-from headwise.heads.tally import MOST_NAMES, Tally
+from headwise.heads.statistics.accumulator import MOST_NAMES, Accumulator
+from headwise.heads.statistics.inference import RatioEstimate, ratio_sums
 from headwise.lang import Text
 
 
@@ -167,7 +167,7 @@ class Similarity:
             and of the sum of their departures (y), each a mean over queries of a text.
     """
 
-    sums: Tally = field(default_factory=Tally)
+    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(self, weights: Mapping[Head, Tensor], allowed: Tensor) -> None:
         """Take in one text.
@@ -189,7 +189,7 @@ class Similarity:
         uniform = uniform / uniform.sum(-1, keepdim=True)
         apart = _pairwise(rows)
         departs = jensen_shannon(rows, uniform).mean(-1)  # (H,)
-        found = moments(apart, departs[:, None] + departs)
+        found = ratio_sums(apart, departs[:, None] + departs)
         sizes = [len(heads) for heads in layers.values()]
         for one, band in zip(layers, torch.split(found, sizes), strict=True):
             for other, square in zip(layers, torch.split(band, sizes, dim=1), strict=True):
@@ -208,10 +208,10 @@ class Similarity:
             for number in range(len(self.sums[f"{layer}|{layer}"]))
         )
 
-    def share(self, one: Head, other: Head) -> Share:
+    def share(self, one: Head, other: Head) -> RatioEstimate:
         """The divergence of two heads as a share of their departures: 1 less their agreement."""
         low, high = sorted((one, other))
-        return Share.of(self.sums[f"{low.layer}|{high.layer}"][low.number, high.number])
+        return RatioEstimate.of(self.sums[f"{low.layer}|{high.layer}"][low.number, high.number])
 
     def agreement(self, one: Head, other: Head) -> float:
         """1 - Σ JS(h, g) / Σ (JS(h, u) + JS(g, u)); NaN where both are uniform everywhere."""

@@ -7,8 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.heads.intervals import MANY, above, exceeded, holm, wilson
-from headwise.heads.moments import Share, moments, tail
+from headwise.heads.statistics.inference import (
+    MANY,
+    RatioEstimate,
+    holm,
+    ratio_sums,
+    t_quantile,
+    t_tail,
+    tail,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -44,18 +52,18 @@ def test_of_nothing_there_is_no_interval() -> None:
 )
 def test_tails_of_the_printed_table(t: float, freedom: int, printed: str) -> None:
     """Abramowitz & Stegun, table 26.10."""
-    assert f"{above(t, freedom):.4f}" == printed
+    assert f"{t_tail(t, freedom):.4f}" == printed
 
 
 def test_what_cannot_be_tested_proves_nothing() -> None:
-    assert above(math.nan, 5) == above(3.0, 0) == 1.0
-    assert above(math.inf, 5) == 0.0
+    assert t_tail(math.nan, 5) == t_tail(3.0, 0) == 1.0
+    assert t_tail(math.inf, 5) == 0.0
 
 
 @given(st.integers(1, 60), st.floats(0.0, 5.0))
 def test_tails_fall_and_are_symmetric(freedom: int, t: float) -> None:
-    assert 0 <= above(t + 0.1, freedom) <= above(t, freedom) <= 0.5
-    assert above(-t, freedom) == 1 - above(t, freedom) or not t
+    assert 0 <= t_tail(t + 0.1, freedom) <= t_tail(t, freedom) <= 0.5
+    assert t_tail(-t, freedom) == 1 - t_tail(t, freedom) or not t
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,7 @@ def test_tails_fall_and_are_symmetric(freedom: int, t: float) -> None:
     [(0.025, 1, "12.706"), (0.05, 5, "2.015"), (0.005, 30, "2.750"), (0.0005, 2, "31.599")],
 )
 def test_points_of_the_printed_table(chance: float, freedom: int, printed: str) -> None:
-    assert f"{exceeded(chance, freedom):.3f}" == printed
+    assert f"{t_quantile(chance, freedom):.3f}" == printed
 
 
 def test_holm_of_his_example() -> None:
@@ -79,9 +87,9 @@ def test_an_adjusted_probability_is_no_smaller_and_keeps_the_order(tails: list[f
     assert min(found) == min(1.0, len(tails) * min(tails))
 
 
-def shares(*texts: tuple[float, float]) -> Share:
-    return Share.of(
-        sum((moments(torch.tensor(x), torch.tensor(y)) for x, y in texts), torch.zeros(6))
+def shares(*texts: tuple[float, float]) -> RatioEstimate:
+    return RatioEstimate.of(
+        sum((ratio_sums(torch.tensor(x), torch.tensor(y)) for x, y in texts), torch.zeros(6))
     )
 
 
@@ -100,11 +108,11 @@ def test_the_rest_of_a_share_is_the_share_of_the_rest() -> None:
 def test_students_test_by_hand() -> None:
     """d = 1, 2, 3 against 0: t = 2 / (1 / √3) = 3.4641 on 2 degrees; the tail is 0.0371."""
     share = shares((1.0, 10.0), (2.0, 10.0), (3.0, 10.0))
-    assert f"{above(2 * math.sqrt(3), 2):.4f}" == "0.0371"
+    assert f"{t_tail(2 * math.sqrt(3), 2):.4f}" == "0.0371"
     assert share.tail(0.0) == 0.5**3, "three texts that agree happen one time in eight"
     many = shares(*[(1.0, 10.0), (2.0, 10.0), (3.0, 10.0)] * 4)
     t = 2 / math.sqrt((8 / 11) / 12)
-    assert f"{many.tail(0.0):.3e}" == f"{above(t, 11):.3e}" or many.tail(0.0) == 0.5**12
+    assert f"{many.tail(0.0):.3e}" == f"{t_tail(t, 11):.3e}" or many.tail(0.0) == 0.5**12
     assert many.tail(0.3) == 1 - many.tail(0.1)
 
 

@@ -35,7 +35,7 @@ class Fact:
     usual: float
 
 
-def standing_out(statistics: Statistics) -> tuple[Fact, ...]:
+def highlights(statistics: Statistics) -> tuple[Fact, ...]:
     """Every head that gives most of its attention to one kind of token.
 
     A head is named once, by the largest of its shares. Those come first whose share is furthest

@@ -15,7 +15,7 @@ from torch import Tensor
 from headwise.heads.metrics import EVERY, KeyContext, Metric, Rows, total
 from headwise.heads.metrics.profiles import BY_DISTANCE, PROFILES, RECEIVED, summed
 from headwise.verify.oracle.tolerance import accept
-from tests.heads.test_metrics import (
+from tests.heads.metrics.test_metrics import (
     AFTER,
     BEFORE,
     BY_NAME,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.heads.circuits import (
+from headwise.heads.analysis.circuits import (
     Circuits,
     chance,
     circuits,

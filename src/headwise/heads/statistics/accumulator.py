@@ -16,11 +16,11 @@ _FORM = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
 @dataclass
-class Tally:
+class Accumulator:
     """Sums by name, each a float64 tensor; two tallies merge by adding what has one name.
 
     Example:
-        >>> one = Tally()
+        >>> one = Accumulator()
         >>> one.add("hits", torch.tensor([1.0, 2.0]))
         >>> one.merge(one)
         >>> one["hits"]
@@ -47,7 +47,7 @@ class Tally:
             )
         self.sums[name] = more.clone() if before is None else before + more
 
-    def merge(self, other: "Tally") -> None:
+    def merge(self, other: "Accumulator") -> None:
         """Add every sum of another tally, which stays as it was."""
         for name, more in other.sums.items():
             self.add(name, more)
@@ -66,7 +66,7 @@ class Tally:
         return dict(self.sums)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Tally":
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Accumulator":
         """The tally that `tensors` wrote; what comes from a file is held to its form.
 
         Raises:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
-from headwise.heads.alignment import Alignment
+from headwise.heads.analysis.alignment import Alignment
 from headwise.heads.names import Head
 
 HEAD, OTHER = Head.parse("cross.L1H0"), Head.parse("cross.L1H1")

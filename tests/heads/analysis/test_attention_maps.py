@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
-from headwise.heads.sparsity import vertical_slash
-from headwise.heads.variability import variability
+from headwise.heads.analysis.attention_maps import variability, vertical_slash
 
 LENGTH = 8
 EYE = torch.eye(LENGTH, dtype=torch.float64)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import BadValue
-from headwise.heads.flow import flow, rollout
-from headwise.heads.similarity import distances, groups, jensen_shannon
-from headwise.heads.words import between, merged, pieces
+from headwise.heads.analysis.attention_maps import flow, rollout
+from headwise.heads.analysis.similarity import distances, groups, jensen_shannon
+from headwise.heads.analysis.word_attention import between, merged, pieces
 from headwise.verify.oracle.tolerance import accept
 
 PIECES = torch.tensor(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head
-from headwise.heads.tally import Tally
+from headwise.heads.statistics.accumulator import Accumulator
 
 Pairs = Collection[tuple[int, int]]
 """(query, key), each counted from 0."""
@@ -29,7 +29,7 @@ class Alignment:
         sums: for each head by its name the seven sums of `NAMES`.
     """
 
-    sums: Tally = field(default_factory=Tally)
+    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self,

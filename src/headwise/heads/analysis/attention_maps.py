@@ -7,6 +7,7 @@ value of a uniform head, or with tokens at like places.
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from headwise.errors import BadValue, MissingExtra
@@ -93,3 +94,90 @@ def _with_residual(layers: Sequence[Tensor]) -> list[Tensor]:
         )
     own = torch.eye(shapes[0][-1], dtype=layers[0].dtype, device=layers[0].device)
     return [0.5 * layer + 0.5 * own for layer in layers]
+
+
+LAST = 64
+"""How many of the last queries columns and diagonals are chosen by. Source: Jiang et al. 2024."""
+
+
+def vertical_slash(
+    weights: Float[Tensor, "h l l"], *, verticals: int, slashes: int, last: int = LAST
+) -> Float[Tensor, " h"]:
+    """The share of attention that the best columns and diagonals of each head hold, (H,).
+
+    The columns (one key for all queries) and diagonals (one distance for all queries) are chosen
+    by the sums of the last queries, and hold what they hold of the whole map; where a column and a
+    diagonal cross, the weight counts once.
+
+    Args:
+        weights: of a text's heads, (H, L, L).
+        verticals: how many columns.
+        slashes: how many diagonals.
+        last: how many of the last queries they are chosen by.
+
+    Raises:
+        BadValue: if the maps are not square, or a number is not positive.
+
+    Source: Jiang et al. 2024 (MInference), algorithm 2 and section 3.2; recall of the pattern.
+
+    Example:
+        >>> vertical_slash(torch.eye(4)[None], verticals=1, slashes=1)
+        tensor([1.])
+    """
+    if weights.dim() != 3 or weights.shape[-1] != weights.shape[-2]:
+        raise BadValue(
+            "weights: expected (H, L, L), got {weights_shape}; give one text's heads",
+            weights_shape=tuple(weights.shape),
+        )
+    for name, number in (("verticals", verticals), ("slashes", slashes), ("last", last)):
+        if number < 1:
+            raise BadValue(
+                "{name}: expected a number from 1 on, got {number}; use {name}=1 for the least",
+                name=name,
+                number=number,
+            )
+    heads, length, _ = weights.shape
+    place = torch.arange(length, device=weights.device)
+    diagonal = place[:, None] - place + length - 1  # (L, L), from 0 to 2 L - 2
+    end = weights[:, -last:]
+    columns = end.sum(1)  # (H, L)
+    sums = weights.new_zeros(heads, 2 * length - 1)
+    sums.index_add_(1, diagonal[-last:].flatten(), end.flatten(1))
+    chosen = _marked(columns, verticals)[:, None] | _marked(sums, slashes)[:, diagonal]
+    return (weights * chosen).sum((1, 2)) / weights.sum((1, 2))
+
+
+def _marked(sums: Tensor, most: int) -> Tensor:
+    """True at the largest of each row."""
+    best = sums.topk(min(most, sums.shape[1]), -1).indices
+    return torch.zeros_like(sums, dtype=torch.bool).scatter_(1, best, True)
+
+
+FIRST = 10
+"""How many tokens of each text are looked at. Source: Vig & Belinkov 2019, section 4.4."""
+
+
+def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Float[Tensor, " h"]:
+    """How far each head's maps lie from their mean over texts, 0 (position alone) to 1, (H,).
+
+        Σ_x Σ_i Σ_j |A_x[i,j] - mean_x A[i,j]| / (2 Σ_x Σ_i Σ_j A_x[i,j])
+
+    Args:
+        weights: the heads on several texts, (X, H, L, L), cut to one length.
+        first: how many tokens of each count.
+
+    Raises:
+        BadValue: if there are fewer than two texts, or they are shorter than ``first``.
+
+    Source: Vig & Belinkov 2019, section 4.4, equation 3.
+    """
+    if weights.dim() != 4 or len(weights) < 2 or min(weights.shape[-2:]) < first:
+        raise BadValue(
+            "weights: expected (texts, H, L, L) of two texts or more and L from {first} "
+            "on, got {weights_shape}; leave out shorter texts, or lower first",
+            first=first,
+            weights_shape=tuple(weights.shape),
+        )
+    shown = weights[..., :first, :first]
+    apart = (shown - shown.mean(0)).abs().sum((0, 2, 3))
+    return apart / (2 * shown.sum((0, 2, 3)))

@@ -6,10 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from headwise.heads import similarity
+from headwise.heads.analysis import similarity
+from headwise.heads.analysis.similarity import (
+    Similarity,
+    clark_distances,
+    distances,
+    groups,
+    jensen_shannon,
+)
 from headwise.heads.names import Head
-from headwise.heads.similarity import Similarity, clark_distances, distances, groups, jensen_shannon
-from headwise.heads.tally import Tally
+from headwise.heads.statistics.accumulator import Accumulator
 from headwise.verify.oracle.tolerance import accept
 
 ONE, OTHER, LAST, EVEN = (Head.parse(name) for name in ("L0H0", "L0H1", "L2H0", "L2H1"))
@@ -65,7 +71,7 @@ def test_the_mean_divergence_is_that_of_whole_maps() -> None:
 def test_texts_merge_and_are_written_and_read() -> None:
     one = compared(0)
     one.merge(compared(1, 2))
-    again = Similarity(Tally.from_tensors(one.sums.tensors()))
+    again = Similarity(Accumulator.from_tensors(one.sums.tensors()))
     assert again.heads() == (ONE, OTHER, LAST, EVEN)
     assert again.agreement(ONE, OTHER) == one.agreement(ONE, OTHER)
     whole = compared(0, 1, 2).sums["L0|L0"]

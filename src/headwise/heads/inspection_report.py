@@ -4,10 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from headwise.document import Block, Heading, Paragraph, Table
+from headwise.document import Block, Document, Heading, HeatMap, Paragraph, Table
+from headwise.heads.highlights import Fact, highlights
+from headwise.heads.inspection import Inspection, model_facts
 from headwise.heads.metrics import MEASURED, METRICS, Metric
 from headwise.heads.names import Head, Layer
-from headwise.heads.standing_out import Fact, standing_out
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
@@ -41,7 +42,7 @@ PLACES = {
 
 
 def of_the_model(facts: Mapping[str, str | int], more: Sequence[Row] = ()) -> tuple[Block, ...]:
-    """What the model is, and rows about what it read; `facts` as `facts_of` gives them."""
+    """What the model is, and rows about what it read; `facts` as `model_facts` gives them."""
     source = str(facts["source"])
     rows: list[Row] = [(Text("from"), _SOURCES.get(source, same(source)))]
     rows += [(label, written(facts[key])) for key, label in _FACTS]
@@ -68,7 +69,7 @@ def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
         statistics: of all heads.
         caution: what the reader should keep in mind.
     """
-    facts = standing_out(statistics)
+    facts = highlights(statistics)
     if not facts:
         return (
             Paragraph(
@@ -221,3 +222,75 @@ def short(token: str) -> str:
 def number(value: float) -> str:
     """A value with two decimals; a dash where there is none."""
     return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+MOST_TOKENS = 200
+
+
+def report(seen: Inspection) -> Document:
+    """The document that a person reads."""
+    return Document(
+        Text("The heads of {loaded_name}", loaded_name=seen.loaded.name),
+        (
+            *of_the_model(model_facts(seen.loaded, seen.statistics)),
+            *_text(seen),
+            Heading(Text("What stands out on this text")),
+            *outstanding(seen.statistics, _ONE_TEXT),
+            *_maps(seen),
+            *every_head(seen.statistics),
+            *legend(),
+        ),
+        precision=2,
+    )
+
+
+_ONE_TEXT = Text("This is one text; it says what the heads did here, not what they are for.")
+
+
+def _text(seen: Inspection) -> tuple[Block, ...]:
+    count = len(seen.tokens)
+    listed = " ".join(f"{i}:{short(t)}" for i, t in enumerate(seen.tokens[:MOST_TOKENS]))
+    rest = " …" if count > MOST_TOKENS else ""
+    blocks: list[Block] = [
+        Heading(Text("The text, {count} tokens", count=count)),
+        Paragraph(same(listed + rest)),
+    ]
+    if seen.whole > count:
+        blocks.append(
+            Paragraph(
+                Text(
+                    "The text has {whole} tokens and was cut: the model takes {count}.",
+                    whole=seen.whole,
+                    count=count,
+                )
+            )
+        )
+    if seen.loaded.config.is_encoder_decoder:
+        blocks.append(Paragraph(Text("The decoder reads the same text, one token behind.")))
+    return tuple(blocks)
+
+
+def _maps(seen: Inspection) -> Iterable[Block]:
+    yield Heading(Text("Attention weights"))
+    yield Paragraph(
+        Text(
+            "Rows are queries, columns are keys. A row sums to 1, or to less where the model "
+            "has a learned sink."
+        )
+    )
+    named = {fact.head: fact for fact in highlights(seen.statistics)}
+    for head, weights in seen.maps.items():
+        rows, columns = seen.sides(head)
+        yield HeatMap(
+            _title(head, named.get(head)),
+            weights.tolist(),
+            [short(token) for token in rows],
+            [short(token) for token in columns],
+        )
+
+
+def _title(head: Head, fact: Fact | None) -> Text:
+    if fact is None:
+        return same(str(head))
+    place, share = PLACES[fact.metric.name], number(fact.value)
+    return Text("{head}: {place} {share}", head=head, place=place, share=share)

@@ -1,0 +1,1 @@
+"""What attention weights and projections say beyond metrics: alignment, circuits, similarity."""

@@ -1,0 +1,178 @@
+"""A share over many texts, with its spread from text to text, as sums that add up.
+
+A text gives x of y: attention on a kind of key of all attention, words found of words asked for.
+The share is Σx / Σy over all texts; a text is what is drawn by chance, so the spread of x - t y
+from text to text says how sure it is that the share is above t.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+SUMS = ("texts", "x", "y", "xx", "xy", "yy")
+"""The last axis of a tensor of moments."""
+
+
+def ratio_sums(x: Tensor, y: Tensor) -> Tensor:
+    """The sums of one text, (..., 6) in float64; a text with y = 0 counts for nothing.
+
+    Example:
+        >>> one = ratio_sums(torch.tensor([1.0]), torch.tensor([4.0]))
+        >>> (one + ratio_sums(torch.tensor([3.0]), torch.tensor([4.0]))).tolist()
+        [[2.0, 4.0, 8.0, 10.0, 16.0, 32.0]]
+    """
+    counts = (y > 0) & torch.ones_like(x, dtype=torch.bool)
+    x, y = torch.where(counts, x.double(), 0.0), torch.where(counts, y.double(), 0.0)
+    return torch.stack((counts.double(), x, y, x * x, x * y, y * y), -1)
+
+
+@dataclass(frozen=True)
+class RatioEstimate:
+    """One share with what its spread is computed from.
+
+    Example:
+        >>> each = [ratio_sums(torch.tensor(x), torch.tensor(10.0)) for x in (6.0, 8.0, 7.0)]
+        >>> share = RatioEstimate.of(sum(each))
+        >>> share.value
+        0.7
+        >>> share.tail(0.5) < 0.13
+        True
+    """
+
+    texts: int
+    x: float
+    y: float
+    xx: float
+    xy: float
+    yy: float
+
+    @classmethod
+    def of(cls, sums: Tensor) -> "RatioEstimate":
+        """The share whose moments, (6,), these are."""
+        texts, *rest = sums.tolist()
+        return cls(int(texts), *rest)
+
+    @property
+    def value(self) -> float:
+        """Σx / Σy; NaN where no text shows it."""
+        return self.x / self.y if self.y else math.nan
+
+    @property
+    def rest(self) -> "RatioEstimate":
+        """What is left of the whole: the share of y - x."""
+        xx = self.yy - 2 * self.xy + self.xx
+        return RatioEstimate(self.texts, self.y - self.x, self.y, xx, self.yy - self.xy, self.yy)
+
+    def tail(self, least: float) -> float:
+        """How likely so large a share is if the true one is ``least`` or less: one-sided."""
+        squares = self.xx - 2 * least * self.xy + least * least * self.yy
+        return tail(self.texts, self.x - least * self.y, squares)
+
+
+def tail(texts: int, total: float, squares: float) -> float:
+    """How likely so large a total is by chance if its expectation is 0 or less.
+
+    Student's test on the texts' contributions; never smaller than the sign test of so many texts
+    could be, so that few texts that agree by chance prove nothing.
+
+    Args:
+        texts: how many contributed.
+        total: the sum of their contributions.
+        squares: the sum of their squares.
+    """
+    if texts < 2:
+        return 1.0
+    mean = total / texts
+    variance = max(0.0, squares - texts * mean * mean) / (texts - 1)
+    if not variance:
+        return 0.5**texts if mean > 0 else 1.0
+    return max(0.5**texts, t_tail(mean / math.sqrt(variance / texts), texts - 1))
+
+
+MANY = 10_000
+"""Degrees of freedom from which Student's distribution is the normal one."""
+
+
+def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval of a share of which ``hits`` of ``count`` were seen; (NaN, NaN) of none.
+
+    Source: Wilson 1927; Newcombe 1998, method 3.
+
+    Example:
+        >>> low, high = wilson(81, 263)
+        >>> f"{low:.4f} {high:.4f}"
+        '0.2553 0.3662'
+    """
+    if not count:
+        return math.nan, math.nan
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, square = hits / count, z * z
+    middle = share + square / (2 * count)
+    half = z * math.sqrt(share * (1 - share) / count + square / (4 * count * count))
+    return (middle - half) / (1 + square / count), (middle + half) / (1 + square / count)
+
+
+def t_tail(t: float, freedom: int) -> float:
+    """The probability that Student's t with so many degrees of freedom is larger than ``t``.
+
+    Source: Abramowitz & Stegun 1964, 26.7.3 and 26.7.4.
+
+    Example:
+        >>> f"{t_tail(2.228, 10):.4f} {t_tail(1.0, 1):.4f} {t_tail(-1.0, 1):.4f}"
+        '0.0250 0.2500 0.7500'
+    """
+    if math.isnan(t) or freedom < 1:
+        return 1.0
+    if freedom > MANY or math.isinf(t):
+        return math.erfc(t / math.sqrt(2)) / 2
+    angle = math.atan(abs(t) / math.sqrt(freedom))
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    term = math.cos(angle) if freedom % 2 else 1.0
+    total = 0.0
+    for step in range(freedom % 2, freedom - 1, 2):
+        total += term
+        term *= square * (step + 1) / (step + 2)
+    inside = (angle + sine * total) * 2 / math.pi if freedom % 2 else sine * total
+    tail = max(0.0, (1 - inside) / 2)
+    return tail if t >= 0 else 1 - tail
+
+
+def t_quantile(chance: float, freedom: int) -> float:
+    """The t that Student's distribution is larger than with this probability, below a half.
+
+    Example:
+        >>> f"{t_quantile(0.025, 10):.3f}"
+        '2.228'
+    """
+    low, high = 0.0, 1.0
+    while t_tail(high, freedom) > chance and high < FURTHEST:
+        low, high = high, 2 * high
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_tail(middle, freedom) > chance else (low, middle)
+    return high
+
+
+FURTHEST, STEPS = 2.0**40, 100
+"""Where the search for a t ends, and how many times it is halved."""
+
+
+def holm(tails: Sequence[float]) -> list[float]:
+    """Each probability as if its test were the only one: the chance of any wrong name is bounded.
+
+    Source: Holm 1979; adjusted values are those of Wright 1992.
+
+    Example:
+        >>> [f"{each:.2f}" for each in holm([0.01, 0.04, 0.03])]
+        ['0.03', '0.06', '0.06']
+    """
+    order = sorted(range(len(tails)), key=lambda n: tails[n])
+    found, largest = [1.0] * len(tails), 0.0
+    for place, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(tails) - place) * tails[number]))
+        found[number] = largest
+    return found
