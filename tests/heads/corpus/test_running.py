@@ -23,7 +23,7 @@ from headwise.heads.corpus.accumulated import Gathered, Half
 from headwise.heads.corpus.checkpoint import JSON, TENSORS, Run, open_run
 from headwise.heads.corpus.corpus_report import report
 from headwise.heads.corpus.measurement import Measurer
-from headwise.heads.corpus.pipeline import Job, Options, RatioEstimate, measure_corpus
+from headwise.heads.corpus.pipeline import Job, Options, Share, measure_corpus
 from headwise.heads.corpus.readers import look_through
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer
@@ -171,7 +171,7 @@ def _within_rounding(many: torch.Tensor, one: torch.Tensor, terms: list[torch.Te
 
 def test_a_process_without_documents_is_no_harm(loaded: Loaded, corpus: Path) -> None:
     """Each share alone; what they have together is checked above with real processes."""
-    shares = [RatioEstimate(rank, 9) for rank in range(9)]
+    shares = [Share(rank, 9) for rank in range(9)]
     assert sorted(number for share in shares for number in share.numbers(7)) == list(range(7))
     measurer, found = Measurer(loaded), look_through(corpus)
     parts = [pipeline.run(Job(measurer, found, share=share)) for share in shares]
@@ -271,7 +271,7 @@ def test_nor_is_another_that_was_interrupted(loaded: Loaded, corpus: Path, tmp_p
     part = tmp_path / "part-0-of-1.safetensors"
     part.rename(tmp_path / "part-0-of-2.safetensors")
     with pytest.raises(BadFile, match="differs in the number of processes;"):
-        pipeline.run(Job(Measurer(loaded), found, tmp_path, RatioEstimate(0, 2)))
+        pipeline.run(Job(Measurer(loaded), found, tmp_path, Share(0, 2)))
 
 
 def test_a_document_that_cannot_be_read_is_named_before_any_is_run(
