@@ -1,0 +1,326 @@
+"""Hand-made faults: does a fast test fail when the code is wrong in one place?
+
+python -m tools.faults [NUMBER ...]    try the faults, all or those given; write docs/faults.md
+
+Each fault replaces one place of a scratch copy, found by its content, and runs the tests of its
+room until the first failure. A fault that no test catches is a hole in the tests.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "faults.md"
+SECONDS = 400
+"""A fault whose tests are still running by then counts as not caught."""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+)", re.MULTILINE)
+HEAD = """# Faults put in by hand
+
+手工植入的错误
+
+`python -m tools.faults` puts each of these into a copy of the source, one at a time, and runs the
+fast tests of its room until one fails. The last column is the test that failed first.
+
+| | room | fault | caught by |
+|---|---|---|---|
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One place that is made wrong.
+
+    Attributes:
+        room: a room of ``src/headwise``.
+        what: what is wrong, for a reader.
+        place: a regular expression that matches once in the room.
+        wrong: what the match is replaced by, as in `re.sub`.
+        tests: tests to run before the others of the room, under ``tests``.
+    """
+
+    room: str
+    what: str
+    place: str
+    wrong: str
+    tests: str = ""
+
+
+FAULTS = (
+    Fault(
+        "masks", "causal: the own key is hidden (off by one)", r"return k <= q\n", "return k < q\n"
+    ),
+    Fault(
+        "masks",
+        "window: one key too few on the left",
+        r"k >= q - self\.left\)",
+        "k > q - self.left)",
+    ),
+    Fault(
+        "masks",
+        "window: a tile that is partly hidden counts as full (wrong end of the range)",
+        r"k\[0\] >= q\[-1\] - self\.left",
+        "k[0] >= q[0] - self.left",
+    ),
+    Fault(
+        "masks",
+        "padding: a tile with one padded key counts as full",
+        r"if k\[-1\] < shortest",
+        "if k[-1] <= shortest",
+    ),
+    Fault(
+        "positions", "ALiBi: the sign of the slope", r"return -slopes\.view", "return slopes.view"
+    ),
+    Fault(
+        "positions",
+        "ALiBi: the wrong half of the interleaved slopes",
+        r"twice\[0::2\]",
+        "twice[1::2]",
+    ),
+    Fault(
+        "positions",
+        "rotary: turned the other way (sign)",
+        r"first \* cos - second \* sin",
+        "first * cos + second * sin",
+    ),
+    Fault(
+        "positions",
+        "T5: the last bucket is missing (off by one)",
+        r"\.clamp\(max=buckets - 1\)",
+        ".clamp(max=buckets - 2)",
+    ),
+    Fault(
+        "positions",
+        "Shaw: query minus key (arguments swapped)",
+        r"\(key\[None\] - query\[:, None\]\)\.clamp",
+        "(query[:, None] - key[None]).clamp",
+    ),
+    Fault(
+        "call",
+        "the default scale is 1/D",
+        r"return 1\.0 / math\.sqrt\(dim\)",
+        "return 1.0 / dim",
+        "test_attention.py test_reference.py",
+    ),
+    Fault(
+        "reference",
+        "logsumexp: the logarithm is subtracted",
+        r"peak \+ total\.log\(\)",
+        "peak - total.log()",
+        "test_reference.py",
+    ),
+    Fault(
+        "reference",
+        "keys that nobody sees are not cleared (missing guard)",
+        r"torch\.where\(allowed\.any\(-2\)\[\.\.\., None\], rows, torch\.zeros_like\(rows\)\)",
+        "rows",
+        "test_reference.py",
+    ),
+    Fault(
+        "engines",
+        "eager: fully masked rows keep uniform weights (missing guard)",
+        r"weights if (\w+) is None else weights\.masked_fill\(\1, 0\.0\)",
+        "weights",
+    ),
+    Fault(
+        "engines",
+        "eager: grouped heads in the other order (axis)",
+        r"heads // group, group, length, width\)\n",
+        "group, heads // group, length, width).transpose(1, 2)\n",
+    ),
+    Fault(
+        "engines",
+        "eager: dropout without the factor 1 / (1 - p)",
+        r"0\.0 if call\.dropout == 1 else 1 / \(1 - call\.dropout\)",
+        "1.0",
+    ),
+    Fault(
+        "engines",
+        "sinks: the sign of their gradient",
+        r"= -\(grad\.to\(wide\) \* output\.to\(wide\)\)",
+        "= (grad.to(wide) * output.to(wide))",
+    ),
+    Fault(
+        "engines",
+        "tiled: parts are weighed by the other's share",
+        r"\(its_sum - (\w+)\)\.exp\(\)",
+        r"(old_sum - \1).exp()",
+    ),
+    Fault(
+        "engines",
+        "lsh: the chunk after instead of before",
+        r"torch\.where\(chunk == 0, last, chunk - 1\)",
+        "torch.where(chunk == last, 0, chunk + 1)",
+    ),
+    Fault(
+        "planning",
+        "FLOPs: one product instead of two",
+        r"\(call\.q\.shape\[3\] \+ call\.v\.shape\[3\]\)",
+        "call.q.shape[3]",
+        "cli/test_plan.py test_attention.py",
+    ),
+    Fault(
+        "nn",
+        "cache: a beam takes the values of another one (missing index)",
+        r"held\.v\.index_select\(0, index\)",
+        "held.v",
+    ),
+    Fault(
+        "nn",
+        "cache: counts samples instead of tokens (axis)",
+        r"self\.seen \+= k\.shape\[2\]",
+        "self.seen += k.shape[0]",
+    ),
+    Fault(
+        "nn",
+        "UnitNorm: computed in the dtype of the input",
+        r"wide = x\.to\(torch\.promote_types\(x\.dtype, torch\.float32\)\)\n        #",
+        "wide = x\n        #",
+    ),
+    Fault(
+        "nn",
+        "a padding mask of PyTorch is read the other way round",
+        r"return padding\(~rows\)",
+        "return padding(rows)",
+    ),
+    Fault(
+        "document",
+        "a rounded zero keeps its sign",
+        r'text\.lstrip\("-"\) if not float\(text\) else text',
+        "text",
+    ),
+    Fault(
+        "explain",
+        "the bias of K is that of V (arguments swapped)",
+        r'\("K", weights\.k, weights\.k_bias\)',
+        '("K", weights.k, weights.v_bias)',
+    ),
+    Fault("check", "a printed number may be off by a whole step", r"self\.step / 2", "self.step"),
+    Fault("check", "a percentage is read as it stands", r'\(2 if form\["percent"\] else 0\)', "0"),
+    Fault(
+        "verify",
+        "one bound is enough to be accepted",
+        r"worst <= allowed and rms <= allowed_rms",
+        "worst <= allowed or rms <= allowed_rms",
+        "test_roundings.py",
+    ),
+    Fault(
+        "verify",
+        "the same seed twice is not checked (missing comparison)",
+        r'yield "twice the same input", holds\(_same\(first, second\)\)',
+        'yield "twice the same input", holds(True)',
+    ),
+    Fault(
+        "heads",
+        "Wilson's interval: one-sided quantile",
+        r"\(1 \+ confidence\) / 2\)",
+        "confidence)",
+        "heads/test_intervals.py heads/test_statistics.py",
+    ),
+    Fault(
+        "heads",
+        "Holm: off by one",
+        r"\(len\((\w+)\) - (\w+)\) \* ",
+        r"(len(\1) - \2 - 1) * ",
+        "heads/test_intervals.py heads/test_statistics.py",
+    ),
+    Fault(
+        "heads",
+        "loss: a token after padding is predicted (missing guard)",
+        r"mask\[:, first:\] & mask\[:, first - 1 : -1\]",
+        "mask[:, first:]",
+        "heads/effect heads/ablation",
+    ),
+    Fault(
+        "heads",
+        "CoNLL-U: heads count from 1",
+        r"int\(head\) - 1 for head",
+        "int(head) for head",
+        "heads/syntax heads/corpus",
+    ),
+    Fault(
+        "heads",
+        "previous-token metric looks at the next token",
+        r"return (\w+)\.shifted\(-1\)",
+        r"return \1.shifted(1)",
+        "heads/test_metrics.py",
+    ),
+    Fault(
+        "heads",
+        "importance: gradients of examples cancel (absolute value after the mean)",
+        r"self\.gradients\[layer\]\.abs\(\)\.mean\(0\)",
+        "self.gradients[layer].mean(0).abs()",
+        "heads/effect/test_importance.py heads/ablation",
+    ),
+    Fault(
+        "drawing",
+        "the share of an uncounted mask takes mixed tiles as hidden",
+        r"1 - empty / self\.pairs",
+        "full / self.pairs",
+        "cli/test_show.py",
+    ),
+)
+
+
+def run(number: int) -> str:
+    """Put in one fault and run its tests; the test that failed first, or why there is none."""
+    fault = FAULTS[number]
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("src", "tests", "tools", "docs", "examples", "benchmarks"):
+            shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in ROOT.glob("*.*"):
+            if file.is_file():
+                shutil.copy(file, copy)
+        place = copy / "src" / "headwise" / fault.room
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+        changed = 0
+        for file in files:
+            text, count = re.subn(fault.place, fault.wrong, file.read_text(encoding="utf-8"))
+            file.write_text(text, encoding="utf-8")
+            changed += count
+        if changed != 1:
+            return f"the place was found {changed} times"
+        return _first_failure(copy, _tests(copy, fault))
+
+
+def _tests(copy: Path, fault: Fault) -> list[str]:
+    names = [*fault.tests.split(), fault.room, f"test_{fault.room}.py"]
+    return [f"tests/{name}" for name in dict.fromkeys(names) if (copy / "tests" / name).exists()]
+
+
+def _first_failure(copy: Path, tests: list[str]) -> str:
+    path = f"{copy / 'src'}{os.pathsep}{copy}"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", *tests]
+    command += ["-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, cwd=copy, env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+            text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"nothing within {SECONDS} s"
+    match = FAILED.search(done.stdout)
+    return match["test"] if match else "nothing"
+
+
+def main(numbers: list[int]) -> int:
+    """Try the faults and print a row of the table for each; the exit status."""
+    rows, missed = [], 0
+    for number in numbers or range(len(FAULTS)):
+        fault, test = FAULTS[number], run(number)
+        missed += "::" not in test
+        rows.append(f"| {number + 1} | {fault.room} | {fault.what} | `{test.split('[')[0]}` |")
+        print(rows[-1], flush=True)
+    if not numbers:
+        PAGE.write_text(HEAD + "\n".join(rows) + "\n", encoding="utf-8")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main([int(word) - 1 for word in sys.argv[1:]]))
