@@ -9,7 +9,7 @@ from headwise import shapes
 from headwise.call import NEEDS
 from headwise.errors import HeadwiseError
 from headwise.masks import Mask
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 
 def layout() -> str:
@@ -198,7 +198,7 @@ PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
 
 
 def _draw(mask: Mask, queries: int, keys: int, offset: int) -> str:
-    dense = mask.dense(Frame(1, 1, queries, keys, offset, torch.device("cpu")))[0, 0]
+    dense = mask.dense(AttentionShape(1, 1, queries, keys, offset, torch.device("cpu")))[0, 0]
     return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in dense.tolist())
 
 

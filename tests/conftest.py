@@ -7,7 +7,7 @@ from jaxtyping import install_import_hook
 
 from tools import messages
 
-CHECKED = ["headwise.reference", "headwise.engines", "headwise.masks.base", "headwise.positions"]
+CHECKED = ["headwise.reference", "headwise.engines", "headwise.masks.mask", "headwise.positions"]
 """Rooms whose annotations hold at run time. Doors that validate their own arguments are left out:
 there the test is that *their* message comes."""
 

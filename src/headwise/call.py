@@ -11,9 +11,19 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue, one_of
 from headwise.lang import Text
 from headwise.masks import Mask, from_tensor, full
-from headwise.masks.base import Content
+from headwise.masks.mask import Content
 from headwise.positions import NoPosition, Position, Stage
-from headwise.shapes import LARGEST, Allowed, Frame, Keys, Queries, Sinks, Values, dense, shown
+from headwise.shapes import (
+    LARGEST,
+    Allowed,
+    AttentionShape,
+    Keys,
+    Queries,
+    Sinks,
+    Values,
+    check_dense,
+    format_value,
+)
 
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """What a caller may ask for beside the output."""
@@ -63,7 +73,7 @@ class Call:
     position: Position
     scale: float
     dropout: float
-    frame: Frame
+    frame: AttentionShape
     need: frozenset[str]
     sinks: Sinks | None = None
 
@@ -85,10 +95,10 @@ class Call:
         """The validated call; the arguments are those of `headwise.attend`."""
         _check_tensors(q, k, v)
         offset = k.shape[2] - q.shape[2] if offset is None else _offset(offset)
-        frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+        frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
         place, resolved = _position(position, q, v), _mask(mask).resolve(frame)
-        if resolved.looks:
-            resolved = resolved.look(Content(*place.content(q, k, frame), frame))
+        if resolved.content_dependent:
+            resolved = resolved.bind(Content(*place.content(q, k, frame), frame))
         return cls(
             q=q,
             k=k,
@@ -116,7 +126,7 @@ class Call:
         """The mask written out, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
         return self.mask.dense(self.frame)
 
-    def places(self) -> tuple[Tensor, Tensor]:
+    def position_ids(self) -> tuple[Tensor, Tensor]:
         """Where the queries (Lq,) and the keys (Lk,) stand."""
         _, _, query, key = self.frame.indices()
         return query.flatten(), key.flatten()
@@ -139,13 +149,13 @@ class Call:
         """
         fixed = self.mask.bias(*self.frame.indices())
         some = self.frame.queries and self.frame.keys
-        of = self.position.along if some else self.position.bias
-        moving = of(self.q if q is None else q, *self.places(), self.scale)
+        of = self.position.bias_grid if some else self.position.bias
+        moving = of(self.q if q is None else q, *self.position_ids(), self.scale)
         if fixed is None or moving is None:
             return moving if fixed is None else fixed
         return fixed + moving
 
-    def learns(self) -> bool:
+    def bias_requires_grad(self) -> bool:
         """Whether what is added to the scaled scores wants a gradient."""
         if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
             return False
@@ -164,7 +174,7 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
                 name=name,
                 tensor_type=type(tensor).__name__,
             )
-        dense(name, tensor)
+        check_dense(name, tensor)
         if tensor.dim() != 4 or not tensor.is_floating_point():
             raise BadValue(
                 "{name}: expected a floating point tensor (B, heads, L, D), got "
@@ -221,7 +231,7 @@ def _offset(offset: int) -> int:
             "where the first query stands among the keys",
             minus_largest=-LARGEST,
             largest=LARGEST,
-            offset=shown(offset),
+            offset=format_value(offset),
         )
     return offset
 
@@ -257,7 +267,7 @@ def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
             name=name,
         )
     sizes = {"H": q.shape[1], "D": q.shape[3], "Dv": v.shape[3]}
-    for letter, size in position.made_for().items():
+    for letter, size in position.expected_sizes().items():
         if sizes[letter] != size:
             raise BadValue(
                 "position: {name} was made for {letter}={size}, called with "
@@ -276,7 +286,8 @@ def _scale(scale: float | None, dim: int) -> float:
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if not number or not abs(scale) <= sys.float_info.max:
         raise BadValue(
-            "scale: expected a finite number or None for 1/sqrt(D), got {scale}", scale=shown(scale)
+            "scale: expected a finite number or None for 1/sqrt(D), got {scale}",
+            scale=format_value(scale),
         )
     return float(scale)
 
@@ -284,7 +295,8 @@ def _scale(scale: float | None, dim: int) -> float:
 def _dropout(dropout: float) -> float:
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise BadValue(
-            "dropout: expected a probability from 0 to 1, got {dropout}", dropout=shown(dropout)
+            "dropout: expected a probability from 0 to 1, got {dropout}",
+            dropout=format_value(dropout),
         )
     return float(dropout)
 
@@ -317,7 +329,7 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
             got=got,
             q_shape_1=q.shape[1],
         )
-    dense("sinks", sinks)
+    check_dense("sinks", sinks)
     if sinks.shape != q.shape[1:2] or sinks.device != q.device:
         raise BadValue(
             "sinks: expected one logit a head, {value} on {q_device}, got {sinks_shape} "

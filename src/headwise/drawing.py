@@ -11,10 +11,10 @@ from headwise.document import Block, Code, Document, Heading, HeatMap, Paragraph
 from headwise.lang import Text, joined, same
 from headwise.masks import Tile
 from headwise.masks.expression import parse
-from headwise.masks.sizes import sizes
+from headwise.masks.required_sizes import required_sizes
 from headwise.masks.tiles import SIDE, Tiles
 from headwise.planning import KINDS
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 LENGTH = 16
 """Queries and keys where neither the mask nor the reader says how many."""
@@ -93,11 +93,11 @@ class Shown:
             BadValue: if the expression is none, or its mask does not fit the size.
         """
         mask = parse(text)
-        held = sizes(mask)
+        held = required_sizes(mask)
         keys = keys or held.get("Lk") or queries or LENGTH
         queries = queries or held.get("Lq") or keys
         batch, heads = held.get("B", 1), held.get("H", 1)
-        frame = Frame(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
+        frame = AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
         tiles = Tiles.of(mask.shown(frame), frame)
         dear = batch * heads * (tiles.pairs(Tile.MIXED) + queries)
         known = mask.by_distance or dear <= COUNTED
@@ -257,8 +257,8 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
 
 def _table(shown: Shown) -> Block:
     frame, tiles = shown.tiles.frame, _tiles(shown.tiles)
-    sizes = f"{frame.queries:,} × {frame.keys:,}"
-    parts = [same(sizes)]
+    required_sizes = f"{frame.queries:,} × {frame.keys:,}"
+    parts = [same(required_sizes)]
     parts += [Text("{count} samples", count=frame.batch)] * (frame.batch > 1)
     parts += [Text("{count} heads", count=frame.heads)] * (frame.heads > 1)
     rows = [
@@ -339,8 +339,10 @@ def every_mask_as_json() -> str:
 
 def _small(text: str) -> str:
     mask = parse(text)
-    held = sizes(mask)
+    held = required_sizes(mask)
     length = held.get("Lk", SMALL)
-    frame = Frame(held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu"))
+    frame = AttentionShape(
+        held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu")
+    )
     rows = mask.shown(frame).dense(frame)[0, 0].tolist()
     return "\n".join(" ".join(SHADES[-1] if seen else SHADES[0] for seen in row) for row in rows)

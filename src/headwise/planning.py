@@ -12,8 +12,8 @@ from headwise.engines import ENGINES, blockwise, eager, lsh, sdpa, tiled
 from headwise.engines.tiled.per_head import head_groups
 from headwise.lang import Lang, Text, joined, same
 from headwise.masks import Mask, Tile
+from headwise.masks.peak_memory import bytes_per_pair
 from headwise.masks.tiles import Tiles
-from headwise.masks.working import bytes_a_pair
 from headwise.positions import Position, Stage
 
 KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}
@@ -182,8 +182,8 @@ def _written(call: Call, wide: int) -> int:
     if Stage.SCORES in call.position.stages:
         biased = call.frame.batch * call.frame.heads
     numbers = max(allowed, biased) + biased
-    of_rule = bytes_a_pair(call.mask.rule, call.frame)
-    of_bias = bytes_a_pair(call.mask.bias, call.frame)
+    of_rule = bytes_per_pair(call.mask.rule, call.frame)
+    of_bias = bytes_per_pair(call.mask.bias, call.frame)
     each = max(of_rule, allowed + of_bias, allowed + numbers * wide)
     copies = (call.k.numel() + call.v.numel()) * call.q.element_size()
     return math.ceil(each * call.frame.queries * call.frame.keys) + copies

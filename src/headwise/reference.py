@@ -63,7 +63,7 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
         weights, logsumexp = _softmax(*_with_sinks(biased, allowed, call.sinks))
         weights = weights[..., :-1]
     mixed = weights.to(dtype) @ v
-    added = call.position.values(weights.to(dtype), *call.places())
+    added = call.position.values(weights.to(dtype), *call.position_ids())
     return Steps(
         q=q,
         k=k,
@@ -81,7 +81,7 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
 def _bias(call: Call, q: Tensor) -> Tensor | None:
     """What mask and position add to the scaled scores, pair by pair."""
     fixed = call.mask.bias(*call.frame.indices())
-    moving = call.position.bias(q, *call.places(), call.scale)
+    moving = call.position.bias(q, *call.position_ids(), call.scale)
     if fixed is None or moving is None:
         return moving if fixed is None else fixed
     return fixed + moving

@@ -40,7 +40,7 @@ Sinks = Float[Tensor, "h"]
 
 
 @dataclass(frozen=True)
-class Frame:
+class AttentionShape:
     """The outer shape of one attention: what a mask has to know to be evaluated.
 
     A mask sees query number i at position ``i + offset``. The default offset Lk - Lq aligns
@@ -65,7 +65,7 @@ class Frame:
         positions = count(self.queries, 2) + self.offset
         return count(self.batch, 0), count(self.heads, 1), positions, count(self.keys, 3)
 
-    def seen_by_distance(self, rule: Callable[[Index, Index, Index, Index], Truth]) -> Tensor:
+    def visible_by_distance(self, rule: Callable[[Index, Index, Index, Index], Truth]) -> Tensor:
         """(1, Lk), False on keys that no query sees under a rule of q - k only.
 
         Example:
@@ -84,7 +84,7 @@ class Frame:
         return (before[self.queries :] > before[: self.keys]).flip(0)[None]
 
 
-def whole(
+def check_integer(
     owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
 ) -> None:
     """Refuse what is no integer from ``least`` to `LARGEST`.
@@ -115,7 +115,7 @@ def whole(
             owner=owner,
             argument=argument,
             least=least,
-            value=shown(value),
+            value=format_value(value),
             hint=hint,
         )
     if value > LARGEST:
@@ -125,11 +125,11 @@ def whole(
             owner=owner,
             argument=argument,
             most=LARGEST,
-            value=shown(value),
+            value=format_value(value),
         )
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """What a message shows of a value; Python writes no integer of thousands of digits out.
 
     Example:
@@ -141,7 +141,7 @@ def shown(value: object) -> str:
     return f"{'-' if value < 0 else ''}2**{math.log2(abs(value)):.1f}"
 
 
-def dense(argument: str, tensor: Tensor) -> None:
+def check_dense(argument: str, tensor: Tensor) -> None:
     """Refuse a sparse or nested tensor.
 
     Raises:

@@ -11,7 +11,7 @@ from headwise.cli.show import LONGEST
 from headwise.drawing import CELLS, DRAWN, EXAMPLES, Shown
 from headwise.masks import MASKS
 from headwise.masks.expression import parse
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from tests.browser import open_page
 
 
@@ -36,7 +36,7 @@ def data(capsys, *words):
 
 
 def dense(text: str, queries: int, keys: int, batch: int = 1, heads: int = 1) -> torch.Tensor:
-    place = Frame(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
+    place = AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
     return parse(text).dense(place).expand(batch, heads, queries, keys)
 
 

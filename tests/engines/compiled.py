@@ -78,7 +78,7 @@ def exact(call: Call, dtype: torch.dtype, keep: Keep | None) -> list[Tensor]:
     left = keep.dense(call.frame)
     used = torch.where(left, steps.weights, 0.0) / (1 - keep.dropout)
     output = used @ call.v.to(dtype).repeat_interleave(call.group, 1)
-    added = call.position.values(used, *call.places())
+    added = call.position.values(used, *call.position_ids())
     return [output if added is None else output + added, steps.logsumexp]
 
 

@@ -13,7 +13,7 @@ from headwise.engines import dropout as dropping
 from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Tile
 from headwise.reference import reference
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import (
     DIM,
@@ -43,7 +43,7 @@ def dropped(call: Call, dtype: torch.dtype) -> Tensor:
     keep = Keep(DROPOUT, number()).dense(call.frame)
     used = torch.where(keep, weights, 0.0) / (1 - DROPOUT)
     v = call.v.to(dtype).repeat_interleave(call.group, 1)
-    added = call.position.values(used, *call.places())
+    added = call.position.values(used, *call.position_ids())
     return used @ v if added is None else used @ v + added
 
 
@@ -214,15 +214,15 @@ def test_a_piece_is_a_piece_of_the_whole(rows, number):
     """In whatever order pairs are evaluated, and with whatever offset of the queries."""
     first, size = rows
     keep, cpu = Keep(0.5, number), torch.device("cpu")
-    whole = keep.dense(Frame(2, 3, 101, 101, 0, cpu))
-    piece = keep.dense(Frame(2, 3, size, 101, first, cpu))
+    whole = keep.dense(AttentionShape(2, 3, 101, 101, 0, cpu))
+    piece = keep.dense(AttentionShape(2, 3, size, 101, first, cpu))
     assert torch.equal(piece, whole[:, :, first : first + size])
 
 
 def test_a_tile_of_it_is_always_mixed():
     assert Keep(0.5, 1).tile(range(3), range(5)) is Tile.MIXED
-    assert not Keep(1.0, 1).dense(Frame(1, 1, 9, 9, 0, torch.device("cpu"))).any()
-    assert Keep(0.0, 1).dense(Frame(1, 1, 9, 9, 0, torch.device("cpu"))).all()
+    assert not Keep(1.0, 1).dense(AttentionShape(1, 1, 9, 9, 0, torch.device("cpu"))).any()
+    assert Keep(0.0, 1).dense(AttentionShape(1, 1, 9, 9, 0, torch.device("cpu"))).all()
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
@@ -232,7 +232,7 @@ def test_pairs_are_spread_as_if_drawn(dropout):
     Of all; of neighbours along every axis, and across; of squares of four pairs, in which sums of a
     row's and a key's own number would show; and between two calls.
     """
-    frame = Frame(3, 4, 257, 263, 0, torch.device("cpu"))
+    frame = AttentionShape(3, 4, 257, 263, 0, torch.device("cpu"))
     spread = (dropout * (1 - dropout)) ** 0.5
     x, other = ((Keep(dropout, n).dense(frame).double() - (1 - dropout)) / spread for n in (5, 6))
     products = [x, x * other, x[..., 1:, 1:] * x[..., :-1, :-1]]

@@ -6,8 +6,8 @@ from torch.func import grad, jvp, vmap
 
 import headwise as hw
 from headwise.call import Call
-from headwise.masks.lsh import hashed
-from headwise.masks.random_blocks import drawn_layout
+from headwise.masks.patterns.block_sparse import drawn_layout
+from headwise.masks.patterns.lsh import hashed
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
 

@@ -33,7 +33,7 @@ BOTH = [pytest.param(engine, id=engine.NAME) for engine in (eager, blockwise)]
 def formulas(call: Call, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Every statistic written out, from the reference in a dtype."""
     weights = reference(call, dtype).weights.to(torch.promote_types(dtype, torch.float32))
-    query, key = (place.to(weights.dtype) for place in call.places())
+    query, key = (place.to(weights.dtype) for place in call.position_ids())
     terms = torch.where(weights > 0, weights * weights.log(), 0.0)
     return {
         "entropy": -terms.sum(-1),

@@ -16,8 +16,8 @@ from headwise.engines.tiled.encoding import MASKS, POSITIONS, decode, encode, kn
 from headwise.engines.tiled.operator import _laid_out, operator, operator_backward
 from headwise.errors import BadValue
 from headwise.masks import Mask, Tile
-from headwise.masks.lsh import Lsh
-from headwise.masks.random_blocks import RandomBlocks
+from headwise.masks.patterns.block_sparse import RandomBlocks
+from headwise.masks.patterns.lsh import Lsh
 from headwise.positions import Stage
 from tests.examples import (
     HEADS,

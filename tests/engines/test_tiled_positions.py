@@ -15,8 +15,8 @@ from headwise.engines.tiled import backward, forward
 from headwise.engines.tiled.parts import Part, Strided
 from headwise.engines.tiled.problem import GradientBuffers, Problem
 from headwise.positions import Position, Stage
-from headwise.positions.base import Places
-from headwise.positions.relative import Relative, differences
+from headwise.positions.position import PositionIds
+from headwise.positions.relative import RelativeTerms, differences
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, VALUE_DIM, Largest, accept_with_gradients, named, tensors
 
@@ -135,7 +135,7 @@ def test_a_position_of_ones_own_needs_its_bias_only() -> None:
 
         stages = frozenset({Stage.SCORES})
 
-        def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
+        def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
             del scale
             even = (query[:, None] - key[None]) % 2 == 0
             return -even.to(q.dtype)[None, None]
@@ -154,7 +154,7 @@ def test_along_a_row_the_bias_is_that_of_every_pair(
     q = torch.randn(2, HEADS, queries, DIM, dtype=torch.float64)
     query, key = torch.arange(queries) * step + 4, torch.arange(keys) * step
     wanted = position.bias(q, query, key, 0.3)
-    found = position.along(q, query, key, 0.3)
+    found = position.bias_grid(q, query, key, 0.3)
     assert wanted is not None
     assert found is not None
     accept(found, wanted, wanted)
@@ -166,7 +166,7 @@ def test_relative_is_its_formula_for_every_pair() -> None:
     query, key = torch.arange(3), torch.arange(5)
     vectors = torch.randn(HEADS, 7, DIM, dtype=torch.float64)
     shift, numbers = torch.randn(HEADS, DIM).double(), torch.randn(HEADS, 7).double()
-    by_vectors, by_numbers = Relative(vectors, shift), Relative(numbers=numbers)
+    by_vectors, by_numbers = RelativeTerms(vectors, shift), RelativeTerms(numbers=numbers)
     least = int(differences(query, key)[0])
     for i in range(3):
         for j in range(5):
@@ -181,7 +181,7 @@ def test_relative_is_its_formula_for_every_pair() -> None:
 
 def test_a_relative_bias_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="Relative: neither vectors nor numbers"):
-        Relative().bias(torch.zeros(1, 1, 1, 1), 1.0)
+        RelativeTerms().bias(torch.zeros(1, 1, 1, 1), 1.0)
 
 
 def test_products_refuse_a_part_without_a_relative_bias() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from tests.examples import BATCH, HEADS, every_mask
 
 CPU = torch.device("cpu")
@@ -22,14 +22,14 @@ def leaves(queries: int, keys: int) -> list[Mask]:
 
 
 @st.composite
-def places(draw) -> Frame:
+def places(draw) -> AttentionShape:
     """Lengths with Lq <, = and > Lk, and offsets from before the first key to behind the last."""
     queries, keys = draw(st.sampled_from([(5, 7), (7, 5), (11, 13), (13, 11), (7, 7), (2, 17)]))
     offset = draw(st.one_of(st.just(keys - queries), st.integers(-queries, keys)))
-    return Frame(BATCH, HEADS, queries, keys, offset, CPU)
+    return AttentionShape(BATCH, HEADS, queries, keys, offset, CPU)
 
 
-def trees(place: Frame):
+def trees(place: AttentionShape):
     return st.recursive(
         st.sampled_from(leaves(place.queries, place.keys)),
         lambda inner: st.one_of(

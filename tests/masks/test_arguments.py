@@ -12,7 +12,7 @@ from torch import Tensor
 import headwise as hw
 from headwise.errors import BadType, BadValue, HeadwiseError
 from headwise.masks import MASKS, Mask, Tile, every
-from headwise.shapes import LARGEST, Frame
+from headwise.shapes import LARGEST, AttentionShape
 
 CPU = torch.device("cpu")
 FITTING = {
@@ -127,7 +127,7 @@ ITSELF = [hw.dilated(LARGEST, LARGEST, step=LARGEST), every(LARGEST)]
 @pytest.mark.parametrize("mask", EVERYTHING + ITSELF, ids=repr)
 @pytest.mark.parametrize(("queries", "keys"), [(5, 7), (7, 5), (1, 1)])
 def test_the_largest_number_reaches_all_of_a_sequence(mask, queries, keys):
-    frame = Frame(1, 1, queries, keys, keys - queries, CPU)
+    frame = AttentionShape(1, 1, queries, keys, keys - queries, CPU)
     allowed = mask.dense(frame)[0, 0]
     own = torch.ones(queries, keys).tril(keys - queries).triu(keys - queries).bool()
     assert torch.equal(allowed, own if mask in ITSELF else torch.ones_like(own))
@@ -144,7 +144,7 @@ NUMBERS = (0, 1, 3, LARGEST - 1, LARGEST)
 @pytest.mark.parametrize("right", NUMBERS)
 @pytest.mark.parametrize("step", [1, 2, LARGEST])
 def test_reach_is_that_of_whole_numbers_without_end(left, right, step, offset):
-    frame = Frame(1, 1, 3, 5, offset, CPU)
+    frame = AttentionShape(1, 1, 3, 5, offset, CPU)
     pairs = [(i + offset, j) for i in range(3) for j in range(5)]
     wanted = {
         hw.window(left, right): [-right <= i - j <= left for i, j in pairs],
@@ -207,7 +207,7 @@ def test_a_generator_is_read_once():
 
 
 def called(mask: Mask, batch: int, keys: int) -> Tensor:
-    return mask.dense(Frame(batch, 1, keys, keys, 0, CPU))
+    return mask.dense(AttentionShape(batch, 1, keys, keys, 0, CPU))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import headwise as hw
 from headwise.masks import Mask
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from tests.examples import every_mask, identity
 from tests.masks.test_masks import frame, masks, rectangles
 
@@ -15,7 +15,7 @@ LENGTH = 13
 
 
 def pairs(mask: Mask) -> torch.Tensor:
-    return mask.dense(Frame(2, 6, 5, 7, 2, torch.device("cpu"))).expand(2, 6, 5, 7)
+    return mask.dense(AttentionShape(2, 6, 5, 7, 2, torch.device("cpu"))).expand(2, 6, 5, 7)
 
 
 @pytest.mark.parametrize("mask", every_mask(), ids=identity)
@@ -76,15 +76,15 @@ def test_a_mask_within_a_rectangle_has_the_same_rule_there(queries, keys, data):
     q, k = data.draw(rectangles(queries, keys, place.offset))
     rows = slice(q.start - place.offset, q.stop - place.offset)
     part = (..., rows, slice(k.start, k.stop))
-    simpler = mask.within(q, k).dense(place).expand(2, 6, -1, -1)
+    simpler = mask.restrict(q, k).dense(place).expand(2, 6, -1, -1)
     assert torch.equal(simpler[part], mask.dense(place).expand(2, 6, -1, -1)[part])
 
 
 def test_what_decides_nothing_within_a_rectangle_is_left_out():
     near = hw.causal() & hw.documents(torch.arange(12) // 6)
-    assert near.within(range(6), range(6)) == hw.causal()
-    assert (~near).within(range(6), range(6)) == ~hw.causal()
+    assert near.restrict(range(6), range(6)) == hw.causal()
+    assert (~near).restrict(range(6), range(6)) == ~hw.causal()
     either = hw.causal() | hw.window(1, 3)
-    assert either.within(range(6, 9), range(2)) == hw.causal()
-    assert either.within(range(2), range(3, 5)) == hw.window(1, 3)
-    assert near.within(range(3, 9), range(9)).name == near.name
+    assert either.restrict(range(6, 9), range(2)) == hw.causal()
+    assert either.restrict(range(2), range(3, 5)) == hw.window(1, 3)
+    assert near.restrict(range(3, 9), range(9)).name == near.name

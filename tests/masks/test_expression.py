@@ -9,9 +9,9 @@ import headwise as hw
 from headwise.errors import BadValue
 from headwise.masks import MASKS, Mask, appended, every
 from headwise.masks.expression import DEEPEST, LONGEST, parse
-from headwise.masks.random_blocks import MOST
-from headwise.masks.sizes import sizes
-from headwise.shapes import Frame
+from headwise.masks.patterns.block_sparse import MOST
+from headwise.masks.required_sizes import required_sizes
+from headwise.shapes import AttentionShape
 from tests.examples import identity
 
 SMALL = st.integers(0, 7)
@@ -55,7 +55,7 @@ def test_what_a_mask_prints_makes_the_same_mask(mask):
 
 @pytest.mark.parametrize("mask", WITH_TENSORS, ids=identity)
 def test_what_a_mask_with_numbers_prints_sees_the_same_pairs(mask):
-    again, frame = parse(repr(mask)), Frame(2, 3, 5, 7, 2, torch.device("cpu"))
+    again, frame = parse(repr(mask)), AttentionShape(2, 3, 5, 7, 2, torch.device("cpu"))
     assert repr(again) == repr(mask)
     assert torch.equal(again.dense(frame), mask.dense(frame))
 
@@ -85,7 +85,7 @@ def test_every_mask_there_is_can_be_read():
 
 
 def test_lists_of_truth_and_lists_of_lists_are_tensors():
-    frame = Frame(2, 1, 3, 3, 0, torch.device("cpu"))
+    frame = AttentionShape(2, 1, 3, 3, 0, torch.device("cpu"))
     assert torch.equal(
         parse("documents([[0, 0, 1], [0, 1, 1]])").dense(frame),
         hw.documents(torch.tensor([[0, 0, 1], [0, 1, 1]])).dense(frame),
@@ -210,16 +210,16 @@ def test_any_text_is_a_mask_or_one_clear_error(text):
     ],
 )
 def test_sizes_are_those_a_mask_can_be_called_with(mask, expected):
-    assert sizes(mask) == expected
+    assert required_sizes(mask) == expected
     letters = {"B": 2, "H": 6, "Lq": 5, "Lk": 7} | {n: s for n, s in expected.items() if s > 1}
-    place = Frame(*letters.values(), letters["Lk"] - letters["Lq"], torch.device("cpu"))
+    place = AttentionShape(*letters.values(), letters["Lk"] - letters["Lq"], torch.device("cpu"))
     assert mask.dense(place).shape[-2:] == (letters["Lq"], letters["Lk"])
 
 
 def test_a_mask_refuses_what_would_not_fit_into_memory_or_has_no_meaning():
-    place = Frame(1, 1, 3, 3, 0, torch.device("cpu"))
+    place = AttentionShape(1, 1, 3, 3, 0, torch.device("cpu"))
     with pytest.raises(BadValue, match="behind the others, called with 3 in all"):
         appended(hw.full(), 5).dense(place)
-    long = Frame(1, 1, 2**15, 2**15, 0, torch.device("cpu"))
+    long = AttentionShape(1, 1, 2**15, 2**15, 0, torch.device("cpu"))
     with pytest.raises(BadValue, match=f"at most {MOST} pairs of blocks, got 32768 x 32768; take"):
         hw.random_blocks(1, 1, seed=0).resolve(long)

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.masks import MASKS, Mask, Tile, appended, every
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from tests.examples import BATCH, HEADS, every_mask, identity
 
 CPU = torch.device("cpu")
 
 
-def frame(queries: int, keys: int, offset: int | None = None) -> Frame:
-    return Frame(BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU)
+def frame(queries: int, keys: int, offset: int | None = None) -> AttentionShape:
+    return AttentionShape(
+        BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU
+    )
 
 
 @st.composite
@@ -152,7 +154,7 @@ def test_case_11_every_shape_that_can_be_read_is_read_batch_major(shape, layout)
 
 
 def test_a_shape_that_fits_twice_is_refused_with_the_way_out():
-    place = Frame(3, 3, 5, 7, 2, CPU)
+    place = AttentionShape(3, 3, 5, 7, 2, CPU)
     with pytest.raises(BadValue, match="can be read as 'b q k' or 'h q k'; say which with"):
         hw.from_tensor(torch.ones(3, 5, 7).bool()).dense(place)
     dense = hw.from_tensor(torch.ones(3, 5, 7).bool(), "h q k").dense(place)
@@ -160,7 +162,7 @@ def test_a_shape_that_fits_twice_is_refused_with_the_way_out():
 
 
 def test_case_12_a_mask_that_could_be_padding_is_never_read_in_silence():
-    place = Frame(5, 2, 5, 7, 2, CPU)
+    place = AttentionShape(5, 2, 5, 7, 2, CPU)
     with pytest.raises(BadValue, match=r"can be \(Lq, Lk\) or the padding \(B, Lk\)"):
         hw.from_tensor(torch.ones(5, 7).bool()).dense(place)
     assert hw.from_tensor(torch.ones(5, 7).bool(), "q k").dense(place).all()
@@ -210,7 +212,7 @@ def test_case_9_a_float_mask_of_zeros_and_ones_is_refused():
 
 
 def pairs_of(mask: Mask, length: int) -> set[tuple[int, int]]:
-    rows = mask.dense(Frame(1, 1, length, length, 0, CPU))[0, 0]
+    rows = mask.dense(AttentionShape(1, 1, length, length, 0, CPU))[0, 0]
     return {(i, j) for i in range(length) for j in range(length) if rows[i, j]}
 
 

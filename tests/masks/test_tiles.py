@@ -6,22 +6,24 @@ import torch
 import headwise as hw
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from tests.examples import BATCH, HEADS, every_mask, identity
 
 CPU = torch.device("cpu")
 SIDE = 2
 
 
-def frame(queries: int, keys: int, offset: int | None = None) -> Frame:
-    return Frame(BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU)
+def frame(queries: int, keys: int, offset: int | None = None) -> AttentionShape:
+    return AttentionShape(
+        BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU
+    )
 
 
-def tiles(mask: Mask, place: Frame, side: int = SIDE) -> Tiles:
+def tiles(mask: Mask, place: AttentionShape, side: int = SIDE) -> Tiles:
     return Tiles.of(mask.resolve(place), place, side)
 
 
-def parts(place: Frame, side: int = SIDE):
+def parts(place: AttentionShape, side: int = SIDE):
     """Row, column, and the slices of every tile."""
     for i in range(0, place.queries, side):
         for j in range(0, place.keys, side):
@@ -145,5 +147,5 @@ def test_a_fixed_pattern_is_asked_a_few_times_for_each_column(monkeypatch):
         return answer(mask, q, k)
 
     monkeypatch.setattr(type(kind), "tile", counted)
-    Tiles.of(kind, Frame(1, 1, 65537, 65537, 0, CPU))
+    Tiles.of(kind, AttentionShape(1, 1, 65537, 65537, 0, CPU))
     assert len(asked) <= 3 * 513

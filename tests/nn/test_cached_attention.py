@@ -11,7 +11,7 @@ from headwise.errors import BadType, BadValue
 from headwise.masks import appended
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.cache_state import Slid
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import every_mask, every_position
 from tests.nn.oracle import exact
@@ -224,7 +224,7 @@ LASTING = [
 def test_every_mask_means_the_same_in_chunks(mask: hw.Mask, made: Callable[[], KVCache]) -> None:
     """What it allows of the tokens that are still held, token by token."""
     held = lower() if made is GrowingCache else lower(REACH) | (lower() & (torch.arange(L) < SINKS))
-    allowed = mask.dense(Frame(B, H, L, L, 0, torch.device("cpu"))) & held
+    allowed = mask.dense(AttentionShape(B, H, L, L, 0, torch.device("cpu"))) & held
     layer = make(mask=mask & hw.causal())
     given = drawn(layer)
     with torch.no_grad():
@@ -236,9 +236,9 @@ def test_every_mask_means_the_same_in_chunks(mask: hw.Mask, made: Callable[[], K
 def test_tiles_of_a_mask_whose_keys_slid() -> None:
     inner = hw.window(2, 1) | hw.global_tokens([0, 11], symmetric=False)
     slid = Slid(inner, 5, SINKS)
-    seen = slid.dense(Frame(1, 1, 4, 9, 5, torch.device("cpu")))[0, 0]
+    seen = slid.dense(AttentionShape(1, 1, 4, 9, 5, torch.device("cpu")))[0, 0]
     kept = [0, 1, *range(7, 14)]
-    whole = inner.dense(Frame(1, 1, 4, 14, 10, torch.device("cpu")))[0, 0]
+    whole = inner.dense(AttentionShape(1, 1, 4, 14, 10, torch.device("cpu")))[0, 0]
     assert torch.equal(seen, whole[:, kept])
     for q in range(5, 9):
         for first in range(9):

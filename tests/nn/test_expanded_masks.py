@@ -5,10 +5,10 @@ import torch
 
 import headwise as hw
 from headwise.call import Call
-from headwise.masks.from_tensor import FromTensor, once
-from headwise.masks.padding import Padding
+from headwise.masks.patterns.from_tensor import FromTensor, unexpanded
+from headwise.masks.patterns.padding import Padding
 from headwise.nn.torch_compat import from_torch, real_keys
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from tests.examples import Largest, accept_with_gradients
 
 L, EMBED, HEADS = 4099, 16, 2
@@ -76,21 +76,21 @@ def test_it_means_what_the_written_mask_means(kind, axis):
 
 @pytest.mark.parametrize("numbers", ["hidden", "lowest"])
 def test_a_float_padding_of_hidden_keys_is_a_padding(numbers):
-    frame = Frame(1, HEADS, 5, L, L - 5, torch.device("cpu"))
+    frame = AttentionShape(1, HEADS, 5, L, L - 5, torch.device("cpu"))
     (mask,) = from_torch(None, row(numbers), False, frame, True)
     assert isinstance(mask, Padding)
     assert mask.resolve(frame).dense(frame).sum() == 5 * (L - 9)
 
 
 def test_a_float_padding_that_learns_stays_a_bias():
-    frame = Frame(1, HEADS, 5, L, L - 5, torch.device("cpu"))
+    frame = AttentionShape(1, HEADS, 5, L, L - 5, torch.device("cpu"))
     (mask,) = from_torch(None, row("hidden").requires_grad_(), False, frame, True)
     assert isinstance(mask, FromTensor)
     assert mask.tensor.requires_grad
 
 
 def test_keys_that_an_expanded_mask_hides():
-    frame = Frame(1, HEADS, 3, 4, 1, torch.device("cpu"))
+    frame = AttentionShape(1, HEADS, 3, 4, 1, torch.device("cpu"))
     by_key = torch.tensor([0.0, -torch.inf, 0.0, 1.0]).expand(3, 4)
     by_query = torch.tensor([0.0, -torch.inf, 0.0])[:, None].expand(3, 4)
     for tensor, expected in ((by_key, [1, 0, 1, 1]), (by_query, [1, 1, 1, 1])):
@@ -102,5 +102,5 @@ def test_keys_that_an_expanded_mask_hides():
 @pytest.mark.parametrize("shape", [(1, 5), (5, 1), (1, 1)])
 def test_every_number_once(shape):
     held = torch.randn(shape)
-    assert torch.equal(once(held.expand(5, 5)), held)
-    assert torch.equal(once(held), held)
+    assert torch.equal(unexpanded(held.expand(5, 5)), held)
+    assert torch.equal(unexpanded(held), held)

@@ -13,7 +13,7 @@ from headwise.errors import BadType, BadValue, EngineRefused, MissingExtra
 from headwise.masks import Mask
 from headwise.nn.huggingface import NAME, attention_function, register, transformers_masks
 from headwise.nn.huggingface.transformers_masks import Described
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.tiny import ONE_STACK, PLAIN_ONLY, TWO_STACKS, Make
@@ -305,7 +305,7 @@ def test_a_rule_means_what_transformers_means(name: str, padded: bool) -> None:
         assert torch.equal(found, wanted)
         return
     assert isinstance(found, Described)
-    frame = Frame(2, 1, LENGTH, LENGTH, found.offset, torch.device("cpu"))
+    frame = AttentionShape(2, 1, LENGTH, LENGTH, found.offset, torch.device("cpu"))
     allowed = found.mask.dense(frame)
     assert torch.equal(allowed.expand_as(wanted), wanted)
 
@@ -325,7 +325,7 @@ def test_a_cache_shifts_queries_and_keys(
     found = transformers_masks._described(**asked)
     wanted = masking_utils.sdpa_mask(**asked, allow_is_causal_skip=False)
     keys = int(asked["kv_length"])
-    frame = Frame(2, 1, queries, keys, found.offset, torch.device("cpu"))
+    frame = AttentionShape(2, 1, queries, keys, found.offset, torch.device("cpu"))
     assert torch.equal(found.mask.dense(frame).expand_as(wanted), wanted)
 
 
@@ -377,7 +377,7 @@ def test_a_mask_of_the_callers_own_is_kept() -> None:
 def test_a_pattern_is_tried_on_a_trained_model(pattern: Mask) -> None:
     ours, plain, exact = twins(tiny.llama)
     hw.convert(ours, mask=pattern)
-    frame = Frame(1, 1, LENGTH, LENGTH, 0, torch.device("cpu"))
+    frame = AttentionShape(1, 1, LENGTH, LENGTH, 0, torch.device("cpu"))
     allowed = (pattern & hw.causal()).dense(frame)
     floats = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
     ids = text()["input_ids"]

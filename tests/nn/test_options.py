@@ -12,7 +12,7 @@ from headwise.call import Call
 from headwise.errors import BadType, BadValue
 from headwise.nn.global_projections import GlobalRows, one_sided
 from headwise.reference import reference
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 
 E, H, B, L, S = 12, 3, 2, 7, 11
@@ -297,7 +297,7 @@ def test_global_projections_start_as_copies_and_are_kept():
 
 def test_the_ordinary_pass_leaves_the_rows_out_and_nothing_of_l_squared_is_made():
     mask = hw.padding([L]) & (hw.window(1, 1) | ~~hw.global_tokens([0]))
-    frame = Frame(1, H, L, L, 0, torch.device("cpu"))
+    frame = AttentionShape(1, H, L, L, 0, torch.device("cpu"))
     left = one_sided(mask.resolve(frame)).dense(frame)[0, 0]
     assert left[0].tolist() == [True, True] + [False] * 5
     rows = GlobalRows.of(mask.resolve(frame), frame)

@@ -9,16 +9,16 @@ from torch import Tensor
 import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.nn.torch_compat import PaddingOrMask, from_torch, real_keys, together
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 B, H, L, S = 2, 3, 5, 7
 
 
-def frame(batch: int = B, heads: int = H, queries: int = L, keys: int = S) -> Frame:
-    return Frame(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
+def frame(batch: int = B, heads: int = H, queries: int = L, keys: int = S) -> AttentionShape:
+    return AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
 
 
-def dense(*given: object, outer: Frame | None = None, batched: bool = True) -> Tensor:
+def dense(*given: object, outer: AttentionShape | None = None, batched: bool = True) -> Tensor:
     """What the arguments of forward mean, written out: True = may attend, (B, H, L, S)."""
     outer = outer or frame()
     mask = together(from_torch(*given, outer, batched)).resolve(outer)

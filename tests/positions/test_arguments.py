@@ -141,14 +141,14 @@ def test_a_module_takes_a_position_of_its_sizes(position):
 
 @pytest.mark.parametrize(("position", "letter"), MISFITS, ids=lambda each: repr(each))
 def test_a_module_refuses_a_position_that_fits_no_call(position, letter):
-    size = position.made_for()[letter]
+    size = position.expected_sizes()[letter]
     name = type(position).__name__
     with pytest.raises(BadValue, match=rf"^position: {name} was made for {letter}={size}, the mod"):
         hw.MultiheadAttention(EMBED, HEADS, position=position)
 
 
 def test_every_position_with_a_size_has_one_that_misfits():
-    sized = {type(position) for position in FITS if position.made_for()}
+    sized = {type(position) for position in FITS if position.expected_sizes()}
     assert sized == {type(position) for position, _ in MISFITS}
 
 

@@ -11,7 +11,7 @@ from headwise.engines import ENGINES
 from headwise.errors import BadType, BadValue
 from headwise.positions import POSITIONS, Stage
 from headwise.reference import reference
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import (
     DIM,
@@ -78,7 +78,9 @@ def test_every_position_is_in_the_catalogue_and_alphabetical():
 def biases(position, queries, keys, offset):
     """What a position adds, beside where each query and key stands."""
     q = torch.randn(2, HEADS, queries, DIM, dtype=torch.float64)
-    frame = Frame(2, HEADS, queries, keys, keys - queries if offset is None else offset, q.device)
+    frame = AttentionShape(
+        2, HEADS, queries, keys, keys - queries if offset is None else offset, q.device
+    )
     query, key = (index.flatten() for index in frame.indices()[2:])
     return q, query.tolist(), key.tolist(), position.bias(q, query, key, 0.3)
 

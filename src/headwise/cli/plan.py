@@ -120,11 +120,11 @@ def _made(asked: Asked) -> "tuple[Plan, Shapes]":
     import torch
 
     from headwise.masks.expression import parse
-    from headwise.masks.sizes import sizes
+    from headwise.masks.required_sizes import required_sizes
     from headwise.planning import plan
 
     mask = parse(asked.mask)
-    held = sizes(mask)
+    held = required_sizes(mask)
     batch, heads = asked.batch or held.get("B", 1), asked.heads or _heads(held)
     queries = asked.queries or held.get("Lq", asked.length)
     shapes: Shapes = {

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.masks import Mask, Tile
-from headwise.masks.base import And, Not, Or
+from headwise.masks.mask import And, Not, Or
 from headwise.shapes import Index, Truth
 
 FIRST, SECOND = 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)

@@ -54,12 +54,12 @@ def run(call: Call) -> Result:
         weights, sums = apply_sinks(weights, sums, call.sinks)
     dropped = _dropped(call, weights) if call.dropout else weights
     output = grouped_matmul(dropped.to(v.dtype), v)  # (B, H, Lq, Dv)
-    added = call.position.values(dropped.to(v.dtype), *call.places())
+    added = call.position.values(dropped.to(v.dtype), *call.position_ids())
     return Result(
         output=output if added is None else output + added,
         weights=weights.to(call.q.dtype) if "weights" in call.need else None,
         logsumexp=sums if "logsumexp" in call.need else None,
-        **measured(weights, call.need, *call.places()),
+        **measured(weights, call.need, *call.position_ids()),
     )
 
 

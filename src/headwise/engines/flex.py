@@ -113,7 +113,7 @@ def _against_gpu(call: Call) -> Iterator[Text]:
 def _learns(call: Call) -> bool:
     """Whether anything that the output depends on wants a gradient."""
     tensors = (call.q, call.k, call.v, *call.position.parameters())
-    return call.learns() or any(tensor.requires_grad for tensor in tensors)
+    return call.bias_requires_grad() or any(tensor.requires_grad for tensor in tensors)
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:

@@ -85,7 +85,7 @@ def _own_function(call: Call) -> bool:
     """Whether `FusedAttention` can call the kernel."""
     if torch.compiler.is_compiling() or call.dropout or not kernel.fused(call.q):
         return False
-    return not call.empty and not call.learns()
+    return not call.empty and not call.bias_requires_grad()
 
 
 def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:

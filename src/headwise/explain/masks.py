@@ -8,7 +8,7 @@ from headwise.errors import BadValue
 from headwise.explain.inputs import TYPES, Source, read_array
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, window
-from headwise.masks.layout import Layout
+from headwise.masks.patterns.from_tensor import Layout
 
 _Sizes = tuple[tuple[int, int], tuple[int, int, int]]
 

@@ -1,23 +1,17 @@
 """Masks: which query may attend to which key. One mask, one file."""
 
-from headwise.masks.appended import appended
-from headwise.masks.base import Mask, Tile
-from headwise.masks.block_sparse import block_sparse
-from headwise.masks.causal import causal
-from headwise.masks.dilated import dilated
-from headwise.masks.documents import documents
-from headwise.masks.every import every
-from headwise.masks.fixed import fixed
-from headwise.masks.from_tensor import from_tensor
-from headwise.masks.full import full
-from headwise.masks.global_tokens import global_tokens
-from headwise.masks.lsh import lsh
-from headwise.masks.padding import padding
-from headwise.masks.per_head import per_head
-from headwise.masks.prefix import prefix
-from headwise.masks.random_blocks import random_blocks
-from headwise.masks.strided import strided
-from headwise.masks.window import window
+from headwise.masks.mask import Mask, Tile
+from headwise.masks.patterns.appended import appended
+from headwise.masks.patterns.block_sparse import block_sparse, random_blocks
+from headwise.masks.patterns.causal import causal, full
+from headwise.masks.patterns.documents import documents
+from headwise.masks.patterns.from_tensor import from_tensor
+from headwise.masks.patterns.global_tokens import global_tokens
+from headwise.masks.patterns.lsh import lsh
+from headwise.masks.patterns.padding import padding, prefix
+from headwise.masks.patterns.per_head import per_head
+from headwise.masks.patterns.sparse_transformer import every, fixed, strided
+from headwise.masks.patterns.window import dilated, window
 
 MASKS = (
     appended,

@@ -19,7 +19,7 @@ from torch import Tensor
 from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Text, joined, same
 from headwise.masks import MASKS
-from headwise.masks.base import Mask
+from headwise.masks.mask import Mask
 from headwise.shapes import LARGEST
 
 LONGEST = 4096

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.masks.base import And, Mask, Not, Or, Tile
-from headwise.masks.fixed import Fixed
-from headwise.masks.padding import Padding
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.mask import And, Mask, Not, Or, Tile
+from headwise.masks.patterns.padding import Padding
+from headwise.masks.patterns.sparse_transformer import Fixed
+from headwise.shapes import AttentionShape, Index, Truth
 
 SIDE = 128
 """Queries and keys of a tile, where nothing else is asked for."""
@@ -35,12 +35,12 @@ class Tiles:
     """
 
     mask: Mask
-    frame: Frame
+    frame: AttentionShape
     side: int
     kinds: Tensor
 
     @classmethod
-    def of(cls, mask: Mask, frame: Frame, side: int = SIDE) -> "Tiles":
+    def of(cls, mask: Mask, frame: AttentionShape, side: int = SIDE) -> "Tiles":
         """Ask a resolved mask for all its tiles.
 
         The parts of ``&``, ``|`` and ``~`` are asked apart. A mask that depends on the distance
@@ -142,7 +142,7 @@ class Tiles:
 class _Grid:
     """Asks masks for the tiles of one frame."""
 
-    def __init__(self, frame: Frame, side: int) -> None:
+    def __init__(self, frame: AttentionShape, side: int) -> None:
         self.frame, self.side = frame, side
 
     def kinds(self, mask: Mask, wanted: Tensor) -> Tensor:

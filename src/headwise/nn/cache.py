@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.checks import whole
+from headwise.masks.arguments import check_integer
 from headwise.nn.validation import check_index
 
 _ROOM = Text("give the longest sequence you will meet")
@@ -151,7 +151,7 @@ class StaticCache(KVCache):
 
     def __init__(self, max_length: int) -> None:
         super().__init__()
-        whole("StaticCache", "max_length", max_length, 1, _ROOM)
+        check_integer("StaticCache", "max_length", max_length, 1, _ROOM)
         self.max_length = max_length
         self._count = 0
 
@@ -217,8 +217,8 @@ class SlidingCache(KVCache):
 
     def __init__(self, length: int, *, sinks: int = 0) -> None:
         super().__init__()
-        whole("SlidingCache", "length", length, 1, Text("1023 goes with window(1023, 0)"))
-        whole("SlidingCache", "sinks", sinks, 0, Text("0 keeps none, 4 is usual"))
+        check_integer("SlidingCache", "length", length, 1, Text("1023 goes with window(1023, 0)"))
+        check_integer("SlidingCache", "sinks", sinks, 0, Text("0 keeps none, 4 is usual"))
         self.size, self.sinks = length, sinks
 
     @property

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.masks import Mask, causal, full
-from headwise.masks.appended import Appended
-from headwise.masks.base import And, Not, Or, Tile
-from headwise.masks.per_head import PerHead
-from headwise.masks.random_blocks import RandomBlocks
+from headwise.masks.mask import And, Not, Or, Tile
+from headwise.masks.patterns.appended import Appended
+from headwise.masks.patterns.block_sparse import RandomBlocks
+from headwise.masks.patterns.per_head import PerHead
 from headwise.nn.cache import KVCache
-from headwise.shapes import Frame, Index, Truth
+from headwise.shapes import AttentionShape, Index, Truth
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class Slid(Mask):
     def name(self) -> str:
         return f"{self.inner.name} of {self.dropped} tokens more"
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         came = replace(frame, keys=frame.keys + self.dropped, offset=frame.offset + self.dropped)
         return Slid(self.inner.resolve(came), self.dropped, self.kept)
 
@@ -175,7 +175,9 @@ class Slid(Mask):
 
 def _check_lasting(mask: Mask) -> None:
     """Refuse a mask that later tokens would change."""
-    if mask.looks or any(isinstance(part, RandomBlocks | Appended) for part in _parts(mask)):
+    if mask.content_dependent or any(
+        isinstance(part, RandomBlocks | Appended) for part in _parts(mask)
+    ):
         raise BadValue(
             "cache: with it, whom a query sees must not hang on tokens still to come, "
             "and {mask} is drawn for a whole sequence; use hw.window(left, 0) and "

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from headwise.call import Result
 from headwise.errors import BadValue
 from headwise.masks import Mask, from_tensor
-from headwise.masks.base import And, Not, Or
-from headwise.masks.global_tokens import GlobalTokens
-from headwise.shapes import Frame
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.patterns.global_tokens import GlobalTokens
+from headwise.shapes import AttentionShape
 
 OF_A_ROW = ("weights", "logsumexp", "entropy", "largest")
 """What can be asked beside the output: what belongs to one query, wherever it stands."""
@@ -58,7 +58,7 @@ class GlobalRows:
     real: Tensor
 
     @classmethod
-    def of(cls, mask: Mask, frame: Frame) -> "GlobalRows | None":
+    def of(cls, mask: Mask, frame: AttentionShape) -> "GlobalRows | None":
         """Those of a resolved mask; None if it has no global token."""
         b, h, query, _ = frame.indices()
         found = [replace(each, symmetric=False).rule(b, h, query, query) for each in _named(mask)]
@@ -85,7 +85,7 @@ class GlobalRows:
         new = rows.transpose(1, 2)[sample, number].to(into.dtype)
         return into.transpose(1, 2).index_put(place, new).transpose(1, 2)
 
-    def mask(self, mask: Mask, frame: Frame) -> Mask:
+    def mask(self, mask: Mask, frame: AttentionShape) -> Mask:
         """What the mask says of these rows: (B, 1 or H, n, Lk)."""
         b, h, _, key = frame.indices()
         where = (b, h, self.index[:, None, :, None] + frame.offset, key)

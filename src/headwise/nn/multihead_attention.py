@@ -63,7 +63,7 @@ from headwise.nn.validation import (
     head_size,
 )
 from headwise.positions import Position, Stage
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 
 class MultiheadAttention(nn.Module):
@@ -407,9 +407,9 @@ class MultiheadAttention(nn.Module):
         first = seen + x_k.shape[1] - x_q.shape[1]
         return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
 
-    def _frame(self, inputs: tuple[Tensor, Tensor, Tensor], past: CacheState) -> Frame:
+    def _frame(self, inputs: tuple[Tensor, Tensor, Tensor], past: CacheState) -> AttentionShape:
         (batch, length), keys = inputs[0].shape[:2], past.length + inputs[1].shape[1]
-        return Frame(batch, self.num_heads, length, keys, keys - length, inputs[0].device)
+        return AttentionShape(batch, self.num_heads, length, keys, keys - length, inputs[0].device)
 
     def _inner_position(self) -> Position | None:
         """The position if attention applies it; None if the inputs have it already."""

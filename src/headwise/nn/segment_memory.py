@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.checks import whole
+from headwise.masks.arguments import check_integer
 from headwise.nn.validation import check_index
 
 
@@ -54,7 +54,7 @@ class SegmentMemory(nn.Module):
     def __init__(self, length: int, *, batch_first: bool = False) -> None:
         super().__init__()
         way_out = Text("the segment's own length is usual")
-        whole("SegmentMemory", "length", length, 0, way_out)
+        check_integer("SegmentMemory", "length", length, 0, way_out)
         self.length, self.batch_first = length, batch_first
         self.register_buffer("held", None, persistent=False)
 

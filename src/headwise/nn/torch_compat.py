@@ -14,11 +14,16 @@ from torch import Tensor, nn
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
-from headwise.masks.base import And
-from headwise.masks.from_tensor import FromTensor, blocked_below, once, refuse_disguised
-from headwise.masks.padding import Padding
+from headwise.masks.mask import And
+from headwise.masks.patterns.from_tensor import (
+    FromTensor,
+    blocked_below,
+    check_float_mask,
+    unexpanded,
+)
+from headwise.masks.patterns.padding import Padding
 from headwise.nn.projections import QKV
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 CALLER = 6
 """How many calls lie between `_warn_of_padding` and the line that called the module."""
@@ -36,7 +41,7 @@ def from_torch(
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
     is_causal: bool,
-    frame: Frame,
+    frame: AttentionShape,
     batched: bool,
 ) -> list[Mask]:
     """The masks that the arguments of ``forward`` stand for; all of them hold together.
@@ -84,7 +89,7 @@ def together(masks: list[Mask]) -> Mask:
     return whole
 
 
-def real_keys(mask: Mask, frame: Frame) -> Tensor | None:
+def real_keys(mask: Mask, frame: AttentionShape) -> Tensor | None:
     """(B or 1, S), False on keys that the mask plainly hides from every query; None if unknown.
 
     It reads paddings and tensors only, and never builds an (L, S) of its own.
@@ -96,7 +101,7 @@ def real_keys(mask: Mask, frame: Frame) -> Tensor | None:
         b, h, q, k = frame.indices()
         return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if frame.queries else None
     if isinstance(mask, FromTensor):
-        seen = _visible(once(mask.tensor)).any(2).any(1)
+        seen = _visible(unexpanded(mask.tensor)).any(2).any(1)
         return seen.expand(-1, mask.tensor.shape[3])
     return None
 
@@ -120,18 +125,18 @@ def _check(name: str, mask: Tensor) -> None:
             name=name,
             mask_dtype=mask.dtype,
         )
-    refuse_disguised(mask, name)
+    check_float_mask(mask, name)
 
 
-def _attention(mask: Tensor, frame: Frame) -> Mask:
+def _attention(mask: Tensor, frame: AttentionShape) -> Mask:
     """As (B or 1, H or 1, L, S), with headwise's polarity."""
     whole = _four_axes(mask, frame)
-    held = once(whole).to(frame.device)
+    held = unexpanded(whole).to(frame.device)
     held = (~held if held.dtype == torch.bool else held).expand(whole.shape)
     return FromTensor(held, "b h q k", frame.offset)
 
 
-def _four_axes(mask: Tensor, frame: Frame) -> Tensor:
+def _four_axes(mask: Tensor, frame: AttentionShape) -> Tensor:
     batch, heads, size = frame.batch, frame.heads, (frame.queries, frame.keys)
     if mask.dim() not in (2, 3, 4) or mask.shape[-2:] != size:
         raise _unfit(mask, frame)
@@ -151,7 +156,7 @@ def _four_axes(mask: Tensor, frame: Frame) -> Tensor:
     raise _unfit(mask, frame)
 
 
-def _padding(mask: Tensor, frame: Frame, batched: bool) -> Mask:
+def _padding(mask: Tensor, frame: AttentionShape, batched: bool) -> Mask:
     """A padding, or a bias that every query of a sample shares."""
     expected = (frame.batch, frame.keys) if batched else (frame.keys,)
     if mask.shape != expected:
@@ -180,7 +185,7 @@ def _hides_only(rows: Tensor) -> bool:
     return bool(((rows == 0) | (rows <= blocked_below(rows.dtype))).all())
 
 
-def _warn_of_padding(mask: Tensor, frame: Frame) -> None:
+def _warn_of_padding(mask: Tensor, frame: AttentionShape) -> None:
     """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
     alike = frame.batch == frame.queries > 1 and mask.shape == (frame.queries, frame.keys)
     if alike and not torch.compiler.is_compiling() and _like_padding(mask):
@@ -205,7 +210,7 @@ def _like_padding(mask: Tensor) -> bool:
     return ends_only and not alike and not banded
 
 
-def _unfit(mask: Tensor, frame: Frame) -> BadValue:
+def _unfit(mask: Tensor, frame: AttentionShape) -> BadValue:
     got, (length, keys) = tuple(mask.shape), (frame.queries, frame.keys)
     batch, heads = frame.batch, frame.heads
     allowed = (

@@ -63,7 +63,7 @@ def check_fits(position: Position | None, inputs: Collection[int], heads: int, d
     Raises:
         BadValue: if it could fit no call.
     """
-    made_for = {} if position is None else position.made_for()
+    made_for = {} if position is None else position.expected_sizes()
     has = {"E": set(inputs), "H": {heads}, "D": {dim}, "Dv": {dim}}
     for letter, size in made_for.items():
         if has[letter] != {size}:

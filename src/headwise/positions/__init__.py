@@ -1,9 +1,9 @@
 """Positions: where a token stands. One position, one file."""
 
 from headwise.positions.alibi import ALiBi
-from headwise.positions.base import Position, Stage
 from headwise.positions.learned import Learned
 from headwise.positions.none import NoPosition
+from headwise.positions.position import Position, Stage
 from headwise.positions.rotary import Rotary
 from headwise.positions.shaw import Shaw
 from headwise.positions.sinusoidal import Sinusoidal

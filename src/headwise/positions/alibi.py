@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.positions.base import Places, Position, Stage, check_least
-from headwise.positions.relative import Relative
+from headwise.positions.position import Position, PositionIds, Stage, check_size
+from headwise.positions.relative import RelativeTerms
 
 
 class ALiBi(Position):
@@ -34,7 +34,7 @@ class ALiBi(Position):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        check_least("ALiBi", "num_heads", num_heads)
+        check_size("ALiBi", "num_heads", num_heads)
         self.num_heads = num_heads
 
     def slopes(self) -> Float[Tensor, "h"]:
@@ -44,13 +44,13 @@ class ALiBi(Position):
         twice = 2.0 ** (-8.0 / (2 * power) * torch.arange(1, 2 * power + 1, dtype=torch.float64))
         return torch.cat((first, twice[0::2][: self.num_heads - power]))
 
-    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
         del scale
         return self._at(query[:, None] - key[None], q)[None]
 
-    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         del scale
-        return Relative(numbers=self._at(difference, like))
+        return RelativeTerms(numbers=self._at(difference, like))
 
     def _at(self, distance: Tensor, like: Tensor) -> Tensor:
         """The bias at distances, of either sign: (H, ...)."""
@@ -58,7 +58,7 @@ class ALiBi(Position):
         slopes = self.slopes().to(like.device, wide)
         return -slopes.view(-1, *(1,) * distance.dim()) * distance.abs().to(wide)
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         return {"H": self.num_heads}
 
     def extra_repr(self) -> str:

@@ -4,7 +4,14 @@ import torch
 from torch import nn
 
 from headwise.errors import BadValue
-from headwise.positions.base import Inputs, Position, Stage, check_least, check_offset, check_width
+from headwise.positions.position import (
+    Inputs,
+    Position,
+    Stage,
+    check_offset,
+    check_size,
+    check_width,
+)
 
 
 class Learned(Position):
@@ -31,8 +38,8 @@ class Learned(Position):
 
     def __init__(self, max_positions: int, embed_dim: int) -> None:
         super().__init__()
-        check_least("Learned", "max_positions", max_positions)
-        check_least("Learned", "embed_dim", embed_dim)
+        check_size("Learned", "max_positions", max_positions)
+        check_size("Learned", "embed_dim", embed_dim)
         self.table = nn.Parameter(torch.empty(max_positions, embed_dim))
         nn.init.normal_(self.table, std=0.02)
 
@@ -62,7 +69,7 @@ class Learned(Position):
             )
         return x + self.table[first:last].to(x.dtype)
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         return {"E": self.table.shape[1]}
 
     def extra_repr(self) -> str:

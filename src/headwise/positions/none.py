@@ -1,6 +1,6 @@
 """No position: attention sees a set of tokens."""
 
-from headwise.positions.base import Position
+from headwise.positions.position import Position
 
 
 class NoPosition(Position):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-class Relative(NamedTuple):
+class RelativeTerms(NamedTuple):
     """A bias that looks at the query and the difference key - query only, T differences in a row.
 
     At a difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All are in float32 at
@@ -27,10 +27,10 @@ class Relative(NamedTuple):
     shift: Tensor | None = None
     numbers: Tensor | None = None
 
-    def at(self, where: slice) -> "Relative":
+    def at(self, where: slice) -> "RelativeTerms":
         """Some of the differences, as views."""
         vectors, shift, numbers = self
-        return Relative(
+        return RelativeTerms(
             None if vectors is None else vectors[:, where],
             shift,
             None if numbers is None else numbers[:, where],
@@ -41,7 +41,7 @@ class Relative(NamedTuple):
 
         The differences are all there are of them, n + m - 1, from the least.
         """
-        return askew(self.products(q, scale), q.shape[2])
+        return skew(self.products(q, scale), q.shape[2])
 
     def products(self, q: Tensor, scale: float) -> Tensor:
         """The bias of each query at each difference, (N or 1, H, n, T)."""
@@ -79,7 +79,7 @@ def differences(query: Tensor, key: Tensor) -> Tensor:
     return key[0] - query[-1] + torch.arange(count, device=query.device) * step
 
 
-def askew(products: Tensor, rows: int) -> Tensor:
+def skew(products: Tensor, rows: int) -> Tensor:
     """Of each query against each difference, (..., n, n + m - 1), those of its keys: (..., n, m).
 
     A view, with last stride 1, of rows that lie one after the other.

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
-from headwise.positions.base import Position, Stage, check_least, checked_base
-from headwise.shapes import Frame
+from headwise.positions.position import Position, Stage, check_base, check_size
+from headwise.shapes import AttentionShape
 
 PAIRS = ("halves", "neighbours")
 
@@ -50,9 +50,9 @@ class Rotary(Position):
         base: float = 10000.0,
     ) -> None:
         super().__init__()
-        check_least("Rotary", "head_dim", head_dim)
+        check_size("Rotary", "head_dim", head_dim)
         if rotary_dim is not None:
-            check_least("Rotary", "rotary_dim", rotary_dim)
+            check_size("Rotary", "rotary_dim", rotary_dim)
         self.head_dim = head_dim
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if pairs is None:
@@ -69,7 +69,7 @@ class Rotary(Position):
                 head_dim=head_dim,
                 rotary_dim=self.rotary_dim,
             )
-        self.pairs, self.base = pairs, checked_base("Rotary", base)
+        self.pairs, self.base = pairs, check_base("Rotary", base)
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
@@ -81,17 +81,17 @@ class Rotary(Position):
         bound._places = (_places(queries, "queries"), _places(keys, "keys"))
         return bound
 
-    def content(self, q: Tensor, k: Tensor, frame: Frame | None) -> tuple[Tensor, Tensor]:
+    def content(self, q: Tensor, k: Tensor, frame: AttentionShape | None) -> tuple[Tensor, Tensor]:
         queries, keys = self._where(q, k, frame)
         return self._turn(q, queries), self._turn(k, keys)
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         return {"D": self.head_dim}
 
     def extra_repr(self) -> str:
         return f'{self.head_dim}, pairs="{self.pairs}", rotary_dim={self.rotary_dim}'
 
-    def _where(self, q: Tensor, k: Tensor, frame: Frame | None) -> tuple[Tensor, Tensor]:
+    def _where(self, q: Tensor, k: Tensor, frame: AttentionShape | None) -> tuple[Tensor, Tensor]:
         if self._places is None:
             offset = k.shape[2] - q.shape[2] if frame is None else frame.offset
             keys = torch.arange(k.shape[2], device=k.device)

@@ -4,14 +4,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.positions.base import (
+from headwise.positions.position import (
     Inputs,
     Position,
     Stage,
-    check_least,
+    check_base,
     check_offset,
+    check_size,
     check_width,
-    checked_base,
 )
 
 
@@ -40,9 +40,9 @@ class Sinusoidal(Position):
 
     def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
         super().__init__()
-        check_least("Sinusoidal", "embed_dim", embed_dim)
+        check_size("Sinusoidal", "embed_dim", embed_dim)
         self.embed_dim = embed_dim
-        self.base = checked_base("Sinusoidal", base)
+        self.base = check_base("Sinusoidal", base)
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         check_width("Sinusoidal", self.embed_dim, x)
@@ -50,7 +50,7 @@ class Sinusoidal(Position):
         positions = torch.arange(x.shape[-2], device=x.device) + offset
         return x + sinusoids(positions, self.embed_dim, self.base).to(x.dtype)
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         return {"E": self.embed_dim}
 
     def extra_repr(self) -> str:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue
-from headwise.positions.base import Places, Position, Stage, check_least
-from headwise.positions.relative import Relative
+from headwise.positions.position import Position, PositionIds, Stage, check_size
+from headwise.positions.relative import RelativeTerms
 
 
 class T5Bias(Position):
@@ -53,9 +53,9 @@ class T5Bias(Position):
                 "T5's decoder uses False",
                 bidirectional=bidirectional,
             )
-        check_least("T5Bias", "num_heads", num_heads)
-        check_least("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
-        check_least("T5Bias", "max_distance", max_distance)
+        check_size("T5Bias", "num_heads", num_heads)
+        check_size("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
+        check_size("T5Bias", "max_distance", max_distance)
         near = num_buckets // (4 if bidirectional else 2)
         if max_distance <= near:
             raise BadValue(
@@ -81,19 +81,19 @@ class T5Bias(Position):
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         return ahead + torch.where(distance < near, distance, far)
 
-    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
         del scale
         wide = torch.promote_types(q.dtype, torch.float32)
         buckets = self.bucket(key[None] - query[:, None])  # (n, m)
         return self.table.to(wide)[buckets].permute(2, 0, 1)[None]
 
-    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         del scale
         wide = torch.promote_types(like.dtype, torch.float32)
         table = self.table.double().T  # so that what many differences share sums its gradient well
-        return Relative(numbers=table[:, self.bucket(difference)].to(wide))
+        return RelativeTerms(numbers=table[:, self.bucket(difference)].to(wide))
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         return {"H": self.num_heads}
 
     def extra_repr(self) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from headwise.positions.base import Places, Position, Stage, check_least
-from headwise.positions.relative import Relative
+from headwise.positions.position import Position, PositionIds, Stage, check_size
+from headwise.positions.relative import RelativeTerms
 from headwise.positions.sinusoidal import sinusoids
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 AT_ONCE = 128
 """Distances whose sinusoids are held at once."""
@@ -41,10 +41,10 @@ class TransformerXL(Position):
 
     def __init__(self, num_heads: int, head_dim: int, *, embed_dim: int | None = None) -> None:
         super().__init__()
-        check_least("TransformerXL", "num_heads", num_heads)
-        check_least("TransformerXL", "head_dim", head_dim)
+        check_size("TransformerXL", "num_heads", num_heads)
+        check_size("TransformerXL", "head_dim", head_dim)
         self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
-        check_least("TransformerXL", "embed_dim", self.embed_dim)
+        check_size("TransformerXL", "embed_dim", self.embed_dim)
         self.u = nn.Parameter(torch.empty(num_heads, head_dim))
         self.v = nn.Parameter(torch.empty(num_heads, head_dim))
         self.projection = nn.Parameter(torch.empty(num_heads, head_dim, self.embed_dim))
@@ -52,11 +52,11 @@ class TransformerXL(Position):
             nn.init.normal_(parameter, std=0.02)
         nn.init.xavier_uniform_(self.projection.view(num_heads * head_dim, self.embed_dim))
 
-    def content(self, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+    def content(self, q: Tensor, k: Tensor, frame: AttentionShape) -> tuple[Tensor, Tensor]:
         del frame
         return q + self.u.to(q.dtype)[:, None], k
 
-    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
         n, m = len(query), len(key)
         if not n or not m:
             return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
@@ -66,13 +66,13 @@ class TransformerXL(Position):
         index = key[None] - query[:, None] - low
         return met.gather(-1, index.expand(*q.shape[:2], n, m))
 
-    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative:
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""
         del scale
         wide = torch.promote_types(like.dtype, torch.float32)
-        return Relative(self._vectors(difference, wide), self.v.to(wide))
+        return RelativeTerms(self._vectors(difference, wide), self.v.to(wide))
 
-    def _vectors(self, difference: Places, dtype: torch.dtype) -> Tensor:
+    def _vectors(self, difference: PositionIds, dtype: torch.dtype) -> Tensor:
         """r_d, (H, T, D), a column of memory each."""
         matrix = self.projection.to(dtype).flatten(0, 1)
 
@@ -85,7 +85,7 @@ class TransformerXL(Position):
             columns = _filled(difference, len(matrix), dtype, lambda some: matrix @ waves(some))
         return torch.unflatten(columns, 0, self.v.shape).mT
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         return {"H": self.u.shape[0], "D": self.u.shape[1]}
 
     def extra_repr(self) -> str:

@@ -255,7 +255,7 @@ def _output(call: Call, softmax: Softmax, v: Tensor, block: QueryBlock) -> Tenso
     weights = softmax.weights
     output = weighted_values(weights[None], v.to(weights.dtype))[0].mul_(softmax.share)
     if Stage.VALUES in call.position.stages:
-        query, key = call.places()
+        query, key = call.position_ids()
         places = query[block.rows], key[block.keys]
         added = call.position.values((weights * softmax.share)[None], *places)
         output = output if added is None else output + added[0]
@@ -272,5 +272,5 @@ def _logsumexp(call: Call, softmax: Softmax, heads: slice) -> Tensor:
 
 def _distances(call: Call, block: QueryBlock) -> Tensor:
     """|i - j|, (n, m)."""
-    query, key = call.places()
+    query, key = call.position_ids()
     return (query[block.rows, None] - key[block.keys]).abs().to(softmax_dtype(call.q.dtype))

@@ -22,8 +22,8 @@ from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.problem import Problem, zero_masked_kv
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.masks.base import And
-from headwise.masks.lsh import Hashed
+from headwise.masks.mask import And
+from headwise.masks.patterns.lsh import Hashed
 from headwise.positions import Stage
 
 NAME = "lsh"
@@ -51,7 +51,7 @@ def why_not(call: Call) -> Iterator[Text]:
             "{name} adds to the scores or the values, and each head has another order here",
             name=type(call.position).__name__,
         )
-    if one and call.learns():
+    if one and call.bias_requires_grad():
         yield Text("the mask's bias wants a gradient")
     if torch.compiler.is_compiling():
         yield Text("it has no rule for torch.compile")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.masks.lsh import Hashed
+from headwise.masks.patterns.lsh import Hashed
 
 
 @dataclass(frozen=True, eq=False)

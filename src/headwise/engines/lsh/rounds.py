@@ -15,9 +15,9 @@ from headwise.engines.kernel import BackwardInputs
 from headwise.engines.lsh.chunks import Blocks, one, put, take
 from headwise.engines.sinks import apply_sinks, sinks_gradient
 from headwise.masks import Mask
-from headwise.masks.lsh import Hashed
+from headwise.masks.patterns.lsh import Hashed
 from headwise.positions import NoPosition
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 NUMBERS = 1 << 19
 """Numbers of the output that one kernel call gives: what it needs is kept and used again."""
@@ -38,7 +38,7 @@ class Setting:
     rest: tuple[Mask, ...]
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> AttentionShape:
         """The outer shape."""
         return self.call.frame
 

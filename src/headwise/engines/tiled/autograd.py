@@ -18,9 +18,9 @@ from headwise.engines.tiled.forward import dense, forward
 from headwise.engines.tiled.problem import GradientBuffers, Problem, zero_masked_kv
 from headwise.masks import Mask
 from headwise.positions import Position, Stage
-from headwise.positions.base import Far
-from headwise.positions.relative import Relative
-from headwise.shapes import Frame
+from headwise.positions.position import ClippedKeyValues
+from headwise.positions.relative import RelativeTerms
+from headwise.shapes import AttentionShape
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -31,7 +31,7 @@ class Setting:
 
     Attributes:
         mask, position, scale, frame: as in `Problem`.
-        relative: which of the position's `Relative` are among the tensors.
+        relative: which of the position's `RelativeTerms` are among the tensors.
         reach: from which distance far keys and values among the tensors stand for k and v, or None.
         sinks: whether sinks are among the tensors.
     """
@@ -39,7 +39,7 @@ class Setting:
     mask: Mask
     position: Position
     scale: float
-    frame: Frame
+    frame: AttentionShape
     relative: tuple[bool, ...] = (False, False, False)
     reach: int | None = None
     sinks: bool = False
@@ -52,11 +52,11 @@ class Setting:
     def problem(self, tensors: Sequence[Tensor]) -> Problem:
         """The attention of q, k, v, the raw queries, then the optional tensors."""
         q, k, v, raw_queries, *more = tensors[: self.count]
-        relative = Relative(*(more.pop(0) if there else None for there in self.relative))
+        relative = RelativeTerms(*(more.pop(0) if there else None for there in self.relative))
         sinks = more.pop() if self.sinks else None
         far = None
         if self.reach is not None:
-            far = Far(self.reach, (more[0], more[1]), (more[2], more[3]))
+            far = ClippedKeyValues(self.reach, (more[0], more[1]), (more[2], more[3]))
         fixed = self.mask, self.position, self.scale, self.frame
         known = relative if any(self.relative) else None
         return Problem(q, k, v, raw_queries, *fixed, known, far, sinks)

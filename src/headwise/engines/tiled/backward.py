@@ -20,7 +20,7 @@ from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem, keys_values, region_parts
 from headwise.engines.tiled.scores import added, differences, folded, relative, unfolded, values
 from headwise.positions import Stage
-from headwise.positions.relative import Relative, askew
+from headwise.positions.relative import RelativeTerms, skew
 
 SIDE = 128
 """Rows of a block of queries."""
@@ -135,11 +135,13 @@ def _add_exactly(
             one += gradient
 
 
-def _leaves(given: Relative | None) -> Relative | None:
+def _leaves(given: RelativeTerms | None) -> RelativeTerms | None:
     """The same, for whose tensors a gradient may be requested."""
     if given is None:
         return None
-    return Relative(*(None if each is None else each.detach().requires_grad_() for each in given))
+    return RelativeTerms(
+        *(None if each is None else each.detach().requires_grad_() for each in given)
+    )
 
 
 def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
@@ -191,7 +193,7 @@ def _exact(
     part: Part,
     own: BackwardInputs,
     rows: Sequence[Tensor],
-    given: Relative | None,
+    given: RelativeTerms | None,
     *,
     still: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -338,8 +340,8 @@ def _add_bias(
 
 
 def _spread(scores: Tensor) -> Tensor:
-    """What `askew` shows as the scores (N, H, r, m), and 0 where it does not look: (H, N, r, T)."""
+    """What `skew` shows as the scores (N, H, r, m), and 0 where it does not look: (H, N, r, T)."""
     samples, heads, rows, keys = scores.shape
     products = scores.new_zeros(heads, samples, rows, rows + keys - 1)
-    askew(products.transpose(0, 1), rows).copy_(scores)
+    skew(products.transpose(0, 1), rows).copy_(scores)
     return products

@@ -10,9 +10,9 @@ from torch import Tensor
 from headwise.engines.tiled.parts import Band, Gathered, Part, Strided
 from headwise.engines.tiled.tiles import tiles
 from headwise.masks import Mask, Tile
-from headwise.masks.base import And, Not, Or
-from headwise.masks.global_tokens import GlobalTokens
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.patterns.global_tokens import GlobalTokens
+from headwise.shapes import AttentionShape, Index, Truth
 
 GAP = 64
 """Distances that nobody sees, above which a band is rather two bands."""
@@ -33,7 +33,9 @@ class DistanceRange:
     allowed: Tensor
 
 
-def bands(near: Mask, rest: Mask | None, frame: Frame, side: int, layer: int) -> list[Part]:
+def bands(
+    near: Mask, rest: Mask | None, frame: AttentionShape, side: int, layer: int
+) -> list[Part]:
     """The parts of ``near & rest``.
 
     Args:
@@ -54,12 +56,12 @@ def bands(near: Mask, rest: Mask | None, frame: Frame, side: int, layer: int) ->
     return found
 
 
-def mostly_dense(near: Mask, frame: Frame) -> bool:
+def mostly_dense(near: Mask, frame: AttentionShape) -> bool:
     """Whether the bands of a mask hold more than half of the keys: the rest decides the cost."""
     return 2 * sum(len(reach.allowed) for reach in distance_ranges(near, frame)) > frame.keys
 
 
-def distance_ranges(near: Mask, frame: Frame) -> list[DistanceRange]:
+def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
     """The distances that a mask allows, taken apart into solid bands and at most one comb."""
     low, high = frame.offset - frame.keys + 1, frame.offset + frame.queries - 1
     zero = torch.zeros((), dtype=torch.long, device=frame.device)
@@ -81,7 +83,7 @@ def distance_ranges(near: Mask, frame: Frame) -> list[DistanceRange]:
 
 
 def _comb(
-    starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: Frame
+    starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: AttentionShape
 ) -> list[DistanceRange]:
     """Lone distances as one comb, if they have a step in common that is worth it."""
     if len(starts) < 2 or bool((stops - starts > 1).any()):
@@ -106,7 +108,7 @@ def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _band(reach: DistanceRange, frame: Frame, side: int) -> list[Part]:
+def _band(reach: DistanceRange, frame: AttentionShape, side: int) -> list[Part]:
     """A comb is a plain band in each class of rows; of step 1 there is one class."""
     found, step = list[Part](), reach.step
     for first in range(min(step, frame.queries)):
@@ -174,7 +176,7 @@ def _part(queries: Strided, keys: Strided, band: Band) -> Part:
     return Part(queries, keys, band=None if everything else band)
 
 
-def _asked(part: Part, rest: Mask, frame: Frame) -> list[Part]:
+def _asked(part: Part, rest: Mask, frame: AttentionShape) -> list[Part]:
     """The part without the blocks that the rest refuses, the others split by its word."""
     found = list[tuple[int, int, bool]]()
     waiting = [(0, part.queries.count)]
@@ -192,13 +194,16 @@ def _asked(part: Part, rest: Mask, frame: Frame) -> list[Part]:
     pieces = [(part.blocks(first, last), mixed) for first, last, mixed in found]
     return [
         Part(
-            each.queries, each.keys, rest.within(*_hull(each, frame)) if mixed else None, each.band
+            each.queries,
+            each.keys,
+            rest.restrict(*_hull(each, frame)) if mixed else None,
+            each.band,
         )
         for each, mixed in pieces
     ]
 
 
-def _hull(part: Part, frame: Frame) -> tuple[range, range]:
+def _hull(part: Part, frame: AttentionShape) -> tuple[range, range]:
     """The positions of the queries and the keys from the first to the last."""
     ends = []
     for rows in (part.queries, part.keys):
@@ -214,7 +219,7 @@ MOST = 8
 """How many alternatives a mask is multiplied out into at most."""
 
 
-def parts(mask: Mask, frame: Frame, side: int) -> list[Part]:
+def parts(mask: Mask, frame: AttentionShape, side: int) -> list[Part]:
     """The parts that hold every pair the mask allows exactly once.
 
     Alternatives that depend on the distance only are one family of bands; those that need the
@@ -246,7 +251,7 @@ def parts(mask: Mask, frame: Frame, side: int) -> list[Part]:
 
 
 def _family(
-    mask: Mask, before: list[Mask], frame: Frame, side: int, layer: int
+    mask: Mask, before: list[Mask], frame: AttentionShape, side: int, layer: int
 ) -> list[Part] | None:
     """One alternative as bands or lines, or None if it is neither."""
     together = conjuncts(mask)
@@ -287,7 +292,7 @@ def conjuncts(mask: Mask) -> list[Mask]:
     return [mask]
 
 
-def lines(mask: Mask, together: list[Mask], frame: Frame, layer: int) -> list[Part]:
+def lines(mask: Mask, together: list[Mask], frame: AttentionShape, layer: int) -> list[Part]:
     """The parts of a mask that allows nothing outside the columns and rows of global tokens.
 
     Args:

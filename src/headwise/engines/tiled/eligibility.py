@@ -15,8 +15,8 @@ from headwise.engines.tiled.forward import SIDE
 from headwise.engines.tiled.per_head import head_groups
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
-from headwise.masks.base import And
-from headwise.masks.global_tokens import GlobalTokens
+from headwise.masks.mask import And
+from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.positions import Stage
 
 SHORT, LONG = 512, 2048

@@ -10,22 +10,18 @@ from torch import Tensor
 from headwise.engines.dropout import Keep
 from headwise.errors import BadValue
 from headwise.masks import Mask
-from headwise.masks.appended import Appended
-from headwise.masks.base import And, Not, Or
-from headwise.masks.block_sparse import BlockSparse
-from headwise.masks.causal import Causal
-from headwise.masks.dilated import Dilated
-from headwise.masks.documents import Documents
-from headwise.masks.every import Every
-from headwise.masks.fixed import Fixed
-from headwise.masks.from_tensor import FromTensor
-from headwise.masks.full import Full
-from headwise.masks.global_tokens import GlobalTokens
-from headwise.masks.layout import Layout
-from headwise.masks.lsh import Hashed
-from headwise.masks.padding import Padding
-from headwise.masks.per_head import PerHead
-from headwise.masks.window import Window
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.patterns.appended import Appended
+from headwise.masks.patterns.block_sparse import BlockSparse
+from headwise.masks.patterns.causal import Causal, Full
+from headwise.masks.patterns.documents import Documents
+from headwise.masks.patterns.from_tensor import FromTensor, Layout
+from headwise.masks.patterns.global_tokens import GlobalTokens
+from headwise.masks.patterns.lsh import Hashed
+from headwise.masks.patterns.padding import Padding
+from headwise.masks.patterns.per_head import PerHead
+from headwise.masks.patterns.sparse_transformer import Fixed, Modular
+from headwise.masks.patterns.window import Dilated, Window
 from headwise.positions import ALiBi, Position, Shaw, Stage, T5Bias, TransformerXL
 
 MASKS: tuple[type[Mask], ...] = (
@@ -35,7 +31,7 @@ MASKS: tuple[type[Mask], ...] = (
     Causal,
     Dilated,
     Documents,
-    Every,
+    Modular,
     Fixed,
     FromTensor,
     Full,

@@ -21,7 +21,7 @@ from headwise.engines.tiled.problem import (
 )
 from headwise.engines.tiled.scores import Added, added, fixed, position_biases, values
 from headwise.positions import Stage
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 SIDE = 64
 """Rows of a block of queries."""
@@ -68,7 +68,7 @@ def _run(problem: Problem) -> tuple[Tensor, Tensor]:
     return output.to(problem.v.dtype), sums
 
 
-def covers(plan: Sequence[Part], frame: Frame) -> bool:
+def covers(plan: Sequence[Part], frame: AttentionShape) -> bool:
     """Whether the first layer writes every query."""
     rows = sum(part.queries.count * part.queries.size for part in plan if not part.layer)
     return rows == frame.queries

@@ -24,7 +24,7 @@ from headwise.engines.tiled.encoding import decode
 from headwise.engines.tiled.forward import forward
 from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms, zero_masked_kv
 from headwise.positions import NoPosition
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 
 @torch.library.custom_op("headwise::tiled", mutates_args=())
@@ -150,7 +150,7 @@ def _read(
     mask, others = decode(numbers, tensors)
     position, raw_queries, keep = others or (None, None, None)
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
-    frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+    frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     relative = relative_terms(position, raw_queries, frame, scale)
     known = relative if any(each is not None for each in relative) else None
     far = clipped_terms(position, mask, frame, k[..., : raw_queries.shape[3]], v)

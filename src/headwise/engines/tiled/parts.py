@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Part:
         return replace(self, queries=self.queries.slice(first, last), band=band)
 
 
-def distance_band(mask: Mask, queries: Strided, keys: Strided, frame: Frame) -> Band:
+def distance_band(mask: Mask, queries: Strided, keys: Strided, frame: AttentionShape) -> Band:
     """A mask that depends on the distance only, for blocks of rows without a step."""
     first = queries.start + frame.offset - keys.start
     distances = torch.arange(first - keys.size + 1, first + queries.size, device=frame.device)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.masks import Mask
-from headwise.masks.base import And, Not, Or
-from headwise.masks.per_head import PerHead
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.patterns.per_head import PerHead
 from headwise.positions import Stage
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 Group = tuple[tuple[int, ...], Mask]
 """Some heads, and the mask that they share."""
@@ -52,7 +52,7 @@ def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) 
     return Result(output, logsumexp=joined(sums) if sums else None)
 
 
-def _splits(mask: Mask, frame: Frame) -> bool:
+def _splits(mask: Mask, frame: AttentionShape) -> bool:
     """Whether `per_head` is in a mask, and nothing else in it looks at the number of a head."""
     leaves, others, found = _leaves(mask), list[Mask](), False
     while leaves:
@@ -72,7 +72,7 @@ def _leaves(mask: Mask) -> list[Mask]:
     return _leaves(mask.inner) if isinstance(mask, Not) else [mask]
 
 
-def _knows_heads(mask: Mask, frame: Frame) -> bool:
+def _knows_heads(mask: Mask, frame: AttentionShape) -> bool:
     """Whether the rule gives another answer for another head, as far as its shape tells."""
     first = replace(frame, queries=min(frame.queries, 1), keys=min(frame.keys, 1)).indices()
     given = [mask.rule(*first)]

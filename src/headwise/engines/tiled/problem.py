@@ -11,11 +11,11 @@ from headwise.call import softmax_dtype
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, parts
 from headwise.engines.tiled.parts import Part
 from headwise.masks import Mask, Tile
-from headwise.masks.base import And
+from headwise.masks.mask import And
 from headwise.positions import Position, Stage
-from headwise.positions.base import Far
-from headwise.positions.relative import Relative, differences
-from headwise.shapes import Frame, Index, Truth
+from headwise.positions.position import ClippedKeyValues
+from headwise.positions.relative import RelativeTerms, differences
+from headwise.shapes import AttentionShape, Index, Truth
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +42,9 @@ class Problem:
     mask: Mask
     position: Position
     scale: float
-    frame: Frame
-    relative: Relative | None = None
-    far: Far | None = None
+    frame: AttentionShape
+    relative: RelativeTerms | None = None
+    far: ClippedKeyValues | None = None
     sinks: Tensor | None = None
 
     @property
@@ -108,7 +108,7 @@ class Region(Mask):
         return f"place({self.which}, {self.reach})"
 
 
-def clipping_worthwhile(mask: Mask, frame: Frame, reach: int) -> bool:
+def clipping_worthwhile(mask: Mask, frame: AttentionShape, reach: int) -> bool:
     """Whether most pairs of a mask are far: it is no band, and the sequence is long."""
     if BLOCK + 2 * (reach + GRAIN) > WORTH * frame.keys or len(disjuncts(mask)) > 1:
         return False
@@ -142,7 +142,9 @@ def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
     return problem.far.keys[number], problem.far.values[number]
 
 
-def relative_terms(position: Position, raw_queries: Tensor, frame: Frame, scale: float) -> Relative:
+def relative_terms(
+    position: Position, raw_queries: Tensor, frame: AttentionShape, scale: float
+) -> RelativeTerms:
     """What the position adds at every difference of a key and a query, if that is all it adds.
 
     Args:
@@ -152,14 +154,16 @@ def relative_terms(position: Position, raw_queries: Tensor, frame: Frame, scale:
         scale: the factor on the scores.
     """
     if Stage.SCORES not in position.stages:
-        return Relative()
+        return RelativeTerms()
     _, _, query, key = frame.indices()
     with torch.autocast(raw_queries.device.type, enabled=False):
         found = position.relative(differences(query.flatten(), key.flatten()), raw_queries, scale)
-    return found or Relative()
+    return found or RelativeTerms()
 
 
-def clipped_terms(position: Position, mask: Mask, frame: Frame, k: Tensor, v: Tensor) -> Far | None:
+def clipped_terms(
+    position: Position, mask: Mask, frame: AttentionShape, k: Tensor, v: Tensor
+) -> ClippedKeyValues | None:
     """What stands for k (B, G, Lk, D) and v (B, G, Lk, Dv) where pairs are far apart, if most are.
 
     Args:
@@ -170,7 +174,7 @@ def clipped_terms(position: Position, mask: Mask, frame: Frame, k: Tensor, v: Te
         v: the values.
     """
     with torch.autocast(k.device.type, enabled=False):
-        found = position.far(k, v)
+        found = position.clipped(k, v)
     return found if found is not None and clipping_worthwhile(mask, frame, found.reach) else None
 
 
@@ -181,7 +185,7 @@ class GradientBuffers:
     Attributes:
         q, k, v: of the tensors of the attention.
         raw_queries: of the raw queries, which only a position's bias depends on; or None.
-        relative: of the position's `Relative`.
+        relative: of the position's `RelativeTerms`.
         far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
         learned: of what else the bias, or what is added to the values, depends on.
     """
@@ -190,7 +194,7 @@ class GradientBuffers:
     k: Tensor
     v: Tensor
     raw_queries: Tensor | None
-    relative: Relative
+    relative: RelativeTerms
     far: tuple[Tensor, ...]
     learned: tuple[Tensor, ...]
 
@@ -203,13 +207,13 @@ class GradientBuffers:
             return torch.zeros_like(tensor, dtype=wide)
 
         far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
-        given = Relative() if problem.relative is None else problem.relative
+        given = RelativeTerms() if problem.relative is None else problem.relative
         return cls(
             torch.empty_like(problem.q, dtype=wide) if written else zeros(problem.q),
             zeros(problem.k),
             zeros(problem.v),
             zeros(problem.raw_queries) if Stage.SCORES in problem.position.stages else None,
-            Relative(*(None if each is None else zeros(each) for each in given)),
+            RelativeTerms(*(None if each is None else zeros(each) for each in given)),
             tuple(map(zeros, far)),
             tuple(map(zeros, learned)),
         )

@@ -10,7 +10,7 @@ from headwise.engines.dropout import drops
 from headwise.engines.tiled.parts import Gathered, Part, Strided
 from headwise.engines.tiled.problem import NEAR, Problem
 from headwise.positions import Stage
-from headwise.positions.relative import Relative
+from headwise.positions.relative import RelativeTerms
 
 BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
 """The integers of a dtype's size, and the one whose bits are its -inf."""
@@ -41,7 +41,7 @@ def position_biases(problem: Problem, part: Part) -> bool:
 
 
 def added(
-    problem: Problem, part: Part, raw_queries: Tensor, given: Relative | None = None
+    problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None = None
 ) -> Added:
     """What the scores of a part get, differentiable in what the bias is made of.
 
@@ -90,7 +90,7 @@ def allowed(problem: Problem, part: Part) -> Tensor | None:
     return may.expand(-1, -1, -1, rows, keys)
 
 
-def relative(problem: Problem, part: Part) -> Relative | None:
+def relative(problem: Problem, part: Part) -> RelativeTerms | None:
     """What gives the bias at the differences of a part, as views; None where it does not serve."""
     where = differences(problem, part)
     return None if where is None or problem.relative is None else problem.relative.at(where)
@@ -111,7 +111,7 @@ def differences(problem: Problem, part: Part) -> slice | None:
 
 
 def bias(
-    problem: Problem, part: Part, raw_queries: Tensor, given: Relative | None
+    problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
     """What is added to the scaled scores of a part, before it is masked; or None."""
     fixed = problem.mask.bias(*_indices(problem, part)) if problem.mask.biased else None
@@ -124,7 +124,7 @@ def bias(
 
 
 def _moving(
-    problem: Problem, part: Part, raw_queries: Tensor, given: Relative | None
+    problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
     """The position's bias, (B or 1, H or 1, n or 1, r, m)."""
     wide = softmax_dtype(raw_queries.dtype)

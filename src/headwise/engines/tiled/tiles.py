@@ -9,7 +9,7 @@ import torch
 
 from headwise.engines.tiled.parts import Gathered, Part, Strided, distance_band
 from headwise.masks import Mask, Tile
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 Run = tuple[int, int]
 """From one number to before another."""
@@ -37,7 +37,7 @@ class Stripe:
         return sum(last - first for first, last in self.runs)
 
 
-def tiles(mask: Mask, frame: Frame, side: int, layer: int) -> list[Part]:
+def tiles(mask: Mask, frame: AttentionShape, side: int, layer: int) -> list[Part]:
     """The parts of any mask, by its own word on tiles of about side x side.
 
     Neighbouring queries that see the same run of keys are one rectangle; those whose run moves
@@ -58,9 +58,9 @@ def tiles(mask: Mask, frame: Frame, side: int, layer: int) -> list[Part]:
     return alone + [_gather(group, frame, mask, layer) for group in gathered.values()]
 
 
-def stripes(mask: Mask, frame: Frame, side: int) -> Iterator[Stripe]:
+def stripes(mask: Mask, frame: AttentionShape, side: int) -> Iterator[Stripe]:
     """Every block of queries that sees something."""
-    seams = mask.seams(max(frame.keys, frame.offset + frame.queries))
+    seams = mask.tile_boundaries(max(frame.keys, frame.offset + frame.queries))
     rows = _cuts(seams, frame.offset, frame.offset + frame.queries, side)
     columns = _cuts(seams, 0, frame.keys, side)
     found = _descend(mask, rows, columns)
@@ -117,7 +117,7 @@ def _descend(
 def _starts(mask: Mask, rows: list[int], columns: list[int]) -> list[tuple[Run, Run]]:
     """Where to begin: the spots of the mask if they are made of tiles, else everywhere."""
     everywhere = [((0, len(rows) - 1), (0, len(columns) - 1))]
-    spots = mask.spots()
+    spots = mask.allowed_blocks()
     if spots is None:
         return everywhere
     found = []
@@ -167,7 +167,7 @@ def _moved(group: list[Stripe], stripe: Stripe) -> bool:
     return stripe.runs[0] == (first + last.size, stop + last.size)
 
 
-def _run(group: list[Stripe], frame: Frame, mask: Mask | None, layer: int) -> Part:
+def _run(group: list[Stripe], frame: AttentionShape, mask: Mask | None, layer: int) -> Part:
     """Stripes of one run each, all the same or each moved along, as one part."""
     one, last = group[0], group[-1]
     start, stop = one.runs[0]
@@ -180,13 +180,13 @@ def _run(group: list[Stripe], frame: Frame, mask: Mask | None, layer: int) -> Pa
     if mask is None:
         return Part(queries, keys, layer=layer)
     rows = range(one.start + frame.offset, last.start + last.size + frame.offset)
-    simpler = mask.within(rows, range(start, last.runs[0][1]))
+    simpler = mask.restrict(rows, range(start, last.runs[0][1]))
     if simpler.by_distance:
         return Part(queries, keys, band=distance_band(simpler, queries, keys, frame), layer=layer)
     return Part(queries, keys, simpler, layer=layer)
 
 
-def _gather(group: list[Stripe], frame: Frame, mask: Mask, layer: int) -> Part:
+def _gather(group: list[Stripe], frame: AttentionShape, mask: Mask, layer: int) -> Part:
     """Stripes of one size, each with its keys, and -1 where it has fewer than others."""
     keys = torch.full((len(group), max(stripe.width for stripe in group)), -1)
     for row, stripe in enumerate(group):

@@ -14,7 +14,7 @@ from headwise.heads.capture.texts import Told
 from headwise.heads.capture.weights import Block, Terms
 from headwise.heads.names import Head
 from headwise.masks import Mask
-from headwise.masks.appended import Appended
+from headwise.masks.patterns.appended import Appended
 from headwise.positions import Position, Stage
 
 
@@ -47,7 +47,7 @@ def real_keys(call: Call) -> Tensor | None:
     if isinstance(mask, Appended) and mask.own is not None:
         frame = replace(frame, keys=mask.own)
         mask = mask.inner
-    return mask.real_keys(frame)
+    return mask.unpadded_keys(frame)
 
 
 def measure(

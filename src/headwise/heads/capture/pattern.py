@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from headwise.call import Call
-from headwise.masks.base import Tile
+from headwise.masks.mask import Tile
 from headwise.positions import Stage
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from headwise.attention import AUTO, attend
 from headwise.errors import BadValue
 from headwise.masks import Mask, causal, from_tensor, full
-from headwise.masks.from_tensor import FromTensor
+from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.nn.huggingface.soft_cap import Cap, squeezed
 from headwise.nn.huggingface.transformers_masks import Described
 

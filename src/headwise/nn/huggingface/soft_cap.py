@@ -15,9 +15,9 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.errors import BadValue
 from headwise.masks import Mask
-from headwise.masks.from_tensor import FromTensor
+from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.positions import Position, Stage
-from headwise.positions.base import Places
+from headwise.positions.position import PositionIds
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SoftCap(Position):
         super().__init__()
         self.q, self.k, self.cap, self.offset = q, k, cap, offset
 
-    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor:
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
         del scale  # it is in the cap, and q is zeros
         if q.shape[:2] != self.q.shape[:2]:
             raise BadValue(

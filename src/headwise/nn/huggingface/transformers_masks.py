@@ -17,7 +17,7 @@ from torch import Tensor
 
 from headwise.errors import BadType
 from headwise.masks import Mask, causal, documents, full, padding, window
-from headwise.masks.base import Tile
+from headwise.masks.mask import Tile
 
 Rule = Callable[..., Any]
 """Their rule: numbers of sample, head, query and key to True where the query may attend."""

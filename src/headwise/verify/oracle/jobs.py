@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask, full
-from headwise.shapes import Frame
+from headwise.shapes import AttentionShape
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +97,10 @@ class Job:
         return self.query is self.key and self.key is self.value
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> AttentionShape:
         """The outer shape, with the last query at the last key."""
         (batch, queries, _), keys = self.query.shape, self.key.shape[1]
-        return Frame(batch, self.heads, queries, keys, keys - queries, self.query.device)
+        return AttentionShape(batch, self.heads, queries, keys, keys - queries, self.query.device)
 
     def fitted(self, lacks: Collection[str] = (), groups: int | None = None) -> "Job":
         """The job for a module without some weights, or with fewer key/value heads than heads."""

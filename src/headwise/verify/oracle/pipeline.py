@@ -9,8 +9,8 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.masks import Mask
-from headwise.masks.base import And, Not, Or
-from headwise.masks.from_tensor import FromTensor
+from headwise.masks.mask import And, Not, Or
+from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, chance
 from headwise.verify.oracle.steps import At

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
 from headwise.masks import Mask
-from headwise.shapes import Allowed, Frame
+from headwise.shapes import Allowed, AttentionShape
 from headwise.verify.oracle.jobs import Weights
 
 STEPS = (
@@ -47,7 +47,7 @@ class At:
         weights: the projections, or None where an attention is run without them.
     """
 
-    frame: Frame
+    frame: AttentionShape
     mask: Mask
     scale: float
     embed_dim: int

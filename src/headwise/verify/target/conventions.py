@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.masks.base import And
+from headwise.masks.mask import And
 from headwise.verify.checks import Subject, Ways
 from headwise.verify.oracle.jobs import Job, Outcome
 from headwise.verify.target.guarded_call import Tell

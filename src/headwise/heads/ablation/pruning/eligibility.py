@@ -9,7 +9,7 @@ from headwise.heads.ablation.pruning.slicing import Shared
 from headwise.heads.ablation.sites import Site
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.masks.base import And, Not, Or
+from headwise.masks.mask import And, Not, Or
 from headwise.nn import MultiheadAttention
 from headwise.nn.projections import attribute
 from headwise.positions import Learned, NoPosition, Position, Rotary, Shaw, Sinusoidal

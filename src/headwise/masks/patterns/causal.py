@@ -1,8 +1,10 @@
-"""No query attends to a later key."""
+"""Every key, and every key up to the own one."""
 
 from dataclasses import dataclass
 
-from headwise.masks.base import Mask, Tile
+import torch
+
+from headwise.masks.mask import Mask, Tile
 from headwise.shapes import Index, Truth
 
 
@@ -42,3 +44,35 @@ def causal() -> Mask:
         ■ ■ ■ ■ ■
     """
     return Causal()
+
+
+@dataclass(frozen=True, repr=False)
+class Full(Mask):
+    """The mask of `full`."""
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return torch.ones_like(q + k, dtype=torch.bool)
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.FULL
+
+    @property
+    def name(self) -> str:
+        return "full()"
+
+    @property
+    def by_distance(self) -> bool:
+        return True
+
+
+def full() -> Mask:
+    """Every query attends to every key: the attention of an encoder.
+
+    Example:
+        >>> print(full().draw(2))
+        ■ ■
+        ■ ■
+    """
+    return Full()

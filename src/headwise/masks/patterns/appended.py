@@ -7,9 +7,9 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.base import Content, Mask, Tile
-from headwise.masks.checks import whole
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.arguments import check_integer
+from headwise.masks.mask import Content, Mask, Tile
+from headwise.shapes import AttentionShape, Index, Truth
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +48,7 @@ class Appended(Mask):
     def name(self) -> str:
         return f"appended({self.inner.name}, {self.count})"
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         own = frame.keys - self.count
         if own < 0:
             raise BadValue(
@@ -60,14 +60,14 @@ class Appended(Mask):
         return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
 
     @property
-    def looks(self) -> bool:
-        return self.inner.looks
+    def content_dependent(self) -> bool:
+        return self.inner.content_dependent
 
-    def look(self, content: Content) -> Mask:
+    def bind(self, content: Content) -> Mask:
         own = self._own()
         real = None if content.real is None else content.real[:, :own]
         frame = replace(content.frame, keys=own)
-        inner = self.inner.look(Content(content.q, content.k[:, :, :own], frame, real))
+        inner = self.inner.bind(Content(content.q, content.k[:, :, :own], frame, real))
         return Appended(inner, self.count, own)
 
     def _inside(self, k: Index) -> Index:
@@ -100,5 +100,5 @@ def appended(mask: Mask, count: int) -> Mask:
             "appended: expected a mask, got {mask_type}; full() hides nothing",
             mask_type=type(mask).__name__,
         )
-    whole("appended", "count", count, 0, Text("add_bias_kv appends 1"))
+    check_integer("appended", "count", count, 0, Text("add_bias_kv appends 1"))
     return Appended(mask, count)

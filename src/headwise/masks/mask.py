@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.shapes import Allowed, Frame, Index, Truth, whole
+from headwise.shapes import Allowed, AttentionShape, Index, Truth, check_integer
 
 DRAWN_DIM = 16
 """D of the random q and k on which a mask that looks at them is drawn."""
@@ -35,7 +35,7 @@ class Content:
 
     q: Tensor
     k: Tensor
-    frame: Frame
+    frame: AttentionShape
     real: Tensor | None = None
 
     def counts(self) -> list[int]:
@@ -87,28 +87,30 @@ class Mask(ABC):
         del b, h, q, k
         return None
 
-    def resolve(self, frame: Frame) -> "Mask":
+    def resolve(self, frame: AttentionShape) -> "Mask":
         """The mask for one call's shape: checks sizes that the mask holds against the frame."""
         del frame
         return self
 
-    def look(self, content: Content) -> "Mask":
-        """The resolved mask for the q and k of one call; one that `looks` becomes another."""
+    def bind(self, content: Content) -> "Mask":
+        """The resolved mask with what it takes from the q and k of one call."""
         del content
         return self
 
-    def real_keys(self, frame: Frame) -> Tensor | None:
+    def unpadded_keys(self, frame: AttentionShape) -> Tensor | None:
         """(B, Lk), False on padding, which no query sees; None where the mask knows of none."""
         del frame
         return None
 
-    def seen_keys(self, frame: Frame) -> Tensor | None:
+    def visible_keys(self, frame: AttentionShape) -> Tensor | None:
         """(B or 1, Lk), False on keys that the resolved mask is known to hide from every query."""
-        return frame.seen_by_distance(self.rule) if self.by_distance else self.real_keys(frame)
+        return (
+            frame.visible_by_distance(self.rule) if self.by_distance else self.unpadded_keys(frame)
+        )
 
     @property
-    def looks(self) -> bool:
-        """Whether the rule depends on q and k, so that `look` has to be asked."""
+    def content_dependent(self) -> bool:
+        """Whether the rule depends on q and k, so that `bind` has to be called."""
         return False
 
     @property
@@ -121,19 +123,19 @@ class Mask(ABC):
         """Whether the rule depends on q - k only: the same for all samples, heads and places."""
         return False
 
-    def seams(self, stop: int) -> frozenset[int]:
+    def tile_boundaries(self, stop: int) -> frozenset[int]:
         """Positions before ``stop`` at which tiles had better begin, because the pattern turns."""
         del stop
         return frozenset()
 
-    def spots(self) -> list[tuple[range, range]] | None:
+    def allowed_blocks(self) -> list[tuple[range, range]] | None:
         """Rectangles, none touching another's pairs, outside which nothing is allowed; or None.
 
         Given where they are few and can be told without looking at everything.
         """
         return None
 
-    def within(self, q: range, k: range) -> "Mask":
+    def restrict(self, q: range, k: range) -> "Mask":
         """A mask with the same rule on a rectangle, without what its tiles decide there.
 
         What it adds to the scores may be another.
@@ -141,20 +143,20 @@ class Mask(ABC):
         del q, k
         return self
 
-    def dense(self, frame: Frame) -> Allowed:
+    def dense(self, frame: AttentionShape) -> Allowed:
         """The rule written out as booleans, (B or 1, H or 1, Lq, Lk)."""
         b, h, q, k = frame.indices()
         allowed = self.resolve(frame).rule(b, h, q, k)
         batch, heads = (*(1,) * (4 - allowed.dim()), *allowed.shape)[:2]
         return allowed.expand(batch, heads, frame.queries, frame.keys)
 
-    def shown(self, frame: Frame) -> "Mask":
+    def shown(self, frame: AttentionShape) -> "Mask":
         """The mask resolved for a drawing: one that looks at q and k is shown random ones.
 
         They are shared, as in the Reformer: query and key of one position are the same vector.
         """
         mask = self.resolve(frame)
-        if not mask.looks:
+        if not mask.content_dependent:
             return mask
         _, _, query, key = (index.flatten() for index in frame.indices())
         low = min(0, frame.offset)
@@ -162,7 +164,7 @@ class Mask(ABC):
         drawn = torch.Generator().manual_seed(0)
         size = (frame.batch, frame.heads, last - low, DRAWN_DIM)
         rows = torch.randn(size, generator=drawn).to(frame.device)
-        return mask.look(Content(rows[:, :, query - low], rows[:, :, key - low], frame))
+        return mask.bind(Content(rows[:, :, query - low], rows[:, :, key - low], frame))
 
     def draw(self, queries: int, keys: int | None = None) -> str:
         """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not.
@@ -172,8 +174,8 @@ class Mask(ABC):
         """
         keys = queries if keys is None else keys
         for size, count in (("queries", queries), ("keys", keys)):
-            whole("draw", size, count, 0, Text("draw(5) is 5 x 5"))
-        frame = Frame(1, 1, queries, keys, keys - queries, torch.device("cpu"))
+            check_integer("draw", size, count, 0, Text("draw(5) is 5 x 5"))
+        frame = AttentionShape(1, 1, queries, keys, keys - queries, torch.device("cpu"))
         rows = self.shown(frame).dense(frame)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
 
@@ -219,14 +221,14 @@ class And(Mask):
             return Tile.EMPTY
         return Tile.FULL if kinds == {Tile.FULL} else Tile.MIXED
 
-    def seams(self, stop: int) -> frozenset[int]:
-        return self.left.seams(stop) | self.right.seams(stop)
+    def tile_boundaries(self, stop: int) -> frozenset[int]:
+        return self.left.tile_boundaries(stop) | self.right.tile_boundaries(stop)
 
-    def spots(self) -> list[tuple[range, range]] | None:
-        found = self.left.spots()
-        return self.right.spots() if found is None else found
+    def allowed_blocks(self) -> list[tuple[range, range]] | None:
+        found = self.left.allowed_blocks()
+        return self.right.allowed_blocks() if found is None else found
 
-    def within(self, q: range, k: range) -> Mask:
+    def restrict(self, q: range, k: range) -> Mask:
         return _within(self, Tile.FULL, q, k)
 
     @property
@@ -246,27 +248,27 @@ class And(Mask):
     def by_distance(self) -> bool:
         return self.left.by_distance and self.right.by_distance
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         return And(self.left.resolve(frame), self.right.resolve(frame))
 
     @property
-    def looks(self) -> bool:
-        return self.left.looks or self.right.looks
+    def content_dependent(self) -> bool:
+        return self.left.content_dependent or self.right.content_dependent
 
-    def look(self, content: Content) -> Mask:
+    def bind(self, content: Content) -> Mask:
         frame = content.frame
-        real = _both(content.real, self.seen_keys(frame))
+        real = _both(content.real, self.visible_keys(frame))
         real = None if real is None else real.expand(frame.batch, frame.keys)
         content = replace(content, real=real)
-        return And(self.left.look(content), self.right.look(content))
+        return And(self.left.bind(content), self.right.bind(content))
 
-    def real_keys(self, frame: Frame) -> Tensor | None:
-        return _both(self.left.real_keys(frame), self.right.real_keys(frame))
+    def unpadded_keys(self, frame: AttentionShape) -> Tensor | None:
+        return _both(self.left.unpadded_keys(frame), self.right.unpadded_keys(frame))
 
-    def seen_keys(self, frame: Frame) -> Tensor | None:
+    def visible_keys(self, frame: AttentionShape) -> Tensor | None:
         if self.by_distance:
-            return frame.seen_by_distance(self.rule)
-        return _both(self.left.seen_keys(frame), self.right.seen_keys(frame))
+            return frame.visible_by_distance(self.rule)
+        return _both(self.left.visible_keys(frame), self.right.visible_keys(frame))
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,10 +287,10 @@ class Or(Mask):
             return Tile.FULL
         return Tile.EMPTY if kinds == {Tile.EMPTY} else Tile.MIXED
 
-    def seams(self, stop: int) -> frozenset[int]:
-        return self.left.seams(stop) | self.right.seams(stop)
+    def tile_boundaries(self, stop: int) -> frozenset[int]:
+        return self.left.tile_boundaries(stop) | self.right.tile_boundaries(stop)
 
-    def within(self, q: range, k: range) -> Mask:
+    def restrict(self, q: range, k: range) -> Mask:
         return _within(self, Tile.EMPTY, q, k)
 
     @property
@@ -299,15 +301,15 @@ class Or(Mask):
     def by_distance(self) -> bool:
         return self.left.by_distance and self.right.by_distance
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         return Or(self.left.resolve(frame), self.right.resolve(frame))
 
     @property
-    def looks(self) -> bool:
-        return self.left.looks or self.right.looks
+    def content_dependent(self) -> bool:
+        return self.left.content_dependent or self.right.content_dependent
 
-    def look(self, content: Content) -> Mask:
-        return Or(self.left.look(content), self.right.look(content))
+    def bind(self, content: Content) -> Mask:
+        return Or(self.left.bind(content), self.right.bind(content))
 
 
 @dataclass(frozen=True, repr=False)
@@ -323,11 +325,11 @@ class Not(Mask):
         opposite = {Tile.EMPTY: Tile.FULL, Tile.FULL: Tile.EMPTY, Tile.MIXED: Tile.MIXED}
         return opposite[self.inner.tile(q, k)]
 
-    def seams(self, stop: int) -> frozenset[int]:
-        return self.inner.seams(stop)
+    def tile_boundaries(self, stop: int) -> frozenset[int]:
+        return self.inner.tile_boundaries(stop)
 
-    def within(self, q: range, k: range) -> Mask:
-        return Not(self.inner.within(q, k))
+    def restrict(self, q: range, k: range) -> Mask:
+        return Not(self.inner.restrict(q, k))
 
     @property
     def name(self) -> str:
@@ -337,21 +339,21 @@ class Not(Mask):
     def by_distance(self) -> bool:
         return self.inner.by_distance
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         return Not(self.inner.resolve(frame))
 
     @property
-    def looks(self) -> bool:
-        return self.inner.looks
+    def content_dependent(self) -> bool:
+        return self.inner.content_dependent
 
-    def look(self, content: Content) -> Mask:
-        return Not(self.inner.look(content))
+    def bind(self, content: Content) -> Mask:
+        return Not(self.inner.bind(content))
 
     def __invert__(self) -> Mask:
         return self.inner
 
 
-def only(index: Index) -> Index:
+def zero_index(index: Index) -> Index:
     """The number 0 where a tensor has one row for all: an index of one entry, in as many axes.
 
     One without axes would be read while compiling, when nothing is known of what a tensor holds.
@@ -368,7 +370,7 @@ def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 def _within(mask: "And | Or", neutral: Tile, q: range, k: range) -> Mask:
     """One side alone where the other's tile is the neutral kind of the operator."""
-    left, right = mask.left.within(q, k), mask.right.within(q, k)
+    left, right = mask.left.restrict(q, k), mask.right.restrict(q, k)
     if left.tile(q, k) is neutral:
         return right
     return left if right.tile(q, k) is neutral else type(mask)(left, right)

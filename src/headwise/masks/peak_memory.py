@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from headwise.shapes import Frame, Index
+from headwise.shapes import AttentionShape, Index
 
 PIECE = 64
 """Queries and keys of the piece that is looked at."""
 
 
-def bytes_a_pair(
-    rule: Callable[[Index, Index, Index, Index], Tensor | None], frame: Frame
+def bytes_per_pair(
+    rule: Callable[[Index, Index, Index, Index], Tensor | None], frame: AttentionShape
 ) -> float:
     """The most bytes that a rule or a bias holds at once, for each pair of a query and a key.
 

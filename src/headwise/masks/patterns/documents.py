@@ -8,9 +8,9 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.base import Mask, Tile, only
-from headwise.masks.checks import INTEGERS, integers
-from headwise.shapes import Frame, Index, Truth, dense, whole
+from headwise.masks.arguments import INTEGERS, check_integers
+from headwise.masks.mask import Mask, Tile, zero_index
+from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_integer
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -26,7 +26,7 @@ class Documents(Mask):
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
         ids = self.ids.to(k.device)
-        row = b if len(ids) > 1 else only(b)
+        row = b if len(ids) > 1 else zero_index(b)
         inside = (q >= 0) & (q < ids.shape[1])
         return inside & (ids[row, q.clamp(0, max(ids.shape[1] - 1, 0))] == ids[row, k])
 
@@ -40,7 +40,7 @@ class Documents(Mask):
         one = (ours.min == ours.max) & (theirs.min == theirs.max) & (ours.min == theirs.min)
         return Tile.FULL if bool(one.all()) else Tile.MIXED
 
-    def seams(self, stop: int) -> frozenset[int]:
+    def tile_boundaries(self, stop: int) -> frozenset[int]:
         turns = (self.ids.diff(dim=1) != 0).any(0)[: max(stop - 1, 0)]
         return frozenset((turns.nonzero()[:, 0] + 1).tolist())
 
@@ -48,7 +48,7 @@ class Documents(Mask):
     def name(self) -> str:
         return f"documents(<{tuple(self.ids.shape)}>)"
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         batch, keys = self.ids.shape
         if batch not in (1, frame.batch) or keys != frame.keys:
             reason = Text("number every position of the keys")
@@ -91,7 +91,7 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
         · · ■ ■ ■
     """
     if isinstance(parts, Tensor):
-        dense("documents", parts)
+        check_dense("documents", parts)
         ids = parts[None] if parts.dim() == 1 else parts
         if ids.dim() != 2 or ids.dtype not in INTEGERS:
             raise BadType(
@@ -101,7 +101,7 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
             )
         return Documents(ids.long())
     empty = Text("a document of 0 is none")
-    lengths = integers("documents", Text("length"), parts, empty)
-    whole("documents", Text("the sum of the lengths"), sum(lengths), 0)
+    lengths = check_integers("documents", Text("length"), parts, empty)
+    check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     return Documents(numbers[None], summed=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.base import Content, Mask, Tile
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.mask import Content, Mask, Tile
+from headwise.shapes import AttentionShape, Index, Truth
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +43,7 @@ class PerHead(Mask):
                 total = part if total is None else total + part
         return total
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         if len(self.masks) != frame.heads:
             raise BadValue(
                 "per_head: made for {num_masks} heads, called with {heads}; give one "
@@ -54,11 +54,11 @@ class PerHead(Mask):
         return PerHead(tuple(mask.resolve(frame) for mask in self.masks))
 
     @property
-    def looks(self) -> bool:
-        return any(mask.looks for mask in self.masks)
+    def content_dependent(self) -> bool:
+        return any(mask.content_dependent for mask in self.masks)
 
-    def look(self, content: Content) -> Mask:
-        return PerHead(tuple(mask.look(content) for mask in self.masks))
+    def bind(self, content: Content) -> Mask:
+        return PerHead(tuple(mask.bind(content) for mask in self.masks))
 
 
 def per_head(masks: Sequence[Mask]) -> Mask:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 
-def by_operator() -> bool:
+def needs_operator() -> bool:
     """Whether `torch.compile` traces, or `torch.func` maps or differentiates, what runs now.
 
     The one cannot follow a generator that is made on the way, the other takes what is drawn from it

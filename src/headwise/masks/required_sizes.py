@@ -1,19 +1,19 @@
 """The sizes that a mask can be called with."""
 
-from headwise.masks.appended import Appended
-from headwise.masks.base import And, Mask, Not, Or
-from headwise.masks.block_sparse import BlockSparse
-from headwise.masks.documents import Documents
-from headwise.masks.from_tensor import FromTensor
-from headwise.masks.global_tokens import GlobalTokens
-from headwise.masks.padding import Padding
-from headwise.masks.per_head import PerHead
+from headwise.masks.mask import And, Mask, Not, Or
+from headwise.masks.patterns.appended import Appended
+from headwise.masks.patterns.block_sparse import BlockSparse
+from headwise.masks.patterns.documents import Documents
+from headwise.masks.patterns.from_tensor import FromTensor
+from headwise.masks.patterns.global_tokens import GlobalTokens
+from headwise.masks.patterns.padding import Padding
+from headwise.masks.patterns.per_head import PerHead
 
 _LETTERS = {"b": "B", "h": "H", "q": "Lq", "k": "Lk"}
 _LAYOUTS = {2: "q k", 4: "b h q k"}
 
 
-def sizes(mask: Mask) -> dict[str, int]:
+def required_sizes(mask: Mask) -> dict[str, int]:
     """What a mask holds of B, H, Lq and Lk; a size that is not named is free, 1 serves every size.
 
     Example:
@@ -23,14 +23,14 @@ def sizes(mask: Mask) -> dict[str, int]:
     """
     match mask:
         case And() | Or():
-            return _merged(sizes(mask.left), sizes(mask.right))
+            return _merged(required_sizes(mask.left), required_sizes(mask.right))
         case Not():
-            return sizes(mask.inner)
+            return required_sizes(mask.inner)
         case Appended():
-            own = sizes(mask.inner)
+            own = required_sizes(mask.inner)
             return own | ({"Lk": own["Lk"] + mask.count} if "Lk" in own else {})
         case PerHead():
-            return _merged({"H": len(mask.masks)}, *map(sizes, mask.masks))
+            return _merged({"H": len(mask.masks)}, *map(required_sizes, mask.masks))
         case BlockSparse():
             return {"H": len(mask.layout)}
         case _:

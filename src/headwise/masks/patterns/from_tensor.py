@@ -1,15 +1,17 @@
-"""A mask that somebody has as a tensor: booleans, or floats that are added to the scores."""
+"""A mask from a tensor: booleans, or floats that are added to the scores."""
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
-from headwise.masks.base import Mask, Tile
-from headwise.masks.layout import Layout, arrange
-from headwise.shapes import Frame, Index, Truth, dense
+from headwise.lang import Text
+from headwise.masks.mask import Mask, Tile
+from headwise.shapes import AttentionShape, Index, Truth, check_dense
+
+Layout = Literal["q k", "b q k", "h q k", "b h q k"]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -30,7 +32,7 @@ class FromTensor(Mask):
         if self.offset is None:
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
-        part = once(self.tensor[:, :, rows, k[0] : k[-1] + 1])
+        part = unexpanded(self.tensor[:, :, rows, k[0] : k[-1] + 1])
         allowed = part if part.dtype == torch.bool else ~(part <= blocked_below(part.dtype))
         if bool(allowed.all()):
             return Tile.FULL
@@ -52,14 +54,14 @@ class FromTensor(Mask):
         kind = str(self.tensor.dtype).removeprefix("torch.")
         return f"from_tensor(<{kind} {tuple(self.tensor.shape)}>)"
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         if self.offset is not None:
             return self
         arranged = arrange(self.tensor, self.layout, frame)
-        held = once(arranged).to(frame.device).expand(arranged.shape)
+        held = unexpanded(arranged).to(frame.device).expand(arranged.shape)
         return FromTensor(held, "b h q k", frame.offset)
 
-    def seen_keys(self, frame: Frame) -> Tensor | None:
+    def visible_keys(self, frame: AttentionShape) -> Tensor | None:
         b, h, q, k = frame.indices()
         return self.rule(b, h, q, k).any(dim=(1, 2)) if frame.queries else None
 
@@ -112,7 +114,7 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
         raise BadType(
             "from_tensor: expected a tensor, got {tensor_type}", tensor_type=type(tensor).__name__
         )
-    dense("from_tensor", tensor)
+    check_dense("from_tensor", tensor)
     if tensor.dtype != torch.bool and not tensor.is_floating_point():
         raise BadType(
             "from_tensor: expected bool or floating point, got {tensor_dtype}; for 0/1 "
@@ -121,11 +123,11 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
         )
     if layout is not None and layout not in get_args(Layout):
         raise one_of("layout", layout, get_args(Layout))
-    refuse_disguised(tensor, "from_tensor")
+    check_float_mask(tensor, "from_tensor")
     return FromTensor(tensor, layout)
 
 
-def refuse_disguised(tensor: Tensor, argument: str) -> None:
+def check_float_mask(tensor: Tensor, argument: str) -> None:
     """Refuse a float mask of zeros and ones: floats are added, so it would block nothing.
 
     Raises:
@@ -133,7 +135,7 @@ def refuse_disguised(tensor: Tensor, argument: str) -> None:
     """
     if tensor.dtype == torch.bool or torch.compiler.is_compiling() or tensor.is_meta:
         return
-    held = once(tensor)
+    held = unexpanded(tensor)
     ones = held == 1
     if bool(ones.any()) and bool((ones | (held == 0)).all()):
         raise BadValue(
@@ -144,7 +146,7 @@ def refuse_disguised(tensor: Tensor, argument: str) -> None:
         )
 
 
-def once(tensor: Tensor) -> Tensor:
+def unexpanded(tensor: Tensor) -> Tensor:
     """Every number that a tensor holds once: one entry of each axis that is expanded.
 
     Example:
@@ -160,3 +162,80 @@ def once(tensor: Tensor) -> Tensor:
 def blocked_below(dtype: torch.dtype) -> float:
     """The largest number of a float mask that still means blocked."""
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
+
+
+def arrange(tensor: Tensor, layout: Layout | None, frame: AttentionShape) -> Tensor:
+    """The tensor as (B or 1, H or 1, Lq, Lk), a view.
+
+    Raises:
+        BadValue: if the shape does not fit the frame, or fits it in two ways.
+    """
+    readings = [layout] if layout else _readings(tensor, frame)
+    fitting = [reading for reading in readings if _fits(tensor, reading, frame)]
+    if not fitting:
+        raise _unfit(tensor, layout, frame)
+    if len(fitting) > 1:
+        raise _ambiguous(tensor, fitting)
+    if layout is None and tensor.dim() == 2 and frame.batch == frame.queries > 1:
+        raise _padding_or_mask(tensor)
+    return _view(tensor, fitting[0])
+
+
+def _readings(tensor: Tensor, frame: AttentionShape) -> list[Layout]:
+    if tensor.dim() != 3:
+        return ["q k"] if tensor.dim() == 2 else ["b h q k"]
+    alike = frame.heads == 1 or tensor.shape[0] == 1
+    return ["b q k"] if alike else ["h q k"] if frame.batch == 1 else ["b q k", "h q k"]
+
+
+def _fits(tensor: Tensor, layout: Layout, frame: AttentionShape) -> bool:
+    sizes = {"b": frame.batch, "h": frame.heads, "q": frame.queries, "k": frame.keys}
+    axes = layout.split()
+    if tensor.dim() != len(axes):
+        return False
+    return all(
+        size == sizes[axis] or (size == 1 and axis in "bh")
+        for axis, size in zip(axes, tensor.shape, strict=True)
+    )
+
+
+def _view(tensor: Tensor, layout: Layout) -> Tensor:
+    if layout == "q k":
+        return tensor[None, None]
+    if layout == "b q k":
+        return tensor[:, None]
+    return tensor[None] if layout == "h q k" else tensor
+
+
+def _unfit(tensor: Tensor, layout: Layout | None, frame: AttentionShape) -> BadValue:
+    shape = (frame.batch, frame.heads, frame.queries, frame.keys)
+    got = Text("{shape}", shape=tuple(tensor.shape))
+    if layout:
+        got = Text("{shape} read as '{layout}'", shape=tuple(tensor.shape), layout=layout)
+    return BadValue(
+        "mask: a tensor of shape {got} does not fit (B, H, Lq, Lk) = {shape}; expected "
+        "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where B and H may be 1. "
+        "For padding (B, Lk) use padding(...)",
+        got=got,
+        shape=shape,
+    )
+
+
+def _ambiguous(tensor: Tensor, fitting: list[Layout]) -> BadValue:
+    words = " or ".join(f"'{reading}'" for reading in fitting)
+    return BadValue(
+        "mask: a tensor of shape {tensor_shape} can be read as {words}; say which with "
+        "from_tensor(tensor, layout='{fitting_0}')",
+        tensor_shape=tuple(tensor.shape),
+        words=words,
+        fitting_0=fitting[0],
+    )
+
+
+def _padding_or_mask(tensor: Tensor) -> BadValue:
+    return BadValue(
+        "mask: a tensor of shape {tensor_shape} can be (Lq, Lk) or the padding (B, Lk) "
+        "of this batch; say which with from_tensor(tensor, layout='q k') or "
+        "padding(tensor)",
+        tensor_shape=tuple(tensor.shape),
+    )

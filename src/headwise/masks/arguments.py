@@ -6,15 +6,15 @@ import torch
 
 from headwise.errors import BadType
 from headwise.lang import Text
-from headwise.shapes import whole
+from headwise.shapes import check_integer
 
-__all__ = ["INTEGERS", "integers", "switch", "whole"]
+__all__ = ["INTEGERS", "check_boolean", "check_integer", "check_integers"]
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """The dtypes of a tensor of lengths or numbers."""
 
 
-def integers(mask: str, kind: Text, values: object, way_out: Text) -> list[int]:
+def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list[int]:
     """A list of integers from 0 to `LARGEST`.
 
     Args:
@@ -41,11 +41,11 @@ def integers(mask: str, kind: Text, values: object, way_out: Text) -> list[int]:
             values=values,
         )
     for number in listed:
-        whole(mask, Text("a {kind}", kind=kind), number, 0, way_out)
+        check_integer(mask, Text("a {kind}", kind=kind), number, 0, way_out)
     return listed
 
 
-def switch(mask: str, argument: str, value: object, way_out: Text) -> None:
+def check_boolean(mask: str, argument: str, value: object, way_out: Text) -> None:
     """Refuse what is neither True nor False.
 
     Raises:

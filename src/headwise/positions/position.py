@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue
-from headwise.positions.relative import Relative, differences
-from headwise.shapes import LARGEST, Frame, shown, whole
+from headwise.positions.relative import RelativeTerms, differences
+from headwise.shapes import LARGEST, AttentionShape, check_integer, format_value
 
 Inputs = Float[Tensor, "*b l e"]
-Places = Int[Tensor, "_"]
+PositionIds = Int[Tensor, "_"]
 """Where queries or keys stand: integers, one for each."""
 
 
@@ -28,7 +28,7 @@ class Stage(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Far:
+class ClippedKeyValues:
     """Keys and values that stand for k and v, with the position's bias, from a distance on.
 
     Attributes:
@@ -61,12 +61,12 @@ class Position(nn.Module, ABC):
         del offset
         return x
 
-    def content(self, q: Tensor, k: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
+    def content(self, q: Tensor, k: Tensor, frame: AttentionShape) -> tuple[Tensor, Tensor]:
         """The q (B, H, Lq, D) and k (B, G, Lk, D) whose product is the score of the content."""
         del frame
         return q, k
 
-    def bias(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor | None:
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor | None:
         """What is added to the scaled scores of some queries and some keys.
 
         Args:
@@ -81,7 +81,9 @@ class Position(nn.Module, ABC):
         del q, query, key, scale
         return None
 
-    def along(self, q: Tensor, query: Places, key: Places, scale: float) -> Tensor | None:
+    def bias_grid(
+        self, q: Tensor, query: PositionIds, key: PositionIds, scale: float
+    ) -> Tensor | None:
         """`bias` where queries and keys stand in a row, each a step after the last.
 
         Args:
@@ -93,7 +95,7 @@ class Position(nn.Module, ABC):
         found = self.relative(differences(query, key), q, scale)
         return self.bias(q, query, key, scale) if found is None else found.bias(q, scale)
 
-    def relative(self, difference: Places, like: Tensor, scale: float) -> Relative | None:
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms | None:
         """The same where it looks at the query and the difference only: made once for all pairs.
 
         Args:
@@ -107,7 +109,7 @@ class Position(nn.Module, ABC):
         del difference, like, scale
         return None
 
-    def far(self, k: Tensor, v: Tensor) -> Far | None:
+    def clipped(self, k: Tensor, v: Tensor) -> ClippedKeyValues | None:
         """Keys and values that need no bias where a pair is far apart, or None.
 
         Args:
@@ -117,12 +119,12 @@ class Position(nn.Module, ABC):
         del k, v
         return None
 
-    def values(self, weights: Tensor, query: Places, key: Places) -> Tensor | None:
+    def values(self, weights: Tensor, query: PositionIds, key: PositionIds) -> Tensor | None:
         """What is added to the output for weights (B, H, n, m): (B, H, n, Dv), or None."""
         del weights, query, key
         return None
 
-    def made_for(self) -> dict[str, int]:
+    def expected_sizes(self) -> dict[str, int]:
         """The sizes it was made for, out of H, D and Dv, and E of one that is added to the input.
 
         `attend` and `MultiheadAttention` refuse others.
@@ -134,17 +136,17 @@ class Position(nn.Module, ABC):
         return self.embed(x, offset)
 
 
-def check_least(name: str, what: str, value: object, least: int = 1) -> None:
+def check_size(name: str, what: str, value: object, least: int = 1) -> None:
     """Refuse a size that is no integer from the least to `LARGEST`.
 
     Raises:
         BadType: if it is no integer.
         BadValue: if it is too small or too large.
     """
-    whole(name, what, value, least)
+    check_integer(name, what, value, least)
 
 
-def checked_base(name: str, base: object) -> float:
+def check_base(name: str, base: object) -> float:
     """The longest wavelength over 2 pi, as a float.
 
     Raises:
@@ -161,7 +163,7 @@ def checked_base(name: str, base: object) -> float:
         raise BadValue(
             "{name}: base must be above 1, got {base}, and finite; 10000 is usual",
             name=name,
-            base=shown(base),
+            base=format_value(base),
         )
     return float(base)
 
@@ -175,7 +177,7 @@ def check_offset(name: str, offset: object) -> None:
     """
     if torch.compiler.is_compiling() or isinstance(offset, torch.SymInt):
         return
-    whole(name, "offset", offset, -LARGEST)
+    check_integer(name, "offset", offset, -LARGEST)
 
 
 def check_width(name: str, embed_dim: int, x: Tensor) -> None:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.base import Content, Mask, Tile
-from headwise.masks.checks import switch, whole
-from headwise.masks.drawn import by_operator
-from headwise.shapes import Frame, Index, Truth
+from headwise.masks.arguments import check_boolean, check_integer
+from headwise.masks.mask import Content, Mask, Tile
+from headwise.masks.seeded_sampling import needs_operator
+from headwise.shapes import AttentionShape, Index, Truth
 
 MOST, MOST_AT_ONCE = 2**24, 2**12
 """Buckets of one round, and of one rotation."""
@@ -104,7 +104,7 @@ class Hashed(Mask):
 
 @dataclass(frozen=True, repr=False)
 class Lsh(Mask):
-    """The mask of `lsh`; `look` hashes the q and k of a call."""
+    """The mask of `lsh`; `bind` hashes the q and k of a call."""
 
     count: int
     chunk: int
@@ -132,7 +132,7 @@ class Lsh(Mask):
         return not self.own
 
     @property
-    def looks(self) -> bool:
+    def content_dependent(self) -> bool:
         return True
 
     @property
@@ -142,8 +142,8 @@ class Lsh(Mask):
         return f"lsh({self.count}, chunk={self.chunk}{buckets}, seed={self.seed}{own})"
 
     @torch.no_grad()
-    def look(self, content: Content) -> Mask:
-        if not by_operator():
+    def bind(self, content: Content) -> Mask:
+        if not needs_operator():
             return self.hashed(content)
         rows, factors = (content.q.detach(), content.k.detach()), list(self.buckets or ())
         setting = (content.frame.offset, self.count, self.chunk, factors, self.seed)
@@ -151,7 +151,7 @@ class Lsh(Mask):
         return Hashed(keys, queries, real, self.chunk, content.frame.offset, self.own)
 
     def hashed(self, content: Content) -> Hashed:
-        """What `look` gives, by operations one after the other."""
+        """What `bind` gives, by operations one after the other."""
         frame, device = content.frame, content.k.device
         rows, groups = (frame.batch, self.count), content.k.shape[1]
         keys = torch.empty(rows[0], groups, rows[1], frame.keys, dtype=torch.int32, device=device)
@@ -210,7 +210,7 @@ def hashed(
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `Hashed` holds, its keys, queries and real, as one node of a graph."""
-    frame = Frame(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+    frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     mask = Lsh(count, chunk, tuple(buckets) or None, seed, own=True)
     found = mask.hashed(Content(q, k, frame, real))
     return found.keys, found.queries, found.real
@@ -309,11 +309,11 @@ def lsh(
         >>> [row.count("■") for row in rows]  # the chunk of three, and the one before
         [6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6]
     """
-    whole("lsh", "rounds", rounds, 1, Text("4 is usual"))
-    whole("lsh", "chunk", chunk, 1, Text("64 is usual"))
-    whole("lsh", "seed", seed, 0, Text("any number does"))
+    check_integer("lsh", "rounds", rounds, 1, Text("4 is usual"))
+    check_integer("lsh", "chunk", chunk, 1, Text("64 is usual"))
+    check_integer("lsh", "seed", seed, 0, Text("any number does"))
     last = Text("False makes it the last resort")
-    switch("lsh", "own", own, last)
+    check_boolean("lsh", "own", own, last)
     return Lsh(rounds, chunk, _checked(buckets), seed, own)
 
 
@@ -324,7 +324,7 @@ def _checked(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
     listed = isinstance(buckets, Sequence) and not isinstance(buckets, str)
     factors: tuple[int, ...] = tuple(buckets) if listed else (buckets,)  # type: ignore
     for factor in factors:
-        whole("lsh", "buckets", factor, 2, Text("None takes 2 Lk / chunk"))
+        check_integer("lsh", "buckets", factor, 2, Text("None takes 2 Lk / chunk"))
     uneven = not factors or any(factor % 2 for factor in factors)
     if uneven or max(factors) > MOST_AT_ONCE or math.prod(factors) > MOST:
         raise BadValue(

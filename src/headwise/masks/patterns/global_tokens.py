@@ -8,9 +8,9 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.base import Mask, Tile, only
-from headwise.masks.checks import integers, switch
-from headwise.shapes import Frame, Index, Truth, dense
+from headwise.masks.arguments import check_boolean, check_integers
+from headwise.masks.mask import Mask, Tile, zero_index
+from headwise.shapes import AttentionShape, Index, Truth, check_dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -39,7 +39,7 @@ class GlobalTokens(Mask):
             return f"global_tokens({self.chosen[0].nonzero()[:, 0].tolist()}{side})"
         return f"global_tokens(<bool {tuple(self.chosen.shape)}>{side})"
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         batch, keys = self.chosen.shape
         if batch not in (1, frame.batch) or (self.whole and keys != frame.keys):
             raise BadValue(
@@ -55,7 +55,7 @@ class GlobalTokens(Mask):
         last = chosen.shape[1] - 1
         if last < 0:
             return torch.zeros_like(position, dtype=torch.bool)
-        row = b if len(chosen) > 1 else only(b)
+        row = b if len(chosen) > 1 else zero_index(b)
         inside = (position >= 0) & (position <= last)
         return inside & chosen[row, position.clamp(0, last)]
 
@@ -91,9 +91,9 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         · ■ · ·
         · ■ · ·
     """
-    switch("global_tokens", "symmetric", symmetric, Text("False lets it be seen only"))
+    check_boolean("global_tokens", "symmetric", symmetric, Text("False lets it be seen only"))
     if isinstance(chosen, Tensor):
-        dense("global_tokens", chosen)
+        check_dense("global_tokens", chosen)
         if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):
             raise BadType(
                 "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got "
@@ -103,7 +103,7 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
             )
         return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
     first = Text("0 is the first token")
-    positions = integers("global_tokens", Text("position"), chosen, first)
+    positions = check_integers("global_tokens", Text("position"), chosen, first)
     row = torch.zeros(1, max(positions, default=-1) + 1, dtype=torch.bool)
     row[0, positions] = True
     return GlobalTokens(row, symmetric, False)

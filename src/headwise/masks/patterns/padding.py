@@ -1,4 +1,4 @@
-"""Keys that are padding are never attended to."""
+"""Masks made from lengths: padded keys, and a bidirectional prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,9 +9,10 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.base import Mask, Tile
-from headwise.masks.checks import INTEGERS, integers
-from headwise.shapes import Frame, Index, Truth, dense
+from headwise.masks.arguments import INTEGERS, check_integers
+from headwise.masks.mask import Mask, Tile
+from headwise.masks.patterns.causal import causal
+from headwise.shapes import AttentionShape, Index, Truth, check_dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -47,7 +48,7 @@ class Padding(Mask):
             return f"padding(<bool {tuple(self.real.shape)}>)"
         return f"padding({self.real.tolist()})"
 
-    def resolve(self, frame: Frame) -> Mask:
+    def resolve(self, frame: AttentionShape) -> Mask:
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
         if batch not in (1, frame.batch):
             raise BadValue(
@@ -66,7 +67,7 @@ class Padding(Mask):
             )
         return replace(self, real=self.real.expand(frame.batch, *self.real.shape[1:]))
 
-    def real_keys(self, frame: Frame) -> Tensor:
+    def unpadded_keys(self, frame: AttentionShape) -> Tensor:
         b, h, q, k = (index.flatten() for index in frame.indices())
         return self.rule(b[:, None], h, q, k)
 
@@ -112,8 +113,8 @@ def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tens
         BadValue: if a length is negative or too large.
     """
     if not isinstance(real, Tensor):
-        return torch.tensor(integers(mask, Text("length"), real, zero), dtype=torch.int64)
-    dense(mask, tensor := real)
+        return torch.tensor(check_integers(mask, Text("length"), real, zero), dtype=torch.int64)
+    check_dense(mask, tensor := real)
     if tensor.dtype == torch.bool and tensor.dim() == 2:
         return tensor
     if tensor.dtype not in INTEGERS or tensor.dim() != 1:
@@ -132,3 +133,29 @@ def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tens
             zero=zero,
         )
     return tensor.long()
+
+
+def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
+    """Causal, but for a prefix that every query sees in both directions.
+
+    It is ``causal() | padding(lengths)``.
+
+    Args:
+        lengths: how long the prefix is: one number for all samples, or one for each.
+
+    Raises:
+        BadType, BadValue: if a length is no integer, negative or above 2^31 - 1, or, when called,
+            if B does not fit.
+
+    Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4, right.
+
+    Example:
+        >>> print(prefix(2).draw(4))
+        ■ ■ · ·
+        ■ ■ · ·
+        ■ ■ ■ ·
+        ■ ■ ■ ■
+    """
+    each = [lengths] if isinstance(lengths, int) else lengths
+    nothing = Text("0 is causal()")
+    return causal() | Padding(real_or_lengths("prefix", each, nothing), prefix=True)

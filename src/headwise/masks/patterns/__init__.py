@@ -1,0 +1,1 @@
+"""The masks, one concept a file."""

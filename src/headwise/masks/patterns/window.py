@@ -1,0 +1,125 @@
+"""Keys near the query: a sliding window, and one with gaps."""
+
+from dataclasses import dataclass
+
+from headwise.lang import Text
+from headwise.masks.arguments import check_integer
+from headwise.masks.mask import Mask, Tile
+from headwise.shapes import Index, Truth
+
+_DIAGONAL = Text("use window(0, 0) for the diagonal")
+
+
+@dataclass(frozen=True, repr=False)
+class Window(Mask):
+    """The mask of `window`."""
+
+    left: int
+    right: int
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return (k >= q - self.left) & (k <= q + self.right)
+
+    def tile(self, q: range, k: range) -> Tile:
+        if k[-1] < q[0] - self.left or k[0] > q[-1] + self.right:
+            return Tile.EMPTY
+        inside = k[0] >= q[-1] - self.left and k[-1] <= q[0] + self.right
+        return Tile.FULL if inside else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"window({self.left}, {self.right})"
+
+    @property
+    def by_distance(self) -> bool:
+        return True
+
+
+def window(left: int, right: int) -> Mask:
+    """Each query attends to ``left`` keys behind, its own key, and ``right`` keys ahead.
+
+    Hugging Face's ``sliding_window=w`` is ``window(w - 1, 0)``; Longformer's
+    ``attention_window=w`` is ``window(w // 2, w // 2)``. A window longer than the sequence is full
+    attention.
+
+    Args:
+        left: how many keys behind its own a query sees, at least 0.
+        right: how many keys ahead of its own a query sees, at least 0.
+
+    Raises:
+        BadType: if a side is no integer.
+        BadValue: if a side is negative or above 2^31 - 1, which is longer than any sequence.
+
+    Source: Beltagy et al. 2020 (Longformer), section 3.1.
+
+    Example:
+        >>> print(window(2, 1).draw(5))
+        ■ ■ · · ·
+        ■ ■ ■ · ·
+        ■ ■ ■ ■ ·
+        · ■ ■ ■ ■
+        · · ■ ■ ■
+    """
+    for side, reach in (("left", left), ("right", right)):
+        check_integer("window", side, reach, 0, _DIAGONAL)
+    return Window(left, right)
+
+
+@dataclass(frozen=True, repr=False)
+class Dilated(Mask):
+    """The mask of `dilated`."""
+
+    left: int
+    right: int
+    step: int
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        return self._reach.rule(b, h, q, k) & ((q - k) % self.step == 0)
+
+    def tile(self, q: range, k: range) -> Tile:
+        if self._reach.tile(q, k) is Tile.EMPTY:
+            return Tile.EMPTY
+        nearest, furthest = q[0] - k[-1], q[-1] - k[0]
+        if nearest // self.step == furthest // self.step and nearest % self.step:
+            return Tile.EMPTY  # no multiple of the step lies between the two distances
+        return Tile.FULL if self.step == 1 and self._reach.tile(q, k) is Tile.FULL else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"dilated({self.left}, {self.right}, step={self.step})"
+
+    @property
+    def by_distance(self) -> bool:
+        return True
+
+    @property
+    def _reach(self) -> Window:
+        return Window(self.left * self.step, self.right * self.step)
+
+
+def dilated(left: int, right: int, *, step: int) -> Mask:
+    """Every ``step``-th key: ``left`` of them behind, the own key, ``right`` of them ahead.
+
+    Args:
+        left: how many keys behind a query sees, at least 0.
+        right: how many keys ahead a query sees, at least 0.
+        step: the distance between two of them, at least 1; 1 is ``window(left, right)``.
+
+    Raises:
+        BadType, BadValue: if an argument is no integer, too small, or above 2^31 - 1.
+
+    Source: Beltagy et al. 2020 (Longformer), section 3.1, dilated sliding window.
+
+    Example:
+        >>> print(dilated(1, 1, step=2).draw(5))
+        ■ · ■ · ·
+        · ■ · ■ ·
+        ■ · ■ · ■
+        · ■ · ■ ·
+        · · ■ · ■
+    """
+    for side, count in (("left", left), ("right", right)):
+        check_integer("dilated", side, count, 0, Text("0 sees nothing there"))
+    check_integer("dilated", "step", step, 1, Text("1 is a plain window"))
+    return Dilated(left, right, step)
