@@ -166,6 +166,9 @@ class Call:
         return any(bias is not None and bias.requires_grad for bias in (fixed, moving))
 
 
+NO_POSITION = NoPosition()
+
+
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, Tensor):
@@ -252,7 +255,7 @@ def _mask(mask: Mask | Tensor | None) -> Mask:
 
 def _position(position: Position | None, q: Tensor, v: Tensor) -> Position:
     if position is None:
-        return NoPosition()
+        return NO_POSITION
     if not isinstance(position, Position):
         raise BadType(
             "position: expected a position or None, got {position_type}; for example "

@@ -21,7 +21,10 @@ class Engine(Protocol):
         ...
 
     def worthwhile(self, call: Call) -> bool:
-        """Whether this engine is faster or smaller than those after it in `ENGINES`."""
+        """Whether this engine is faster or smaller than those after it in `ENGINES`.
+
+        It must answer for every call, and at once for a small one.
+        """
         ...
 
     def run(self, call: Call) -> Result:
@@ -53,7 +56,7 @@ def _suitable(engine: Engine, call: Call) -> bool:
         return False
     if engine is blockwise and call.need == {"logsumexp"} and can_run(sdpa, call):
         return False
-    return can_run(engine, call) and engine.worthwhile(call)
+    return engine.worthwhile(call) and can_run(engine, call)
 
 
 __all__ = ["ENGINES", "Engine", "best", "can_run"]

@@ -6,7 +6,9 @@ silently wrong for float64 queries under a float32 mask. A row that sees no key 
 a logsumexp that means nothing: 0 from the fused kernel. Whoever calls knows which rows are blind.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +18,16 @@ from headwise.call import softmax_dtype
 from headwise.engines.sinks import apply_sinks
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-FUSED_BACKWARD = "_scaled_dot_product_flash_attention_for_cpu_backward"
+FUSED_BACKWARD = f"{FUSED}_backward"
+
+
+def _operator(name: str) -> Callable[..., Any] | None:
+    """An operator of PyTorch's, None where this version has none of that name."""
+    packet = getattr(torch.ops.aten, name, None)
+    return None if packet is None else packet.default
+
+
+_FORWARD, _BACKWARD = _operator(FUSED), _operator(FUSED_BACKWARD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +46,8 @@ class BackwardInputs:
 
 
 def fused(q: Tensor) -> bool:
-    """Whether PyTorch has the fused kernel here. It is private, so it may not be there."""
-    known = hasattr(torch.ops.aten, FUSED) and hasattr(torch.ops.aten, FUSED_BACKWARD)
-    return known and q.device.type == "cpu" and q.dtype in _FLOATS
+    """Whether PyTorch has the fused kernel for these queries."""
+    return q.device.type == "cpu" and q.dtype in _FLOATS and _FORWARD is not None and _BACKWARD is not None
 
 
 THIN = 8
@@ -71,9 +81,8 @@ def fused_forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, *, triangle: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`forward` by the fused kernel, with few keys too; D is Dv."""
-    output, logsumexp = getattr(torch.ops.aten, FUSED)(
-        q, k, v, is_causal=triangle, attn_mask=_even(added), scale=scale
-    )
+    assert _FORWARD is not None  # noqa: S101 - where `fused` holds
+    output, logsumexp = _FORWARD(q, k, v, 0.0, triangle, attn_mask=_even(added), scale=scale)
     return output, logsumexp
 
 
@@ -89,17 +98,10 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v that these pairs contribute."""
     if suits(q, v):
-        dq, dk, dv = getattr(torch.ops.aten, FUSED_BACKWARD)(
-            given.grad,
-            q,
-            k,
-            v,
-            given.output,
-            given.logsumexp,
-            0.0,
-            triangle,
-            attn_mask=_even(added),
-            scale=scale,
+        assert _BACKWARD is not None  # noqa: S101
+        results, mask = (given.output, given.logsumexp), _even(added)
+        dq, dk, dv = _BACKWARD(
+            given.grad, q, k, v, *results, 0.0, triangle, attn_mask=mask, scale=scale
         )
         return dq, dk, dv
     return plain_backward(given, q, k, v, below(q, k) if triangle else added, scale)

@@ -5,8 +5,7 @@ second derivative, no logsumexp and no sinks, through `FusedAttention` around th
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -131,9 +130,13 @@ def _by_own_function(
     call: Call, qkv: tuple[Tensor, Tensor, Tensor], allowed: Tensor | None, triangle: bool
 ) -> Result:
     """Attention by `FusedAttention`, under autocast in the dtype that PyTorch's function uses."""
-    q, k, v = (kernel.packed(_autocast(rows)) for rows in qkv)
+    q, k, v = qkv
+    if torch.is_autocast_enabled(q.device.type):
+        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    q, k, v = kernel.packed(q), kernel.packed(k), kernel.packed(v)
     width, dtype = v.shape[3], v.dtype
-    q, k, v = widen_for_sinks(call, q, k, v)
+    if call.sinks is not None:
+        q, k, v = widen_for_sinks(call, q, k, v)
     if q.shape[3] != width:  # the kernel has one size for D and Dv
         q, k, v = kernel.even(q, k, v)
     added, fully_masked = None, None
@@ -150,15 +153,13 @@ def _by_own_function(
 
 
 def _autocast(rows: Tensor) -> Tensor:
-    """In the dtype of autocast where that is enabled; it leaves float64 alone."""
-    kind = rows.device.type
-    if not torch.is_autocast_enabled(kind) or rows.dtype == torch.float64:
+    """In the dtype of autocast, which leaves float64 alone."""
+    if rows.dtype == torch.float64:
         return rows
-    return rows.to(torch.get_autocast_dtype(kind))
+    return rows.to(torch.get_autocast_dtype(rows.device.type))
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """The factor on the scores, and whether query i sees keys 0 to i only."""
 
     scale: float

@@ -67,8 +67,9 @@ def _needs_grad(call: Call) -> bool:
 
 def worthwhile(call: Call) -> bool:
     """Whether the chunks hold at most half of all pairs, in a sequence that is not short."""
-    every = call.frame.queries * call.frame.keys
-    return call.frame.keys >= SHORT and pairs(call) <= SHARE * every
+    if call.frame.keys < SHORT or len(_hashed(call.mask)) != 1:
+        return False
+    return pairs(call) <= SHARE * call.frame.queries * call.frame.keys
 
 
 def pairs(call: Call) -> int:

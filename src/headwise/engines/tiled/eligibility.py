@@ -70,8 +70,10 @@ def worthwhile(call: Call) -> bool:
     (Lq, Lk) would have to be written out otherwise; not for short sequences.
     """
     frame = call.frame
+    if frame.keys < SHORT or next(why_not(call), None) is not None:
+        return False
     stored = frame.keys >= LONG and _stored(call)
-    if frame.keys < SHORT or call.mask in (full(), causal()):
+    if call.mask in (full(), causal()):
         return stored and frame.queries > 1
     if torch.compiler.is_compiling():
         return stored or _foreseen(call)
