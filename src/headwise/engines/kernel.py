@@ -47,7 +47,12 @@ class BackwardInputs:
 
 def fused(q: Tensor) -> bool:
     """Whether PyTorch has the fused kernel for these queries."""
-    return q.device.type == "cpu" and q.dtype in _FLOATS and _FORWARD is not None and _BACKWARD is not None
+    return (
+        q.device.type == "cpu"
+        and q.dtype in _FLOATS
+        and _FORWARD is not None
+        and _BACKWARD is not None
+    )
 
 
 THIN = 8
