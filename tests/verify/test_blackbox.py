@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from headwise.document import Code, Paragraph
 from headwise.verify import assert_attention, verify
 from headwise.verify.checks import Subject, own
-from headwise.verify.checks.contract import CONTRACT
+from headwise.verify.checks.contract import BLACK_BOX, CONTRACT
 from headwise.verify.report import data
 from headwise.verify.report.junit import junit
 from headwise.verify.report.report_document import document, verdict
 from headwise.verify.target import EXAMPLE, NotRecognised
-from headwise.verify.target.black_box import BLACK_BOX, _given
+from headwise.verify.target.runners import _given
 
 HIDDEN = -torch.inf
 

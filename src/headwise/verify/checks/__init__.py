@@ -112,6 +112,14 @@ def compute(subject: Subject, job: Job) -> Outcome | None:
     return subject.module(job)
 
 
+def attempt(subject: Subject, job: Job) -> Outcome | None:
+    """What the subject gives, or None where it does not offer the job or raises."""
+    try:
+        return compute(subject, job)
+    except Exception:
+        return None
+
+
 LENGTH = 7
 """How long the sequences of the contract are; another number than every other size."""
 

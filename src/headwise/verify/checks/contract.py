@@ -15,10 +15,13 @@ from headwise.verify.checks import (
     Check,
     Subject,
     against,
+    attempt,
     attend,
     compute,
+    expected,
     held,
     holds,
+    offered,
     own,
 )
 from headwise.verify.checks.edge_cases import EXTREMES
@@ -273,3 +276,78 @@ CONTRACT: tuple[Check, ...] = (
     *EXTREMES,
 )
 """Every check of a module."""
+
+
+TIMES = 37
+"""How often a short sequence is repeated for a long one; a prime, so that no block ends with it."""
+
+
+def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """One token gives what the first of two equal ones gives; one sample what it gives of two."""
+    pair = own(subject, dtype, length=2)
+    x = pair.query[:, :1].expand_as(pair.query).contiguous()
+    pair = replace(pair, query=x, key=x, value=x)
+    yield from _part("L = 1", subject, pair, (slice(None), slice(0, 1)))
+    job = offered(subject, dtype)
+    yield from _part("B = 1", subject, job, (slice(0, 1), slice(None)))
+
+
+def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Tokens repeated many times over give the same outputs over and over; a causal one begins so.
+
+    Repeated keys share the weights that one of them had. What raises at this length is not tried.
+    """
+    for name, mask in (("", full()), (", causal", causal())):
+        job = own(subject, dtype, mask)
+        x = job.query.repeat(1, TIMES, 1)
+        outcome = attempt(subject, replace(job, query=x, key=x, value=x))
+        if outcome is None:
+            continue
+        found = outcome.output if mask == full() else outcome.output[:, :LENGTH]
+        times = TIMES if mask == full() else 1
+        plain, exact = (
+            expected(subject, job, d).repeat(1, times, 1) for d in (dtype, torch.float64)
+        )
+        yield f"L = {LENGTH * TIMES}{name}", judge(found, plain, exact)
+
+
+def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """A module made with dropout gives in eval what it gives without."""
+    job = offered(subject, dtype)
+    outcome = compute(subject, replace(job, dropout=0.5))
+    if outcome is not None:
+        plain, exact = (expected(subject, job, d) for d in (dtype, torch.float64))
+        yield "eval", judge(outcome.output, plain, exact)
+
+
+def _part(name: str, subject: Subject, job: Job, part: tuple[slice, slice]) -> Iterator[Evidence]:
+    """A part of the input alone gives the same part of the output."""
+    x = job.query[part]
+    if compute(subject, job) is None:
+        return
+    outcome = compute(subject, replace(job, query=x, key=x, value=x))
+    if outcome is not None:
+        plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
+        yield name, judge(outcome.output, plain, exact)
+
+
+_WITHOUT_ORACLE = {
+    "smallest_sizes": _one_token_of_two,
+    "long_sequence": _repeated_sequence,
+    "eval_without_dropout": _eval_as_without_dropout,
+}
+
+
+_UNCHANGED = ("non_contiguous", "dtype_kept", "inputs_unchanged")
+
+
+BLACK_BOX: tuple[Check, ...] = (
+    *METAMORPHIC,
+    *(check for check in CONTRACT if check.name in _UNCHANGED),
+    *(
+        replace(check, probe=_WITHOUT_ORACLE[check.name])
+        for check in CONTRACT
+        if check.name in _WITHOUT_ORACLE
+    ),
+)
+"""The checks that a target can be put to whose weights are not known."""

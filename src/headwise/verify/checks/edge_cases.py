@@ -1,5 +1,6 @@
 """Checks at the edges of what a target may be given: its shapes, its memory, its dtypes."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -7,10 +8,11 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.masks import causal, full
-from headwise.verify.checks import Check, Subject, compute, expected, holds, offered, own
-from headwise.verify.oracle.jobs import Job, Outcome, cross_job
-from headwise.verify.oracle.tolerance import Evidence, judge
+from headwise.masks import causal, full, padding
+from headwise.verify.checks import Check, Subject, attempt, compute, expected, holds, offered, own
+from headwise.verify.oracle import oracle
+from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
+from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
 
 LONG = (257, 129, 64)
 """One more than two common sizes of a block, and the length given to targets that want one. The
@@ -40,7 +42,7 @@ def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     What raises refuses them, as `view` does; the notes tell it.
     """
     for name, job in _strided(subject, dtype):
-        if _attempt(subject, job) is not None:
+        if attempt(subject, job) is not None:
             yield from _right(name, subject, job)
 
 
@@ -51,7 +53,7 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """
     for other in (dtype, *DTYPES):
         job = offered(subject, other)
-        outcome = _attempt(subject, job)
+        outcome = attempt(subject, job)
         if outcome is None:
             continue
         kept = outcome.output.dtype == other
@@ -100,7 +102,7 @@ def _long(subject: Subject, dtype: torch.dtype) -> Named:
     for name, mask in (("", full()), (", causal", causal())):
         for length in LONG:
             job = own(subject, dtype, mask, batch=1, length=length)
-            if _attempt(subject, job) is not None:
+            if attempt(subject, job) is not None:
                 yield f"L = {length}{name}", job
                 break
 
@@ -145,14 +147,6 @@ def _right(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
         yield name, judge(outcome.output, plain, exact)
 
 
-def _attempt(subject: Subject, job: Job) -> Outcome | None:
-    """What the subject gives, or None where it does not offer the job or raises."""
-    try:
-        return compute(subject, job)
-    except Exception:
-        return None
-
-
 def _refused(subject: Subject, job: Job) -> str:
     """What the subject raises for a job, in one line; empty where it does not."""
     try:
@@ -173,3 +167,45 @@ EXTREMES: tuple[Check, ...] = (
     Check("dtype_kept", Text("the output has the dtype of the input"), dtype_kept),
 )
 """Checks of shapes, memory and dtypes."""
+
+
+COMPILED_LENGTHS = (7, 11)
+"""How long the sequences are; the second shows whether the first was taken for the only one."""
+
+
+def compiled_equals(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """Outputs and gradients of the compiled target, at two lengths and under masks."""
+    for length in COMPILED_LENGTHS:
+        masks = (("no mask", full()), ("causal", causal()), ("padding", padding([length, 4])))
+        for name, mask in masks:
+            job = _compiled_job(subject, dtype, length)
+            job = replace(job, mask=mask)
+            outcome = _quietly(subject, job)
+            if outcome is not None:
+                yield f"L={length}, {name}", judge_job(outcome, job)
+        yield from _compiled_gradients(subject, _compiled_job(subject, dtype, length).tracked())
+
+
+def _quietly(subject: Subject, job: Job) -> Outcome | None:
+    """What it gives, without what the compiler says of weights that were laid into the module."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        return compute(subject, job)
+
+
+def _compiled_job(subject: Subject, dtype: torch.dtype, length: int) -> Job:
+    size = subject.embed_dim, subject.heads
+    return subject.fit(self_job(*size, length=length, mask=subject.base, dtype=dtype))
+
+
+def _compiled_gradients(subject: Subject, job: Job) -> Iterator[Evidence]:
+    outcome = _quietly(subject, job)
+    if outcome is not None:
+        plain, exact = oracle(job, job.query.dtype)["output"], oracle(job)["output"]
+        judged = judge_gradients(outcome.output, plain, exact, job.leaves(), again=False)
+        for leaf, verdict in judged:
+            yield f"gradient of {leaf}", verdict
+
+
+COMPILED = Check("compiled_equals", Text("torch.compile gives the same"), compiled_equals)
+"""The check that is made where it is asked for."""

@@ -11,12 +11,10 @@ from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
 from headwise.verify.checks import Check, Subject, compute
-from headwise.verify.checks.contract import CONTRACT, jobs, masks
-from headwise.verify.checks.edge_cases import edges
+from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, jobs, masks
+from headwise.verify.checks.edge_cases import COMPILED, edges
 from headwise.verify.checks.mutation_testing import Finding, examine, mutant
 from headwise.verify.diagnosis import appearing, first_difference, first_inside, record
-from headwise.verify.diagnosis.compiling import COMPILED
-from headwise.verify.diagnosis.compiling import compiled as under_compile
 from headwise.verify.diagnosis.minimise import smallest
 from headwise.verify.diagnosis.notes import facts
 from headwise.verify.diagnosis.source_line import Line, most_likely
@@ -25,11 +23,11 @@ from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
-from headwise.verify.target.black_box import BLACK_BOX, BlackBoxRunner, black_box, subject_of
 from headwise.verify.target.conventions import LENGTH, Conventions, Runner
-from headwise.verify.target.discovery import find_conventions
+from headwise.verify.target.discovery import black_box, find_conventions
 from headwise.verify.target.guarded_call import Exhausted, Tell, silent
-from headwise.verify.target.runners import FunctionRunner, runner
+from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner, runner, subject_of
+from headwise.verify.target.runners import compiled as under_compile
 
 DTYPE = torch.float32
 """The dtype in which targets are run: most of them work in no other."""

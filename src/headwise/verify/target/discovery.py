@@ -1,12 +1,13 @@
 """A target's conventions, found by trying: its reading, its own mask, how it takes masks."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.errors import BadFile
 from headwise.lang import Text
@@ -14,10 +15,14 @@ from headwise.masks import Mask, causal, from_tensor, full, padding, window
 from headwise.verify.mistakes import Seen, explain
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import SLACK, judge_job
-from headwise.verify.target import no_function, not_recognised, one_line
+from headwise.verify.target import NotRecognised, no_function, not_recognised, one_line
+from headwise.verify.target.construct import make, takes_dropout
 from headwise.verify.target.conventions import LENGTH, Conventions, Masks, Runner
-from headwise.verify.target.runners import FunctionRunner
-from headwise.verify.target.signature import Form
+from headwise.verify.target.guarded_call import Tell
+from headwise.verify.target.module_runner import ModuleRunner
+from headwise.verify.target.parameter_names import Binding
+from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner
+from headwise.verify.target.signature import Form, read_signature
 
 
 def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions:
@@ -323,3 +328,46 @@ def _probe(form: Form) -> Mask:
     some = torch.rand(LENGTH, LENGTH, generator=torch.Generator().manual_seed(3)) > 0.4
     some.fill_diagonal_(fill_value=True)
     return from_tensor(some, "q k")
+
+
+def black_box(
+    target: object, name: str, size: tuple[int, int], seed: int, why: NotRecognised, tell: Tell
+) -> Conventions | None:
+    """How a target with unknown weights is called, or None where that is not enough either.
+
+    Args:
+        target: what was asked for.
+        name: how messages call it.
+        size: E and H.
+        seed: of the inputs.
+        why: what kept its weights from being found.
+        tell: told of every call before it is made.
+    """
+    if not isinstance(target, nn.Module) and not (
+        isinstance(target, type) and issubclass(target, nn.Module)
+    ):
+        return None
+    try:
+        return observe(BlackBoxRunner(_whole(target, name, size, tell), why), *size, seed)
+    except NotRecognised:
+        return None
+
+
+def _whole(
+    target: nn.Module | type[nn.Module], name: str, size: tuple[int, int], tell: Tell
+) -> ModuleRunner:
+    """All of a module, with no parameter known."""
+
+    @cache
+    def made(dropout: float) -> nn.Module:
+        return target if isinstance(target, nn.Module) else make(target, *size, dropout)
+
+    cls = type(target) if isinstance(target, nn.Module) else target
+    return ModuleRunner(
+        make=made,
+        signature=read_signature(made(0.0).forward, f"{name}.forward"),
+        binding=Binding({}),
+        drops=not isinstance(target, nn.Module) and takes_dropout(cls),
+        turnable="batch_first" not in inspect.signature(cls).parameters,
+        tell=tell,
+    )

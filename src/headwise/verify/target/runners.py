@@ -1,17 +1,22 @@
 """Make a loaded target callable: a function of q, k and v, an adapter, or a module."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cache
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.lang import Text
+from headwise.verify.checks import Subject, attempt, compute, offered
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import at_job
-from headwise.verify.target import not_recognised
-from headwise.verify.target.conventions import Masks, Runner
+from headwise.verify.target import NotRecognised, not_recognised
+from headwise.verify.target.construct import in_dtype
+from headwise.verify.target.conventions import Conventions, Masks, Runner
 from headwise.verify.target.guarded_call import (
     Tell,
     arrays_of,
@@ -27,7 +32,7 @@ from headwise.verify.target.guarded_call import (
     weights_in,
     written,
 )
-from headwise.verify.target.module_runner import of_class, of_instance
+from headwise.verify.target.module_runner import ModuleRunner, of_class, of_instance
 from headwise.verify.target.signature import (
     Form,
     Signature,
@@ -164,3 +169,115 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
             )
         )
     return FunctionRunner(target, signature, tell=tell)
+
+
+@dataclass(frozen=True, eq=False)
+class BlackBoxRunner:
+    """A module with the weights that it was made with; the job's are not used.
+
+    Attributes:
+        module: the module, called in its own way.
+        why: why its weights are not known.
+    """
+
+    module: ModuleRunner
+    why: NotRecognised
+    lacks: frozenset[str] = frozenset()
+    groups: int | None = None
+
+    @property
+    def signature(self) -> Signature:
+        return self.module.signature
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return self.module.forms
+
+    @property
+    def drops(self) -> bool:
+        return self.module.drops
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients can be asked for."""
+        return True
+
+    @property
+    def tell(self) -> Tell:
+        return self.module.tell
+
+    @property
+    def sequence_first(self) -> bool:
+        """Whether it takes (L, B, E)."""
+        return self.module.sequence_first
+
+    @property
+    def variants(self) -> tuple[Runner, ...]:
+        orders = (False, True) if self.module.turnable else (False,)
+        turned = (replace(self.module, sequence_first=order) for order in orders)
+        return tuple(replace(self, module=module) for module in turned)
+
+    def run(self, job: Job, masks: Masks) -> Outcome:
+        made = in_dtype(self.module.make(job.dropout), job.query.dtype)
+        return self.module.called(made.train(job.training), {}, job, masks)
+
+
+def subject_of(conventions: Conventions, name: str) -> Subject:
+    """The target as a subject whose truth is itself."""
+    subject = conventions.subject(name, *conventions.size)
+    return replace(subject, ways=None, together=None, truth=_truth(subject))
+
+
+def _truth(subject: Subject) -> Callable[[Job, torch.dtype], Tensor]:
+    wide = _gives(subject, offered(subject, torch.float64))
+
+    def truth(job: Job, dtype: torch.dtype) -> Tensor:
+        if dtype == torch.float64 and not wide:
+            return _given(subject, job.to(torch.float32)).double()
+        if dtype == torch.float32 and not wide:
+            x = torch.nextafter(job.query, torch.full_like(job.query, torch.inf))
+            job = replace(job, query=x, key=x, value=x) if job.alike else replace(job, query=x)
+        return _given(subject, job.to(dtype))
+
+    return truth
+
+
+def _gives(subject: Subject, job: Job) -> bool:
+    """Whether a job in float64 gives float64."""
+    outcome = attempt(subject, job)
+    return outcome is not None and outcome.output.dtype == torch.float64
+
+
+def _given(subject: Subject, job: Job) -> Tensor:
+    outcome = compute(subject, job)
+    if outcome is None:
+        raise ValueError(f"{subject.name}: it does not offer what it is to be held against")
+    return outcome.output.detach()
+
+
+BACKEND = "aot_eager"
+"""What compiles: all of the tracing and the gradients, and no C++ compiler."""
+
+
+def compiled(conventions: Conventions) -> Conventions | None:
+    """The same conventions of the target under `torch.compile`; None where nothing can be compiled.
+
+    A module is copied, so that the one that was given stays as it is.
+    """
+    runner = _compiled(conventions.runner)
+    return None if runner is None else replace(conventions, runner=runner)
+
+
+def _compiled(runner: Runner) -> Runner | None:
+    if isinstance(runner, ModuleRunner):
+        made: Callable[[float], nn.Module] = cache(lambda p: _module(runner.make(p)))
+        return replace(runner, make=made)
+    if isinstance(runner, FunctionRunner) and not runner.arrays:
+        return replace(runner, function=torch.compile(runner.function, backend=BACKEND))
+    return None
+
+
+def _module(module: nn.Module) -> nn.Module:
+    copy = deepcopy(module)
+    copy.compile(backend=BACKEND)
+    return copy
