@@ -23,7 +23,7 @@ from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.heads.naming import UNEXPLAINED, Named
-from headwise.lang import LANGS, Text
+from headwise.lang import LANGS
 from tests.heads.tiny import bart, bert, tokenizer
 
 Break = Callable[[Path], None]
@@ -84,7 +84,7 @@ def test_it_is_reported_without_the_model(whole: Path, lang) -> None:
 
 
 def named(head: str, name: str, value: float) -> Named:
-    title = Text(name, name)
+    title = same(name)
     nan = float("nan")
     return Named(Head.parse(head), name, title, title, value, value, 0.5, 0.1, nan, nan, 9, 0.01)
 

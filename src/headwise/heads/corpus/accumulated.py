@@ -1,4 +1,4 @@
-"""What a corpus run has added up so far, in two halves."""
+"""The sums of a corpus run, in two halves."""
 
 import re
 from collections import Counter
@@ -16,10 +16,10 @@ from headwise.heads.statistics import Statistics
 from headwise.heads.statistics.accumulator import MOST_NAMES, Accumulator
 
 COUNTS = ("documents", "tokens", "cut")
-"""How many documents and tokens were measured, and how many documents were cut."""
+"""The numbers of documents and tokens measured, and of documents truncated."""
 
 _TALLY = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
-"""What stands before the names of one tally."""
+"""The prefix of the names of one tally."""
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Half:
         counts: the numbers named in `COUNTS`.
         statistics: every metric of every head.
         alignment: heads against gold pairs, over the documents that have some.
-        evidence: what names of heads rest on; empty where no names are to be given.
-        random: the same of a copy of the model with random weights.
+        evidence: the evidence for names of heads; empty if no names are given.
+        random: the same for a copy of the model with random weights.
     """
 
     counts: Accumulator = field(default_factory=Accumulator)
@@ -46,7 +46,7 @@ class Half:
             self.counts.add(name, torch.tensor(number))
 
     def merge(self, other: "Half") -> None:
-        """Take in the sums of other documents."""
+        """Add the sums of other documents."""
         self.counts.merge(other.counts)
         self.statistics.merge(other.statistics)
         self.alignment.merge(other.alignment)
@@ -54,7 +54,7 @@ class Half:
         self.random.merge(other.random)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name, each of which adds up on its own."""
+        """All sums by name; each is additive."""
         parts = (
             ("counts", self.counts.tensors()),
             ("statistics", self.statistics.tensors()),
@@ -66,10 +66,10 @@ class Half:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":
-        """The half that `tensors` wrote.
+        """The inverse of `tensors`.
 
         Raises:
-            BadFile: if it is none.
+            BadFile: if the names, shapes or values are invalid.
         """
         parts = _split(tensors, ("counts", "statistics", "alignment", "evidence", "random"))
         check_sums(tensors)
@@ -90,16 +90,16 @@ class Half:
 
 @dataclass
 class Gathered:
-    """Everything that was added up: the documents with even numbers, and those with odd ones.
+    """All sums: of the documents with even numbers, and of those with odd numbers.
 
-    What one half suggests can be tested on the other.
+    A hypothesis from one half can be tested on the other.
     """
 
     first: Half = field(default_factory=Half)
     second: Half = field(default_factory=Half)
 
     def half(self, number: int) -> Half:
-        """The half that the document of that number, counted from 0, belongs to."""
+        """The half of the document with that number, counted from 0."""
         return self.second if number % 2 else self.first
 
     def whole(self) -> Half:
@@ -112,7 +112,7 @@ class Gathered:
     def names(self) -> tuple[Named, ...]:
         """The names of heads that the first half suggests and the second confirms.
 
-        None where no evidence was gathered, or all of it lies in one half.
+        Empty without evidence, or if all of it lies in one half.
         """
         halves = self.first.evidence, self.second.evidence
         if not all(half.heads() for half in halves):
@@ -123,15 +123,15 @@ class Gathered:
         return taxonomy(*halves, random)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name, each of which adds up on its own."""
+        """All sums by name; each is additive."""
         parts = (("first", self.first.tensors()), ("second", self.second.tensors()))
         return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
 
     def kept(self) -> dict[str, Tensor]:
-        """The same to be written into a file, where it can be read again.
+        """`tensors`, checked to be few enough to be read again.
 
         Raises:
-            BadValue: if they are more sums than are read.
+            BadValue: if there are more sums than are read.
         """
         tensors = self.tensors()
         for part, count in Counter(each[0] for each in map(_TALLY.match, tensors) if each).items():
@@ -147,17 +147,17 @@ class Gathered:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Gathered":
-        """What `tensors` wrote.
+        """The inverse of `tensors`.
 
         Raises:
-            BadFile: if it is something else. The message leaves the file to the caller.
+            BadFile: if the names, shapes or values are invalid; the caller adds the file name.
         """
         parts = _split(tensors, ("first", "second"))
         return cls(Half.from_tensors(parts["first"]), Half.from_tensors(parts["second"]))
 
 
 def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of each part, under their names in it."""
+    """The tensors of each part, without the prefix of their names."""
     parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")

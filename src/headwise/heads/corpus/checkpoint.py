@@ -1,19 +1,13 @@
-"""Errors under the name that a person knows the matter by.
+"""Checkpoints of corpus runs: files of named tensors, and finished runs in a folder.
 
-A folder that something will be written into, looked at before the work and not after it.
-
-Named tensors and what is said of them, in one file that is written whole or not at all.
-
-The file is a safetensors file; what is said of the tensors is JSON in its header. A reader takes
-neither on trust.
-
-
-A finished run in a folder: it opens again without the model and without the corpus.
+A tensor file is a safetensors file with JSON metadata in its header, written atomically. A finished
+run can be opened without the model and without the corpus:
 
     run.json           what was run, for people and programs
     run.safetensors    the sums
 
-The JSON is written last and names the hash of the other, so that the two always belong together.
+The JSON is written last and holds the hash of the other file, so that the two always match. Both
+are validated when read.
 """
 
 import hashlib
@@ -67,16 +61,16 @@ def error_context(argument: str, inner: str) -> Iterator[None]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Refuse a folder that no file can be put into; one that is not there yet can be made.
+    """Check that a folder can be written into, or created.
 
-    What is asked is the file system, with a file that has no name: permissions alone do not tell.
+    An anonymous temporary file is created there, because permission bits are not conclusive.
 
     Args:
-        option: what named the folder, for the message.
-        folder: it.
+        option: the option that names the folder, for the message.
+        folder: the folder.
 
     Raises:
-        BadFile: if it is no folder, or may not be written into.
+        BadFile: if it is not a folder, or cannot be written into.
     """
     try:
         there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
@@ -87,10 +81,10 @@ def check_folder(option: str, folder: Path) -> None:
 
 
 def make_folder(option: str, folder: Path) -> None:
-    """Make a folder, and those that it lies in, where it is not there.
+    """Create a folder and its parents if they do not exist.
 
     Raises:
-        BadFile: if it cannot be made.
+        BadFile: if it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,15 +107,15 @@ MOST_TENSOR_BYTES = 1 << 30
 """The largest file that is read."""
 
 KEY = "headwise"
-"""The name in the header that the JSON stands under."""
+"""The key of the JSON in the header."""
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
-    """Write tensors, in their order, and what is said of them.
+    """Write tensors, in their order, with metadata.
 
     Raises:
-        BadFile: if the file cannot be written, or `read_tensors` would not read it; what was there
-            stays then.
+        BadFile: if the file cannot be written, or is too large for `read_tensors`; an existing file
+            is then unchanged.
         MissingExtra: if safetensors is not installed.
     """
     try:
@@ -143,11 +137,11 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, 
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file, in the order they were written in, and what is said of them.
+    """The tensors of a file, in the order they were written in, and their metadata.
 
     Raises:
-        BadFile: if it cannot be read, is too large, is damaged, or was not written here. The
-            message says why, and leaves the file to the caller, who knows the way out.
+        BadFile: if it cannot be read, is too large, is damaged, or was not written by
+            `write_tensors`; the caller adds the file name.
         MissingExtra: if safetensors is not installed.
     """
     try:
@@ -176,11 +170,11 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def check_size(file: Path, most: int) -> None:
-    """Refuse what is there and no file, or larger than may be read.
+    """Check that a path is a regular file of at most so many bytes, or does not exist.
 
     Raises:
-        BadFile: if it is. The message leaves the file to the caller.
-        OSError: if it cannot be looked at.
+        BadFile: if it is not; the caller adds the file name.
+        OSError: if its status cannot be read.
     """
     if file.exists() and not file.is_file():
         raise BadFile("no file, but a directory, device or pipe")
@@ -212,18 +206,18 @@ PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
     ("tensors", (("file", str), ("sha256", str))),
     ("identity", ()),
 )  # fmt: skip
-"""What run.json has to hold, and of what type."""
+"""The entries of run.json and their types."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a corpus run found.
+    """The result of a corpus run.
 
     Attributes:
         model: name, source, class, type, parameters, layers, heads.
         corpus: file, sha256, documents, paragraphs, truncate.
         gathered: the sums.
-        identity: what the numbers depend on; see `identity`.
+        identity: everything the numbers depend on; see `run_identity.identity`.
     """
 
     model: Mapping[str, str | int]
@@ -238,7 +232,7 @@ class Run:
 
 
 def save(run: Run, folder: Path) -> None:
-    """Write a run into a folder that is there.
+    """Write a run into an existing folder.
 
     Raises:
         BadFile: if it cannot be written.
@@ -261,16 +255,16 @@ def is_saved(folder: Path) -> bool:
     """Whether a folder holds a finished run."""
     try:
         return (folder / JSON).is_file()
-    except OSError:  # a folder that nobody may look into
+    except OSError:  # a folder without read permission
         return False
 
 
 def open_run(folder: Path) -> Run:
-    """The run that a folder holds. It comes from outside, and nothing in it is taken on trust.
+    """Open the run of a folder. Its files are untrusted and fully validated.
 
     Raises:
-        BadFile: if there is none, a file is damaged or too large, the two files do not belong
-            together, a number in them cannot be, or it was measured by another version's metrics.
+        BadFile: if there is none, a file is damaged or too large, the two files do not match, a
+            number is impossible, or it was measured with the metrics of another version.
     """
     said = _read(folder / JSON)
     _check(folder, said)
@@ -283,7 +277,7 @@ def open_run(folder: Path) -> Run:
 
 
 def _opened(folder: Path, said: dict[str, Any]) -> Run:
-    """The run of a description that has been checked."""
+    """The run of a validated run.json."""
     tensors, header = read_tensors(folder / TENSORS)
     if header.get("schema") != SCHEMA or said["tensors"]["sha256"] != _hash(folder / TENSORS):
         raise _error(
@@ -300,7 +294,7 @@ def _opened(folder: Path, said: dict[str, Any]) -> Run:
 
 
 def _check_together(folder: Path, said: dict[str, Any], gathered: Gathered) -> None:
-    """Hold what the description counts against what the sums count."""
+    """Check the counts of run.json against the sums."""
     whole, documents = gathered.whole(), said["corpus"]["documents"]
     counted = (
         ("layers", said["model"]["layers"], len(whole.statistics.layers)),
@@ -346,7 +340,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check(folder: Path, said: dict[str, Any]) -> None:
-    """Hold every entry against the type it has to have, and against the layout of reports."""
+    """Check the type of every entry of run.json, its counts and its metrics."""
     for part, entries in PARTS:
         found = said.get(part)
         fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
@@ -364,7 +358,7 @@ def _check(folder: Path, said: dict[str, Any]) -> None:
 
 
 def _check_counts(folder: Path, said: dict[str, Any]) -> None:
-    """Hold every number against the layout of reports, which it will be written in."""
+    """Check every number against the minimum in the schema of reports."""
     layout = schema()["$defs"]
     for part, rules in (
         ("model", layout["model"]),

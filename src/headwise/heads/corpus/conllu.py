@@ -1,9 +1,10 @@
-r"""CoNLL-U, the format of Universal Dependencies: every sentence a document with its parse.
+r"""Read CoNLL-U, the format of Universal Dependencies: a document with a parse for each sentence.
 
-The text is the sentence's ``# text =``, or else its words, with a space after each that does not
-say ``SpaceAfter=No``. Words are syntactic ones. A token of several words (``1-2 don't``) is divided
-among them where they are its letters (do, n't); otherwise (French ``du`` for ``de le``) the first
-has all of it, and the others are empty at its end. Empty nodes (``8.1``) are left out.
+The text is that of ``# text =``; without it, the tokens are joined, with a space after each token
+that lacks ``SpaceAfter=No``. Words are syntactic words. A multiword token (``1-2 don't``) is split
+into its words if they concatenate to it (do, n't); otherwise (French ``du`` for ``de le``) the
+first word spans the token and the others are empty spans at its end. Empty nodes
+(``8.1``) are skipped.
 
 Source: https://universaldependencies.org/format.html
 """
@@ -36,13 +37,13 @@ _EMPTY = re.compile(r"[0-9]{1,6}\.[1-9][0-9]{0,5}", re.ASCII)
 
 @dataclass
 class _Sentence:
-    """What has been read of one.
+    """The columns of one sentence.
 
     Attributes:
         places: the line of each word.
-        surface: the tokens as written, and how many words each is.
-        written: the line of each token, and its number there: "3", or "1-2" for several words.
-        gaps: for each token whether a blank follows.
+        surface: the tokens, with their numbers of words.
+        written: the line of each token, and its ID there: "3", or "1-2" for a multiword token.
+        gaps: for each token whether a space follows.
     """
 
     place: Place
@@ -58,11 +59,11 @@ class _Sentence:
 
 
 def read_conllu(file: Path) -> Iterator[Document]:
-    """A document for every sentence, named by its first line.
+    """Yield a document for each sentence, named by its first line.
 
     Raises:
-        BadFile: if a line cannot be read, has not ten columns, or words, heads or the text do not
-            fit each other.
+        BadFile: if a line cannot be read or does not have ten columns, or if words, heads and text
+            are inconsistent.
     """
     for filled, block in groupby(lines(file), key=lambda each: bool(each[1].strip())):
         if filled:
@@ -70,7 +71,7 @@ def read_conllu(file: Path) -> Iterator[Document]:
 
 
 def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[Document]:
-    """The sentence; nothing where the block is nothing but comments."""
+    """The document of a sentence; none for a block of comments."""
     sentence, size = None, 0
     for place, line in block:
         sentence = sentence or _Sentence(place)
@@ -92,7 +93,7 @@ def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[Document]:
 
 
 def _take(sentence: _Sentence, place: Place, line: str) -> None:
-    """One line of a sentence: a word, or a token of several words."""
+    """Add one line of a sentence: a word or a multiword token."""
     columns = line.split("\t")
     if len(columns) != COLUMNS:
         raise place.error(
@@ -163,7 +164,7 @@ def _written(sentence: _Sentence) -> str:
 
 
 def _words(sentence: _Sentence, tokens: Spans) -> Spans:
-    """The words' places, from those of the tokens that they are in."""
+    """The spans of the words, from those of their tokens."""
     spans: list[tuple[int, int]] = []
     for (start, stop), (form, count) in zip(tokens, sentence.surface, strict=True):
         forms = sentence.forms[len(spans) : len(spans) + count]
@@ -177,7 +178,7 @@ def _words(sentence: _Sentence, tokens: Spans) -> Spans:
 
 
 def _parse(sentence: _Sentence) -> Parse | None:
-    """The tree; None where no word says what its head is."""
+    """The dependency tree; None if no word has a head."""
     if all(head == "_" for head in sentence.heads):
         return None
     count = len(sentence.forms)

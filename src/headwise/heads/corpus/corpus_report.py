@@ -1,7 +1,4 @@
-"""A corpus run as a document that a person reads.
-
-A corpus run as JSON, for programs; the layout is in ``heads/inspect.schema.json``.
-"""
+"""The report of a corpus run: a document, a table, and JSON of ``heads/inspect.schema.json``."""
 
 import math
 
@@ -28,17 +25,17 @@ from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
 MOST_NAMED = 5
-"""How many of the heads with a name are listed."""
+"""The number of heads listed for each name."""
 
 WITH = " with "
-"""What stands in a name between what a head is and the other head that it is that with."""
+"""Separates the name of a pair from its second head, as in "redundant with L0H1"."""
 
 MOST_ALIGNED = 10
-"""How many of the heads that agree best with gold pairs are listed."""
+"""The number of heads listed with their agreement with gold pairs."""
 
 
 def report(run: Run) -> Document:
-    """The document that a person reads."""
+    """The run as a document."""
     whole, name = run.gathered.whole(), str(run.model["name"])
     count = whole.number("documents")
     return Document(
@@ -57,7 +54,7 @@ def report(run: Run) -> Document:
 
 
 def run_table(run: Run) -> dict[str, Column]:
-    """Every number of every head with its names, a row a head."""
+    """A row for each head, with all its numbers and names."""
     names: dict[Head, list[str]] = {}
     for named in run.names:
         names.setdefault(named.head, []).append(named.name)
@@ -71,7 +68,7 @@ _A_CORPUS = Text(
 
 
 def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block, ...]:
-    """What heads are called, a row for each name, and how many have none."""
+    """A row for each name with its heads."""
     given = [each for each in names if each.name != UNEXPLAINED]
     if not names:
         return ()
@@ -110,12 +107,12 @@ _NAME_COLUMNS = (
 
 
 def _clear(named: Named) -> float:
-    """How far a value is beyond what it must pass."""
+    """The distance of a value from its threshold."""
     return named.value - named.bar if math.isfinite(named.value - named.bar) else 0.0
 
 
 def _kind(found: list[Named]) -> Row:
-    """One name with the heads that have it, the clearest first."""
+    """One name and its heads, the clearest first."""
     first = found[0]
     pairs = WITH in first.name
     title = Text("redundant with another") if pairs else first.title
@@ -130,7 +127,7 @@ def _kind(found: list[Named]) -> Row:
 
 
 def _who(named: Named) -> str:
-    """The head, or the two of a pair."""
+    """The head, or the two heads of a pair."""
     _, pair, other = named.name.partition(WITH)
     return f"{named.head}~{other}" if pair else str(named.head)
 
@@ -148,7 +145,7 @@ def _corpus(run: Run, whole: Half) -> list[Row]:
 
 
 def _alignment(alignment: Alignment) -> tuple[Block, ...]:
-    """The heads that agree best with gold pairs; nothing where the corpus has none."""
+    """The heads that agree best with gold pairs; nothing without gold pairs."""
     heads = alignment.heads()
     if not heads:
         return ()

@@ -1,9 +1,4 @@
-"""One text of a corpus, with what somebody says about its words.
-
-The lines of a file that somebody else wrote: read one by one, bounded, and plain text.
-
-Where the words of a text stand in it, and whether what is said about them can be true.
-"""
+"""Documents of a corpus: text with annotations, its place in a file, and their validation."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +25,7 @@ class Parse:
 
 @dataclass(frozen=True)
 class Entity:
-    """A named entity: the words from ``start`` to before ``stop``, and what kind it is."""
+    """A named entity: the words from ``start`` to ``stop`` (exclusive), and its kind."""
 
     start: int
     stop: int
@@ -39,17 +34,16 @@ class Entity:
 
 @dataclass(frozen=True)
 class Document:
-    """One text. Everything in it comes from outside: untrusted.
+    """A text with annotations. All of it is untrusted input.
 
     Attributes:
-        name: where it stands in the corpus, for messages and for resuming: "a.jsonl:17".
+        name: its file and line, for messages: "a.jsonl:17".
         text: what the model reads.
-        words: (start, stop) in characters of each word; empty where the corpus names none.
-        parse: the dependency tree over ``words``; None where the corpus has none.
-        entities: named entities over ``words``; None where the corpus marks none.
-        target: what an encoder-decoder's decoder reads; None where the corpus has none.
-        alignment: gold pairs (query, key), counted in words of target and text where both are
-            split into words, otherwise in tokens; None where the corpus has none.
+        words: (start, stop) in characters of each word; empty without annotation.
+        parse: the dependency tree over ``words``; None without annotation.
+        entities: named entities over ``words``; None without annotation.
+        target: the input of an encoder-decoder's decoder; None without annotation.
+        alignment: gold pairs (query, key), in tokens; None without annotation.
     """
 
     name: str
@@ -62,12 +56,12 @@ class Document:
 
 
 MOST_BYTES = 1 << 20
-"""The longest line, and the longest document, in bytes."""
+"""The longest line, document and text file, in bytes."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file, for messages and for naming a document.
+    """A line of a file.
 
     Attributes:
         file: the file.
@@ -87,11 +81,11 @@ class Place:
 
 
 def lines(file: Path) -> Iterator[tuple[Place, str]]:
-    r"""Every line with its place, without its line break; never more than one is held.
+    r"""Yield every line with its place, without its line break; only one is in memory.
 
     Raises:
-        BadFile: if it is no file that can be read; or a line is longer than `MOST_BYTES`, is not
-            UTF-8, or holds a zero byte, as binary files do.
+        BadFile: if the file cannot be read, or a line is longer than `MOST_BYTES`, is not UTF-8, or
+            holds a zero byte, as binary files do.
     """
     name = clean(str(file))
     try:
@@ -150,22 +144,22 @@ Spans = tuple[tuple[int, int], ...]
 """(start, stop) in characters of each word."""
 
 LONGEST_NAME = 100
-"""Characters in the name of a relation or of a kind of entity."""
+"""The largest number of characters in the name of a relation or of a kind of entity."""
 
 
 def located(
     place: Place, text: str, words: Sequence[str], written: Sequence[tuple[Place, str]] = ()
 ) -> Spans:
-    """Where the words stand in the text: each after the one before, only blanks between.
+    """The spans of the words in the text, which may be separated by white space only.
 
     Args:
-        place: of the text, for messages.
-        text: it.
-        words: in their order.
-        written: for each word its own line and its number there, where the file has them.
+        place: the place of the text, for messages.
+        text: the text.
+        words: its words in order.
+        written: the line of each word and its number there, if the file has them.
 
     Raises:
-        BadFile: if the text is made of other words.
+        BadFile: if the text does not consist of these words.
     """
     spans, at = [], 0
     for index, word in enumerate(words):
@@ -197,10 +191,10 @@ def located(
 
 
 def check_spans(place: Place, text: str, spans: Spans) -> None:
-    """Refuse words that overlap, go backwards or leave the text.
+    """Check that the words are ascending spans of the text.
 
     Raises:
-        BadFile: if they do.
+        BadFile: if they are not.
     """
     before = 0
     for number, (start, stop) in enumerate(spans, 1):
@@ -220,10 +214,10 @@ def check_spans(place: Place, text: str, spans: Spans) -> None:
 
 
 def check_parse(place: Place, words: int, parse: Parse) -> None:
-    """Refuse a parse of another number of words, or with heads that are none of them.
+    """Check that a parse has a head and a relation for each of the words.
 
     Raises:
-        BadFile: if it does not fit.
+        BadFile: if it does not.
     """
     for what, count in (("heads", len(parse.heads)), ("relations", len(parse.relations))):
         if count != words:
@@ -252,7 +246,7 @@ def check_parse(place: Place, words: int, parse: Parse) -> None:
 
 
 def check_entities(place: Place, words: int, entities: tuple[Entity, ...]) -> None:
-    """Refuse entities that are not runs of the words.
+    """Check that entities are spans of the words.
 
     Raises:
         BadFile: if one is not.
@@ -272,10 +266,10 @@ def check_entities(place: Place, words: int, entities: tuple[Entity, ...]) -> No
 
 
 def check_name(place: Place, what: str, name: str) -> None:
-    """Refuse a name that is empty or too long.
+    """Check the length of a name.
 
     Raises:
-        BadFile: if it is.
+        BadFile: if it is empty or too long.
     """
     if not 0 < len(name) <= LONGEST_NAME:
         raise place.error(

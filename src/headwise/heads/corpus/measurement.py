@@ -1,7 +1,4 @@
-"""Heads of one document held against its gold pairs.
-
-One document of a corpus through a model.
-"""
+"""Measure the heads of a model on one document."""
 
 import math
 import re
@@ -25,7 +22,7 @@ from headwise.heads.naming import random_copy, take
 from headwise.heads.naming.observation import compared, punctuation
 
 MOST_WEIGHTS = 1 << 28
-"""How many weights of all heads together are kept for one document."""
+"""The largest number of attention weights of all heads kept for one document."""
 
 ARROW = ">>"
 ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
@@ -33,10 +30,10 @@ ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
 
 
 def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> None:
-    """Refuse a document whose weights would not fit in memory.
+    """Check that the attention weights of an aligned document fit in memory.
 
     Raises:
-        BadValue: if all heads together have too many.
+        BadValue: if they do not.
     """
     own = inputs.get("decoder_input_ids")
     keys = inputs["input_ids"].shape[1] if "input_ids" in inputs else config.max_source_positions
@@ -57,13 +54,13 @@ def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> No
 def align(
     into: Alignment, document: Document, loaded: Loaded, inputs: dict[str, Tensor], seen: Recorder
 ) -> None:
-    """Hold the heads that look from one side of the gold pairs at the other against them.
+    """Score heads against the gold pairs of a document.
 
-    In an encoder-decoder these are those of cross-attention, otherwise all. In a reaction written
-    as SMILES the heaviest atom before the arrow is what a head says.
+    These are the heads of cross-attention in an encoder-decoder, otherwise all heads. In a reaction
+    written as SMILES the prediction of a head is its heaviest atom before the arrow.
 
     Raises:
-        BadValue: if a pair lies outside of the tokens.
+        BadValue: if a pair lies outside the tokens.
     """
     if not document.alignment:
         return
@@ -82,7 +79,7 @@ def align(
 
 
 def atoms(names: list[str]) -> Tensor | None:
-    """(Lk,), True for the atoms before the arrow of a reaction; None where there is no arrow.
+    """(Lk,), True for the atoms before the arrow of a reaction; None without an arrow.
 
     Example:
         >>> atoms(["[CLS]", "C", "Cl", "=", "[nH]", ">>", "C", "[SEP]"]).int().tolist()
@@ -97,16 +94,15 @@ def atoms(names: list[str]) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class Measurer:
-    """A model that documents are read with.
+    """A model that measures documents.
 
     Attributes:
         loaded: the model and its tokenizer.
-        truncate: whether documents that are too long are cut; otherwise they are refused.
-        random: the model with random weights, which names of heads are held against; None where no
-            names are to be given.
+        truncate: whether documents that are too long are truncated; otherwise they raise.
+        random: the model with random weights, the baseline of names; None if no names are given.
         points: the ids of punctuation.
-        folder: where sounds are that documents name.
-        compare: whether heads are compared with each other as well, where names are to be given.
+        folder: the folder of the audio files that documents name.
+        compare: whether heads are compared with each other, if names are given.
     """
 
     loaded: Loaded
@@ -120,16 +116,16 @@ class Measurer:
     def of(
         cls, loaded: Loaded, *, truncate: bool, names: bool, folder: Path = Path()
     ) -> "Measurer":
-        """A measurer for a model; with names, documents are read by its random copy as well.
+        """A measurer for a model; with names, its random copy is measured as well.
 
         Raises:
-            BadType: if names are wanted and the model has no random copy.
+            BadType: with names, if the model has no random copy.
         """
         random = replace(loaded, model=random_copy(loaded.model)) if names else None
         return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
 
     def check(self, document: Document) -> None:
-        """Whether the model can read a document, without running it.
+        """Check the length of a document, without running the model.
 
         Raises:
             BadFile: if it has no token, or too many.
@@ -162,12 +158,12 @@ class Measurer:
         return self.measure_inputs(document, inputs, whole)
 
     def measure_inputs(self, document: Document, inputs: dict[str, Tensor], whole: int) -> Half:
-        """The sums of one document that has been made into a model's inputs.
+        """The sums of one tokenized document.
 
         Args:
-            document: what is known about it.
-            inputs: what the model is given.
-            whole: how many tokens it would have had, had it not been cut.
+            document: its annotations.
+            inputs: the inputs of the model.
+            whole: its number of tokens before truncation.
 
         Raises:
             BadFile: if the model does not run on them.
@@ -187,7 +183,7 @@ class Measurer:
         return found
 
     def _seen(self, loaded: Loaded, inputs: dict[str, Tensor], every: bool) -> Recorder:
-        """What a model's heads do, with the weights of every head or of none."""
+        """A capture of the model, with the weights of every head or of none."""
         special = separators(loaded.tokenizer)
         with capture(
             loaded.model, heads="all" if every else (), separators=special, punctuation=self.points

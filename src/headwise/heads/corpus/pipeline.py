@@ -1,14 +1,8 @@
-"""A corpus shared out over the processes that torchrun started.
+"""Measure a corpus, resumably and in several processes.
 
-A whole corpus through a model: adding up, and going on after an interruption.
-
-While it runs, each process writes what it has added up into one file of the folder, together with
-how far it is: ``part-0-of-1.safetensors``. The file is replaced whole, between two documents, so
-that whenever the process is killed the file on disk is right: nothing in it is lost, and no
-document that comes after it was counted.
-
-
-From a model and a file to a finished run: looked through, measured, merged, saved.
+Each process writes its sums and its position into one file of the folder, such as
+``part-0-of-1.safetensors``. The file is replaced atomically between two documents: if the process
+is killed, the file holds exactly the documents before its position.
 """
 
 import json
@@ -50,11 +44,11 @@ from headwise.lang import Text
 
 @dataclass(frozen=True)
 class Share:
-    """Which documents one process measures: every one whose number leaves its rank.
+    """The documents of one process of torchrun: those with ``number % processes == rank``.
 
     Attributes:
         rank: the process, counted from 0.
-        processes: how many there are.
+        processes: the number of processes.
     """
 
     rank: int = 0
@@ -65,10 +59,10 @@ class Share:
         return range(self.rank, documents, self.processes)
 
     def merged(self, own: Gathered) -> Gathered:
-        """What all processes gathered, by all-reduce; every process has to call this.
+        """The sums of all processes, by all-reduce; every process must call this.
 
-        The sums of several processes are added in another order than those of one: they agree to
-        the rounding of float64, and two such runs agree exactly.
+        They are added in another order than in one process, and agree with it up to the rounding of
+        float64; two runs with as many processes agree exactly.
         """
         if self.processes == 1:
             return own
@@ -82,12 +76,12 @@ class Share:
         return Gathered.from_tensors(reduced)
 
     def wait(self) -> None:
-        """Until every process has come this far."""
+        """Wait for all processes."""
         if self.processes > 1:
             dist.barrier()
 
     def _forms(self, own: dict[str, tuple[list[int], str]]) -> dict[str, tuple[list[int], str]]:
-        """Name, shape and type of every tensor that any process has, in one order for all."""
+        """Name, shape and dtype of the tensors of all processes, in the same order in each."""
         written = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
         lengths = [torch.zeros((), dtype=torch.int64) for _ in range(self.processes)]
         dist.all_gather(lengths, torch.tensor(written.numel()))
@@ -101,12 +95,12 @@ class Share:
 
 
 ALONE = Share()
-"""All of the corpus."""
+"""One process that measures all documents."""
 
 
 @contextmanager
 def shared() -> Iterator[Share]:
-    """The share of this process: one of those that torchrun started, or all of the corpus."""
+    """The share of this process of torchrun, or all of the corpus without torchrun."""
     if not dist.is_available() or not dist.is_torchelastic_launched():
         yield ALONE
         return
@@ -122,22 +116,22 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 EVERY = 10.0
-"""Seconds between two writings of what has been added up."""
+"""Seconds between two checkpoints."""
 
 Progress = Callable[[int, int], None]
-"""Told how many documents of how many are done."""
+"""Called with the number of documents done and their total."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A corpus to be measured.
+    """The measurement of a corpus.
 
     Attributes:
         measurer: the model.
         corpus: the documents.
-        folder: where what has been added up is kept; None for nowhere.
-        share: which documents are this process's.
-        every: seconds between two writings; 0 after each document.
+        folder: where checkpoints are written; None for nowhere.
+        share: the documents of this process.
+        every: seconds between two checkpoints; 0 for one after each document.
     """
 
     measurer: Measurer
@@ -147,22 +141,22 @@ class Job:
     every: float = EVERY
 
     def identity(self) -> dict[str, Any]:
-        """What this run has to have in common with one that it goes on with."""
+        """What an interrupted run must have in common with this one to be resumed."""
         return identity(self.measurer, self.corpus, self.share.processes)
 
     @property
     def part(self) -> Path | None:
-        """The file that this process keeps its sums in."""
+        """The checkpoint file of this process."""
         name = f"part-{self.share.rank}-of-{self.share.processes}.safetensors"
         return None if self.folder is None else self.folder / name
 
 
 def run(job: Job, progress: Progress | None = None) -> Gathered:
-    """The sums of this process's documents, going on where an earlier run was interrupted.
+    """The sums of this process's documents, resumed from a checkpoint.
 
     Raises:
         BadFile: if the folder holds another run, a file in it is damaged, a document cannot be
-            measured, or the corpus has changed meanwhile. What was added up until then is kept.
+            measured, or the corpus has changed. The sums up to there are kept.
     """
     keeper = _Keeper(job, job.identity())
     gathered, position = keeper.resumed()
@@ -187,12 +181,12 @@ def run(job: Job, progress: Progress | None = None) -> Gathered:
 
 
 def _before(mine: range, position: int) -> int:
-    """How many of the numbers come before a position."""
+    """The count of numbers before a position."""
     return len(range(mine.start, min(position, mine.stop), mine.step))
 
 
 class _Keeper:
-    """Writes what has been added up, and reads it again."""
+    """Writes and reads the checkpoint of this process."""
 
     def __init__(self, job: Job, same: dict[str, Any]) -> None:
         self._file, self._every, self._same = job.part, job.every, same
@@ -200,7 +194,7 @@ class _Keeper:
         self._last = time.monotonic()
 
     def resumed(self) -> tuple[Gathered, int]:
-        """What an earlier run kept, and the number of the document to go on with."""
+        """The sums of the checkpoint, and the number of the next document."""
         if self._file is None or not self._file.exists():
             return Gathered(), 0
         tensors, said = self._read(self._file)
@@ -222,12 +216,12 @@ class _Keeper:
             raise _damaged(file, error) from error
 
     def keep_now_and_then(self, gathered: Gathered, position: int) -> None:
-        """Write if the last time is long enough ago."""
+        """Write a checkpoint if the last one is old enough."""
         if time.monotonic() - self._last >= self._every:
             self.keep(gathered, position)
 
     def keep(self, gathered: Gathered, position: int) -> None:
-        """Write what was added up before the document of that number."""
+        """Write the sums of the documents before that number."""
         if self._file is not None:
             said = {"identity": self._same, "position": position}
             write_tensors(self._file, gathered.kept(), said)
@@ -256,20 +250,20 @@ def _not_ours(file: Path) -> BadFile:
 
 
 Tell = Callable[[Text], None]
-"""Told what is being done."""
+"""Called with a status message."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a corpus is to be measured.
+    """Options of `measure_corpus`.
 
     Attributes:
-        folder: where sums are kept while it runs, and the run when it is done; None for nowhere.
-        paragraphs: read a plain text by paragraphs in place of lines.
-        truncate: cut documents that are longer than the model takes.
-        names: name heads by what they do, which takes a second model with random weights.
-        every: seconds between two writings of what has been added up.
-        share: which documents are this process's.
+        folder: where checkpoints and the finished run are written; None for nowhere.
+        paragraphs: in plain text, a document is a paragraph, not a line.
+        truncate: truncate documents that are too long for the model.
+        names: name heads, which needs a second model with random weights.
+        every: seconds between two checkpoints.
+        share: the documents of this process.
     """
 
     folder: Path | None = None
@@ -288,14 +282,14 @@ def measure_corpus(
     tell: Tell | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """What every head of a model does on a corpus.
+    """Measure every head of a model on a corpus.
 
-    A folder is gone on with: where an earlier run with the same model, corpus and options was
-    interrupted, this one continues; where it was finished, it is opened.
+    A run with the same model, corpus and options in the folder is resumed if it was interrupted,
+    and opened if it is finished.
 
     Raises:
-        BadFile: if a document cannot be read, the folder cannot be made or holds another run, or
-            a file in it is damaged.
+        BadFile: if a document cannot be read, the folder cannot be created or holds another run,
+            or a file in it is damaged.
     """
     say = tell or _ignore_status
     check_place(options.folder)
@@ -334,7 +328,7 @@ def measure_corpus(
 
 
 def check_place(folder: Path | None) -> None:
-    """Refuse a folder that a run cannot be saved in; one that holds a finished run is only read.
+    """Check that a run can be saved in a folder; a folder with a finished run is only read.
 
     Raises:
         BadFile: if it is no folder, or may not be written into.
@@ -344,7 +338,7 @@ def check_place(folder: Path | None) -> None:
 
 
 def _finish(done: Run, job: Job) -> None:
-    """The first process writes the run; the parts are taken away once it is on disk."""
+    """Write the run in the first process; then delete the checkpoints."""
     if job.folder is None or job.part is None:
         return
     if job.share.rank == 0:
@@ -354,7 +348,7 @@ def _finish(done: Run, job: Job) -> None:
 
 
 def _forget(job: Job) -> None:
-    """Take away what this process kept on its way, and what a kill left of a file half written."""
+    """Delete the checkpoint of this process and temporary files of killed processes."""
     if job.folder is None or job.part is None:
         return
     names = (job.part.name, *((JSON, TENSORS) if job.share.rank == 0 else ()))

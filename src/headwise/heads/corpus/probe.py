@@ -1,8 +1,8 @@
-"""A probe that needs no corpus: random tokens, repeated, on which induction heads show themselves.
+"""The repeated-tokens probe: repeated random tokens, on which induction heads can be measured.
 
-Text tells a model what comes next in many ways; of random tokens only the repetition does. A head
-that looks at what followed the token the last time is an induction head, one that looks at the
-token itself a duplicate-token head, one that looks one place back a previous-token head.
+Random tokens can be predicted from their repetition alone. A head that attends to the token after
+the previous occurrence is an induction head, one that attends to the previous occurrence a
+duplicate-token head, one that attends one token back a previous-token head.
 
 Source: Olsson et al. 2022, "In-context learning and induction heads": 25 random tokens, repeated
 4 times. A model that takes fewer than 100 tokens is given fewer; see `shape`.
@@ -25,19 +25,19 @@ from headwise.heads.models.load import Loaded
 TOKENS, TIMES = 25, 4
 
 FEWEST = 4
-"""Different tokens in a sequence at least."""
+"""The smallest number of different tokens in a sequence."""
 
 SEQUENCES = 48
-"""How many sequences are read, each of other tokens; every second one suggests names, the others
-test them. So many are needed for a name to hold among some thousands that are tried."""
+"""The number of sequences, each of other tokens; every second one suggests names, the others test
+them. So many are needed for a name to be significant among thousands of candidates."""
 
 MOST_SEED = 2**63 - 1
 
 
 def shape(longest: int) -> tuple[int, int]:
-    """How many different tokens a sequence has and how often they come, where so many tokens fit.
+    """The numbers of different tokens and of repetitions in a sequence of limited length.
 
-    What does not fit are first the later repetitions, which say the same again, and then tokens.
+    The later repetitions are dropped first, then tokens.
 
     Example:
         >>> [shape(longest) for longest in (512, 99, 64, 40)]
@@ -48,7 +48,7 @@ def shape(longest: int) -> tuple[int, int]:
 
 
 def named(tokens: int, times: int, seed: int) -> str:
-    """What a run calls its sequences.
+    """The name of the sequences in a run.
 
     Example:
         >>> named(25, 4, 0)
@@ -58,11 +58,11 @@ def named(tokens: int, times: int, seed: int) -> str:
 
 
 def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
-    """The sequences of token ids; special tokens are not among them.
+    """The sequences of token ids, without special tokens.
 
     Raises:
-        BadValue: if the vocabulary is too small, the seed is no seed, or the model takes too few
-            tokens or has a decoder that reads another text.
+        BadValue: if the vocabulary is too small, the seed is out of range, or the model takes too
+            few tokens or is an encoder-decoder.
     """
     _check(loaded, seed)
     tokens, times = shape(loaded.longest)
@@ -86,14 +86,16 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
 
 
 def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = None) -> Run:
-    """What every head does on the sequences.
+    """Measure every head on the sequences.
 
     Raises:
         BadValue: as `sequences`.
         BadFile: if the model does not run on them.
     """
     loaded, gathered = measurer.loaded, Gathered()
-    alone = replace(measurer, compare=False)  # on random tokens, that heads agree says little
+    alone = replace(
+        measurer, compare=False
+    )  # agreement of heads on random tokens is not informative
     given, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
     for number, ids in enumerate(given):
         read = torch.tensor([ids])

@@ -1,18 +1,16 @@
-"""The documents of a file, by what its name ends in; and a look through all of it beforehand.
+"""Read the documents of a file by its suffix: plain text, JSON lines or CoNLL-U.
 
-Plain text: every line a document, or every paragraph.
-
-JSON lines: every line an object with a text, and what is known about it.
+In plain text, every line or every paragraph is a document. In JSON lines, every line is an object:
 
     text        the text
     words       its words: strings, or [start, stop] in characters; optional
     heads       for each word the index of its head from 0, -1 for the root; optional
     relations   for each word the name of the relation to its head; with ``heads``
     entities    [[first word, word after the last, kind], ...]; optional, needs ``words``
-    target      what an encoder-decoder's decoder reads; optional
+    target      the input of an encoder-decoder's decoder; optional
     alignment   [[query, key], ...]; optional
 
-Other keys are left alone: corpora carry names, dates and addresses.
+Other keys are ignored.
 """
 
 import hashlib
@@ -46,7 +44,7 @@ Reader = Callable[[Path], Iterator[Document]]
 
 
 def read_lines(file: Path) -> Iterator[Document]:
-    """A document for every line that is not blank.
+    """Yield a document for each non-blank line of plain text.
 
     Raises:
         BadFile: if a line cannot be read.
@@ -57,7 +55,7 @@ def read_lines(file: Path) -> Iterator[Document]:
 
 
 def read_paragraphs(file: Path) -> Iterator[Document]:
-    """A document for every run of lines between blank ones, named by its first.
+    """Yield a document for each paragraph of plain text, named by its first line.
 
     Raises:
         BadFile: if a line cannot be read, or a paragraph is longer than a document may be.
@@ -89,11 +87,10 @@ _WORDS = {int: Text("whole numbers"), str: Text("strings")}
 
 
 def read_jsonl(file: Path) -> Iterator[Document]:
-    """A document for every line that is not blank.
+    """Yield a document for each non-blank line of JSON.
 
     Raises:
-        BadFile: if a line cannot be read, is not such an object, or its parts do not fit each
-            other.
+        BadFile: if a line cannot be read, is not such an object, or its parts are inconsistent.
     """
     for place, line in lines(file):
         if line.strip():
@@ -220,7 +217,7 @@ def _list(place: Place, found: dict[str, Any], name: str) -> list[Any] | None:
 
 
 def _tuples(place: Place, name: str, given: list[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """The entries as tuples; a truth value is no number."""
+    """The entries as tuples; a boolean is not a number."""
     for number, entry in enumerate(given, 1):
         fits = isinstance(entry, list) and len(entry) == len(kinds)
         if not fits or [type(each) for each in entry] != list(kinds):
@@ -246,18 +243,18 @@ READERS: tuple[tuple[str, Reader], ...] = (
     (".jsonl", read_jsonl),
     (".conllu", read_conllu),
 )
-"""What a corpus may be written in, by the end of its name."""
+"""The formats of a corpus, by suffix."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A file of documents that has been looked through.
+    """A file whose documents have been validated.
 
     Attributes:
-        file: where it is.
-        paragraphs: whether a plain text is read by paragraphs in place of lines.
-        documents: how many there are.
-        sha256: of the file's bytes.
+        file: its path.
+        paragraphs: whether a document of plain text is a paragraph, not a line.
+        documents: the number of documents.
+        sha256: the hash of the file's bytes.
     """
 
     file: Path
@@ -269,10 +266,10 @@ class Corpus:
         return reader(self.file, paragraphs=self.paragraphs)(self.file)
 
     def check_unchanged(self) -> None:
-        """Whether the file is still what was looked through.
+        """Check that the file has not changed since it was validated.
 
         Raises:
-            BadFile: if it is not.
+            BadFile: if it has.
         """
         if _hash(self.file) != self.sha256:
             raise BadFile(
@@ -283,10 +280,10 @@ class Corpus:
 
 
 def reader(file: Path, *, paragraphs: bool = False) -> Reader:
-    """What reads a file of that name.
+    """The reader of a file, by its suffix.
 
     Raises:
-        BadFile: if its name ends in nothing known, or paragraphs are asked of no plain text.
+        BadFile: if the suffix is unknown, or paragraphs are requested of another format.
     """
     found = dict(READERS).get(file.suffix.lower())
     if found is None or (paragraphs and found is not read_lines):
@@ -303,12 +300,12 @@ def reader(file: Path, *, paragraphs: bool = False) -> Reader:
 def look_through(
     file: Path, *, paragraphs: bool = False, check: Callable[[Document], None] | None = None
 ) -> Corpus:
-    """Read all of a corpus once, so that what is wrong in it is said before the work begins.
+    """Validate a corpus: read all of it once, so that errors are raised before the measurement.
 
     Args:
-        file: what to read.
-        paragraphs: read a plain text by paragraphs in place of lines.
-        check: called with each document; raises where it cannot be used.
+        file: the corpus.
+        paragraphs: in plain text, a document is a paragraph, not a line.
+        check: called with each document; raises if it is unusable.
 
     Raises:
         BadFile: if a document cannot be read, or there is none.

@@ -1,4 +1,4 @@
-"""What makes two runs the same run: only then may one go on where the other stopped."""
+"""The identity of a run: a checkpoint is resumed only by a run with the same identity."""
 
 import hashlib
 import json
@@ -29,11 +29,11 @@ PARTS = {
     "metrics": Text("the metrics"),
     "processes": Text("the number of processes"),
 }
-"""What has to be the same, and what a person calls it."""
+"""The parts of an identity, with their names in messages."""
 
 
 def identity(measurer: Measurer, corpus: Corpus, processes: int) -> dict[str, Any]:
-    """Everything that a run's numbers depend on."""
+    """Everything that the numbers of a run depend on."""
     loaded = measurer.loaded
     return {
         "headwise": headwise.__version__,
@@ -50,12 +50,12 @@ def identity(measurer: Measurer, corpus: Corpus, processes: int) -> dict[str, An
 
 
 def check_same(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Refuse to go on with another run.
+    """Check that two runs have the same identity.
 
     Args:
-        folder: where the other was found.
-        wanted: the identity of the run asked for.
-        found: that of the one in the folder.
+        folder: the folder of the earlier run.
+        wanted: the identity of the new run.
+        found: the identity of the earlier run.
 
     Raises:
         BadFile: if they differ.
@@ -74,7 +74,7 @@ def check_same(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]
 def _of_model(loaded: Loaded) -> str:
     """A hash of the weights and of the configuration without its paths.
 
-    The pooler stands after all attention; a model without one is given a random one.
+    The pooler is excluded: it follows all attention, and is random in a checkpoint without one.
     """
     found = hashlib.sha256()
     config = {k: v for k, v in loaded.config.to_dict().items() if not k.startswith("_")}

@@ -1,4 +1,4 @@
-"""What the sums of a run can be: everything that is read from a file is held to it."""
+"""Validation of the sums of a run that are read from a file."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ from headwise.heads.statistics.inference import SUMS as MOMENTS
 from headwise.lang import Text
 
 LARGEST = 1e60
-"""More than any sum, or sum of squares, that texts can add up to, and far from overflowing."""
+"""An upper bound of all sums and sums of squares of texts, far from overflow."""
 
 MOST_COUNTED = 1 << 53
-"""The largest count: up to here every whole number is one of float64."""
+"""The largest count: integers up to here are exact in float64."""
 
 Parts = Callable[[Tensor], tuple[Tensor, ...]]
-"""The parts of a tensor that are never negative."""
+"""Selects the nonnegative parts of a tensor."""
 
 
 def _all(sums: Tensor) -> tuple[Tensor, ...]:
@@ -37,12 +37,12 @@ def _none(sums: Tensor) -> tuple[Tensor, ...]:
 
 
 def _denominators(sums: Tensor) -> tuple[Tensor, ...]:
-    """Of a profile, (4, H, places): its own and that of a uniform head."""
+    """The denominators of a profile (4, H, places): of the head and of a uniform head."""
     return (sums[1::2],)
 
 
 def _wholes(sums: Tensor) -> tuple[Tensor, ...]:
-    """Of moments, (..., 6), all but x, which may be below 0 by its rounding, and its product."""
+    """The nonnegative moments (..., 6): not x, which rounding may make negative, and not xy."""
     return tuple(sums[..., MOMENTS.index(name)] for name in ("texts", "y", "xx", "yy"))
 
 
@@ -52,13 +52,13 @@ def _second(sums: Tensor) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Form:
-    """What a kind of sums looks like.
+    """The name, shape and sign of one kind of sums.
 
     Attributes:
         name: a regular expression of its names in a half; its groups are layers.
-        shape: its sizes; a string is the heads of the layer of that group. None where
-            `Statistics.from_tensors` looks.
-        counted: its parts that are never negative.
+        shape: its sizes; a string is the number of heads of the layer of that group. None if
+            `Statistics.from_tensors` checks it.
+        counted: selects the nonnegative parts.
     """
 
     name: str
@@ -86,20 +86,20 @@ FORMS = (
     Form(f"{_EVIDENCE}/entities/{_AT}", ("at", len(GIVEN))),
     Form(rf"{_EVIDENCE}/similarity/(?P<one>{_LAYER})\|(?P<other>{_LAYER})", ("one", "other", _M)),
 )
-"""Every kind of sums in a half; the first that fits a name is its kind."""
+"""Every kind of sums in a half; the first match is the kind of a name."""
 
 _FORMS = tuple((re.compile(form.name), form) for form in FORMS)
 
 
 def check_sums(tensors: Mapping[str, Tensor]) -> None:
-    """Hold the sums of one half of a corpus to what they can be.
+    """Validate the sums of one half of a corpus.
 
     Args:
         tensors: by name, as `headwise.heads.corpus.accumulated.Half.tensors` writes them.
 
     Raises:
-        BadFile: if one is of another name, type or shape, is not finite, or negative where it
-            counts something. The message says which and why, and leaves the file to the caller.
+        BadFile: if one has an unknown name, a wrong dtype or shape, is not finite, or is a negative
+            count; the caller adds the file name.
     """
     above = {name: each for name, each in tensors.items() if name.endswith("/above")}
     heads = {name.split("/")[1]: each.shape[-1] for name, each in above.items() if each.dim()}
@@ -119,7 +119,7 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_quotients(tensors: Mapping[str, Tensor]) -> None:
-    """Refuse metrics and profiles of which more is counted than there is to count.
+    """Check that no metric or profile is divided by zero.
 
     Args:
         tensors: as in `check_sums`, of the shapes that `Statistics.from_tensors` takes.
@@ -151,7 +151,7 @@ def _check_numbers(name: str, sums: Tensor) -> None:
 
 
 def _counts(sums: Tensor) -> bool:
-    """Whether all are whole numbers that float64 holds exactly."""
+    """Whether all are integers that are exact in float64."""
     return bool((sums == sums.round()).all()) and bool((sums <= MOST_COUNTED).all())
 
 

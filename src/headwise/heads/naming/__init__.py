@@ -1,17 +1,16 @@
-"""From measures to names of heads, each with its criterion, its evidence and its chance of error.
+"""Names of heads, each with its criterion, its evidence and its corrected p-value.
 
-A name is suggested by one half of a corpus and tested on the other, against baselines: a head that
-attends to all alike, the best fixed offset, the same network with random weights. What is tried is
-every name on every head, and the chances are corrected for that, so that a model without any
-structure is given a name, any name, with the stated chance.
+A name is suggested by one half of a corpus and tested on the other, against baselines: a uniform
+head, the best fixed offset, the same network with random weights. Every name is a candidate for
+every head, and p-values are corrected for all candidates (Holm), so that a model without structure
+is given any name at all with the stated probability.
 
-evidence     the sums that names rest on
-criteria     names that rest on one share
-trying       every name that is tried
-trials       one claim, and the spread of the random copy
-naming       all of that corrected for how much was tried
-random_copy  the same network with random weights
-reading      evidence and names from texts, in one call
+relations, entities   accuracy on dependency relations, attention to named entities
+evidence              the sums that names depend on
+claim                 a candidate name with its test
+candidates            all claims for all heads
+assignment            the claims that hold after correction
+observation           evidence and names from texts; the random copy
 """
 
 from headwise.heads.naming.assignment import TRIED, UNEXPLAINED, Named, taxonomy

@@ -1,4 +1,4 @@
-"""The names of every head, from the evidence of two halves and of a random copy."""
+"""Assign names to heads, from the evidence of two halves and of a random copy."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -27,10 +27,10 @@ TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (
     entities,
     redundant,
 )
-"""Everything that is tried on every head."""
+"""All candidates, for every head."""
 
 Named = Trial
-"""A name that a head was given: a trial whose corrected chance is small enough."""
+"""A name that was assigned: a claim with a small enough corrected p-value."""
 
 UNEXPLAINED = "unexplained"
 
@@ -38,16 +38,17 @@ UNEXPLAINED = "unexplained"
 def taxonomy(
     first: Evidence, second: Evidence, random: Evidence, *, error: float = 0.05
 ) -> tuple[Named, ...]:
-    """The names of every head, layer by layer; a head without any is "unexplained".
+    """The names of every head, layer by layer; a head without name is "unexplained".
 
     Args:
         first: the evidence of one half of a corpus, which suggests names.
-        second: that of the other half, on which they are tested and their values are reported.
-        random: that of a random copy of the model over the whole corpus; see `random_copy`.
-        error: the chance that a model without structure is given any name at all.
+        second: the evidence of the other half, on which names are tested and values reported.
+        random: the evidence of a random copy of the model on all texts; see `random_copy`.
+        error: the family-wise error rate: the probability that a model without structure is given
+            any name.
 
     Raises:
-        BadValue: if ``error`` is no chance, or the halves saw different heads.
+        BadValue: if ``error`` is no probability, or the halves have different heads.
 
     Source: the test over texts and the correction are the idea of Pande et al. 2021; Holm 1979.
     """

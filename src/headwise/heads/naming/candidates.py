@@ -1,7 +1,4 @@
-"""The names that rest on one metric: from which value on, and how far above a uniform head.
-
-What is tried on every head: each function gives one trial for each name it knows.
-"""
+"""Candidate names: each function yields a claim for each head and each name it knows."""
 
 import math
 from collections.abc import Iterator
@@ -20,20 +17,20 @@ from headwise.heads.naming.relations import DIRECTIONS, EVERYTHING, Direction
 from headwise.lang import Text
 
 LIFT = 2.0
-"""How many times what a uniform head gives a share must be: the idea of the sieve of Pande et al.
-2021, whose formula we have not; the number is ours."""
+"""The smallest ratio of a share to that of a uniform head. The idea is the sieve of Pande et al.
+2021, whose formula is not published; the number is ours."""
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A name that a head has whose share is above a threshold.
+    """A name of heads with a share above a threshold.
 
     Attributes:
         name: the name.
-        title: the same for a person.
-        metric: which share.
+        title: the name in the reader's language.
+        metric: the share.
         least: the threshold.
-        source: whose threshold it is.
+        source: the source of the threshold.
     """
 
     name: str
@@ -71,30 +68,29 @@ CRITERIA = (
     Criterion("induction", Text("induction"), INDUCTION, 0.5, _OURS),
     Criterion("duplicate", Text("duplicate"), DUPLICATE, 0.5, _OURS),
 )
-"""Every name that rests on one share."""
+"""Every name that depends on one share."""
 
 
 BETTER = 0.1
-"""By which share of words a head must beat the best offset. Source: Voita et al. 2019, 5.2.1."""
+"""By which share of words a head must exceed the best offset. Source: Voita et al. 2019, 5.2.1."""
 
 WIDE = 0.8
-"""The share of a uniform head's entropy from which a head is diffuse: 3.8 of 4.85 nats, Clark et
-al. 2019, section 3.2."""
+"""The smallest normalised entropy of a diffuse head: 3.8 of 4.85 nats, Clark et al. 2019, section
+3.2."""
 
 NAMED, ALIKE = 1.5, 0.8
-"""The lift from which a head looks at entities, and the agreement from which two heads are one;
-both ours."""
+"""The smallest lift of an entity head, and the smallest agreement of redundant heads; both ours."""
 
 
 @dataclass(frozen=True)
 class Halves:
-    """What names are tried on.
+    """The evidence that names are tested on.
 
     Attributes:
         first: the evidence that suggests names.
         second: the evidence that tests them.
-        random: the evidence of a random copy of the model, over the same texts.
-        chance: how likely one more head of the copy may be beyond what is said of its heads.
+        random: the evidence of a random copy of the model on the same texts.
+        chance: one minus the level of the prediction interval of the copy's heads.
     """
 
     first: Evidence
@@ -103,7 +99,7 @@ class Halves:
     chance: float
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head that both halves have seen."""
+        """The heads of both halves."""
         seen = set(self.second.heads())
         return tuple(head for head in self.first.heads() if head in seen)
 
@@ -155,7 +151,7 @@ def _known(value: float) -> float:
 
 
 def diffuse(halves: Halves) -> Iterator[Trial]:
-    """Heads that spread widely, and not as untrained heads do: those are nearly uniform."""
+    """Heads of high entropy outside the range of untrained heads, which are nearly uniform."""
     metric = NORMALISED_ENTROPY
     spreads: dict[str, Spread] = {}
     for head in halves.heads():
@@ -189,7 +185,7 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
 
 
 def syntax(halves: Halves) -> Iterator[Trial]:
-    """Each relation, in the direction in which the first half finds the head better."""
+    """Each relation, in the direction with the higher accuracy in the first half."""
     first, second, random = halves.first.syntax, halves.second.syntax, halves.random.syntax
     heads = [head for head in first.heads() if head in set(second.heads())]
     for relation in first.relations():
@@ -250,7 +246,7 @@ def _relation(
 
 
 def entities(halves: Halves) -> Iterator[Trial]:
-    """Heads that look at named entities."""
+    """Heads that attend to named entities."""
     first, second, random = halves.first.entities, halves.second.entities, halves.random.entities
     spread = Spread.of([random.lift(copy) for copy in random.heads()], halves.chance)
     for head in first.heads():
@@ -276,7 +272,7 @@ def entities(halves: Halves) -> Iterator[Trial]:
 
 
 def redundant(halves: Halves) -> Iterator[Trial]:
-    """Each head and the one that the first half finds most like it."""
+    """Each head and the head most similar to it in the first half."""
     second = halves.second.similarity
     copies = [agreement for _, agreement in _partners(halves.random).values()]
     spread = Spread.of(copies, halves.chance)
@@ -307,7 +303,7 @@ def redundant(halves: Halves) -> Iterator[Trial]:
 
 
 def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
-    """For each head the one it agrees with most, and how much."""
+    """For each head the head it agrees with most, and their agreement."""
     found: dict[Head, tuple[Head, float]] = {}
     for one, other in evidence.similarity.pairs():
         agreement = evidence.similarity.agreement(one, other)

@@ -1,4 +1,4 @@
-"""One claim about one head: what the first half of a corpus suggests, and the second one tests."""
+"""A claim about a head: suggested by the first half of a corpus, tested on the second."""
 
 import math
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ from headwise.lang import Text
 
 @dataclass(frozen=True)
 class Trial:
-    """A name that was tried on a head.
+    """A candidate name of a head, with its test.
 
     Attributes:
-        head: which.
+        head: the head.
         name: the name.
-        title: the name for a person.
-        criterion: what must hold.
+        title: the name in the reader's language.
+        criterion: the condition of the name.
         found: the value in the first half, which suggested the name.
-        value: the value in the second half, which nothing was chosen on.
-        bar: what the value must be beyond.
-        uniform: what a head gives that attends to every key alike; NaN where that has no meaning.
-        random: the largest value among the heads of the random copy; NaN where unknown.
-        rule: the best fixed offset's accuracy; NaN where that has no meaning.
-        texts: how many texts of the second half show it.
-        chance: how likely the second half is if the name is wrong; 1 where the first half did not
-            suggest it. Once corrected for all that was tried, the chance of any wrong name.
+        value: the value in the second half, an unbiased estimate.
+        bar: the threshold of the value.
+        uniform: the value of a head that attends to all keys equally; NaN if undefined.
+        random: the largest value of the heads of the random copy; NaN if unknown.
+        rule: the accuracy of the best fixed offset; NaN if undefined.
+        texts: the number of texts of the second half with the value.
+        chance: the p-value on the second half, 1 if the first half did not suggest the name; after
+            `corrected`, the p-value adjusted for all candidates.
     """
 
     head: Head
@@ -49,18 +49,17 @@ class Trial:
         return 1 - self.chance
 
     def corrected(self, chance: float) -> "Trial":
-        """The same with another chance."""
+        """The claim with another p-value."""
         return replace(self, chance=chance)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What the heads of the random copy give: the range that one more of them would lie in.
+    """Prediction interval of one further head of the random copy.
 
     Attributes:
-        low, high: beyond them a further head lies with a stated chance, if heads are normally
-            distributed; and no head of the copy lies there.
-        largest: the largest value of all.
+        low, high: the interval, for normally distributed values, extended to all heads of the copy.
+        largest: the largest value.
     """
 
     low: float
@@ -69,7 +68,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float], chance: float) -> "Spread":
-        """The prediction interval of one further value; without any value nothing is ruled out.
+        """The prediction interval of one further value; unbounded below without values.
 
         Example:
             >>> Spread.of([0.1, 0.2, 0.3], 0.1).high > 0.3

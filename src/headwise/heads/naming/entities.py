@@ -1,8 +1,8 @@
-"""Whether heads look at named entities more than at other runs of words of the same lengths.
+"""Attention to named entities, compared with other spans of the same lengths.
 
-What a head gives to the words of entities says little by itself: they may be many, or stand where
-every head looks. So the entities of a text are moved round it, all together and over the end, and
-what the head gives to the places they then lie on is what it would give to such runs anyhow.
+The attention to the words of entities is not informative by itself: they may be many, or at places
+that every head attends to. So the entities of a text are shifted together, cyclically, and the mean
+attention to the shifted spans is the expected value.
 
 Source: the permutation of spans is ours; Clark et al. 2019, section 4.1, for words of pieces.
 """
@@ -22,16 +22,16 @@ from headwise.heads.statistics.accumulator import Accumulator
 from headwise.heads.statistics.inference import tail
 
 SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
-"""For each head: texts, what it gave to entities, the mean of what it gives to them moved round,
-the squares and the product of both, and what it gave to all words."""
+"""For each head: texts, attention to entities, its expected value, the squares and the product of
+both, and attention to all words."""
 
 COUNTS = "counts"
-"""Texts with entities, their entities, and the words in them and in all."""
+"""Texts with entities, their entities, words in entities, and all words."""
 
 
 @dataclass
 class Entities:
-    """What each head gives to named entities, over all texts it was held against."""
+    """Attention of each head to named entities, over all texts."""
 
     sums: Accumulator = field(default_factory=Accumulator)
 
@@ -41,15 +41,15 @@ class Entities:
         words: Sequence[Sequence[int]],
         entities: Collection[Entity],
     ) -> None:
-        """Take in one text; one without entities, or of nothing else, says nothing.
+        """Add one text; a text without entities or of entities alone is ignored.
 
         Args:
             weights: of each head (L, L) between tokens, 0 where not allowed.
             words: the tokens of each word.
-            entities: runs of the words.
+            entities: spans of the words.
 
         Raises:
-            BadValue: if an entity is no run of the words.
+            BadValue: if an entity is no span of the words.
         """
         inside = _marked(entities, len(words))
         if not 0 < int(inside.sum()) < len(words):
@@ -67,11 +67,11 @@ class Entities:
             self.sums.add(str(layer), torch.stack((*found, received.sum(-1)), -1))
 
     def merge(self, other: "Entities") -> None:
-        """Take in what was counted elsewhere."""
+        """Add other sums."""
         self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head that was held against entities."""
+        """Every measured head."""
         return tuple(
             Head(Head.parse(f"{name}H0").layer, number)
             for name in self.sums
@@ -80,24 +80,24 @@ class Entities:
         )
 
     def count(self) -> tuple[int, int]:
-        """How many texts have entities, and how many entities they have."""
+        """The number of texts with entities, and of entities."""
         if COUNTS not in self.sums:
             return 0, 0
         texts, entities, _, _ = self.sums[COUNTS].tolist()
         return int(texts), int(entities)
 
     def share(self, head: Head) -> float:
-        """Of what a head gives to words, how much it gives to those of entities."""
+        """The share of a head's attention to words that goes to entities."""
         row = self._of(head)
         return row["given"] / row["asked"] if row["asked"] else math.nan
 
     def lift(self, head: Head) -> float:
-        """How many times as much as to the same runs of words elsewhere in the same texts."""
+        """The ratio of the attention to entities to its expected value."""
         row = self._of(head)
         return row["given"] / row["expected"] if row["expected"] else math.nan
 
     def tail(self, head: Head, least: float = 1.0) -> float:
-        """How likely so large a lift is if the true one is ``least`` or less: one-sided."""
+        """The one-sided p-value of the lift if the true lift is at most ``least``."""
         row = self._of(head)
         squares = row["gg"] - 2 * least * row["ge"] + least * least * row["ee"]
         return tail(int(row["texts"]), row["given"] - least * row["expected"], squares)
@@ -110,17 +110,17 @@ class Entities:
 
 
 def permutation(received: Tensor, entities: Collection[Entity]) -> float:
-    """The chance that entities moved round one text get as much as they do where they are.
+    """The permutation p-value of the attention to entities in one text.
 
     Args:
-        received: (words,), what a head gives to each word of the text.
-        entities: runs of the words.
+        received: (words,), the attention of a head to each word of the text.
+        entities: spans of the words.
 
     Returns:
-        The share of all places, their own among them, at which the same runs get as much.
+        The share of all cyclic shifts, the identity included, with as much attention.
 
     Raises:
-        BadValue: if an entity is no run of the words.
+        BadValue: if an entity is no span of the words.
 
     Example:
         >>> permutation(torch.tensor([0.0, 0.0, 5.0, 1.0]), [Entity(2, 3, "person")])

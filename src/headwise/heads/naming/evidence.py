@@ -1,4 +1,4 @@
-"""What names of heads rest on: sums over the texts of one half of a corpus."""
+"""The evidence for names of heads: sums over the texts of one half of a corpus."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,21 +34,21 @@ JUDGED = (
     DUPLICATE,
     NORMALISED_ENTROPY,
 )
-"""The metrics that names rest on, in the order of a tensor's rows."""
+"""The metrics that names depend on, in the order of a tensor's rows."""
 
 UNIFORM = "/uniform"
 
 
 @dataclass
 class Evidence:
-    """Everything that names rest on, over the texts that were taken in.
+    """All sums that names depend on.
 
     Attributes:
         metrics: for each layer moments (metrics, H, 6) over texts, and the sums (metrics, 2) of a
-            head that attends to all alike.
-        syntax: relations between words, over the texts that have a parse.
-        entities: named entities, over the texts that mark some.
-        similarity: every two heads, over the texts whose weights were kept.
+            uniform head.
+        syntax: dependency relations, over the texts with a parse.
+        entities: named entities, over the texts with entities.
+        similarity: pairs of heads, over the texts whose weights were kept.
     """
 
     metrics: Accumulator = field(default_factory=Accumulator)
@@ -65,7 +65,7 @@ class Evidence:
         words: Sequence[Sequence[int]] = (),
         document: Document | None = None,
     ) -> None:
-        """Take in one text.
+        """Add one text.
 
         Args:
             statistics: of this text alone, with the metrics of `JUDGED` among those measured.
@@ -95,12 +95,12 @@ class Evidence:
             self.entities.add(reads, words, document.entities)
 
     def merge(self, other: "Evidence") -> None:
-        """Take in the evidence of other texts through the same model."""
+        """Add the evidence of other texts of the same model."""
         for own, more in zip(self._parts().values(), other._parts().values(), strict=True):
             own.merge(more)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name, each of which adds up on its own."""
+        """All sums by name; each is additive."""
         return {
             f"{part}/{name}": tensor
             for part, tally in self._parts().items()
@@ -109,10 +109,10 @@ class Evidence:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Evidence":
-        """The evidence that `tensors` wrote.
+        """The inverse of `tensors`.
 
         Raises:
-            BadFile: if it is something else.
+            BadFile: if a name is unknown.
         """
         found = cls()
         parts: dict[str, dict[str, Tensor]] = {part: {} for part in found._parts()}
@@ -130,7 +130,7 @@ class Evidence:
         return found
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head that was measured, layer by layer."""
+        """Every measured head, layer by layer."""
         return tuple(
             Head(Head.parse(f"{name}H0").layer, number)
             for name, sums in self.metrics.sums.items()
@@ -139,12 +139,12 @@ class Evidence:
         )
 
     def share(self, metric: Metric, head: Head) -> RatioEstimate:
-        """One metric of one head with its spread over texts."""
+        """A metric of a head with its moments over texts."""
         row = JUDGED.index(metric)
         return RatioEstimate.of(self.metrics[str(head.layer)][row, head.number])
 
     def uniform(self, metric: Metric, head: Head) -> float:
-        """The same metric of a head that attends to every allowed key alike."""
+        """The metric of a head that attends to all allowed keys equally."""
         above, below = self.metrics[f"{head.layer}{UNIFORM}"][JUDGED.index(metric)].tolist()
         return above / below if below else float("nan")
 

@@ -1,7 +1,4 @@
-"""The same network with random weights: what its heads show comes from its shape alone.
-
-Evidence from texts that are read by a model, and the names that follow, in one call each.
-"""
+"""Evidence and names of heads from texts, and the random copy of a model as a baseline."""
 
 import copy
 import unicodedata
@@ -24,22 +21,22 @@ from headwise.heads.naming.claim import Trial
 from headwise.heads.naming.evidence import Evidence
 
 SEED = 7919
-"""One that a model is hardly made with: the copy of an untrained model would be that model."""
+"""An unusual seed: the copy of an untrained model made with it would be that model."""
 
 
 def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
-    """A model of the same class and sizes whose weights are those it begins training with.
+    """A model of the same class and sizes with newly initialised weights.
 
     Args:
-        model: of transformers, which knows how it begins; or any other whose modules with weights
-            all have PyTorch's ``reset_parameters``.
-        seed: of the random weights; the global generator is left as it was.
+        model: a transformers model, or a model whose modules with parameters all have PyTorch's
+            ``reset_parameters``.
+        seed: the seed of the weights; the global generator is unchanged.
 
     Returns:
-        The copy, in eval mode, on the device of the model and running on the same implementation.
+        The copy, in eval mode, on the device of the model and with the same implementation.
 
     Raises:
-        BadType: if a module's weights cannot be begun again, or it was changed since.
+        BadType: if a module cannot be reinitialised, or was changed after construction.
     """
     fresh = copy.deepcopy(model)
     with torch.random.fork_rng(devices=[]):
@@ -53,7 +50,7 @@ def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
 
 
 def _as_begun(model: nn.Module, begun: nn.Module) -> None:
-    """Take over the weights of a model of the same configuration, which may have parts more."""
+    """Copy the weights of a new model of the same configuration, which may have more parts."""
     state, wanted = begun.state_dict(), model.state_dict()
     for name, weight in wanted.items():
         if name not in state or state[name].shape != weight.shape:
@@ -84,22 +81,22 @@ def _reset(model: nn.Module) -> None:
 
 
 MOST_WEIGHTS = 1 << 26
-"""How many weights of one text are kept to compare heads by; of a longer one only statistics."""
+"""The largest number of attention weights of a text that are kept to compare heads."""
 
 MARKS = "Ġ▁Ċ"
-"""What tokenizers write for a blank or a line's end."""
+"""The characters that tokenizers write for a space or a line break."""
 
 
 def names_of_heads(
     loaded: Loaded, documents: Sequence[Document], *, error: float = 0.05, seed: int = SEED
 ) -> tuple[Trial, ...]:
-    """The names of a model's heads on a corpus: every second text suggests, the others test.
+    """The names of a model's heads: every second text suggests names, the others test them.
 
     Args:
         loaded: the model and its tokenizer.
-        documents: the corpus, which is read twice: by the model and by its random copy.
-        error: the chance that a model without structure is given any name at all.
-        seed: of the random copy.
+        documents: the corpus, read by the model and by its random copy.
+        error: the family-wise error rate; see `taxonomy`.
+        seed: the seed of the random copy.
 
     Raises:
         BadValue: if there are fewer than two texts.
@@ -112,7 +109,7 @@ def names_of_heads(
 
 
 def read(loaded: Loaded, documents: Iterable[Document]) -> tuple[Evidence, Evidence]:
-    """The evidence of every second text, and of the others; texts that are too long are cut."""
+    """The evidence of every second text, and of the others; long texts are truncated."""
     halves = Evidence(), Evidence()
     points = punctuation(loaded.tokenizer)
     for number, document in enumerate(documents):
@@ -123,7 +120,7 @@ def read(loaded: Loaded, documents: Iterable[Document]) -> tuple[Evidence, Evide
 def observe(
     evidence: Evidence, loaded: Loaded, document: Document, points: frozenset[int] = frozenset()
 ) -> None:
-    """Read one text with a model and take in what its heads do.
+    """Run a model on one text and add the evidence of its heads.
 
     Args:
         evidence: what it is added to.
@@ -140,7 +137,7 @@ def observe(
 
 
 def take(evidence: Evidence, loaded: Loaded, document: Document, seen: Recorder) -> None:
-    """Take in what a capture of one text alone has seen.
+    """Add a capture of one text.
 
     Args:
         evidence: what it is added to.
@@ -158,7 +155,7 @@ def take(evidence: Evidence, loaded: Loaded, document: Document, seen: Recorder)
 
 
 def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
-    """Whether all weights of a text are few enough to be kept, so that heads can be compared."""
+    """Whether the attention weights of a text are few enough to be kept to compare heads."""
     heads = getattr(loaded.config, "num_attention_heads", None)
     layers = getattr(loaded.config, "num_hidden_layers", None)
     if not isinstance(heads, int) or not isinstance(layers, int):
@@ -168,7 +165,7 @@ def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
 
 
 def words_of(loaded: Loaded, document: Document) -> list[list[int]]:
-    """The tokens of each word of a text; none where there are no words or the tokenizer is slow."""
+    """The tokens of each word of a text; empty without words or with a slow tokenizer."""
     if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
         return []
     encoded: Any = loaded.tokenizer(
@@ -182,7 +179,7 @@ def words_of(loaded: Loaded, document: Document) -> list[list[int]]:
 
 
 def punctuation(tokenizer: Any) -> frozenset[int]:
-    """The ids of tokens that are nothing but punctuation, as Unicode has it; special ones apart."""
+    """The ids of tokens of Unicode punctuation only, without special tokens."""
     special = set(tokenizer.all_special_ids)
     return frozenset(
         number

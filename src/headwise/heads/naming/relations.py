@@ -1,12 +1,12 @@
-"""Whether a head finds the word that a word depends on, for each relation, beside a fixed offset.
+"""Accuracy of heads on dependency relations, compared with the best fixed offset.
 
-A head is asked in both directions. ``to head``: the word that a dependent gives most of its
-attention to is its head. ``from head``: of all words, its head gives a dependent most. Words are
-merged from their pieces, a word's attention to itself does not count, and special tokens are left
-out. The root has no head, and punctuation is no relation anybody attends to: neither counts.
+Both directions are scored. ``to head``: the word that a dependent attends to most is its syntactic
+head. ``from head``: the word that attends to a dependent most is its syntactic head. Weights are
+merged from pieces to words; attention of a word to itself and to special tokens is excluded, and so
+are the relations root and punct.
 
-A rule that always answers "the word two places before" finds many heads too. Which offset is best
-is fitted on other texts than it is tried on.
+A fixed offset, such as "two words before", finds many syntactic heads as well. The best offset is
+fitted on other texts than it is tested on.
 
 Source: Clark et al. 2019, section 4.2 and their code; Voita et al. 2019, section 5.2.1.
 """
@@ -30,14 +30,14 @@ Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")
 
 REACH = 10
-"""How far a fixed offset may be; theirs was -3 to 2."""
+"""The largest fixed offset; that of Clark et al. was -3 to 2."""
 
 OFFSETS = torch.arange(-REACH, REACH + 1)
 
 LEFT_OUT = ("root", "punct")
 
 EVERYTHING = "all"
-"""The name under which all relations are counted together: the unlabelled attachment score."""
+"""The name of all relations together: the unlabelled attachment score."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Offset:
     """The best fixed offset of a relation.
 
     Attributes:
-        offset: how many words after the dependent its head is looked for.
-        accuracy: how often it is there, on the texts it is tried on.
+        offset: the predicted position of the head, in words after the dependent.
+        accuracy: on the texts it is tested on.
     """
 
     offset: int
@@ -55,10 +55,10 @@ class Offset:
 
 @dataclass
 class Syntax:
-    """How often each head finds each relation, over all texts it was held against.
+    """Accuracy of each head on each relation, over all texts.
 
     Attributes:
-        sums: moments of right answers for each relation, direction and layer; of those of each
+        sums: moments of correct predictions for each relation, direction and layer; those of each
             fixed offset; and the products of both.
     """
 
@@ -67,11 +67,11 @@ class Syntax:
     def add(
         self, weights: Mapping[Head, Tensor], words: Sequence[Sequence[int]], parse: Parse
     ) -> None:
-        """Take in one text.
+        """Add one text.
 
         Args:
             weights: of each head (L, L) between tokens, 0 where not allowed.
-            words: the tokens of each word; a word without one is not asked for.
+            words: the tokens of each word; a word without tokens is skipped.
             parse: the tree over the words.
 
         Raises:
@@ -112,17 +112,17 @@ class Syntax:
         self.sums.add(f"{quote(relation, safe=':')}/{rest}", more)
 
     def merge(self, other: "Syntax") -> None:
-        """Take in what was counted elsewhere."""
+        """Add other sums."""
         self.sums.merge(other.sums)
 
     def relations(self) -> tuple[str, ...]:
-        """Every relation that was seen, the most frequent first; "all" among them."""
+        """Every relation, the most frequent first; includes "all"."""
         found = [name.split("/") for name in self.sums]
         named = [unquote(parts[0]) for parts in found if parts[1:] == ["offsets"]]
         return tuple(sorted(named, key=lambda name: (-self.count(name), name)))
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head that was asked."""
+        """Every measured head."""
         start = f"{EVERYTHING}/to-head/"
         return tuple(
             Head(Head.parse(f"{name.removeprefix(start)}H0").layer, number)
@@ -132,39 +132,39 @@ class Syntax:
         )
 
     def count(self, relation: str) -> int:
-        """How many words stand in a relation to their head."""
+        """The number of words in a relation to their head."""
         name = f"{quote(relation, safe=':')}/offsets"
         return int(self.sums[name][0, 2]) if name in self.sums else 0
 
     def share(self, head: Head, relation: str, direction: Direction) -> RatioEstimate:
-        """How many of the words of a relation a head finds the head of."""
+        """The correct predictions of a head among the words of a relation."""
         found = self._of(head, relation, direction)
         return RatioEstimate.of(torch.zeros(6) if found is None else found[head.number])
 
     def accuracy(self, head: Head, relation: str, direction: Direction) -> float:
-        """That as a number; NaN where no word stands in the relation."""
+        """The accuracy of a head on a relation; NaN without words in the relation."""
         return self.share(head, relation, direction).value
 
     def interval(
         self, head: Head, relation: str, direction: Direction, confidence: float = 0.95
     ) -> tuple[float, float]:
-        """Wilson's interval of the accuracy."""
+        """Wilson interval of the accuracy."""
         share = self.share(head, relation, direction)
         return wilson(share.x, share.y, confidence)
 
     def best(self, relation: str, direction: Direction | None = None) -> tuple[Head, Direction]:
-        """The head, and the direction unless it is given, that finds most of a relation."""
+        """The head and direction with the most correct predictions of a relation."""
         ways = DIRECTIONS if direction is None else (direction,)
         tried = [(head, way) for head in self.heads() for way in ways]
         return max(tried, key=lambda each: self.share(each[0], relation, each[1]).x)
 
     def baseline(self, relation: str, fitted_on: "Syntax") -> Offset:
-        """The best fixed offset of other texts, tried on these."""
+        """The best fixed offset of other texts, tested on these."""
         place = fitted_on.best_offset(relation)
         return Offset(int(OFFSETS[place]), self._rule(relation, place).value)
 
     def best_offset(self, relation: str) -> int:
-        """Which of `OFFSETS` is right most often; the first of several."""
+        """The index in `OFFSETS` with the most correct predictions; the first of equals."""
         name = f"{quote(relation, safe=':')}/offsets"
         if name not in self.sums:
             return REACH - 1  # the word before
@@ -173,16 +173,16 @@ class Syntax:
     def tail(
         self, head: Head, relation: str, direction: Direction, *, offset: int, margin: float
     ) -> float:
-        """How likely so good a head is by chance if it beats the offset by at most ``margin``.
+        """The p-value of a head's accuracy if it exceeds that of the offset by at most ``margin``.
 
-        Both are tried on the same words, so what is tested is their difference in each text.
+        Both are tested on the same words: the test is of their difference in each text.
 
         Args:
-            head: which.
-            relation: of which the heads are found.
-            direction: in which the head is asked.
-            offset: which of `OFFSETS`, as `best_offset` of other texts says.
-            margin: by which share of the words it must be better.
+            head: the head.
+            relation: the relation.
+            direction: the direction of the prediction.
+            offset: an index in `OFFSETS`, as from `best_offset` of other texts.
+            margin: the required difference of accuracies.
         """
         own = self.share(head, relation, direction)
         rule, products = self._rule(relation, offset), self._of(head, relation, direction, True)
@@ -193,21 +193,21 @@ class Syntax:
         return tail(own.texts, total, squares)
 
     def _rule(self, relation: str, offset: int) -> RatioEstimate:
-        """How many heads a fixed offset finds."""
+        """The correct predictions of a fixed offset."""
         name = f"{quote(relation, safe=':')}/offsets"
         return RatioEstimate.of(self.sums[name][offset] if name in self.sums else torch.zeros(6))
 
     def _of(
         self, head: Head, relation: str, direction: Direction, offsets: bool = False
     ) -> Tensor | None:
-        """A layer's moments (H, 6), or products with offsets (H, offsets), if there are any."""
+        """A layer's moments (H, 6), or products with offsets (H, offsets), if any."""
         way = direction.replace(" ", "-")
         name = f"{quote(relation, safe=':')}/{way}/{head.layer}"
         return self.sums.sums.get(f"{name}/offsets" if offsets else name)
 
 
 def _heaviest(table: Tensor, axis: int) -> Tensor:
-    """Which word has the largest weight; -1, which is no word, where none has any."""
+    """The word with the largest weight; -1 if no word has any."""
     largest, place = table.max(axis)
     return place.masked_fill(largest <= 0, -1)
 
@@ -225,7 +225,7 @@ def _arcs(words: Sequence[Sequence[int]], parse: Parse) -> dict[str, list[tuple[
 
 
 def _guessed(arcs: Tensor, words: int) -> Tensor:
-    """(n, offsets), 1 where a fixed offset finds the head; beyond the text it says the last word.
+    """(n, offsets), 1 where a fixed offset predicts the head; clipped to the text.
 
     Source: the baseline of Clark et al. 2019, clipped as in their code.
     """
