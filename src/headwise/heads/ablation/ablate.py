@@ -1,4 +1,4 @@
-"""Take heads out of a model for a while."""
+"""Ablate heads of a model in a context."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -25,11 +25,11 @@ from headwise.heads.names import Head, Layer
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is taken out, and how.
+    """The ablated heads and the method.
 
     Attributes:
-        heads: which heads.
-        kind: which experiment it is.
+        heads: the heads.
+        kind: the method.
     """
 
     heads: tuple[Head, ...]
@@ -45,28 +45,26 @@ def ablate(
     reference: Batch | Collection[Batch] = (),
     seed: int = 0,
 ) -> Iterator[Ablation]:
-    """Run a model without some of its heads while this is open.
+    """Ablate heads of a model inside a ``with`` statement.
 
-    Works on transformers (>= 5) models, on `torch.nn.MultiheadAttention`, on headwise's own, and
-    on whatever holds them. The model is left as it was, also after an error.
+    Works on transformers (>= 5) models and on modules that contain `torch.nn.MultiheadAttention` or
+    `headwise.MultiheadAttention`. The model is restored on exit, also after an error.
 
     Args:
         model: the model.
-        heads: which heads, such as "L0H2,cross.L1H8", counted from 0; part, layer and head are
-            those that `headwise inspect` shows.
-        kind: which experiment: "zero", "mean", "resample" or "uniform"; `headwise.heads.ablation`'s
-            ``METHODS`` has the formula and the source of each.
-        reference: for "mean" and "resample", what else the model reads first: batches, each a
-            mapping of inputs, a tuple or a tensor.
-        seed: for "resample", which other texts are drawn.
+        heads: names such as "L0H2,cross.L1H8", counted from 0, as `headwise inspect` shows them.
+        kind: "zero", "mean", "resample" or "uniform"; formulas and sources are in
+            `headwise.heads.ablation.METHODS`.
+        reference: for "mean" and "resample", the reference batches, each a mapping of inputs, a
+            tuple or a tensor.
+        seed: for "resample", the seed of the sampled reference texts.
 
     Yields:
-        An `Ablation` that says what is taken out.
+        An `Ablation` with the heads and the method.
 
     Raises:
         BadType, BadValue: if a head does not exist, the kind is unknown, the reference is missing
-            or of another length, or the model has attentions that cannot be reached; the message
-            says which.
+            or of another length, or the model has attention modules of unknown architecture.
 
     Example:
         >>> import headwise as hw

@@ -1,4 +1,4 @@
-"""What a model is given: one batch, as a mapping of named inputs, a tuple, or a tensor."""
+"""Batches of model inputs: a mapping of named inputs, a tuple of arguments, or a tensor."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,10 +14,10 @@ Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
-    """The model's answer on a batch.
+    """The output of a model for a batch.
 
     Raises:
-        BadType: if it is none.
+        BadType: if it is not a batch.
     """
     if isinstance(batch, Mapping):
         return model(**batch)
@@ -58,7 +58,7 @@ def several(batches: object, argument: str) -> list[Batch]:
 
 
 def real(batch: Batch, layer: Layer, length: int) -> Tensor | None:
-    """(B, L), True on the tokens of a layer that are no padding; None where nothing is said."""
+    """(B, L), True where a token of the layer is not padding; None without a mask."""
     name = "decoder_attention_mask" if layer.part in ("decoder", "cross") else "attention_mask"
     mask = batch.get(name) if isinstance(batch, Mapping) else None
     fits = isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] == length
@@ -66,7 +66,7 @@ def real(batch: Batch, layer: Layer, length: int) -> Tensor | None:
 
 
 def in_evaluation(model: nn.Module) -> None:
-    """Refuse a model whose dropout would be measured along.
+    """Check that a model is in eval mode.
 
     Raises:
         BadValue: if it is in training mode.

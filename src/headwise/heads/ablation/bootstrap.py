@@ -1,4 +1,4 @@
-"""How sure a mean over examples is."""
+"""Bootstrap confidence interval of a mean over examples."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and where it lies with some confidence.
+    """A mean with its confidence interval.
 
     Attributes:
-        mean: of the values.
+        mean: the mean of the values.
         low: the lower end.
         high: the upper end.
-        confidence: how often such an interval holds the true mean, in the long run.
-        examples: how many values there were.
+        confidence: the nominal coverage.
+        examples: the number of values.
     """
 
     mean: float
@@ -34,21 +34,20 @@ class Interval:
 def bootstrap(
     values: Tensor, *, seed: int = 0, resamples: int = RESAMPLES, confidence: float = CONFIDENCE
 ) -> Interval:
-    """The mean of values with its percentile interval under resampling them.
+    """The mean of values with its percentile bootstrap interval.
 
-    Differences that belong together, of one example with and without something, are given as
-    differences: the interval is then a paired one.
+    For a paired interval, give the differences of the pairs.
 
     Args:
         values: (N,), one for each example or each seed, N at least 2.
-        seed: of the resampling.
-        resamples: how often.
-        confidence: between 0 and 1.
+        seed: the seed of the resampling.
+        resamples: the number of resamples.
+        confidence: the nominal coverage, between 0 and 1.
 
     Raises:
-        BadValue: if there are fewer than two values, or one is no number.
+        BadValue: if there are fewer than two values, or one is not finite.
 
-    Source: Efron & Tibshirani 1993, chapter 13. For few values it is somewhat too narrow.
+    Source: Efron & Tibshirani 1993, chapter 13. Too narrow for few values.
 
     Example:
         >>> bootstrap(torch.tensor([1.0, 1.0, 1.0])).low

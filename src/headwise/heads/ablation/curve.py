@@ -1,4 +1,4 @@
-"""The loss as more and more heads are taken out."""
+"""The loss as more and more heads are ablated."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from headwise.errors import BadValue, one_of
 from headwise.heads.ablation.ablate import ablate
 from headwise.heads.ablation.batches import Batch, in_evaluation, several
 from headwise.heads.ablation.bootstrap import Interval, bootstrap
-from headwise.heads.ablation.effects import Group, How, losses
 from headwise.heads.ablation.importance import importance
 from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.loss_effects import Group, How, losses
 from headwise.heads.ablation.sites import check_exist, every_head, parsed, sites
 from headwise.heads.names import Head
 
 STEP = 0.1
-"""The share of all heads that a step takes out: Michel et al. 2019, section 4.2."""
+"""The share of heads ablated per step: Michel et al. 2019, section 4.2."""
 
 ORDERS = ("importance", "random", "given")
-"""The least important head first, any head first, or the heads as they are given."""
+"""Least important first, random order, or the order given."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Point:
     """One point of the curve.
 
     Attributes:
-        removed: the heads taken out so far.
-        share: their number, divided by that of all heads.
+        removed: the heads ablated so far.
+        share: their number divided by that of all heads.
         loss: the mean loss over the corpus, with its interval over examples.
-        rise: by how much it is above the whole model's, with its paired interval over examples.
+        rise: the loss minus that of the intact model, with its paired interval over examples.
     """
 
     removed: tuple[Head, ...]
@@ -51,21 +51,20 @@ def curve(
     until: float = 1.0,
     how: How | None = None,
 ) -> tuple[Point, ...]:
-    """The loss with 0 %, 10 %, 20 % … of some heads taken out, the least important first.
+    """The loss with 0 %, 10 %, 20 % … of the heads ablated, by default the least important first.
 
-    The importance of those that are left is measured anew at each step, without those that are
-    gone.
+    The importance of the remaining heads is measured anew at each step.
 
     Args:
         model: in eval mode.
         batches: the corpus.
         loss: takes the model and a batch, and returns one loss for each example.
-        order: "importance", or "random" for what it is to be held against: Budhraja et al. 2020
-            found random heads about as good to remove, once the rest is trained on; or "given".
-        heads: which may go, such as "L0H2,L1H8"; None for every head, layer by layer.
-        step: which share of them goes at each step.
+        order: "importance", "given", or "random" for a baseline: Budhraja et al. 2020 found random
+            heads about as good to remove, if the rest is trained further.
+        heads: the heads to ablate, such as "L0H2,L1H8"; None for every head, layer by layer.
+        step: the share of them ablated at each step.
         until: the share at which to stop.
-        how: how they are taken out, and the seed of a random order.
+        how: the method, and the seed of a random order.
 
     Raises:
         BadType, BadValue: as `effect`; or if a share is not between 0 and 1, or a head does not
@@ -111,7 +110,7 @@ def curve(
 
 
 def _numbers(total: int, step: float, until: float) -> list[int]:
-    """How many heads are gone after each step, each step at least one.
+    """The number of heads ablated after each step; each step ablates at least one.
 
     Example:
         >>> _numbers(12, 0.25, 1.0), _numbers(3, 0.1, 0.7)
@@ -130,7 +129,7 @@ def _shuffled(heads: tuple[Head, ...], seed: int) -> tuple[Head, ...]:
 def _least(
     model: nn.Module, corpus: list[Batch], gone: tuple[Head, ...], loss: Loss, how: How
 ) -> tuple[Head, ...]:
-    """Every head, the least important first, where some are gone already."""
+    """Every head, the least important first, with some heads ablated."""
     if not gone:
         return importance(model, corpus, loss).ranking()
     with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):

@@ -1,15 +1,10 @@
-"""PyTorch's own attention run through headwise's for a while, so that its heads can be reached.
+"""Hooks that read and replace the outputs of heads in a forward pass.
 
-`torch.nn.MultiheadAttention` computes everything in one function: no module is called between its
-heads and its output projection, where a hook could stand. Meanwhile its ``forward`` is that of a
-`headwise.MultiheadAttention` without parameters of its own, which is lent views of the original's:
-gradients arrive at the original, and nothing is copied.
+The input of the output projection is the concatenation of the outputs of the heads, so a hook there
+has access to each head. `torch.nn.MultiheadAttention` calls no module there: inside the context its
+``forward`` is that of a `headwise.MultiheadAttention` that computes with views of its parameters.
+Nothing is copied, and gradients reach the original parameters.
 
-
-Reach into a running model where its heads stand side by side, and change what they give.
-
-The output projection's input is what the heads of a layer put out, one after the other: a hook
-there sees each head alone. The rest of the model runs as it is.
 """
 
 from collections import Counter
@@ -28,17 +23,17 @@ from headwise.nn import MultiheadAttention
 from headwise.nn.projections import attribute
 
 TWIN = "headwise_twin"
-"""The attribute in which the module that is called instead is kept meanwhile."""
+"""The attribute that holds the replacing module inside the context."""
 
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
 @contextmanager
 def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
-    """Run a module through headwise's while this is open; yields the one that is called.
+    """Replace the ``forward`` of a module by headwise's; yields the replacing module.
 
-    PyTorch's encoder layers bypass a module's ``forward`` in evaluation, but not one with hooks:
-    it has one meanwhile. Opened again inside, it yields the same.
+    PyTorch's encoder layers bypass ``forward`` in eval mode unless the module has hooks, so it gets
+    one. Nested contexts yield the same module.
     """
     running = module.__dict__.get(TWIN)
     if running is not None:
@@ -59,9 +54,9 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
 
 @contextmanager
 def unnested(model: nn.Module) -> Iterator[None]:
-    """Keep PyTorch's encoders from packing padded texts, which only their fast path reads.
+    """Disable nested tensors in PyTorch's encoders: only their fast path supports them.
 
-    Rows of padding, which are 0 there, have numbers meanwhile.
+    Padding rows of the output, which are 0 with nested tensors, then have other values.
     """
     packing = [
         module
@@ -98,7 +93,7 @@ def _twin(module: nn.MultiheadAttention) -> MultiheadAttention:
 
 
 def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
-    """Headwise's parameters by name, as views of the module's."""
+    """The parameters of headwise's module, as views of the parameters of PyTorch's."""
     weights = (
         (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
         if module.in_proj_weight is None
@@ -114,8 +109,8 @@ def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
 
 
 Edit = Callable[[Layer, Tensor], Tensor | None]
-"""Given a layer and what its heads put out (..., L, H, Dv): what they shall put out instead, or
-None to leave it."""
+"""Maps a layer and the outputs of its heads (..., L, H, Dv) to new outputs, or to None
+for no change."""
 
 
 @contextmanager
@@ -127,15 +122,14 @@ def tapped(
     *,
     queries: bool = False,
 ) -> Iterator[None]:
-    """Let an edit see, and change, the heads of some layers in every pass of a model.
+    """Call an edit with the head outputs of some layers in every forward pass of a model.
 
     Args:
-        model: the model, which is left as it was.
-        found: its attentions.
-        layers: which layers the edit is shown.
+        model: the model; restored on exit.
+        found: its attention modules.
+        layers: the layers that are edited.
         edit: called once a layer in every pass.
-        queries: whether it is shown the heads' queries (..., L, H, D), as they come out of their
-            projection, and not what the heads put out.
+        queries: edit the projected queries (..., L, H, D) instead of the outputs.
     """
     calls = _Calls()
     with ExitStack() as stack:
@@ -154,7 +148,7 @@ def tapped(
 
 
 class _Calls:
-    """Which call of an attention it is in this pass: ALBERT runs one attention once a layer."""
+    """Counts the calls of an attention module in a pass: ALBERT shares one among its layers."""
 
     def __init__(self) -> None:
         self._made: Counter[int] = Counter()
@@ -170,7 +164,7 @@ class _Calls:
         self._inside = False
 
     def layer(self, site: Site) -> Layer:
-        """The layer that an attention serves now; a part of the model may be run by itself."""
+        """The layer of the current call; a part of the model may be run by itself."""
         number = self._made[id(site)]
         self._made[id(site)] += 1
         if self._inside and number >= len(site.layers):
@@ -188,7 +182,7 @@ class _Calls:
 def _counted(
     site: Site, calls: _Calls, layers: Collection[Layer], edit: Edit
 ) -> Callable[[Tensor], Tensor | None]:
-    """The edit of one call's heads, or None where it is of no layer that was asked for."""
+    """The edit of one call; returns None for layers that are not edited."""
 
     def change(heads: Tensor) -> Tensor | None:
         layer = calls.layer(site)
@@ -198,7 +192,7 @@ def _counted(
 
 
 def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
-    """A hook before the output projection."""
+    """Register a hook before the output projection."""
     path = "out_proj" if site.architecture is None else site.architecture.out
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
@@ -210,7 +204,7 @@ def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | N
 
 
 def _queries(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
-    """A hook after the projection of the queries, alone or as a part of one matrix."""
+    """Register a hook after the query projection, which may be part of a fused projection."""
     architecture = site.architecture
     path = "q_proj" if architecture is None else architecture.fused or architecture.projections[0]
     by_head = architecture is not None and architecture.by_head

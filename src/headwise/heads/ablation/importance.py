@@ -1,4 +1,4 @@
-"""How much the loss would change if a head were scaled a little: importance by gradient."""
+"""Gradient importance: the sensitivity of the loss to a gate on each head."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,38 +9,35 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.heads.ablation.batches import Batch, in_evaluation, several
-from headwise.heads.ablation.effects import checked
 from headwise.heads.ablation.hooks import tapped
 from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.loss_effects import checked
 from headwise.heads.ablation.sites import sites
 from headwise.heads.names import Head, Layer
 
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """The gradients of each example's loss with respect to each head's gate, which is 1.
+    """The gradient of the loss of each example with respect to the gate of each head at 1.
 
     Attributes:
-        gradients: for each layer (N, H) in float64: dL_n/dξ_h, with its sign.
+        gradients: for each layer (N, H) in float64: dL_n/dξ_h, signed.
     """
 
     gradients: Mapping[Layer, Tensor]
 
     def raw(self, head: Head) -> float:
-        """The mean over examples of the absolute value: I_h of Michel et al. 2019, equation 3."""
+        """The mean absolute gradient: I_h of Michel et al. 2019, equation 3."""
         return self._layer(head.layer)[head.number].item()
 
     def value(self, head: Head) -> float:
-        """``raw``, divided by the Euclidean norm of its layer's, so that layers compare.
-
-        0 where the whole layer is 0.
-        """
+        """``raw`` divided by the Euclidean norm of its layer; 0 if the layer is 0."""
         layer = self._layer(head.layer)
         norm = layer.norm().item()
         return layer[head.number].item() / norm if norm else 0.0
 
     def spread(self, head: Head) -> float:
-        """The standard error of ``value`` over examples, its layer's norm held fixed."""
+        """The standard error of ``value`` over examples, with the norm of the layer fixed."""
         each = self.gradients[head.layer].abs()
         norm = self._layer(head.layer).norm().item()
         error = each[:, head.number].std().item() / len(each) ** 0.5
@@ -55,7 +52,7 @@ class Importance:
         )
 
     def ranking(self) -> tuple[Head, ...]:
-        """Every head, the least important first; equal ones by name."""
+        """Every head, the least important first; ties by name."""
         return tuple(sorted(self.heads(), key=lambda head: (self.value(head), head)))
 
     def _layer(self, layer: Layer) -> Tensor:
@@ -67,17 +64,17 @@ def importance(
 ) -> Importance:
     """The gradient importance of every head on a corpus.
 
-    One pass forward and one back a batch. Every head of every layer is multiplied by a gate of its
-    own for each example, so that the absolute value is taken of each example's gradient, as the
-    paper has it, and not of a batch's sum, in which gradients cancel.
+    One forward and one backward pass for each batch. Each head has a gate for each example: the
+    absolute value is taken of the gradient of each example, as in the paper; gradients summed over
+    a batch would cancel.
 
     Args:
-        model: in eval mode; its parameters get no gradient.
+        model: in eval mode; its parameters receive no gradient.
         batches: the corpus; examples lie along the first dimension of what the model is given.
         loss: takes the model and a batch, and returns one loss for each example.
 
     Raises:
-        BadType, BadValue: if an argument is wrong, or the examples cannot be told apart.
+        BadType, BadValue: if an argument is invalid, or examples are not along the first dimension.
 
     Source: Michel et al. 2019, section 4.1: I_h = E_x |dL(x)/dξ_h|, divided by the layer's
         Euclidean norm, after Molchanov et al. 2017.
@@ -109,7 +106,7 @@ def importance(
 
 @contextmanager
 def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
-    """Multiply what heads put out by gates (B, H) while this is open; missing ones are made, 1."""
+    """Multiply the outputs of heads by gates (B, H); missing gates are added with value 1."""
     found = sites(model)
 
     def gate(layer: Layer, each: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How badly a model predicts, one number for each example."""
+"""The next-token loss of each example."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,24 +13,24 @@ from headwise.heads.ablation.sites import sites
 from headwise.lang import Text
 
 Loss = Callable[[nn.Module, Batch], Tensor]
-"""A model and a batch of B examples to the loss of each, (B,)."""
+"""Maps a model and a batch of B examples to the loss of each, (B,)."""
 
 FURTHER = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling",
     "logits_soft_cap", "output_logit_soft_cap", "output_multiplier", "scale_decoder_outputs",
 )  # fmt: skip
-"""What configurations say of something done to logits beside the product with the embeddings."""
+"""Configuration entries of transformations of the logits after the product with the embeddings."""
 
 
 def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor:
     """The mean cross-entropy of each next token, in nats, for each text (B,).
 
     Args:
-        model: gives logits (B, L, V), in ``.logits`` or as its answer; or it is a causal
-            transformers model without its last projection, whose embeddings serve as that.
+        model: returns logits (B, L, V), or an output with ``.logits``; or a causal transformers
+            model without language-model head whose embeddings are tied to it.
         batch: a mapping with ``input_ids`` (B, L), with ``attention_mask`` (B, L) where there is
             padding; for an encoder-decoder ``decoder_input_ids``; or the ids as a tensor.
-        start: only tokens from that index on are predicted.
+        start: the index of the first predicted token.
 
     Raises:
         BadValue: if the model predicts no next token, or there is none to predict.
@@ -66,7 +66,7 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
 
 
 def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The tokens that are read and predicted, (B, L), and which of them are real."""
+    """The token ids (B, L), and a mask (B, L) that is False on padding."""
     given: Any = {"input_ids": batch} if isinstance(batch, Tensor) else batch
     if isinstance(given, Mapping):
         prefix = "decoder_" if "decoder_input_ids" in given else ""
@@ -80,7 +80,7 @@ def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def unpredicting(model: nn.Module, answer: Any) -> Text | None:
-    """Why a model predicts no next token, by its answer; None where it predicts one."""
+    """The reason why a model with this output predicts no next token, or None."""
     later = _sees_later(model)
     if later is not None:
         return Text("{later} sees later tokens", later=later)
@@ -97,13 +97,13 @@ def unpredicting(model: nn.Module, answer: Any) -> Text | None:
 
 
 def _further(config: Any) -> bool:
-    """Whether a configuration, or that of the decoder in it, says of something in `FURTHER`."""
+    """Whether a configuration, or that of its decoder, sets an entry of `FURTHER`."""
     parts = (config, *(getattr(config, name, None) for name in ("decoder", "text_config")))
     return any(getattr(part, name, None) for part in parts for name in FURTHER)
 
 
 def _logits(model: nn.Module, answer: Any) -> Tensor:
-    """What the model predicts, (B, L, V)."""
+    """The logits of an output, (B, L, V)."""
     reason, logits = unpredicting(model, answer), _given(answer)
     if reason is not None:
         kind = type(model).__name__
@@ -120,13 +120,13 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
 
 
 def _given(answer: Any) -> Tensor | None:
-    """The logits that a model itself gives."""
+    """The logits in an output, or None."""
     logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
     return logits if isinstance(logits, Tensor) else None
 
 
 def _sees_later(model: nn.Module) -> str | None:
-    """The attention by which a model sees the token it should predict."""
+    """The name of a non-causal attention module of the decoder, or None."""
     for site in () if getattr(model, "config", None) is None else sites(model):
         part = site.layers[0].part
         inner = getattr(site.module, "self", site.module)

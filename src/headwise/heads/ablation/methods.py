@@ -1,7 +1,4 @@
-"""The ways to take a head out of a model. Each is another experiment, and has a name of its own.
-
-Whether a head whose queries are 0 attends to every allowed key alike.
-"""
+"""Ablation methods: zero, mean, resample and uniform, with formulas and sources."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,14 +13,14 @@ from headwise.positions import Position, Rotary, Stage
 
 @dataclass(frozen=True)
 class Method:
-    """One way to ablate.
+    """An ablation method.
 
     Attributes:
-        name: one word, as it is asked for.
-        title: what is done to the head, for a person.
-        formula: the same in letters; z is what a head puts out, A its weights, v its values.
-        source: who did it so, and what is different here.
-        reference: whether it needs other texts, that the model reads first.
+        name: the name, as in ``ablate(kind=...)``.
+        title: the description.
+        formula: the formula; z is the output of a head, A its weights.
+        source: the publication, and differences from it.
+        reference: whether it needs reference texts.
     """
 
     name: str
@@ -77,11 +74,11 @@ UNIFORM = Method(
 )
 
 METHODS = (ZERO, MEAN, RESAMPLE, UNIFORM)
-"""Every way there is."""
+"""All methods."""
 
 
 def method_named(name: object) -> Method:
-    """The way of that name.
+    """The method of that name.
 
     Raises:
         BadValue: if there is none.
@@ -99,15 +96,15 @@ def method_named(name: object) -> Method:
 def check_uniform(
     found: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
 ) -> None:
-    """Refuse attentions whose scores are not all equal where the queries are 0.
+    """Check that queries of 0 make all scores of attention modules equal.
 
     Args:
-        found: the attentions of a model.
-        layers: those that are asked for.
-        argument: what asked for it is called.
+        found: the attention modules of a model.
+        layers: the layers to check.
+        argument: the name of the argument, for the message.
 
     Raises:
-        BadValue: the message says what else is in the scores.
+        BadValue: if another term is added to the scores; the message names it.
     """
     for site in found:
         reason = _reason(site) if set(site.layers) & set(layers) else None
@@ -122,7 +119,7 @@ def check_uniform(
 
 
 def _reason(site: Site) -> Text | None:
-    """What else is in the scores, or None."""
+    """The term that is added to the scores, or None."""
     module, architecture = site.module, site.architecture
     if getattr(module, "sinks", None) is not None:
         return Text("a sink takes a share")
@@ -142,7 +139,7 @@ def _reason(site: Site) -> Text | None:
 
 
 def _positioned(position: Position | None) -> bool:
-    """Whether a position adds to scores that are 0; turning a query of 0 leaves it 0."""
+    """Whether a position adds to the scores; rotating a query of 0 leaves it 0."""
     if position is None or isinstance(position, Rotary):
         return False
     return bool({Stage.CONTENT, Stage.SCORES} & set(position.stages))

@@ -1,4 +1,4 @@
-"""Whether some heads matter more than as many heads drawn at random."""
+"""Compare heads with as many random heads."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -9,26 +9,26 @@ from torch import Tensor, nn
 from headwise.errors import BadValue
 from headwise.heads.ablation.batches import Batch
 from headwise.heads.ablation.bootstrap import Interval, bootstrap
-from headwise.heads.ablation.effects import Group, How, effects
 from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.loss_effects import Group, How, effects
 from headwise.heads.ablation.sites import every_head, parsed, sites
 from headwise.heads.names import Head
 
 Texts = Callable[[int], Batch | Collection[Batch]]
-"""A seed to its texts."""
+"""Maps a seed to its texts."""
 
 SEEDS = tuple(range(10))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What taking out some heads does, and as many at random.
+    """The effect of ablating heads, and of ablating as many random heads.
 
     Attributes:
-        heads: which ones.
+        heads: the heads.
         theirs: the rise of the loss without them, with its interval over seeds.
-        random: the same without as many others, drawn anew for each seed.
-        more: by how much the first is larger, paired by seed.
+        random: the rise without as many others, sampled for each seed.
+        more: ``theirs - random``, paired by seed.
     """
 
     heads: tuple[Head, ...]
@@ -46,25 +46,24 @@ def against_random(
     seeds: Sequence[int] = SEEDS,
     how: How | None = None,
 ) -> Comparison:
-    """Take heads out, and as many random others, on the same texts: once for each seed.
+    """Ablate heads, and as many random others, on the same texts, once for each seed.
 
-    Choose the heads on other texts than those of ``batch``; otherwise they were chosen for what is
-    then shown of them.
+    Select the heads on other texts than those of ``batch``; otherwise the comparison is biased.
 
     Args:
         model: in eval mode.
-        batch: makes the texts of a seed.
+        batch: maps a seed to its texts.
         heads: such as "L0H2,L1H8".
         loss: takes the model and a batch, and returns one loss for each example.
         seeds: at least two, each for its texts and its random heads.
-        how: how they are taken out; None puts them to zero.
+        how: the method; None for zero ablation.
 
     Raises:
         BadType, BadValue: as `headwise.heads.ablation.effect`; or if there are not as many other
             heads.
 
-    Source: Olsson et al. 2022, argument 3 (ablation), with the control that Michel et al. 2019 and
-        Budhraja et al. 2020 ask for.
+    Source: Olsson et al. 2022, argument 3 (ablation), with the control of Michel et al. 2019 and
+        Budhraja et al. 2020.
     """
     return compared(model, batch, [heads], loss, seeds=seeds, how=how)[0]
 
@@ -79,19 +78,18 @@ def compared(
     how: How | None = None,
     others: Group | None = None,
 ) -> tuple[Comparison, ...]:
-    """Each of several groups of heads against as many random ones, on the same texts.
+    """Compare each of several groups of heads with as many random heads, on the same texts.
 
-    A seed draws one order of the others, of which each group is held against as many as it has: as
-    the groups grow, so do the random ones.
+    Each seed samples one order of the other heads; a group of n is compared with its first n.
 
     Args:
         model: in eval mode.
-        batch: makes the texts of a seed.
+        batch: maps a seed to its texts.
         groups: each such as "L0H2,L1H8".
         loss: takes the model and a batch, and returns one loss for each example.
         seeds: at least two, each for its texts and its random heads.
-        how: how they are taken out; None puts them to zero.
-        others: what is drawn from; None for the heads that are in no group.
+        how: the method; None for zero ablation.
+        others: the heads to sample from; None for the heads in no group.
 
     Raises:
         BadType, BadValue: as `against_random`; or if there is no group.
@@ -146,20 +144,20 @@ def repeated(
     times: int = 4,
     seed: int = 0,
 ) -> Tensor:
-    """Random tokens that come again and again: what only earlier occurrences can predict.
+    """Repeated random tokens, which can be predicted from earlier occurrences only.
 
     Args:
-        vocabulary: the ids to draw from, or how many there are; without special tokens.
+        vocabulary: the ids to sample from, or their number; without special tokens.
         texts: B.
-        period: how many tokens there are before they come again.
-        times: how often they come.
-        seed: what is drawn.
+        period: the number of tokens before they repeat.
+        times: the number of repetitions.
+        seed: the seed of the samples.
 
     Returns:
         (B, period * times).
 
     Raises:
-        BadValue: if there is nothing to draw or to repeat.
+        BadValue: if a number is too small.
 
     Source: Olsson et al. 2022, on in-context learning: 25 random tokens, repeated 4 times.
 

@@ -1,4 +1,4 @@
-"""What heads put out instead: nothing, their mean over other texts, or what they do on another."""
+"""Replacements of head outputs: zero, the mean over reference texts, or another text's output."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -13,27 +13,27 @@ from headwise.heads.ablation.sites import Site
 from headwise.heads.names import Layer
 
 MOST_NUMBERS = 1 << 28
-"""How many numbers of other texts are kept at most: 1 GiB in float32."""
+"""The largest number of stored reference outputs: 1 GiB in float32."""
 
 
 class Instead(Protocol):
-    """What stands in for the heads of a layer."""
+    """The replacement of head outputs."""
 
     def begin(self, model: nn.Module, args: Any) -> None:
-        """Before each pass."""
+        """Called before each forward pass."""
         ...
 
     def learn(self, layer: Layer, each: Tensor, batch: Batch) -> None:
-        """What the heads put out on a batch of the reference, (B, L, n, Dv)."""
+        """Record the outputs on a reference batch, (B, L, n, Dv)."""
         ...
 
     def heads(self, layer: Layer, each: Tensor) -> Tensor:
-        """What they shall put out instead of ``each``, (..., L, n, Dv)."""
+        """The replacement of the outputs ``each`` (..., L, n, Dv)."""
         ...
 
 
 class Zero:
-    """Nothing; also for queries, whose heads then attend to all keys alike."""
+    """Zero; also for queries, whose heads then attend to all keys equally."""
 
     def begin(self, model: nn.Module, args: Any) -> None:
         del model, args
@@ -47,7 +47,7 @@ class Zero:
 
 
 class Mean:
-    """The mean over every real token of the reference, summed in float64."""
+    """The mean over all reference tokens without padding, accumulated in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[Layer, Tensor] = {}
@@ -70,7 +70,7 @@ class Mean:
 
 
 class Resample:
-    """What the heads put out on another text, drawn anew for every text of every pass."""
+    """The output on a reference text, sampled for every text of every pass."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -112,7 +112,7 @@ def read(
     instead: Instead,
     reference: list[Batch],
 ) -> None:
-    """Let the model read the reference as it is, and show what its heads put out on it."""
+    """Run the intact model on the reference and record the outputs of its heads."""
     for batch in reference:
 
         def learn(layer: Layer, each: Tensor, batch: Batch = batch) -> None:

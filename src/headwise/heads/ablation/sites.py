@@ -1,4 +1,4 @@
-"""Where the attentions of a model stand, and which heads they have, without running it."""
+"""Find the attention modules of a model and their heads, without running it."""
 
 import inspect
 from collections import Counter
@@ -19,19 +19,19 @@ from headwise.nn.projections import (
 )
 
 ANOTHER = "encoder_attention"
-"""What a decoder's attention to the encoder's text is called in ANARCII."""
+"""The name of cross-attention in ANARCII."""
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One attention of a model.
+    """An attention module of a model.
 
     Attributes:
         name: as in ``named_modules()``.
         module: the attention.
-        layers: the layers it serves, in the order of its calls; more than one where it is shared.
+        layers: its layers, in the order of its calls; more than one if it is shared.
         heads: H.
-        size: how many numbers one head puts out, Dv.
+        size: the dimension of the output of one head, Dv.
         architecture: of the module; None for an `nn.MultiheadAttention`, which keeps q, k and v as
             one parameter and calls no projection.
     """
@@ -51,14 +51,14 @@ class Site:
 
 
 def sites(model: nn.Module) -> tuple[Site, ...]:
-    """Every attention of a model, from the lowest.
+    """The attention modules of a model, from the lowest layer.
 
-    Layers are numbered as `headwise.heads.capture` numbers them: apart in encoder, decoder and
-    cross-attention, in the order of the modules' names.
+    Layers are numbered as in `headwise.heads.capture`: separately in encoder, decoder and
+    cross-attention, in the order of ``named_modules()``.
 
     Raises:
-        BadType: if it is no module.
-        BadValue: if no attention is found in it that is built in a way known here.
+        BadType: if it is not a module.
+        BadValue: if it has no attention module of a known architecture.
 
     Example:
         >>> encoder = nn.TransformerEncoderLayer(8, 2, batch_first=True)
@@ -84,7 +84,7 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
 
 
 def parsed(heads: object) -> tuple[Head, ...]:
-    """The heads that were asked for, each once, in that order.
+    """The heads of a user's argument, without duplicates, in its order.
 
     Raises:
         BadType: if they are neither heads nor their names.
@@ -123,10 +123,10 @@ def every_head(found: tuple[Site, ...]) -> tuple[Head, ...]:
 
 
 def check_exist(heads: tuple[Head, ...], found: tuple[Site, ...]) -> None:
-    """Refuse a head that the model has not.
+    """Check that a model has all of the heads.
 
     Raises:
-        BadValue: the message says what there is.
+        BadValue: the message lists the heads of the model.
     """
     counts = {layer: site.heads for site in found for layer in site.layers}
     for head in heads:
@@ -147,7 +147,7 @@ def check_exist(heads: tuple[Head, ...], found: tuple[Site, ...]) -> None:
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Every attention under each of its names; what stands inside one is part of it."""
+    """Every attention module under each of its names, without modules inside another one."""
     found = list[tuple[str, nn.Module]]()
     for name, module in model.named_modules(remove_duplicate=False):
         if any(name.startswith(f"{each}.") or not each for each, _ in found):
@@ -160,7 +160,7 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _attends(module: nn.Module) -> bool:
-    """Whether a module of transformers itself computes an attention, by its code."""
+    """Whether a transformers module computes attention itself, by its code."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
@@ -215,7 +215,7 @@ def _site(name: str, module: nn.Module, layers: list[Layer], model: nn.Module) -
 
 
 def _albert(name: str, config: Any) -> tuple[Layer, ...] | None:
-    """The layers that one of ALBERT's attentions serves: each group runs several times in turn."""
+    """The layers of one of ALBERT's shared attention modules."""
     words = name.split(".")
     try:
         group = int(words[words.index("albert_layer_groups") + 1])

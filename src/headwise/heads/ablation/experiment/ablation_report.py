@@ -1,9 +1,6 @@
-"""An ablation as a document that a person reads.
+"""The report of an ablation experiment: a document, JSON, and CSV with a row for each step.
 
-An ablation for programs: JSON, and a table with a row a step.
-
-The layout of the JSON is described in docs/ablation.md and, for validators, in the file
-``ablate.schema.json`` beside this one; a change to a meaning changes its name.
+The JSON schema is ``ablate.schema.json`` beside this file; docs/ablation.md describes it.
 """
 
 import json
@@ -25,13 +22,13 @@ from headwise.lang import Text, same
 from headwise.verify.report.json_schema import faults as schema_faults
 
 MOST_HEADS = 40
-"""How many heads of an order are listed."""
+"""The number of heads listed in the order of removal."""
 
 MORE = Text("more than random")
 
 
 def report(result: AblationResult) -> Document:
-    """The document that a person reads."""
+    """The experiment as a document."""
     return Document(
         title(result),
         (
@@ -49,7 +46,7 @@ def report(result: AblationResult) -> Document:
 
 
 def title(result: AblationResult) -> Text:
-    """What was done to which model."""
+    """The title of the report."""
     name, count, total = result.model["name"], len(result.order), result.model["heads"]
     if result.all_heads:
         return Text("{name} as all of its {total} heads go", name=name, total=total)
@@ -67,12 +64,12 @@ def shown(each: Interval | None) -> str:
 
 
 def _n(value: float) -> str:
-    """Three decimals; what rounds to nothing has no sign."""
+    """Three decimals, without negative zero."""
     return f"{value + 0.0:.3f}".replace("-0.000", "0.000")
 
 
 def _read(result: AblationResult) -> list[Row]:
-    """What was read, and what was done."""
+    """The rows about texts and method."""
     texts = result.texts
     rows: list[Row] = [
         (Text("reads"), _source(result)),
@@ -89,7 +86,7 @@ def _read(result: AblationResult) -> list[Row]:
 
 
 def _source(result: AblationResult) -> Text:
-    """What was read."""
+    """The name of the texts."""
     texts = result.texts
     if texts.source == "sentence":
         return Text("a sentence")
@@ -104,7 +101,7 @@ def _source(result: AblationResult) -> Text:
 
 
 def _how(kind: Method) -> Text:
-    """What is done to a head, and after whom."""
+    """The method and its source."""
     return Text(
         "{kind_name}: {title}, {formula}. After {source}.",
         kind_name=kind.name,
@@ -115,7 +112,7 @@ def _how(kind: Method) -> Text:
 
 
 def _result(result: AblationResult) -> Text:
-    """What the last step says."""
+    """The effect of the last step, in a sentence."""
     whole, last = result.points[0].loss, result.points[-1]
     heads, compared = _gone(result), result.comparison_at(len(result.points) - 1)
     texts = len(result.texts.measured)
@@ -141,7 +138,7 @@ def _result(result: AblationResult) -> Text:
 
 
 def _gone(result: AblationResult) -> Text:
-    """The heads that went, in a sentence."""
+    """The removed heads, in a sentence."""
     if result.all_heads:
         return Text("any of them")
     if len(result.order) == 1:
@@ -151,7 +148,7 @@ def _gone(result: AblationResult) -> Text:
 
 
 def _verdict(compared: Comparison) -> Text:
-    """What the difference shows, if anything."""
+    """The conclusion from the difference."""
     more = compared.more
     if more.low > 0:
         return Text("these cost {more} more.", more=shown(more))
@@ -162,7 +159,7 @@ def _verdict(compared: Comparison) -> Text:
 
 
 def _table(result: AblationResult) -> Table:
-    """A row for the whole model and for each step."""
+    """A row for the intact model and for each step."""
     head = [Text("out"), Text("this step")]
     if result.comparisons:
         head += [Text("rise"), Text("random heads"), MORE]
@@ -189,7 +186,7 @@ def _row(result: AblationResult, number: int) -> Row:
 
 
 def _intervals(result: AblationResult) -> Text:
-    """What the brackets are."""
+    """The description of the intervals."""
     texts, draws = len(result.texts.measured), result.plan.num_seeds
     few = Text("For few of them it is somewhat too narrow (Efron & Tibshirani 1993, chapter 13).")
     if not draws:
@@ -211,7 +208,7 @@ def _intervals(result: AblationResult) -> Text:
 
 
 def _order(result: AblationResult) -> tuple[Block, ...]:
-    """The order, where a step takes several heads."""
+    """The order of removal, if a step removes several heads."""
     if len(result.order) == len(result.points) - 1:
         return ()
     listed = ", ".join(map(str, result.order[:MOST_HEADS]))
@@ -220,7 +217,7 @@ def _order(result: AblationResult) -> tuple[Block, ...]:
 
 
 def _cautions(result: AblationResult) -> tuple[Block, ...]:
-    """What the reader should keep in mind."""
+    """Caveats."""
     said = []
     if result.plan.order == "importance":
         said.append(
@@ -243,7 +240,7 @@ SCHEMA = "headwise.ablate/1"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of what `headwise ablate` writes.
+    """The JSON schema of the reports of `headwise ablate`.
 
     Example:
         >>> schema()["title"]
@@ -258,7 +255,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: object) -> list[str]:
-    """Where some data is no such report; nothing where it is one.
+    """The violations of the schema; empty for a valid report.
 
     Example:
         >>> faults([])[0]
@@ -268,7 +265,7 @@ def faults(value: object) -> list[str]:
 
 
 def as_json(result: AblationResult) -> str:
-    """The ablation as JSON text in ASCII, ending in a line break."""
+    """The experiment as JSON text in ASCII, ending in a line break."""
     plan, texts = result.plan, result.texts
     return as_text(
         {
@@ -302,7 +299,7 @@ def as_json(result: AblationResult) -> str:
 
 
 def as_csv(result: AblationResult) -> str:
-    """A row for the whole model and for each step; empty where nothing was compared."""
+    """CSV with a row for the intact model and for each step; cells without comparison are empty."""
     numbers = range(len(result.points))
     columns: dict[str, Column] = {
         "count": [len(point.removed) for point in result.points],

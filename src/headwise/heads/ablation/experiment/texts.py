@@ -24,28 +24,28 @@ from headwise.heads.names import Head
 from headwise.lang import Text, same
 
 Example = Mapping[str, Tensor]
-"""One text as the model is given it, (1, L) each."""
+"""The model inputs of one text, (1, L) each."""
 
 PIECE = 128
-"""Tokens of a piece of a text."""
+"""The default number of tokens of a piece."""
 
 TOGETHER = 512
-"""Tokens that are read in one pass at most, where texts are of one length; of an encoder-decoder
-those of its longer text."""
+"""The largest number of tokens of a batch of equally long texts; in an encoder-decoder those of the
+longer side."""
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """What the model reads.
+    """The texts of an experiment.
 
     Attributes:
-        source: the option that named it, without dashes; or "sentence".
-        file: the name of what was read; "" for a sentence.
-        sha256: of a corpus; "" for anything else.
-        length: tokens of a piece; None where texts are whole.
-        start: the first token of a text that is predicted.
-        measured: the texts that the loss is of.
-        others: the texts that "mean" and "resample" take from.
+        source: "sentence", "text", "corpus" or "probe".
+        file: the file name, or the name of the probe; "" for a sentence.
+        sha256: the hash of a corpus; otherwise "".
+        length: the number of tokens of a piece; None for whole documents.
+        start: the index of the first predicted token.
+        measured: the texts that the loss is measured on.
+        others: the reference texts of "mean" and "resample".
     """
 
     source: str
@@ -58,19 +58,19 @@ class Texts:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the texts have that the loss is of."""
+        """The number of tokens of the measured texts."""
         return sum(tokens(text) for text in self.measured)
 
     def batches(self) -> list[Example]:
-        """The texts that the loss is of, as they are read."""
+        """The measured texts in batches."""
         return together(self.measured)
 
     def reference(self) -> list[Example]:
-        """The other texts, as they are read."""
+        """The reference texts in batches."""
         return together(self.others)
 
     def share(self, number: int, shares: int) -> list[Example]:
-        """The texts of one seed of several, to which they are dealt out in turn."""
+        """The batches of one seed; texts are assigned to the seeds in turn."""
         return together(self.measured[number::shares])
 
 
@@ -93,7 +93,7 @@ def read_texts(options: AblationOptions, loaded: Loaded) -> Texts:
 
 
 def together(texts: Sequence[Example]) -> list[Example]:
-    """Neighbours of one length in one batch, up to `TOGETHER` tokens.
+    """Batch neighbouring texts of equal length, up to `TOGETHER` tokens.
 
     Example:
         >>> texts = [{"input_ids": torch.zeros(1, n)} for n in (3, 3, 5)]
@@ -114,7 +114,7 @@ def together(texts: Sequence[Example]) -> list[Example]:
 
 
 def tokens(text: Example, part: str = "") -> int:
-    """How many tokens a text has: those that are predicted, or those that the encoder reads."""
+    """The number of tokens of a text: of the predicted side, or of the encoder."""
     if part != "encoder":
         return _ids(text).shape[1]
     heard = text.get("input_features")
@@ -167,7 +167,7 @@ def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
 
 
 def _whole(document: Document, measurer: Measurer) -> Example:
-    """A document as the model is given it."""
+    """The model inputs of a document."""
     text = document.text
     if hears(measurer.loaded.model):
         text = str(measurer.folder / text)
@@ -181,12 +181,12 @@ def _whole(document: Document, measurer: Measurer) -> Example:
 
 
 def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
-    """A text in pieces of so many tokens; what is left at its end is left out.
+    """Cut a text into pieces of ``length`` tokens; a shorter last piece is dropped.
 
-    Each piece has the special tokens that the tokenizer puts around a text.
+    Each piece has the special tokens that the tokenizer adds to a text.
 
     Raises:
-        BadValue: if the model takes fewer tokens, or there is no room beside the special ones.
+        BadValue: if ``length`` exceeds the model's limit, or leaves no room beside special tokens.
     """
     if length > loaded.longest:
         name, most = clean(loaded.name), loaded.longest
@@ -224,7 +224,7 @@ def _example(ids: Sequence[int]) -> Example:
 
 
 def _ids(text: Example) -> Tensor:
-    """The tokens that are predicted, (1, L)."""
+    """The ids of the predicted side, (1, L)."""
     return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0)))
 
 

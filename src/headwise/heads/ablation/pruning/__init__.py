@@ -1,13 +1,10 @@
-"""Heads cut out of a model's weights.
+"""Prune heads from the weights of a model.
 
-kept           which heads stay, and which key/value heads they read
-counts         the numbers by which an attention knows how many heads it has
-projections    rows and columns cut out
-position_bias  T5's bias of positions, layer by layer
-reasons        why an attention cannot be cut
-shrink         one attention made smaller
-stated         a configuration that says what the model has become
-prune          a smaller model
+kept_heads    the kept heads and the head counts of a module
+slicing       rows and columns of projections
+eligibility   whether a module can be pruned
+shrink        one attention module made smaller
+prune         a smaller model with its configuration
 """
 
 from headwise.heads.ablation.pruning.prune import prune

@@ -1,4 +1,4 @@
-"""Why heads of an attention cannot be cut out."""
+"""Whether heads of an attention module can be pruned."""
 
 from collections import Counter
 
@@ -15,30 +15,30 @@ from headwise.nn.projections import attribute
 from headwise.positions import Learned, NoPosition, Position, Rotary, Shaw, Sinusoidal
 
 CONV1D = "Conv1D"
-"""transformers' own class of projection, in GPT-2."""
+"""The projection class of GPT-2 in transformers."""
 
-EACH_HEAD_ALIKE = (NoPosition, Sinusoidal, Learned, Rotary, Shaw)
-"""Positions that have nothing of one head's own."""
+HEADLESS_POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, Shaw)
+"""Positions without parameters of single heads."""
 
-MASKS_OF_ALL = (
+HEADLESS_MASKS = (
     "causal", "dilated", "documents", "fixed", "full", "global_tokens", "padding", "prefix",
     "strided", "window",
 )  # fmt: skip
 """The files of masks that are the same for every head."""
 
-PARTS_OF_A_HEAD = ("q_norm", "k_norm", "query_norm", "key_norm", "q_layernorm", "k_layernorm")
-"""Normalisations that each head goes through; they stay if they are of one head's size."""
+HEAD_NORMS = ("q_norm", "k_norm", "query_norm", "key_norm", "q_layernorm", "k_layernorm")
+"""Normalisations of each head; unchanged if they have the size of one head."""
 
 BY_HEAD = ("sinks", "relative_attention_bias.weight", "bias_k", "bias_v")
-"""Parameters that are cut along."""
+"""Parameters that are pruned along with the heads."""
 
 
 def reason(site: Site, owners: Counter[int]) -> Text | None:
-    """Why not, or None.
+    """The reason why heads cannot be pruned, or None.
 
     Args:
-        site: the attention; none of PyTorch's own, which is converted first.
-        owners: how many modules hold each parameter, by its identity.
+        site: the attention module, not PyTorch's, which is converted first.
+        owners: the number of modules with each parameter, by ``id``.
     """
     architecture = site.architecture
     assert architecture is not None  # noqa: S101 - see above
@@ -55,32 +55,32 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
     if any(owners[id(parameter)] > 1 for parameter in site.module.parameters()):
         return Text("it shares a parameter with another module")
     if isinstance(site.module, MultiheadAttention):
-        ours = _of_ours(site.module)
+        ours = _headwise_part(site.module)
         if ours is not None:
             return ours
-    return counts_elsewhere(site) or _unknown(site, tuple(paths))
+    return counts_elsewhere(site) or _unknown_part(site, tuple(paths))
 
 
-def _unknown(site: Site, paths: tuple[str, ...]) -> Text | None:
-    """A parameter or buffer whose part in each head is not known, or None."""
+def _unknown_part(site: Site, paths: tuple[str, ...]) -> Text | None:
+    """The reason if the head of a slice of a parameter or buffer is unknown, or None."""
     known = (*(f"{path}." for path in paths), *(f"{path}." for path in site.architecture.beside))  # type: ignore[union-attr]
-    held = [*site.module.named_parameters(), *site.module.named_buffers()]
-    for name, tensor in held:
+    tensors = [*site.module.named_parameters(), *site.module.named_buffers()]
+    for name, tensor in tensors:
         if name.startswith((*known, "global_proj.", "position.")) or name in BY_HEAD:
             continue
         words = name.split(".")
-        if words[0] in PARTS_OF_A_HEAD and tensor.numel() == site.size:
+        if words[0] in HEAD_NORMS and tensor.numel() == site.size:
             continue
         return Text("it is not known which part of {name} belongs to which head", name=name)
     return None
 
 
-def _of_ours(module: MultiheadAttention) -> Text | None:
-    """What a module of headwise has that is one head's own and cannot be cut, or None."""
-    if module.mask is not None and not _for_all(module.mask):
+def _headwise_part(module: MultiheadAttention) -> Text | None:
+    """The reason if a headwise module has a part of single heads that cannot be pruned, or None."""
+    if module.mask is not None and not _same_for_all_heads(module.mask):
         return Text("its mask {mask} may differ from head to head", mask=module.mask)
     position: Position | None = module.position
-    if position is not None and not isinstance(position, EACH_HEAD_ALIKE):
+    if position is not None and not isinstance(position, HEADLESS_POSITIONS):
         name = type(position).__name__
         return Text("its {name} has numbers of each head", name=name)
     for name in ("gate", "logit_scale"):
@@ -89,10 +89,10 @@ def _of_ours(module: MultiheadAttention) -> Text | None:
     return None
 
 
-def _for_all(mask: Mask) -> bool:
+def _same_for_all_heads(mask: Mask) -> bool:
     """Whether a mask is known to be the same for all heads."""
     if isinstance(mask, And | Or):
-        return _for_all(mask.left) and _for_all(mask.right)
+        return _same_for_all_heads(mask.left) and _same_for_all_heads(mask.right)
     if isinstance(mask, Not):
-        return _for_all(mask.inner)
-    return type(mask).__module__.rpartition(".")[2] in MASKS_OF_ALL
+        return _same_for_all_heads(mask.inner)
+    return type(mask).__module__.rpartition(".")[2] in HEADLESS_MASKS

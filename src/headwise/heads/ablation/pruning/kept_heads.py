@@ -1,7 +1,4 @@
-"""Which heads of an attention stay, and which key/value heads they read.
-
-The numbers by which an attention knows how many heads it has.
-"""
+"""The query heads that are kept, their key/value heads, and the head counts of a module."""
 
 import inspect
 from collections.abc import Sequence
@@ -19,17 +16,16 @@ from headwise.nn.projections import features
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays of one attention.
+    """The heads kept in one attention module.
 
     Attributes:
-        heads: the numbers of the query heads that stay, ascending.
-        silent: whether they have nothing to say: all were to go, and as few stay as can be, with
-            output weights of 0.
-        groups: the numbers of the key/value heads that stay, because a query head reads them.
-        order: for each key/value head that attention is shown, its number among ``groups``. Where
-            the groups keep different numbers of query heads, some are shown several times.
-        shown: the same heads, by the numbers under which they were shown before.
-        share: how many query heads read each key/value head that is shown.
+        heads: the query heads, ascending.
+        silent: whether all heads were to be pruned; one is then kept, with output weights of 0.
+        groups: the key/value heads with a kept query head.
+        order: for each key/value head passed to attention, its index in ``groups``. If groups
+            keep different numbers of query heads, some are repeated.
+        shown: the same heads, by their indices before pruning.
+        share: the number of query heads for each key/value head passed to attention.
     """
 
     heads: tuple[int, ...]
@@ -41,18 +37,17 @@ class Kept:
 
     @property
     def plain(self) -> bool:
-        """Whether each key/value head is shown once, as the libraries have it."""
+        """Whether no key/value head is repeated."""
         return self.order == tuple(range(len(self.groups)))
 
 
 def kept_of(total: int, order: Sequence[int], gone: set[int]) -> Kept:
-    """What stays of an attention.
+    """The heads kept after pruning.
 
     Args:
-        total: how many query heads there are.
-        order: for each key/value head that they are shown, its number: (0, 1, 2) for three of
-            which each is shown once.
-        gone: the query heads that go.
+        total: the number of query heads.
+        order: the key/value heads passed to attention: (0, 1, 2) for three without repetition.
+        gone: the pruned query heads.
 
     Example:
         >>> kept = kept_of(6, (0, 1, 2), {0, 1, 4})  # 2, 3 share group 1; 5 is alone on group 2
@@ -81,11 +76,11 @@ WIDTHS = ("all_head_size", "inner_dim", "split_size")
 COUNTED = (*QUERY_HEADS, *KEY_HEADS, *SHARES, *WIDTHS)
 
 EMBEDDINGS = ("embed_dim", "hidden_size", "dim", "d_model")
-"""What is also the width of all heads together, unless some are gone."""
+"""Attributes that equal H·D only before pruning."""
 
 
 def key_heads(site: Site) -> tuple[int, ...]:
-    """The key/value heads that attention is shown, by number; pruned before, some several times."""
+    """The key/value heads passed to attention; repeated ones in a pruned module."""
     architecture = site.architecture
     if architecture is None or architecture.fused:
         return tuple(range(site.heads))
@@ -97,14 +92,14 @@ def key_heads(site: Site) -> tuple[int, ...]:
 
 
 def inner(site: Site) -> nn.Module:
-    """The module that calls attention: BERT's stands inside the one with the projections."""
+    """The module that calls attention; in BERT it is a child of the one with the projections."""
     if site.architecture is not None and site.architecture.size.startswith("self."):
         return site.module.get_submodule("self")
     return site.module
 
 
 def recount(site: Site, kept: Kept) -> None:
-    """Tell an attention how many heads it has now."""
+    """Set the head counts of an attention module."""
     module, heads = inner(site), len(kept.heads)
     new = dict.fromkeys(QUERY_HEADS, heads) | dict.fromkeys(KEY_HEADS, len(kept.order))
     new |= dict.fromkeys(SHARES, kept.share) | dict.fromkeys(WIDTHS, heads * site.size)
@@ -114,7 +109,7 @@ def recount(site: Site, kept: Kept) -> None:
 
 
 def counts_elsewhere(site: Site) -> Text | None:
-    """Why an attention would count wrongly afterwards, or None: it reads its configuration."""
+    """The reason if a module reads its head count from elsewhere, or None."""
     module: Any = inner(site)
     if type(module).__module__.startswith("headwise."):
         return None

@@ -1,7 +1,4 @@
-"""A configuration that says what a model has become, where it can say it.
-
-A smaller model: heads cut out of its weights.
-"""
+"""Prune heads from the weights of a model."""
 
 import copy
 from collections import Counter
@@ -21,46 +18,46 @@ from headwise.heads.ablation.pruning.kept_heads import (
     kept_of,
     key_heads,
 )
-from headwise.heads.ablation.pruning.shrink import part_ways, shrink
+from headwise.heads.ablation.pruning.shrink import separate_position_biases, shrink
 from headwise.heads.ablation.sites import Site, check_exist, parsed, sites
 from headwise.heads.names import Head, Layer
 from headwise.lang import Text
 from headwise.nn import convert
 
 
-def state(model: nn.Module) -> bool:
-    """Write the new numbers of heads into a model's configuration, if it can say them.
+def update_config(model: nn.Module) -> bool:
+    """Write the new head counts into a model's configuration, if it can represent them.
 
-    It can if a model made from it has the same parameters of the same shapes, and attentions that
-    count the same heads. Otherwise it is left as it was: a configuration has one number of heads
-    for all layers, and in many architectures it is also what sets the size of a head.
+    It can if a model built from it has the same parameter shapes and head counts. Otherwise it is
+    unchanged: a configuration has one head count for all layers, and in many architectures the head
+    dimension follows from it.
 
     Args:
         model: a transformers model with fewer heads.
 
     Returns:
-        Whether it says them now.
+        Whether the configuration was updated.
     """
     config: Any = getattr(model, "config", None)
     found = sites(model)
     if config is None or len({(site.heads, site.size) for site in found}) > 1:
         return False
     new = copy.deepcopy(config)
-    _say(new, found[0])
+    _set_head_counts(new, found[0])
     try:
         with torch.device("meta"):
             made = type(model)(new)
     except (ValueError, TypeError, AttributeError, RuntimeError, AssertionError):
-        return False  # such a model cannot even be made
+        return False  # such a model cannot be built
     if _shapes(made) != _shapes(model) or _head_counts(made) != _head_counts(model):
         return False
     for each in _configurations(model, type(config)):
-        _say(each, found[0])
+        _set_head_counts(each, found[0])
     return True
 
 
-def _say(config: Any, site: Site) -> None:
-    """The numbers of one attention, by transformers' own names for them."""
+def _set_head_counts(config: Any, site: Site) -> None:
+    """Set the head counts of one attention module under their names in transformers."""
     config.num_attention_heads = site.heads
     if getattr(config, "num_key_value_heads", None) is not None:
         config.num_key_value_heads = site.heads // getattr(inner(site), SHARES[0], 1)
@@ -68,7 +65,7 @@ def _say(config: Any, site: Site) -> None:
 
 
 def _configurations(model: nn.Module, kind: type) -> list[Any]:
-    """Every configuration in the model: T5's two stacks have a copy each."""
+    """Every configuration in the model: each stack of T5 has a copy."""
     found = {
         id(each): each for m in model.modules() if type(each := getattr(m, "config", None)) is kind
     }
@@ -80,7 +77,7 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 def _head_counts(model: nn.Module) -> list[list[tuple[str, object]]]:
-    """How each attention counts its heads."""
+    """The head counts of each attention module."""
     return [
         [(name, value) for name in COUNTED if (value := inner(site).__dict__.get(name)) is not None]
         for site in sites(model)
@@ -88,29 +85,29 @@ def _head_counts(model: nn.Module) -> list[list[tuple[str, object]]]:
 
 
 def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Module:
-    """A copy of a model without some heads, whose answers equal those of ``ablate(..., "zero")``.
+    """A copy of a model without some heads; its outputs equal those under ``ablate(..., "zero")``.
 
-        q_proj  H·D rows   ->  rows of the heads that stay
-        k, v    G·D rows   ->  rows of the key/value heads that a query head still reads
-        out     H·D columns -> columns of the heads that stay
+        q_proj  H·D rows    ->  rows of the kept heads
+        k, v    G·D rows    ->  rows of the key/value heads of kept query heads
+        out     H·D columns ->  columns of the kept heads
 
-    A key/value head goes once every query head of its group is gone. Where groups keep different
-    numbers of query heads, their keys and values are shown to attention several times, but stored
-    and computed once. Where a whole layer is to go, one head stays in it and puts out 0, so that
-    the layer still gives its bias. PyTorch's own attention becomes a `headwise.MultiheadAttention`,
-    whose heads need not fill embed_dim.
+    A key/value head is removed with the last query head of its group. If groups keep different
+    numbers of query heads, their keys and values are repeated for attention, but stored and
+    computed once. If all heads of a layer are pruned, one is kept with output 0, so that the layer
+    still adds its bias. PyTorch's attention becomes a `headwise.MultiheadAttention`, whose heads
+    need not fill embed_dim.
 
-    A transformers configuration says the new numbers where it can: where all layers keep as many
-    heads, and the size of a head does not follow from their number. Otherwise the attentions alone
-    know; such a model is saved by its ``state_dict`` and loaded into ``hw.prune(fresh, heads)``.
+    A transformers configuration is updated if it can represent the result: if all layers keep as
+    many heads, and the head dimension does not follow from their number. Otherwise save the model
+    by its ``state_dict`` and load it into ``hw.prune(fresh, heads)``.
 
     Args:
-        model: left as it is.
-        heads: which heads go, such as "L0H2,L1H8", counted from 0.
+        model: the model; unchanged.
+        heads: the heads to prune, such as "L0H2,L1H8", counted from 0.
 
     Raises:
-        BadType, BadValue: if a head does not exist, or an attention cannot be cut; the message
-            says why.
+        BadType, BadValue: if a head does not exist, or an attention module cannot be pruned; the
+            message says why.
 
     Source: Michel et al. 2019, section 4; Voita et al. 2019, section 6.
 
@@ -123,7 +120,7 @@ def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Mo
     """
     gone = parsed(heads)
     check_exist(gone, sites(model))
-    smaller = _of_ours(copy.deepcopy(model), {head.layer for head in gone})
+    smaller = _with_headwise_attention(copy.deepcopy(model), {head.layer for head in gone})
     found = sites(smaller)
     numbers = {site.name: _removed_heads(site, gone) for site in found}
     touched = tuple(site for site in found if numbers[site.name])
@@ -134,31 +131,31 @@ def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Mo
             raise _refused(site.name, why)
     kept = {site.name: kept_of(site.heads, key_heads(site), numbers[site.name]) for site in touched}
     _cut(found, kept)
-    state(smaller)
+    update_config(smaller)
     return smaller
 
 
 def _cut(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
-    part_ways(found, kept)
+    separate_position_biases(found, kept)
     for site in found:
         if site.name in kept:
             shrink(site, kept[site.name])
 
 
-def _of_ours(model: nn.Module, layers: Collection[Layer]) -> nn.Module:
-    """The model with headwise's attention in place of PyTorch's, where heads go."""
+def _with_headwise_attention(model: nn.Module, layers: Collection[Layer]) -> nn.Module:
+    """The model with headwise's attention in place of PyTorch's in the pruned layers."""
     for site in sites(model):
         if not isinstance(site.module, nn.MultiheadAttention) or not set(site.layers) & set(layers):
             continue
         done = convert(site.module)
         if done.left:
             raise _refused(site.name, done.left[0][1])
-        model = _put(model, site.module, done.model)
+        model = _replace_module(model, site.module, done.model)
     return model
 
 
-def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """The model with a module in every place of another."""
+def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """The model with every occurrence of a module replaced."""
     if model is old:
         return new
     for owner in list(model.modules()):
@@ -169,7 +166,7 @@ def _put(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
 
 
 def _removed_heads(site: Site, gone: tuple[Head, ...]) -> set[int]:
-    """The heads of an attention that go; if it serves several layers, the same ones in each."""
+    """The pruned heads of an attention module; shared modules need the same in each layer."""
     each = {
         layer: frozenset(head.number for head in gone if head.layer == layer)
         for layer in site.layers

@@ -1,9 +1,7 @@
-"""T5's bias of positions, where each layer has other heads.
+"""Shrink one attention module in place, and T5's position bias with it.
 
-The first layer of a stack makes the bias for all; once heads differ, each layer makes its own.
-
-
-One attention made smaller, in place.
+In T5 the first layer of a stack computes the bias for all layers; once their heads differ, each
+layer computes its own.
 """
 
 import copy
@@ -21,16 +19,16 @@ TABLE = "relative_attention_bias"
 HAS = "has_relative_attention_bias"
 
 
-def part_ways(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
-    """Before anything is cut: give each layer of T5's stacks a bias of its own where it must.
+def separate_position_biases(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
+    """Before pruning: give each layer of T5's stacks its own bias table if needed.
 
     Args:
-        found: the attentions of a model.
-        kept: what stays of some, by their names; the others keep all.
+        found: the attention modules of a model.
+        kept: the kept heads by module name; the other modules keep all.
     """
     for part in ("", "encoder", "decoder", "cross"):
-        stack = [site for site in found if _takes_turns(site) and site.layers[0].part == part]
-        every = {_heads(site, kept) for site in stack}
+        stack = [site for site in found if _is_t5(site) and site.layers[0].part == part]
+        every = {_kept_heads(site, kept) for site in stack}
         if len(every) < 2:
             continue
         first = next((site.module for site in stack if hasattr(site.module, TABLE)), None)
@@ -44,26 +42,26 @@ def part_ways(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
 def own_bias(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Before each call: forget the bias that the layer below made; then this one makes its own."""
+    """Forward pre-hook: drop the bias of the layer below, so that this layer computes its own."""
     del module
     return args, {**kwargs, "position_bias": None}
 
 
-def _takes_turns(site: Site) -> bool:
+def _is_t5(site: Site) -> bool:
     return site.architecture is not None and site.architecture.name == "T5"
 
 
-def _heads(site: Site, kept: Mapping[str, Kept]) -> tuple[int, ...]:
+def _kept_heads(site: Site, kept: Mapping[str, Kept]) -> tuple[int, ...]:
     own = kept.get(site.name)
     return tuple(range(site.heads)) if own is None else own.heads
 
 
 def shrink(site: Site, kept: Kept) -> None:
-    """Cut everything of an attention down to the heads that are kept.
+    """Prune all parameters of an attention module to the kept heads.
 
     Args:
-        site: the attention, of a build whose heads can be cut.
-        kept: what stays.
+        site: an attention module that can be pruned.
+        kept: the kept heads.
     """
     architecture = site.architecture
     assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
@@ -72,18 +70,20 @@ def shrink(site: Site, kept: Kept) -> None:
         one = module.get_submodule(architecture.fused)
         keep_outputs(one, _fused_rows(site, kept, architecture.by_head))
     else:
-        _apart(module, architecture.projections, kept, site.size)
+        _shrink_separate(module, architecture.projections, kept, site.size)
     if getattr(module, "global_proj", None) is not None:
-        _apart(module.get_submodule("global_proj"), architecture.projections, kept, site.size)
+        _shrink_separate(
+            module.get_submodule("global_proj"), architecture.projections, kept, site.size
+        )
     keep_inputs(site.out, heads)
     if kept.silent:
         nn.init.zeros_(site.out.weight)  # type: ignore[arg-type]
-    _vectors(module, kept, site.size)
+    _shrink_vectors(module, kept, site.size)
     recount(site, kept)
 
 
-def _apart(module: nn.Module, paths: tuple[str, ...], kept: Kept, size: int) -> None:
-    """Three projections: q by heads, k and v by key/value heads."""
+def _shrink_separate(module: nn.Module, paths: tuple[str, ...], kept: Kept, size: int) -> None:
+    """Prune separate projections: q by heads, k and v by key/value heads."""
     q, *others = paths
     keep_outputs(module.get_submodule(q), rows_of(kept.heads, size))
     for path in others:
@@ -95,7 +95,7 @@ def _apart(module: nn.Module, paths: tuple[str, ...], kept: Kept, size: int) -> 
 
 
 def _fused_rows(site: Site, kept: Kept, by_head: bool) -> Tensor:
-    """The rows of one matrix of q, k and v."""
+    """The kept rows of a fused projection."""
     if by_head:
         return rows_of(kept.heads, 3 * site.size)
     part = rows_of(kept.heads, site.size)
@@ -103,8 +103,8 @@ def _fused_rows(site: Site, kept: Kept, by_head: bool) -> Tensor:
     return torch.cat([part, part + width, part + 2 * width])
 
 
-def _vectors(module: nn.Module, kept: Kept, size: int) -> None:
-    """What else is one head's own."""
+def _shrink_vectors(module: nn.Module, kept: Kept, size: int) -> None:
+    """Prune the other parameters of single heads."""
     heads = torch.tensor(kept.heads)
     keep(module, "sinks", 0, heads)
     for name in ("bias_k", "bias_v"):

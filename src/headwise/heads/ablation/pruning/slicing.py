@@ -1,4 +1,4 @@
-"""Rows and columns of projections cut out, in place."""
+"""Slice rows and columns of projections in place."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,14 @@ from headwise.nn.projections import features, is_transposed
 
 
 class Shared(nn.Linear):
-    """A projection to key/value heads of which some are seen several times.
+    """A projection to key/value heads that repeats some of its heads.
 
-    Its parameters are those of the heads that there are; nothing is stored twice.
+    Its parameters are those of the distinct heads; nothing is stored twice.
 
     Args:
         of: the projection, G heads of ``size``.
-        order: for each head that is seen, its number.
-        size: how many numbers one head has.
+        order: for each output head, its index among the G.
+        size: the head dimension.
 
     Example:
         >>> one = nn.Linear(1, 2, bias=False)
@@ -36,17 +36,17 @@ class Shared(nn.Linear):
         self.train(of.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (..., in) to (..., heads seen · size)."""
+        """(..., in) to (..., len(order) · size)."""
         each = torch.unflatten(super().forward(x), -1, (-1, self.size))
         return each.index_select(-2, self.order).flatten(-2)
 
     def extra_repr(self) -> str:
-        """The sizes, and how often each head is seen."""
+        """The sizes and the order of the heads."""
         return f"{super().extra_repr()}, order={self.order.tolist()}"
 
 
 def rows_of(heads: Sequence[int], size: int) -> Tensor:
-    """The rows of heads of a size, in a matrix that has them one after the other.
+    """The rows of heads in a matrix with the rows of each head in sequence.
 
     Example:
         >>> rows_of([0, 2], 2).tolist()
@@ -56,7 +56,7 @@ def rows_of(heads: Sequence[int], size: int) -> Tensor:
 
 
 def keep_outputs(projection: nn.Module, rows: Tensor) -> None:
-    """Cut a projection down to some of its outputs."""
+    """Keep some outputs of a projection."""
     _cut(projection, "weight", 1 if is_transposed(projection) else 0, rows)
     if getattr(projection, "bias", None) is not None:
         _cut(projection, "bias", 0, rows)
@@ -64,7 +64,7 @@ def keep_outputs(projection: nn.Module, rows: Tensor) -> None:
 
 
 def shown(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
-    """A projection to key/value heads, with the same parameters, that shows them in an order."""
+    """The projection with its heads repeated in an order; shares its parameters."""
     if list(order) != list(range(len(order))):
         return Shared(projection, order, size)
     if not isinstance(projection, Shared):
@@ -75,13 +75,13 @@ def shown(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
 
 
 def keep_inputs(projection: nn.Module, columns: Tensor) -> None:
-    """Cut a projection down to some of its inputs."""
+    """Keep some inputs of a projection."""
     _cut(projection, "weight", 0 if is_transposed(projection) else 1, columns)
     _sizes(projection)
 
 
 def keep(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
-    """Cut a parameter, if there is one of that name."""
+    """Slice a parameter, if there is one of that name."""
     if getattr(module, name, None) is not None:
         _cut(module, name, axis, index)
 
@@ -93,7 +93,7 @@ def _cut(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
 
 
 def _sizes(projection: nn.Module) -> None:
-    """What a projection says of its sizes."""
+    """Update the size attributes of a projection."""
     given, gives = features(projection) or (0, 0)
     names = ("nx", "nf") if is_transposed(projection) else ("in_features", "out_features")
     for name, number in zip(names, (given, gives), strict=True):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.heads.ablation.test_measured import causal
 
 from headwise.errors import BadValue
 from headwise.heads.ablation import (
@@ -24,7 +25,6 @@ from headwise.heads.ablation import (
 from headwise.heads.names import parse_heads
 from tests.heads import tiny
 from tests.heads.ablation.families import made, text, two_texts
-from tests.heads.ablation.test_measured import causal
 
 HEADS = "L1H2,L0H5,L0H1,L1H0"
 

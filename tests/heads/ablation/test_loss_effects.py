@@ -250,7 +250,7 @@ def test_random_heads_are_others_and_as_many(example) -> None:
         loss_calls["runs"] += 1
         return torch.zeros(len(batch))
 
-    import headwise.heads.ablation.effects as measured
+    import headwise.heads.ablation.loss_effects as measured
 
     real = measured.ablate
 

@@ -1,4 +1,4 @@
-"""What taking heads out does to a model's loss on a corpus."""
+"""The effect of ablations on the loss of a model."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from headwise.heads.ablation.sites import parsed
 from headwise.heads.names import Head
 
 Group = str | Head | Collection[Head | str]
-"""Heads that are taken out together."""
+"""Heads that are ablated together."""
 
 
 @dataclass(frozen=True)
 class How:
-    """How heads are taken out.
+    """The ablation method and its parameters.
 
     Attributes:
         kind: "zero", "mean", "resample" or "uniform", as for `headwise.ablate`.
-        reference: other texts for "mean" and "resample".
-        seed: of the draws, and of the resampling behind intervals.
+        reference: the reference batches of "mean" and "resample".
+        seed: the seed of sampled references and of bootstrap intervals.
     """
 
     kind: str = ZERO.name
@@ -36,13 +36,13 @@ class How:
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """The losses of a corpus with some heads and without them.
+    """The losses of a corpus with and without some heads.
 
     Attributes:
-        heads: what was taken out, all together.
-        kind: how.
-        clean: (N,), the loss of each example with the whole model, in float64.
-        ablated: (N,), the same without the heads.
+        heads: the heads ablated together.
+        kind: the method.
+        clean: (N,), the loss of each example with the intact model, in float64.
+        ablated: (N,), the loss of each example without the heads.
         interval: the mean of ``ablated - clean`` over examples, with its paired interval.
     """
 
@@ -60,14 +60,14 @@ def effect(
     loss: Loss = next_token_loss,
     how: How | None = None,
 ) -> Effect:
-    """What taking some heads out, all together, does to the loss.
+    """The effect of ablating heads together on the loss.
 
     Args:
         model: in eval mode.
         batches: the corpus: batches of two examples or more, all together.
         heads: such as "L0H2,L1H8".
         loss: takes the model and a batch, and returns one loss for each example.
-        how: the experiment; None puts the heads to zero.
+        how: the method; None for zero ablation.
 
     Raises:
         BadType, BadValue: as `headwise.ablate`; or if the loss is not one number for each example.
@@ -77,7 +77,7 @@ def effect(
         >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
         >>> size = lambda model, x: model(x, x, x)[0].square().mean((1, 2))
         >>> found = effect(layer, torch.randn(5, 3, 8), "L0H0,L0H1", size)
-        >>> found.interval.high < 0  # nothing is left but the bias, which is 0
+        >>> found.interval.high < 0  # only the bias is left, which is 0
         True
     """
     return effects(model, batches, [heads], loss, how)[0]
@@ -90,9 +90,9 @@ def effects(
     loss: Loss = next_token_loss,
     how: How | None = None,
 ) -> tuple[Effect, ...]:
-    """What taking out each of several groups of heads does, one group at a time.
+    """The effect of ablating each of several groups of heads, one group at a time.
 
-    The whole model is run once, and once for each group.
+    The intact model is run once.
 
     Raises:
         BadType, BadValue: as `effect`.
@@ -107,7 +107,7 @@ def losses(model: nn.Module, corpus: list[Batch], loss: Loss) -> Tensor:
     """The loss of each example of a corpus, (N,) in float64, without gradients.
 
     Raises:
-        BadValue: if the loss gives something else than one number for each example.
+        BadValue: if the loss is not one number for each example.
     """
     with torch.no_grad():
         found = [checked(loss(model, batch)).double().cpu() for batch in corpus]
@@ -115,7 +115,7 @@ def losses(model: nn.Module, corpus: list[Batch], loss: Loss) -> Tensor:
 
 
 def checked(each: object) -> Tensor:
-    """The losses of one batch, if they are one finite number for each example.
+    """Check that the losses of a batch are one finite number for each example.
 
     Raises:
         BadValue: if they are not.
