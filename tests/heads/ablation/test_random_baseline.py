@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.heads.ablation.test_measured import causal
+from tests.heads.ablation.test_loss_effects import causal
 
 from headwise.errors import BadValue
 from headwise.heads.ablation import (
