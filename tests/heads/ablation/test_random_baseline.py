@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.heads.ablation.test_loss_effects import causal
 
 from headwise.errors import BadValue
 from headwise.heads.ablation import (
@@ -25,6 +24,7 @@ from headwise.heads.ablation import (
 from headwise.heads.names import parse_heads
 from tests.heads import tiny
 from tests.heads.ablation.families import made, text, two_texts
+from tests.heads.ablation.test_loss_effects import causal
 
 HEADS = "L1H2,L0H5,L0H1,L1H0"
 
