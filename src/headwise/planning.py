@@ -128,9 +128,9 @@ def _kind(kind: str, count: int) -> Text:
 def _seen(call: Call, tiles: Tiles) -> int:
     """Pairs of tiles that are not empty, a head on average; heads may have masks of their own."""
     apart = head_groups(call)
-    each = [tiles] if len(apart) == 1 else [Tiles.of(mask, call.frame) for _, mask in apart]
+    by_mask = [tiles] if len(apart) == 1 else [Tiles.of(mask, call.frame) for _, mask in apart]
     pairs = call.frame.queries * call.frame.keys
-    seen = (pairs - of.pairs(Tile.EMPTY) for of in each)
+    seen = (pairs - of.pairs(Tile.EMPTY) for of in by_mask)
     weighted = sum(len(heads) * n for (heads, _), n in zip(apart, seen, strict=True))
     return round(weighted / call.frame.heads) if call.frame.heads else 0
 
@@ -184,9 +184,9 @@ def _written(call: Call, wide: int) -> int:
     numbers = max(allowed, biased) + biased
     of_rule = bytes_per_pair(call.mask.rule, call.frame)
     of_bias = bytes_per_pair(call.mask.bias, call.frame)
-    each = max(of_rule, allowed + of_bias, allowed + numbers * wide)
+    per_pair = max(of_rule, allowed + of_bias, allowed + numbers * wide)
     copies = (call.k.numel() + call.v.numel()) * call.q.element_size()
-    return math.ceil(each * call.frame.queries * call.frame.keys) + copies
+    return math.ceil(per_pair * call.frame.queries * call.frame.keys) + copies
 
 
 def _different(held: Tensor) -> int:

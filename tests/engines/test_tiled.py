@@ -9,9 +9,9 @@ from headwise.call import Call
 from headwise.engines import best, kernel, sdpa, tiled
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.tiled import backward, batched_kernel, forward
-from headwise.engines.tiled.batched_kernel import Way
+from headwise.engines.tiled.batched_kernel import Layout
 from headwise.engines.tiled.decompose import parts
-from headwise.engines.tiled.eligibility import share
+from headwise.engines.tiled.eligibility import nonempty_share
 from headwise.errors import EngineRefused
 from headwise.masks import Mask, Tile
 from headwise.reference import reference
@@ -255,13 +255,13 @@ def test_blocks_fold_where_samples_share_a_mask_and_go_one_by_one_where_heads_sh
     q, k = torch.zeros(2, 6, 5, 7, 3), torch.zeros(2, 6, 5, 9, 3)
     few = torch.zeros(2, 3, 5, 9, 3)
     band, by_sample = torch.zeros(1, 1, 1, 7, 9), torch.zeros(2, 1, 5, 7, 9)
-    assert batched_kernel.way_of(q, k, k, band) is Way.FOLD
-    assert batched_kernel.way_of(q, k, k, None) is Way.FOLD
-    assert batched_kernel.way_of(q, k, k, by_sample) is Way.EACH
-    assert batched_kernel.way_of(q, few, few, band) is Way.EACH
-    assert batched_kernel.way_of(q[:, :, :1], few[:, :, :1], few[:, :, :1], None) is Way.ONE
+    assert batched_kernel.layout_of(q, k, k, band) is Layout.FOLD
+    assert batched_kernel.layout_of(q, k, k, None) is Layout.FOLD
+    assert batched_kernel.layout_of(q, k, k, by_sample) is Layout.EACH
+    assert batched_kernel.layout_of(q, few, few, band) is Layout.EACH
+    assert batched_kernel.layout_of(q[:, :, :1], few[:, :, :1], few[:, :, :1], None) is Layout.ONE
     apart = torch.zeros(6, 2, 5, 7, 3).transpose(0, 1)
-    assert batched_kernel.way_of(apart, k, k, band) is Way.EACH
+    assert batched_kernel.layout_of(apart, k, k, band) is Layout.EACH
 
 
 def test_nothing_of_size_l_squared_is_held(monkeypatch):
@@ -444,7 +444,7 @@ def test_auto_takes_it_where_at_most_half_of_the_work_is_left():
 def test_the_share_is_never_less_than_the_truth(mask):
     q = torch.zeros(1, 1, 521, 1)
     call = Call.of(q, q, q, mask=mask)
-    assert call.allowed().float().mean() <= share(call) <= 1
+    assert call.allowed().float().mean() <= nonempty_share(call) <= 1
     assert call.mask.tile(range(521), range(521)) in Tile
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import headwise as hw
 from headwise.call import Call
 from headwise.engines.tiled.decompose import disjuncts, parts
-from headwise.engines.tiled.parts import Band, Gathered, Part, Strided
+from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows
 from headwise.engines.tiled.problem import Problem
 from headwise.engines.tiled.scores import allowed
 from headwise.engines.tiled.tiles import stripes
@@ -152,7 +152,7 @@ def test_alternatives_are_the_mask(mask):
 
 
 def views(plan: list[Part]) -> list[Part]:
-    return [part for part in plan if isinstance(part.keys, Strided) and part.keys.count > 1]
+    return [part for part in plan if isinstance(part.keys, StridedRows) and part.keys.count > 1]
 
 
 def test_a_window_is_one_batch_of_overlapping_views_and_its_edges():
@@ -198,8 +198,8 @@ def test_padding_asks_pair_by_pair_only_where_a_block_is_cut():
 def test_global_tokens_are_columns_and_rows_beside_the_band():
     problem = work_of(hw.window(20, 20) | hw.global_tokens([0, 200, 500]), 521, 521)
     plan = parts(problem.mask, problem.frame, 32)
-    columns = [p for p in plan if isinstance(p.keys, Gathered)]
-    rows = [p for p in plan if isinstance(p.queries, Gathered)]
+    columns = [p for p in plan if isinstance(p.keys, IndexedRows)]
+    rows = [p for p in plan if isinstance(p.queries, IndexedRows)]
     assert [p.keys.index.tolist() for p in columns] == [[[0, 200, 500]]]
     assert [p.queries.index.tolist() for p in rows] == [[[0, 200, 500]]]
     assert sorted({p.layer for p in plan}) == [0, 1, 2]
@@ -208,11 +208,11 @@ def test_global_tokens_are_columns_and_rows_beside_the_band():
 def test_documents_are_rectangles_and_random_blocks_are_gathered():
     problem = work_of(hw.documents([130, 260, 131]), 521, 521)
     plan = parts(problem.mask, problem.frame, 32)
-    assert not any(isinstance(p.keys, Gathered) for p in plan)
+    assert not any(isinstance(p.keys, IndexedRows) for p in plan)
     assert any(p.queries.size > 64 and p.mask is None for p in plan)
     problem = work_of(hw.random_blocks(32, 2, seed=1), 521, 521)
     plan = parts(problem.mask, problem.frame, 32)
-    gathered = [p for p in plan if isinstance(p.keys, Gathered)]
+    gathered = [p for p in plan if isinstance(p.keys, IndexedRows)]
     assert any(p.queries.count > 1 and p.mask is None for p in gathered)
 
 
@@ -222,7 +222,7 @@ def test_stripes_that_move_along_are_views_too():
     problem = work_of(hw.block_sparse(layout, 32), 512, 512)
     plan = parts(problem.mask, problem.frame, 32)
     assert [p.keys.size for p in views(plan)] == [64]
-    assert not any(isinstance(p.keys, Gathered) for p in plan)
+    assert not any(isinstance(p.keys, IndexedRows) for p in plan)
 
 
 @pytest.mark.parametrize("length", [131_072, 262_144])
@@ -253,7 +253,7 @@ def test_tiles_ask_as_often_as_the_pattern_has_edges():
 
 def test_a_part_in_chunks_is_the_part():
     band = Band(torch.rand(40) > 0.3, 20)
-    whole = Part(Strided(3, 5, 8, 8), Strided(0, 5, 31, 8), band=band)
+    whole = Part(StridedRows(3, 5, 8, 8), StridedRows(0, 5, 31, 8), band=band)
     dense = band.dense(8, 31)
     for most in (1, 50, 8 * 31, 3 * 8 * 31, 10**6):
         seen = torch.zeros(5, 8, dtype=torch.long)
@@ -267,15 +267,17 @@ def test_a_part_in_chunks_is_the_part():
         assert torch.equal(seen, torch.ones_like(seen))
 
 
-@pytest.mark.parametrize("rows", [Strided(2, 4, 7, 3), Strided(1, 3, 5, 4, 2), Strided(0, 4, 3, 3)])
+@pytest.mark.parametrize(
+    "rows", [StridedRows(2, 4, 7, 3), StridedRows(1, 3, 5, 4, 2), StridedRows(0, 4, 3, 3)]
+)
 def test_adding_into_overlapping_blocks_adds_each_row_as_often_as_it_is_named(rows):
     blocks = torch.randn(2, 3, rows.count, rows.size, 5, dtype=torch.float64)
     got, expected = torch.zeros(2, 2, 3, 23, 5, dtype=torch.float64)
     rows.add(got, blocks)
-    Gathered(rows.numbers(got.device)).add(expected, blocks)
+    IndexedRows(rows.numbers(got.device)).add(expected, blocks)
     order = (got - expected).abs().max()
     assert order <= torch.finfo(torch.float64).eps * blocks.abs().max() * rows.size
-    assert torch.equal(rows.take(expected), Gathered(rows.numbers(got.device)).take(expected))
+    assert torch.equal(rows.take(expected), IndexedRows(rows.numbers(got.device)).take(expected))
 
 
 def test_a_mask_of_the_engine_draws_and_never_guesses():

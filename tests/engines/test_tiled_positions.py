@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.engines import tiled
 from headwise.engines.tiled import backward, forward
-from headwise.engines.tiled.parts import Part, Strided
+from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.engines.tiled.problem import GradientBuffers, Problem
 from headwise.positions import Position, Stage
 from headwise.positions.position import PositionIds
@@ -188,6 +188,6 @@ def test_products_refuse_a_part_without_a_relative_bias() -> None:
     call = Call.of(*tensors(L, L))
     q, k, v = (t.detach() for t in (call.q, call.k, call.v))
     problem = Problem(q, k, v, q, call.mask, call.position, call.scale, call.frame)
-    part = Part(Strided(0, 1, L), Strided(0, 1, L))
+    part = Part(StridedRows(0, 1, L), StridedRows(0, 1, L))
     with pytest.raises(ValueError, match="tiled: a part whose blocks differ"):
         backward._add_bias(GradientBuffers.of(problem, (), written=False), problem, part, q, q)

@@ -1,12 +1,12 @@
-"""Dropout that any engine can have: what is dropped is counted, not drawn, and is a mask.
+"""Dropout as a mask, computed by a hash, for any engine.
 
-Whether the weight of a pair stays hangs on a hash of the pair and of a number for the call, so that
-it is the same in whatever order, and by whatever engine, pairs are asked for. With Z the sum of
+Whether a weight is kept depends on a hash of the pair and of the call's seed, so that it is the
+same in every order of evaluation and in every engine. With Z the sum of
 e^s over all keys of a query and Z' that over the kept ones,
 
     1/(1-p) Σ_kept (e^s / Z) v = (output over the kept keys) · (Z' / Z) / (1-p)
 
-so that an engine with masks and logsumexps runs twice and needs nothing else.
+so that an engine with masks and logsumexp runs twice, and needs no dropout of its own.
 """
 
 from collections.abc import Callable
@@ -24,20 +24,19 @@ FIRST, SECOND = 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
 """The factors of MurmurHash3's finaliser, as signed integers of 32 bits."""
 
 KEYS = 0x5BD1E995
-"""What tells the hash of a key from that of a query with the same number."""
+"""Distinguishes the hash of a key from that of a query with the same number."""
 
 CALLS = 1 << 31
-"""How many numbers a call can have."""
+"""How many seeds there are."""
 
 
 @dataclass(frozen=True, repr=False)
 class Keep(Mask):
-    """The pairs whose weight dropout leaves.
+    """The pairs that dropout keeps.
 
     Attributes:
-        dropout: the probability with which a pair is not among them.
-        number: of the call; another number, other pairs. While compiling it is a tensor, which an
-            operator reads when it runs.
+        dropout: the probability that a pair is dropped.
+        number: the seed of the call; while compiling a tensor, which an operator reads at run time.
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain), applied to sample, head and query
         one after the other, to the key, and to both together; the last shift is left out, since the
@@ -74,17 +73,17 @@ class Keep(Mask):
 
 
 def draw_call_seed() -> int | Tensor:
-    """A number for one call, from torch's generator; while compiling it is not known yet."""
+    """A seed for one call, from torch's generator; a tensor while compiling."""
     number = torch.randint(CALLS, ())
     return number if torch.compiler.is_compiling() else int(number.item())
 
 
 def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
-    """A call with dropout, by an engine that has none.
+    """Run a call with dropout by an engine that has none.
 
     Args:
-        call: what is wanted; everything but the output is of the weights before dropout.
-        run: runs a call without dropout, and can give its logsumexp.
+        call: the attention; all results but the output are of the weights before dropout.
+        run: runs a call without dropout, and can return its logsumexp.
     """
     keep = Keep(call.dropout, draw_call_seed())
     whole = run(replace(call, dropout=0.0, need=call.need | {"logsumexp"}))
@@ -97,7 +96,7 @@ def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
 
 
 def kept_share(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
-    """Z' / Z / (1 - p), (B, H, Lq, 1), of the logarithms of Z' and Z; 0 where nothing is kept."""
+    """Z' / Z / (1 - p), (B, H, Lq, 1), from log Z' and log Z; 0 where nothing is kept."""
     nothing = some == -torch.inf
     difference = torch.where(nothing, 0.0, some) - torch.where(nothing, 0.0, whole)
     factor = 0.0 if dropout == 1 else 1 / (1 - dropout)
@@ -105,7 +104,7 @@ def kept_share(some: Tensor, whole: Tensor, dropout: float) -> Tensor:
 
 
 def drops(mask: Mask) -> bool:
-    """Whether a mask holds a `Keep`: it is then another one for every sample and head.
+    """Whether a mask contains a `Keep`, and so differs by sample and head.
 
     Example:
         >>> from headwise.masks import causal

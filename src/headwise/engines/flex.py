@@ -1,10 +1,10 @@
-"""`torch.nn.attention.flex_attention`: the mask's own rule compiled into one fused kernel.
+"""`torch.nn.attention.flex_attention`: the mask's rule compiled into one fused kernel.
 
-A mask or a length that is new compiles for seconds, so nothing but its name chooses this engine
-(it stands last in ENGINES, behind one that takes every call). On a CPU it runs forward only.
+Every new mask or length compiles for seconds, so this engine runs only if it is named. On a CPU it
+runs forward only.
 
-The kernel's map of blocks is made from the mask's tiles. PyTorch's own `create_block_mask` builds
-all of (Lq, Lk) for it: at a length of 131072 that is 17 GB on a CPU.
+The kernel's map of blocks is computed from the mask's tiles. PyTorch's `create_block_mask`
+would build all of (Lq, Lk) for it, 17 GB at a length of 131072 on a CPU.
 """
 
 import inspect
@@ -60,10 +60,10 @@ def worthwhile(call: Call) -> bool:
 
 
 def run(call: Call) -> Result:
-    """Attention in O(L) memory; tiles that are empty are never looked at."""
+    """Attention in O(L) memory that skips empty tiles."""
     tiles = Tiles.of(call.mask, call.frame)
     by_query, by_key = (count.to(call.q.device) for count in tiles.seen())
-    blind = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
+    fully_masked = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
     hidden_k, v = zero_masked_kv(call, (by_key > 0)[..., None, :])
     q, k = call.position.content(call.q, hidden_k, call.frame)
     wanted = "logsumexp" in call.need
@@ -79,8 +79,8 @@ def run(call: Call) -> Result:
     )
     output, sums = (found[0], found[1].lse) if wanted else (found, None)
     return Result(
-        output.masked_fill(blind, 0.0),
-        logsumexp=None if sums is None else sums.masked_fill(blind[..., 0], -torch.inf),
+        output.masked_fill(fully_masked, 0.0),
+        logsumexp=None if sums is None else sums.masked_fill(fully_masked[..., 0], -torch.inf),
     )
 
 
@@ -111,13 +111,13 @@ def _against_gpu(call: Call) -> Iterator[Text]:
 
 
 def _learns(call: Call) -> bool:
-    """Whether anything that the output depends on wants a gradient."""
+    """Whether any tensor that the output depends on requires a gradient."""
     tensors = (call.q, call.k, call.v, *call.position.parameters())
     return call.bias_requires_grad() or any(tensor.requires_grad for tensor in tensors)
 
 
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:
-    """What the kernel does to a scaled score: the mask's bias and the position's are added."""
+    """The kernel's function of a scaled score: it adds the biases of mask and position."""
     if not call.biased:
         return None
     mask, offset, last = call.mask, call.frame.offset, call.frame.queries - 1
@@ -134,7 +134,7 @@ def _score_mod(call: Call) -> Callable[..., Tensor] | None:
 
 
 def _by_distance(call: Call) -> Tensor | None:
-    """The position's bias for each head and each distance k - q that occurs, (H, Lq + Lk - 1)."""
+    """The position's bias for every head and distance k - q, (H, Lq + Lk - 1)."""
     if Stage.SCORES not in call.position.stages:
         return None
     frame, device = call.frame, call.q.device

@@ -1,9 +1,9 @@
 """Attention of some queries to some keys: PyTorch's fused CPU kernel, or plain products.
 
-Both give the output and the logsumexp of the masked scores; both take ``added``, what is added to
-the scaled scores, -inf where a query may not attend, in the softmax dtype: the fused kernel is
-silently wrong for float64 queries under a float32 mask. A row that sees no key gets output 0, and
-a logsumexp that means nothing: 0 from the fused kernel. Whoever calls knows which rows are blind.
+Both return the output and the logsumexp of the masked scores, and take ``added``: what is added to
+the scaled scores, -inf where a query may not attend, in the softmax dtype. (The fused kernel is
+silently wrong for float64 queries under a float32 mask.) A fully masked row has output 0 and an
+undefined logsumexp, 0 from the fused kernel; the caller must know these rows.
 """
 
 from collections.abc import Callable
@@ -32,12 +32,12 @@ _FORWARD, _BACKWARD = _operator(FUSED), _operator(FUSED_BACKWARD)
 
 @dataclass(frozen=True, eq=False)
 class BackwardInputs:
-    """What a row of results came from: the gradient, the output and the logsumexp.
+    """The gradient of the output, the output and the logsumexp, as a backward needs them.
 
     Attributes:
         grad: of the output, (B, H, n, Dv).
-        output: (B, H, n, Dv), over *all* keys that the row sees, not over these alone.
-        logsumexp: (B, H, n), likewise; +inf on blind rows, which makes their weights 0.
+        output: (B, H, n, Dv), over *all* keys that the row sees.
+        logsumexp: (B, H, n), likewise; +inf on fully masked rows, so that their weights are 0.
     """
 
     grad: Tensor
@@ -56,10 +56,10 @@ def fused(q: Tensor) -> bool:
 
 
 THIN = 8
-"""Keys below which the fused kernel's sums over queries lose digits, and products serve better."""
+"""Keys below which the fused backward loses digits, and products are used."""
 
 ALIGNED = 16
-"""Numbers of which a row has a multiple, so that all rows begin alike in memory."""
+"""Row sizes are padded to a multiple of this, so that all rows are aligned alike."""
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -79,7 +79,7 @@ def forward(
     """
     if suits(q, v):
         return fused_forward(q, k, v, added, scale, triangle=triangle)
-    return plain_forward(q, k, v, below(q, k) if triangle else added, scale)
+    return plain_forward(q, k, v, causal_bias(q, k) if triangle else added, scale)
 
 
 def fused_forward(
@@ -87,7 +87,7 @@ def fused_forward(
 ) -> tuple[Tensor, Tensor]:
     """`forward` by the fused kernel, with few keys too; D is Dv."""
     assert _FORWARD is not None  # noqa: S101 - where `fused` holds
-    output, logsumexp = _FORWARD(q, k, v, 0.0, triangle, attn_mask=_even(added), scale=scale)
+    output, logsumexp = _FORWARD(q, k, v, 0.0, triangle, attn_mask=_packed_bias(added), scale=scale)
     return output, logsumexp
 
 
@@ -101,19 +101,19 @@ def backward(
     *,
     triangle: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v that these pairs contribute."""
+    """The gradients of q, k and v from these pairs."""
     if suits(q, v):
         assert _BACKWARD is not None  # noqa: S101
-        results, mask = (given.output, given.logsumexp), _even(added)
+        results, mask = (given.output, given.logsumexp), _packed_bias(added)
         dq, dk, dv = _BACKWARD(
             given.grad, q, k, v, *results, 0.0, triangle, attn_mask=mask, scale=scale
         )
         return dq, dk, dv
-    return plain_backward(given, q, k, v, below(q, k) if triangle else added, scale)
+    return plain_backward(given, q, k, v, causal_bias(q, k) if triangle else added, scale)
 
 
 def suits(q: Tensor, v: Tensor) -> bool:
-    """Whether these go to the fused kernel, and not to products."""
+    """Whether to use the fused kernel rather than products."""
     return fused(q) and q.shape[-1] == v.shape[-1] and v.shape[2] >= THIN
 
 
@@ -147,21 +147,21 @@ def plain_backward(
 
 
 def plain_results(
-    scores: Tensor, blind: Tensor | None, v: Tensor, sinks: Tensor | None
+    scores: Tensor, fully_masked: Tensor | None, v: Tensor, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Output and logsumexp of masked scores (B, H, n, m), differentiable to any order.
 
     Args:
         scores: in the softmax dtype, -inf where not allowed.
-        blind: (B or 1, H or 1, n), True where a query sees no key; or None.
+        fully_masked: (B or 1, H or 1, n), True where a query sees no key; or None.
         v: (B, G, m, Dv).
         sinks: (H,), or None.
     """
-    known = scores if blind is None else scores.masked_fill(blind[..., None], 0.0)
+    known = scores if fully_masked is None else scores.masked_fill(fully_masked[..., None], 0.0)
     shares, sums = known.softmax(-1), known.logsumexp(-1)
-    if blind is not None:
-        shares = shares.masked_fill(blind[..., None], 0.0)
-        sums = sums.masked_fill(blind, -torch.inf)
+    if fully_masked is not None:
+        shares = shares.masked_fill(fully_masked[..., None], 0.0)
+        sums = sums.masked_fill(fully_masked, -torch.inf)
     output = grouped_matmul(shares, v.to(shares.dtype))
     if sinks is not None:
         output, sums = apply_sinks(output, sums, sinks)
@@ -175,8 +175,8 @@ def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Te
     return scores if added is None else scores + added
 
 
-def below(q: Tensor, k: Tensor) -> Tensor:
-    """What hides the keys after each query's own number, (1, 1, n, m): 0 or -inf."""
+def causal_bias(q: Tensor, k: Tensor) -> Tensor:
+    """0 where key number <= query number, else -inf, (1, 1, n, m)."""
     shape, wide = (1, 1, q.shape[2], k.shape[2]), softmax_dtype(q.dtype)
     return torch.full(shape, -torch.inf, dtype=wide, device=q.device).triu(1)
 
@@ -206,8 +206,8 @@ def packed(rows: Tensor) -> Tensor:
 def even(*tensors: Tensor) -> list[Tensor]:
     """With one last size, a multiple of `ALIGNED`: zeros add nothing to a product.
 
-    The fused kernel has one size for D and Dv, and rounds alike only rows that are aligned alike:
-    the answer of a sample must not depend on where in the batch it stands.
+    The fused kernel has one size for D and Dv, and rounds rows alike only if they are aligned
+    alike: the output of a sample must not depend on its place in the batch.
     """
     width = max(t.shape[3] for t in tensors)
     width = -(-width // ALIGNED) * ALIGNED
@@ -219,8 +219,8 @@ def widened(rows: Tensor, width: int) -> Tensor:
     return rows if rows.shape[3] == width else F.pad(rows, (0, width - rows.shape[3]))
 
 
-def _even(added: Tensor | None) -> Tensor | None:
-    """With last stride 1: the kernel writes any other out as (B, H, Lq, Lk)."""
+def _packed_bias(added: Tensor | None) -> Tensor | None:
+    """With last stride 1: the kernel expands any other to (B, H, Lq, Lk)."""
     if added is None or added.stride(-1) == 1:
         return added
     return added.contiguous()

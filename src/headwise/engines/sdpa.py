@@ -145,7 +145,7 @@ def _by_own_function(
         bias, wide = call.bias(), softmax_dtype(q.dtype)
         zero = torch.zeros((), dtype=wide, device=q.device)
         added = torch.where(allowed, zero if bias is None else bias.to(wide), -torch.inf)
-    setting = Setting(call.scale, triangle)
+    setting = KernelSetting(call.scale, triangle)
     output, logsumexp = fused_attention(setting, q, k, v, added, fully_masked, call.sinks)
     if output.shape[3] != width or output.dtype != dtype:
         output = output[..., :width].to(dtype)
@@ -159,7 +159,7 @@ def _autocast(rows: Tensor) -> Tensor:
     return rows.to(torch.get_autocast_dtype(rows.device.type))
 
 
-class Setting(NamedTuple):
+class KernelSetting(NamedTuple):
     """The factor on the scores, and whether query i sees keys 0 to i only."""
 
     scale: float
@@ -174,7 +174,7 @@ class FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, setting: Setting, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None
+        ctx: Any, setting: KernelSetting, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         added, fully_masked, sinks = rest
         with without_autocast(q):
@@ -201,7 +201,7 @@ class FusedAttention(torch.autograd.Function):
 
 
 def fused_attention(
-    setting: Setting, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None
+    setting: KernelSetting, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf on rows without key and sink.
 
@@ -218,7 +218,7 @@ def fused_attention(
 
 
 def _gradients(
-    setting: Setting,
+    setting: KernelSetting,
     inputs: list[Tensor | None],
     results: tuple[Tensor, Tensor],
     gradients: Gradients,
@@ -255,13 +255,13 @@ def _with_grad_sums(
     return BackwardInputs(grad, output, given.logsumexp), (q, k, v)
 
 
-def _with_scores(setting: Setting) -> DifferentiableFunction:
+def _with_scores(setting: KernelSetting) -> DifferentiableFunction:
     """The same function with the scores written out, for derivatives of the backward."""
 
     def function(inputs: list[Tensor | None]) -> tuple[Tensor, Tensor]:
         q, k, v = cast("list[Tensor]", inputs[:3])
         added, fully_masked, sinks = inputs[3:]
-        mask = kernel.below(q, k) if setting.triangle else added
+        mask = kernel.causal_bias(q, k) if setting.triangle else added
         scores = kernel.plain_scores(q, k, mask, setting.scale)
         return kernel.plain_results(scores, fully_masked, v, sinks)
 

@@ -1,4 +1,4 @@
-"""Attention sinks: one more logit a head in the softmax, of a column that is dropped afterwards.
+"""Attention sinks: one more logit per head in the softmax, whose column is dropped afterwards.
 
 With L the logsumexp of a row over its keys and s its head's sink, the row's is L' = log(e^L + e^s),
 and its weights and output are those without the sink times e^(L - L') = sigmoid(L - s). A sink of
@@ -14,12 +14,12 @@ from headwise.call import Call, softmax_dtype
 def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
     """q, k, v in the softmax dtype where there are sinks.
 
-    A kernel's output in half precision is rounded, and again when the sinks have their share; and
-    the gradient of a sink sums over all rows what such an output is off.
+    In half precision the output would be rounded twice, by the kernel and by the sinks' share, and
+    the gradient of a sink would sum that error over all rows.
     """
     if call.sinks is None:
         return list(rows)
-    return [each.to(softmax_dtype(each.dtype)) for each in rows]
+    return [tensor.to(softmax_dtype(tensor.dtype)) for tensor in rows]
 
 
 def logsumexp_with_sinks(sums: Tensor, sinks: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def logsumexp_with_sinks(sums: Tensor, sinks: Tensor) -> Tensor:
 
 
 def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
-    """e^(L - L') of L (B, H, n) and sinks (H,): what the keys of a row keep; 0 where it has none.
+    """e^(L - L') of L (B, H, n) and sinks (H,): the share of a row's keys; 0 where it sees none.
 
     Example:
         >>> key_share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
@@ -49,7 +49,7 @@ def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
 
 
 def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, Dv) and logsumexp (B, H, n) with the sinks, of those without."""
+    """Output (B, H, n, Dv) and logsumexp (B, H, n) with sinks, from those without."""
     kept = output * key_share(sums, sinks)[..., None]
     return kept.to(output.dtype), logsumexp_with_sinks(sums, sinks)
 

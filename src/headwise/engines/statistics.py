@@ -1,7 +1,7 @@
-"""What can be asked about attention weights beside the weights themselves.
+"""Statistics of attention weights.
 
-Each function is given the weights of some queries, (B, H, n, m) in float32 at least, 0 where not
-allowed, and where these queries (n,) and keys (m,) stand. A blind query adds 0 everywhere. All are
+Every function takes the weights of some queries, (B, H, n, m) in float32 at least, 0 where not
+allowed, and the positions of these queries (n,) and keys (m,). A fully masked query adds 0. All are
 differentiable.
 """
 
@@ -28,7 +28,7 @@ def entropy(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def received(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Σ_i w, the attention that each key gets from these queries, (B, H, m).
+    """Σ_i w, the attention that every key receives from these queries, (B, H, m).
 
     Example:
         >>> place = torch.arange(2)
@@ -40,7 +40,7 @@ def received(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def distance(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Σ_j w |i - j|, how far each query looks on average, in tokens, (B, H, n).
+    """Σ_j w |i - j|, the mean distance that a query attends to, in tokens, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)

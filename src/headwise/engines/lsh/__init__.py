@@ -1,11 +1,11 @@
 """Attention under an LSH mask, whose cost is that of its chunks and not Lq Lk.
 
-Each round the queries and keys are read in the order of their buckets, chunks of queries attend to
-two chunks of keys through the fused kernel, and rounds are merged by their logsumexp, a pair that
-was met before being left out. Forward and backward in O(L) memory.
+In each round queries and keys are sorted by bucket, and chunks of queries attend to two chunks of
+keys through the fused kernel. Rounds are merged by their logsumexp, without pairs of an earlier
+round. Forward and backward in O(L) memory.
 
-    blocks      which rows meet
-    function    all rounds, for autograd
+    chunks      which rows meet in a round
+    rounds      all rounds, as a function of autograd
 """
 
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from torch import Tensor
 from headwise.call import Call, Result
 from headwise.engines import kernel
 from headwise.engines.autograd_transforms import no_transform_rule, transformed
-from headwise.engines.lsh.rounds import Chunked, Setting
+from headwise.engines.lsh.rounds import ChunkedAttention, LshSetting
 from headwise.engines.sinks import widen_for_sinks
 from headwise.engines.statistics import not_returned
+from headwise.engines.tiled.decompose import conjuncts
 from headwise.engines.tiled.problem import Problem, zero_masked_kv
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.masks.mask import And
 from headwise.masks.patterns.lsh import Hashed
 from headwise.positions import Stage
 
@@ -32,7 +32,7 @@ SHORT = 512
 """Keys below which all scores are cheap to hold."""
 
 SHARE = 0.5
-"""The share of all pairs that the chunks may hold for them to pay."""
+"""The largest share of pairs in the chunks for which they are worthwhile."""
 
 
 def why_not(call: Call) -> Iterator[Text]:
@@ -48,7 +48,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("a size is 0")
     if {Stage.SCORES, Stage.VALUES} & call.position.stages:
         yield Text(
-            "{name} adds to the scores or the values, and each head has another order here",
+            "{name} adds to the scores or the values, and part head has another order here",
             name=type(call.position).__name__,
         )
     if one and call.bias_requires_grad():
@@ -79,37 +79,30 @@ def pairs(call: Call) -> int:
 
 
 def run(call: Call) -> Result:
-    """Attention a round at a time; see the package."""
+    """Attention round by round."""
     q, k = call.position.content(call.q, call.k, call.frame)
     q, k, v = _clean(call, q, k)
     (hashed,) = _hashed(call.mask)
-    rest = tuple(mask for mask in _conjuncts(call.mask) if mask is not hashed)
+    rest = tuple(mask for mask in conjuncts(call.mask) if mask is not hashed)
     width = call.v.shape[3]
     widest = max(q.shape[3], width)
     rows = (kernel.widened(t, widest) for t in widen_for_sinks(call, q, k, v))
-    apply: Callable[..., tuple[Tensor, Tensor]] = Chunked.apply
+    apply: Callable[..., tuple[Tensor, Tensor]] = ChunkedAttention.apply
     held = (t.contiguous() for t in rows)
-    output, logsumexp = apply(Setting(call, hashed, rest), *held, call.sinks)
+    output, logsumexp = apply(LshSetting(call, hashed, rest), *held, call.sinks)
     sums = logsumexp if "logsumexp" in call.need else None
     return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
 
 
 def _clean(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v, with 0 in the keys that nobody sees if any is NaN or inf."""
+    """q, k and v, with 0 in fully masked keys if any is NaN or inf."""
     problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.frame)
     clean = zero_masked_kv(problem)
     return q, clean.k, clean.v
 
 
-def _conjuncts(mask: Mask) -> list[Mask]:
-    """Masks whose intersection the mask is."""
-    if isinstance(mask, And):
-        return _conjuncts(mask.left) + _conjuncts(mask.right)
-    return [mask]
-
-
 def _hashed(mask: Mask) -> list[Hashed]:
-    return [each for each in _conjuncts(mask) if isinstance(each, Hashed)]
+    return [part for part in conjuncts(mask) if isinstance(part, Hashed)]
 
 
 __all__ = ["NAME", "pairs", "run", "why_not", "worthwhile"]

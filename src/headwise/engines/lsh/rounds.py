@@ -24,11 +24,11 @@ NUMBERS = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """What stays the same whatever the tensors are.
+class LshSetting:
+    """The parameters of an attention that are no tensors.
 
     Attributes:
-        call: the attention; its q and k are not yet turned by a position.
+        call: the attention; its q and k are not rotated yet.
         hashed: the part of the mask that says which chunks meet.
         rest: what else must allow a pair.
     """
@@ -46,7 +46,7 @@ class Setting:
         """All rounds, one after the other."""
         chunks = (self.hashed.homes, *self.hashed.chunks)
         for number in range(self.hashed.keys.shape[2]):
-            met = tuple(_narrow(each[:, :, :number], self.hashed) for each in chunks)
+            met = tuple(_narrow(numbers[:, :, :number], self.hashed) for numbers in chunks)
             blocks = Blocks.of(self.hashed.rounds(number, number + 1))
             yield Round(self, blocks, *met)
 
@@ -63,14 +63,14 @@ class Round:
         before: the chunk before that.
     """
 
-    setting: Setting
+    setting: LshSetting
     blocks: Blocks
     homes: Tensor
     same: Tensor
     before: Tensor
 
     def pieces(self, pairs: int) -> Iterator[tuple[Blocks, Tensor | None]]:
-        """Some blocks at a time, and what their scaled scores get, (B, H, n, r, 2 c) or None."""
+        """Some blocks at a time, and what is added to their scaled scores, (B, H, n, r, 2 c) or None."""
         for piece in self.blocks.pieces(pairs):
             may, mask = self._allowed(piece), self.setting.call.mask
             bias = mask.bias(*self._where(piece)) if mask.biased else None
@@ -82,10 +82,10 @@ class Round:
             yield piece, torch.where(may, extra.to(wide), -torch.inf)
 
     def _allowed(self, piece: Blocks) -> Tensor | None:
-        """Which pairs of a piece count in this round, None for all."""
+        """Which pairs of a piece are computed in this round, None for all."""
         queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
         rules = [mask.rule(*self._where(piece)) for mask in self.setting.rest]
-        rules += [each >= 0 for each in (queries, keys) if bool((each < 0).any())]
+        rules += [rows >= 0 for rows in (queries, keys) if bool((rows < 0).any())]
         met = self._met(piece)
         if met is not None:
             rules.append(met.logical_not_())
@@ -95,7 +95,7 @@ class Round:
         return found.expand(*piece.queries.shape, keys.shape[4])
 
     def _met(self, piece: Blocks) -> Tensor | None:
-        """Which pairs met in a round before, None in the first."""
+        """Which pairs met in an earlier round, None in the first."""
         found: Tensor | None = None
         for number in range(self.homes.shape[2]):
             there = piece.key_numbers(self.homes[:, :, number])[:, :, :, None]
@@ -113,21 +113,21 @@ class Round:
         return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
 
 
-class Chunked(torch.autograd.Function):
+class ChunkedAttention(torch.autograd.Function):
     """Output and logsumexp of (setting, q, k, v, sinks or None).
 
-    q and k are turned, all lie row after row.
+    q and k are rotated; all tensors are contiguous.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, setting: Setting, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None
+        ctx: Any, setting: LshSetting, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         wide = softmax_dtype(q.dtype)
         output = torch.empty(*q.shape[:3], v.shape[3], dtype=wide, device=q.device)
         sums = torch.empty(*q.shape[:3], 1, dtype=wide, device=q.device)
-        for number, each in enumerate(setting.rounds()):
-            for piece, added in each.pieces(_pairs(setting, v)):
+        for number, one_round in enumerate(setting.rounds()):
+            for piece, added in one_round.pieces(_pairs(setting, v)):
                 rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
                 results = _attend(rows, added, setting.call.scale)
                 _merge(output, sums, piece.queries, results, first=not number)
@@ -151,8 +151,8 @@ class Chunked(torch.autograd.Function):
         sums = logsumexp.masked_fill(logsumexp == -torch.inf, torch.inf)[..., None]
         results = (grad.contiguous(), output, sums)
         dq, dk, dv = (torch.zeros_like(t, dtype=wide) for t in (q, k, v))
-        for each in ctx.setting.rounds():
-            for piece, added in each.pieces(_pairs(ctx.setting, v) // 2):
+        for one_round in ctx.setting.rounds():
+            for piece, added in one_round.pieces(_pairs(ctx.setting, v) // 2):
                 own = [take(t, piece.queries) for t in results]
                 rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
                 from_q, from_k, from_v = _differentiate(own, rows, added, ctx.setting.call.scale)
@@ -171,7 +171,7 @@ def _narrow(chunks: Tensor, mask: Hashed) -> Tensor:
     return chunks.to(torch.int16) if few else chunks
 
 
-def _pairs(setting: Setting, v: Tensor) -> int:
+def _pairs(setting: LshSetting, v: Tensor) -> int:
     """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
     rows = NUMBERS // (setting.frame.batch * setting.frame.heads * v.shape[3])
     return max(1, rows) * 2 * setting.hashed.chunk
@@ -180,12 +180,12 @@ def _pairs(setting: Setting, v: Tensor) -> int:
 def _attend(
     rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf where blind."""
+    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf where fully masked."""
     q, k, v = (t.flatten(0, 1) for t in rows)
     folded = None if added is None else added.flatten(0, 1)
     output, logsumexp = kernel.forward(q, k, v, folded, scale)
     if folded is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
-        # The fused kernel says 0 where a row is blind: only then the rows are looked through.
+        # The fused kernel gives 0 for a fully masked row; only then are the rows checked.
         logsumexp = logsumexp.masked_fill((folded == -torch.inf).all(-1), -torch.inf)
     shape = rows[0].shape[:2]
     return torch.unflatten(output, 0, shape), torch.unflatten(logsumexp, 0, shape)[..., None]
@@ -194,7 +194,7 @@ def _attend(
 def _merge(
     output: Tensor, sums: Tensor, queries: Tensor, results: tuple[Tensor, Tensor], *, first: bool
 ) -> None:
-    """Write what the first round gives; weigh any other against what stands there."""
+    """Write the results of the first round; merge those of any other by the logsumexps."""
     more, its_sum = results
     if not first:
         old_sum = take(sums, queries)
@@ -219,7 +219,7 @@ def _differentiate(
 
 
 def _plainly(call: Call) -> DifferentiableFunction:
-    """The output of turned q and k with the scores written out, for derivatives of the backward."""
+    """The output of rotated q and k with the scores written out, for derivatives of the backward."""
 
     def plain(given: list[Tensor | None]) -> tuple[Tensor]:
         q, k, v = cast("list[Tensor]", given[:3])

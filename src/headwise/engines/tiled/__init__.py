@@ -1,18 +1,16 @@
-"""Attention whose cost follows the pattern, not Lq Lk.
+"""Attention whose cost follows the pattern of the mask, not Lq Lk.
 
-The mask says which tiles it leaves empty; bands become overlapping views of the keys and go to the
-fused kernel as one batch, other tiles are gathered, and parts that share queries are merged by
-their logsumexp. Forward and backward, nothing of size (Lq, Lk) ever being written.
+A mask is decomposed into parts: bands become overlapping views of the keys and go to the fused
+kernel as one batch, other tiles are gathered, and parts that share queries are merged by their
+logsumexp. Forward and backward, without any tensor of size (Lq, Lk).
 
-    apart               heads with different masks, each mask on its own
-    layers              a mask taken apart: `bands`, `lines` and `tiles`, each giving parts
-    parts               blocks of queries and keys; `rows` says which; `far` tells places apart
-    scores              what the scores of a part get: mask and bias
-    made                what a position gives once for all pairs
-    forward, backward   over all parts; `blocks` and `kernel` compute one
-    function, operator  the doors for autograd and for torch.compile, by an `encoding`
-    dropped             the door for autograd of a call with dropout
-    reasons             when it cannot run, and when it has nothing to win
+    eligibility         which calls it can run, and which are worthwhile
+    per_head            heads with different masks, separately
+    decompose, tiles    from a mask to `parts`
+    problem             the tensors of one attention, and the buffers of their gradients
+    scores              what is added to the scores of a part
+    forward, backward   over all parts, by `batched_kernel`
+    autograd, operator  as functions for autograd and torch.compile, with an `encoding`
 """
 
 import torch
@@ -23,7 +21,7 @@ from headwise.engines import kernel
 from headwise.engines.autograd_transforms import with_frozen_tensors
 from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
 from headwise.engines.sinks import widen_for_sinks
-from headwise.engines.tiled.autograd import Setting, dropped, plain, tiled
+from headwise.engines.tiled.autograd import TiledSetting, dropped, is_plain, tiled
 from headwise.engines.tiled.eligibility import why_not, worthwhile
 from headwise.engines.tiled.encoding import encode, known
 from headwise.engines.tiled.operator import operator
@@ -35,40 +33,40 @@ NAME = "tiled"
 
 
 def run(call: Call) -> Result:
-    """Attention a part at a time; see the package."""
+    """Attention part by part."""
     if torch.compiler.is_compiling():
         return _compiled(call)
     if call.dropout:
-        return dropped(call) if plain(call) else with_dropout(call, run)
+        return dropped(call) if is_plain(call) else with_dropout(call, run)
     apart = head_groups(call)
     return _run(call) if len(apart) == 1 else run_per_head(call, apart, _run)
 
 
 def _run(call: Call) -> Result:
-    """The same for heads with one mask, or with masks that cannot be told apart."""
+    """Attention of heads that share one mask or cannot be separated."""
     q, k, v, raw_queries = _packed(call)
     known = relative_terms(call.position, raw_queries, call.frame, call.scale)
     far = clipped_terms(call.position, call.mask, call.frame, k, v)
     more = () if far is None else (*far.keys, *far.values)
     q, k, v, *further = _even(call, q, k, v, *more)
-    setting = Setting(
+    setting = TiledSetting(
         call.mask,
         with_frozen_tensors(call.position),
         call.scale,
         call.frame,
-        tuple(each is not None for each in known),
+        tuple(tensor is not None for tensor in known),
         None if far is None else far.reach,
         call.sinks is not None,
     )
-    relative = [each for each in known if each is not None]
+    relative = [tensor for tensor in known if tensor is not None]
     sinks = () if call.sinks is None else (call.sinks,)
     tensors = (q, k, v, raw_queries, *relative, *further, *sinks)
     return _result(call, *tiled(setting, *tensors, *_learned(call)))
 
 
 def _compiled(call: Call) -> Result:
-    """The same as one node of a graph, which makes what else it needs when it runs."""
-    if call.dropout and not plain(call):
+    """Attention as one operator of a compiled graph."""
+    if call.dropout and not is_plain(call):
         return with_dropout(call, _compiled)
     q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
@@ -79,13 +77,13 @@ def _compiled(call: Call) -> Result:
 
 
 def _packed(call: Call) -> list[Tensor]:
-    """q and k as they meet in the scores, v, and the queries as they were given."""
+    """Rotated q and k, v, and the raw queries."""
     q, k = call.position.content(call.q, call.k, call.frame)
-    return [kernel.packed(each) for each in widen_for_sinks(call, q, k, call.v, call.q)]
+    return [kernel.packed(tensor) for tensor in widen_for_sinks(call, q, k, call.v, call.q)]
 
 
 def _even(call: Call, q: Tensor, *others: Tensor) -> list[Tensor]:
-    """With one last size where the fused kernel has them all."""
+    """With one last size, where the fused kernel computes all parts."""
     if kernel.fused(q) and Stage.VALUES not in call.position.stages:
         return kernel.even(q, *others)
     return [q, *others]
@@ -97,7 +95,7 @@ def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
 
 
 def _learned(call: Call) -> list[Tensor]:
-    """Tensors beside q, k and v that want a gradient."""
+    """Tensors of mask and position that require gradients."""
     held = encode(call.mask)[1] if known(call.mask) else []
     return [t for t in (*call.position.parameters(), *held) if t.requires_grad]
 

@@ -1,4 +1,14 @@
-"""The engine as a function that autograd knows: its own backward, and derivatives of that."""
+"""The engine as functions of autograd, with their own backward, and derivatives of that.
+
+With dropout, P the weights over all keys and M = 1/(1-p) where a pair is kept, 0 elsewhere,
+
+    O = (M P) V      dS = P (M dO Vᵀ - Δ)      Δ = rowsum(dO O)
+
+A backward given the logsumexp over all keys takes Δ from the output it is given. Over the kept
+pairs, given dO/(1-p) and an output of 0, it gives P M dO Vᵀ and the gradient of V; over all pairs,
+given dO, O and values of 0, it gives the rest, -P Δ. Where no query sees more than one key the two
+cancel, and both are 0.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +36,14 @@ Gradients = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """What stays the same whatever the tensors are.
+class TiledSetting:
+    """The parameters of an attention that are no tensors.
 
     Attributes:
         mask, position, scale, frame: as in `Problem`.
         relative: which of the position's `RelativeTerms` are among the tensors.
-        reach: from which distance far keys and values among the tensors stand for k and v, or None.
+        reach: the distance from which clipped keys and values, among the tensors, replace k and v;
+            None without them.
         sinks: whether sinks are among the tensors.
     """
 
@@ -46,11 +57,11 @@ class Setting:
 
     @property
     def count(self) -> int:
-        """How many of the tensors a `Problem` holds."""
+        """How many of the tensors are those of the `Problem`."""
         return 4 + sum(self.relative) + (0 if self.reach is None else 4) + self.sinks
 
     def problem(self, tensors: Sequence[Tensor]) -> Problem:
-        """The attention of q, k, v, the raw queries, then the optional tensors."""
+        """The problem of q, k, v, the raw queries and the optional tensors."""
         q, k, v, raw_queries, *more = tensors[: self.count]
         relative = RelativeTerms(*(more.pop(0) if there else None for there in self.relative))
         sinks = more.pop() if self.sinks else None
@@ -61,20 +72,20 @@ class Setting:
         known = relative if any(self.relative) else None
         return Problem(q, k, v, raw_queries, *fixed, known, far, sinks)
 
-    def gradients(self, sums: GradientBuffers) -> list[Tensor | None]:
-        """The gradients of those tensors, but for sinks, in their order."""
-        known = [each for each in sums.relative if each is not None]
-        return [sums.q, sums.k, sums.v, sums.raw_queries, *known, *sums.far]
+    def gradients(self, buffers: GradientBuffers) -> list[Tensor | None]:
+        """The gradients of those tensors but the sinks, in order."""
+        known = [gradient for gradient in buffers.relative if gradient is not None]
+        return [buffers.q, buffers.k, buffers.v, buffers.raw_queries, *known, *buffers.far]
 
 
-class Tiled(torch.autograd.Function):
-    """Output and logsumexp of (setting, the tensors of a `Problem`, and what the bias is made of).
+class TiledAttention(torch.autograd.Function):
+    """Output and logsumexp of (setting, the tensors of a `Problem`, the tensors of the bias).
 
     Autocast is off inside: the tensors are computed with as they come, the bias in float32.
     """
 
     @staticmethod
-    def forward(ctx: Any, setting: Setting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, setting: TiledSetting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(tensors[0].device.type, enabled=False):
             output, logsumexp = forward(setting.problem(tensors))
         ctx.setting = setting
@@ -85,7 +96,7 @@ class Tiled(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
         with torch.autocast(ctx.setting.frame.device.type, enabled=False):
-            return Tiled._backward(ctx, gradients)
+            return TiledAttention._backward(ctx, gradients)
 
     @staticmethod
     def _backward(ctx: Any, gradients: tuple[Tensor | None, ...]) -> Gradients:
@@ -99,46 +110,52 @@ class Tiled(torch.autograd.Function):
         )
         problem, rest = zero_masked_kv(setting.problem(tensors)), setting.count
         learned = [t for t, want in zip(tensors[rest:], wanted[rest:], strict=True) if want]
-        sums = backward(problem, given, grad_sums, learned)
-        others = iter(sums.learned)
-        every = setting.gradients(sums)
+        buffers = backward(problem, given, grad_sums, learned)
+        others = iter(buffers.learned)
+        every = setting.gradients(buffers)
         if problem.sinks is not None:
             results = given.grad, given.output, given.logsumexp
             every.append(sinks_gradient(problem.sinks, *results, grad_sums))
         own = zip(every, tensors[:rest], strict=True)
-        found = [None if each is None else each.to(tensor.dtype) for each, tensor in own]
+        found = [
+            None if gradient is None else gradient.to(tensor.dtype) for gradient, tensor in own
+        ]
         return (None, *found, *(next(others) if want else None for want in wanted[rest:]))
 
 
-def tiled(setting: Setting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+def tiled(setting: TiledSetting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
     """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq).
 
     Args:
         setting: mask, position, scale and frame.
-        tensors: those of `Setting.problem`: rotated q and k, v, the raw queries, ...; then
-            what else the bias, or what is added to the values, is made of.
+        tensors: those of `TiledSetting.problem`: rotated q and k, v, the raw queries, ...; then
+            the other tensors that the bias, or what is added to the values, depends on.
     """
-    apply: Callable[..., tuple[Tensor, Tensor]] = Tiled.apply
+    apply: Callable[..., tuple[Tensor, Tensor]] = TiledAttention.apply
     return apply(setting, *tensors)
 
 
 def _twice(
-    setting: Setting,
+    setting: TiledSetting,
     tensors: list[Tensor],
     wanted: tuple[bool, ...],
     gradients: tuple[Tensor | None, ...],
 ) -> list[Tensor | None]:
-    """The gradients as functions that can be differentiated again, with the scores written out."""
+    """The gradients through a function with the scores written out, differentiable again."""
 
     def plain(given: list[Tensor | None]) -> tuple[Tensor, Tensor]:
-        return dense(zero_masked_kv(setting.problem([each for each in given if each is not None])))
+        return dense(
+            zero_masked_kv(
+                setting.problem([gradient for gradient in given if gradient is not None])
+            )
+        )
 
     held, learned = tensors[: setting.count], tensors[setting.count :]
     return differentiable_gradients(plain, held, wanted, gradients, learned)
 
 
-def plain(call: Call) -> bool:
-    """Whether a call is of the kind that this file differentiates."""
+def is_plain(call: Call) -> bool:
+    """Whether `DroppedAttention` can run a call: no bias, no sinks, only the output."""
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
     beside = call.mask.biased or acts or call.sinks is not None
     return not beside and call.dropout < 1 and "logsumexp" not in call.need
@@ -157,24 +174,26 @@ def backward_dropped(
     """The gradients of q, k and v, in the softmax dtype.
 
     Args:
-        problem: the attention, without what `plain` excludes.
+        problem: the attention, of a call that `is_plain`.
         keep: which pairs are kept.
         given: what `forward_dropped` gave, and the gradient of its output.
         grad_logsumexp: (B, H, Lq), or None.
     """
     problem, grad = zero_masked_kv(problem), given.grad / (1 - keep.dropout)
     products = BackwardInputs(grad, torch.zeros_like(given.output), given.logsumexp)
-    kept = backward(replace(problem, mask=problem.mask & keep), products, alone=single_key(problem))
+    kept = backward(
+        replace(problem, mask=problem.mask & keep), products, constant_weights=single_key(problem)
+    )
     silent = replace(problem, v=torch.zeros_like(problem.v))
     every = backward(silent, given, grad_logsumexp)
     return kept.q + every.q, kept.k + every.k, kept.v
 
 
-class Dropped(torch.autograd.Function):
-    """The output of (setting, which pairs are kept, q, k, v, the raw queries)."""
+class DroppedAttention(torch.autograd.Function):
+    """The output of (setting, kept pairs, q, k, v, the raw queries)."""
 
     @staticmethod
-    def forward(ctx: Any, setting: Setting, keep: Keep, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, setting: TiledSetting, keep: Keep, *tensors: Tensor) -> Tensor:
         with torch.autocast(tensors[0].device.type, enabled=False):
             output, whole = forward_dropped(setting.problem(tensors), keep)
         ctx.setting, ctx.keep = setting, keep
@@ -190,31 +209,35 @@ class Dropped(torch.autograd.Function):
                 return (None, None, *_twice_dropped(setting, keep, tensors, ctx, gradients))
             given = BackwardInputs(gradients[0].contiguous(), output, whole)
             found = backward_dropped(setting.problem(tensors), keep, given)
-        own = (each.to(tensor.dtype) for each, tensor in zip(found, tensors, strict=False))
+        own = (gradient.to(tensor.dtype) for gradient, tensor in zip(found, tensors, strict=False))
         return (None, None, *own, None)
 
 
 def dropped(call: Call) -> Result:
-    """The output of a call that is `plain`."""
+    """The output of a call that `is_plain`."""
     q, k = call.position.content(call.q, call.k, call.frame)
     q, k, v, raw_queries = (kernel.packed(t) for t in (q, k, call.v, call.q))
     width = v.shape[3]
     if kernel.fused(q):
         q, k, v = kernel.even(q, k, v)
-    setting = Setting(call.mask, call.position, call.scale, call.frame)
-    apply: Callable[..., Tensor] = Dropped.apply
+    setting = TiledSetting(call.mask, call.position, call.scale, call.frame)
+    apply: Callable[..., Tensor] = DroppedAttention.apply
     output = apply(setting, Keep(call.dropout, draw_call_seed()), q, k, v, raw_queries)
     return Result(output[..., :width].to(call.v.dtype))
 
 
 def _twice_dropped(
-    setting: Setting, keep: Keep, tensors: list[Tensor], ctx: Any, gradients: tuple[Tensor, ...]
+    setting: TiledSetting,
+    keep: Keep,
+    tensors: list[Tensor],
+    ctx: Any,
+    gradients: tuple[Tensor, ...],
 ) -> list[Tensor | None]:
-    """The gradients as functions that can be differentiated again, with the scores written out."""
+    """The gradients through a function with the scores written out, differentiable again."""
 
     def written(given: list[Tensor | None]) -> tuple[Tensor]:
         problem: Problem = zero_masked_kv(
-            setting.problem([each for each in given if each is not None])
+            setting.problem([gradient for gradient in given if gradient is not None])
         )
         _, whole = dense(problem)
         output, some = dense(replace(problem, mask=problem.mask & keep))

@@ -1,8 +1,8 @@
-"""The gradients, a part at a time, from the output and the logsumexp over all parts.
+"""The gradients, part by part, from the output and the logsumexp over all parts.
 
 For weights P = exp(scores - logsumexp) of the pairs of a part, dV = Pᵀ dO and dS = P (dO Vᵀ - Δ),
-where Δ = rowsum(dO O) needs all parts and is known from the output. So each part's gradients are
-computed alone and added up.
+where Δ = rowsum(dO O) follows from the output. So the gradients of the parts are computed
+separately and added up.
 
 Source: Dao et al. 2022 (FlashAttention), appendix B.2.
 """
@@ -15,10 +15,17 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.engines.kernel import BackwardInputs, grouped_matmul
 from headwise.engines.tiled import batched_kernel
-from headwise.engines.tiled.forward import covers, most, needs_weights, pieces
+from headwise.engines.tiled.forward import chunks_with_terms, covers, max_pairs, needs_weights
 from headwise.engines.tiled.parts import Part
 from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem, keys_values, region_parts
-from headwise.engines.tiled.scores import added, differences, folded, relative, unfolded, values
+from headwise.engines.tiled.scores import (
+    differences,
+    folded,
+    relative,
+    score_terms,
+    unfolded,
+    values,
+)
 from headwise.positions import Stage
 from headwise.positions.relative import RelativeTerms, skew
 
@@ -35,19 +42,20 @@ def backward(
     grad_logsumexp: Tensor | None = None,
     learned: Sequence[Tensor] = (),
     *,
-    alone: bool | None = None,
+    constant_weights: bool | None = None,
 ) -> GradientBuffers:
-    """The gradients of everything that an attention is made of.
+    """The gradients of every tensor of an attention.
 
     Args:
         problem: the attention.
-        given: over all keys and the sinks; the logsumexp is -inf on rows without either.
+        given: of the output over all keys and sinks; the logsumexp is -inf on rows without either.
         grad_logsumexp: (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
-        alone: what `single_key` says where the logsumexp is another attention's; None to ask it.
+        constant_weights: whether the output takes the weights as constants; None means
+            where no query sees more than one key.
     """
     seen, plan = _seen(given), region_parts(problem, SIDE)
-    still = _single_key(problem, plan) if alone is None else alone
+    constant_weights = _single_key(problem, plan) if constant_weights is None else constant_weights
     moves = _bias_learned(problem, learned)
     slow = [
         part
@@ -57,97 +65,117 @@ def backward(
         or (moves and part.region == NEAR)
     ]
     written = not slow and covers(plan, problem.frame)
-    sums = GradientBuffers.of(problem, learned, written=written)
+    buffers = GradientBuffers.of(problem, learned, written=written)
     if slow:
-        whole = problem.sinks is None and not still and not any(part.layer for part in plan)
-        known = still or whole
+        complete = (
+            problem.sinks is None and not constant_weights and not any(part.layer for part in plan)
+        )
+        known = constant_weights or complete
         held = torch.zeros_like(seen.logsumexp) if known else _delta(problem, seen, plan)
         held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
         for chunk in _small(problem, slow):
             own = _own(seen, chunk)
             if _by_products(problem, chunk, learned):
-                add_by_products(sums, problem, chunk, own, held, still=still, whole=whole)
+                add_by_products(
+                    buffers,
+                    problem,
+                    chunk,
+                    own,
+                    held,
+                    constant_weights=constant_weights,
+                    complete=complete,
+                )
             else:
-                _add_exactly(sums, problem, chunk, own, learned, held, still=still, whole=whole)
-    for part in (each for each in plan if each not in slow):
-        for chunk, extra in pieces(problem, part, most(problem, part, ROWS)):
+                _add_exactly(
+                    buffers,
+                    problem,
+                    chunk,
+                    own,
+                    learned,
+                    held,
+                    constant_weights=constant_weights,
+                    complete=complete,
+                )
+    for part in (part for part in plan if part not in slow):
+        for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part, ROWS)):
             rows = _rows(problem, chunk)[:3]
             from_q, from_k, from_v = batched_kernel.backward(
                 _own(seen, chunk), *rows, extra.scores, problem.scale
             )
             first = written and not part.layer
-            (chunk.queries.put if first else chunk.queries.add)(sums.q, from_q)
-            for into, gradient in zip(sums.rows(chunk), (from_k, from_v), strict=True):
+            (chunk.queries.put if first else chunk.queries.add)(buffers.q, from_q)
+            for into, gradient in zip(buffers.rows(chunk), (from_k, from_v), strict=True):
                 chunk.keys.add(into, gradient)
-    if still and not slow:
-        sums.q.zero_()
-        sums.k.zero_()
-    return sums
+    if constant_weights and not slow:
+        buffers.q.zero_()
+        buffers.k.zero_()
+    return buffers
 
 
 def _add_exactly(
-    sums: GradientBuffers,
+    buffers: GradientBuffers,
     problem: Problem,
     chunk: Part,
     own: BackwardInputs,
     learned: Sequence[Tensor],
     held: Tensor,
     *,
-    still: bool,
-    whole: bool,
+    constant_weights: bool,
+    complete: bool,
 ) -> None:
-    """Add what some blocks contribute, their weights being written out.
+    """Add the gradients from some blocks, through autograd over their weights.
 
-    They are differentiated through the function sum(dO O) - sum((Δ - dlogsumexp) P) with the
-    logsumexp held, whose derivative in the scores is P (dO Vᵀ - Δ + dlogsumexp): that of the
-    attention.
+    The function differentiated is sum(dO O) - sum((Δ - dlogsumexp) P) with a constant logsumexp.
+    Its derivative with respect to the scores is P (dO Vᵀ - Δ + dlogsumexp), as of the attention.
 
     Args:
-        sums: what is added to.
+        buffers: are added to.
         problem: the attention.
         chunk: the blocks.
         own: their results.
         learned: as for `backward`.
         held: Δ - dlogsumexp, (B, H, Lq, 1).
-        still: whether the output takes the weights as constants.
-        whole: whether the blocks have all keys that their queries see, and give Δ themselves.
+        constant_weights: whether the output takes the weights as constants.
+        complete: whether the blocks hold all keys that their queries see, so that Δ is theirs.
     """
     wide, where = softmax_dtype(problem.q.dtype), differences(problem, chunk)
     inputs = [rows.detach().requires_grad_() for rows in _rows(problem, chunk)]
     given = _leaves(relative(problem, chunk))
     with torch.enable_grad():
-        output, shares = _exact(problem, chunk, own, inputs, given, still=still)
-        each, sums_ = (own.grad * output).sum(-1, keepdim=True), shares.sum(-1, keepdim=True)
+        output, shares = _exact(
+            problem, chunk, own, inputs, given, constant_weights=constant_weights
+        )
+        dots, sums_ = (own.grad * output).sum(-1, keepdim=True), shares.sum(-1, keepdim=True)
         taken = chunk.queries.take(held)
-        taken = taken + over(each, sums_).detach() if whole else taken
-        total = each.sum() - (taken * sums_).sum()
+        taken = taken + over(dots, sums_).detach() if complete else taken
+        total = dots.sum() - (taken * sums_).sum()
     wanted = [*inputs, *learned, *(leaf for leaf in given or () if leaf is not None)]
     found = torch.autograd.grad(total, wanted, allow_unused=True)
-    into = (sums.q, *sums.rows(chunk), sums.raw_queries)
+    into = (buffers.q, *buffers.rows(chunk), buffers.raw_queries)
     places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
     for one, rows, gradient in zip(into, places, found[:4], strict=True):
         if one is not None and gradient is not None:
             rows.add(one, gradient.to(wide))
-    known = () if where is None else sums.relative.at(where)
-    others = (*sums.learned, *(one for one in known if one is not None))
+    known = () if where is None else buffers.relative.at(where)
+    others = (*buffers.learned, *(one for one in known if one is not None))
     for one, gradient in zip(others, found[4:], strict=True):
         if gradient is not None:
             one += gradient
 
 
 def _leaves(given: RelativeTerms | None) -> RelativeTerms | None:
-    """The same, for whose tensors a gradient may be requested."""
+    """The same terms as leaves that require gradients."""
     if given is None:
         return None
     return RelativeTerms(
-        *(None if each is None else each.detach().requires_grad_() for each in given)
+        *(None if term is None else term.detach().requires_grad_() for term in given)
     )
 
 
 def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
-    """Whether the bias depends on the queries or on anything learned."""
+    """Whether the bias depends on the queries or on a learned tensor."""
     held = (*learned, *(problem.relative or ()))
-    if any(each is not None and each.requires_grad for each in held):
+    if any(tensor is not None and tensor.requires_grad for tensor in held):
         return True
     if Stage.SCORES not in problem.position.stages or not problem.raw_queries.requires_grad:
         return False
@@ -159,23 +187,23 @@ def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
 
 
 def _by_products(problem: Problem, part: Part, learned: Sequence[Tensor]) -> bool:
-    """Whether a few products give all the gradients of a part."""
+    """Whether matrix products alone give the gradients of a part."""
     fixed = not problem.mask.biased or not learned
     return fixed and not needs_weights(problem, part) and relative(problem, part) is not None
 
 
 def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
-    """Chunks of which several things the size of the scores can be held at once."""
+    """Chunks small enough for several tensors of the size of their scores."""
     for part in plan:
-        yield from part.chunks(max(1, most(problem, part) // 4))
+        yield from part.chunks(max(1, max_pairs(problem, part) // 4))
 
 
 def _delta(problem: Problem, given: BackwardInputs, plan: Sequence[Part]) -> Tensor:
     """rowsum(dO O), (B, H, Lq, 1).
 
-    A sum over a row of weights times an error of Δ is not small where the sum of dS itself is 0. So
-    O is computed anew in half precision, whose rounding would add up; and where the weights are
-    written out all the same, so that Δ has their very errors.
+    Where a row of dS sums to 0, an error of Δ times the weights does not. So O is recomputed where
+    it was rounded to half precision, and where the weights are computed again, so that Δ has the
+    same rounding errors as they.
     """
     wide = softmax_dtype(problem.q.dtype)
     if given.output.dtype == wide and Stage.VALUES not in problem.position.stages:
@@ -195,22 +223,22 @@ def _exact(
     rows: Sequence[Tensor],
     given: RelativeTerms | None,
     *,
-    still: bool = False,
+    constant_weights: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """What a part adds to the output, and its weights, in the softmax dtype.
+    """The contribution of a part to the output, and its weights, in the softmax dtype.
 
     Args:
         problem: the attention.
         part: some blocks of it.
         own: their results.
         rows: their q, k, v and raw queries.
-        given: what gives their bias, if it hangs on differences only.
-        still: whether the output takes the weights as constants.
+        given: the relative terms of their bias, if it has any.
+        constant_weights: whether the output takes the weights as constants.
     """
     q, k, v, raw_queries = rows
-    extra = added(problem, part, raw_queries, given)
+    extra = score_terms(problem, part, raw_queries, given)
     shares = batched_kernel.weights(q, k, extra.scores, own.logsumexp, problem.scale)
-    used = shares.detach() if still else shares
+    used = shares.detach() if constant_weights else shares
     output = batched_kernel.mixed(used, v)
     if needs_weights(problem, part):
         output = output + values(problem, part, used)
@@ -218,7 +246,7 @@ def _exact(
 
 
 def single_key(problem: Problem) -> bool:
-    """Whether no query sees more than one key: its weight is 1, whatever the score."""
+    """Whether no query sees more than one key, so that its weight is 1 for any score."""
     return _single_key(problem, region_parts(problem, SIDE))
 
 
@@ -231,7 +259,7 @@ def _single_key(problem: Problem, plan: Sequence[Part]) -> bool:
 
 
 def _seen(given: BackwardInputs) -> BackwardInputs:
-    """With logsumexp +inf on blind rows, (B, H, Lq, 1): their weights are 0."""
+    """With logsumexp (B, H, Lq, 1), +inf on fully masked rows, whose weights are then 0."""
     sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
     return BackwardInputs(given.grad, given.output, sums[..., None])
 
@@ -248,46 +276,48 @@ def _rows(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def add_by_products(
-    sums: GradientBuffers,
+    buffers: GradientBuffers,
     problem: Problem,
     part: Part,
     own: BackwardInputs,
     held: Tensor,
     *,
-    still: bool,
-    whole: bool,
+    constant_weights: bool,
+    complete: bool,
 ) -> None:
-    """Add what some blocks contribute.
+    """Add the gradients from some blocks, by matrix products.
 
     Args:
-        sums: what is added to.
+        buffers: are added to.
         problem: the attention.
         part: the blocks, for which `relative` gives the bias.
         own: their results.
         held: Δ - dlogsumexp, (B, H, Lq, 1).
-        still: whether the output takes the weights as constants.
-        whole: whether the blocks have all keys that their queries see: Δ is then taken of the very
-            numbers it is subtracted from, so that a row of dS sums to 0 as it should.
+        constant_weights: whether the output takes the weights as constants.
+        complete: whether the blocks hold all keys that their queries see. Δ is then computed from
+            the numbers it is subtracted from, so that a row of dS sums to 0.
     """
     q, raw_queries = (folded(part.queries.take(rows)) for rows in (problem.q, problem.raw_queries))
     k, v = (folded(part.keys.take(rows)) for rows in keys_values(problem, part))
     grad = folded(own.grad).to(softmax_dtype(problem.q.dtype))
     shares = _weights(problem, part, own, q, k)  # (N, H, r, m)
-    scores = _moved(shares, grad, v, folded(part.queries.take(held)), still, whole)
-    samples, (from_keys, from_values) = problem.frame.batch, sums.rows(part)
-    part.keys.add(from_values, unfolded(_each_key(shares, grad, v.shape[1]), samples))
+    scores = _moved(shares, grad, v, folded(part.queries.take(held)), constant_weights, complete)
+    samples, (from_keys, from_values) = problem.frame.batch, buffers.rows(part)
+    part.keys.add(from_values, unfolded(_key_gradient(shares, grad, v.shape[1]), samples))
     del shares
     wide = scores.dtype
-    part.queries.add(sums.q, unfolded(grouped_matmul(scores, k.to(wide)) * problem.scale, samples))
-    part.keys.add(
-        from_keys, unfolded(_each_key(scores, q.to(wide), k.shape[1], problem.scale), samples)
+    part.queries.add(
+        buffers.q, unfolded(grouped_matmul(scores, k.to(wide)) * problem.scale, samples)
     )
-    _add_bias(sums, problem, part, raw_queries, scores)
+    part.keys.add(
+        from_keys, unfolded(_key_gradient(scores, q.to(wide), k.shape[1], problem.scale), samples)
+    )
+    _add_bias(buffers, problem, part, raw_queries, scores)
 
 
 def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Tensor) -> Tensor:
-    """P, (N, H, r, m), with few things of its size beside it."""
-    extra = added(problem, part, part.queries.take(problem.raw_queries)).scores
+    """P, (N, H, r, m), computed in place."""
+    extra = score_terms(problem, part, part.queries.take(problem.raw_queries)).scores
     wide = softmax_dtype(q.dtype)
     scores = grouped_matmul(q.to(wide) * problem.scale, k.to(wide).mT)
     if extra is not None:
@@ -296,23 +326,23 @@ def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Te
 
 
 def _moved(
-    shares: Tensor, grad: Tensor, v: Tensor, held: Tensor, still: bool, whole: bool
+    shares: Tensor, grad: Tensor, v: Tensor, held: Tensor, constant_weights: bool, complete: bool
 ) -> Tensor:
     """dS, (N, H, r, m)."""
-    if still:
+    if constant_weights:
         return -shares * held
     values = grouped_matmul(grad, v.to(grad.dtype).mT)
-    if whole:
+    if complete:
         held = held + over((values * shares).sum(-1, keepdim=True), shares.sum(-1, keepdim=True))
     return values.sub_(held).mul_(shares)
 
 
 def over(total: Tensor, shares: Tensor) -> Tensor:
-    """The mean that weights of a row have given as a total; 0 where no key is seen."""
+    """The weighted mean of a row from its total and its sum of weights; 0 where no key is seen."""
     return total / torch.where(shares == 0, 1.0, shares)
 
 
-def _each_key(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> Tensor:
+def _key_gradient(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> Tensor:
     """pairsᵀ rows · scale, summed over the heads of a group: (N, G, m, X)."""
     samples, _, _, keys = pairs.shape
     pairs = pairs.reshape(samples, groups, -1, keys)
@@ -320,18 +350,20 @@ def _each_key(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> T
 
 
 def _add_bias(
-    sums: GradientBuffers, problem: Problem, part: Part, raw_queries: Tensor, scores: Tensor
+    buffers: GradientBuffers, problem: Problem, part: Part, raw_queries: Tensor, scores: Tensor
 ) -> None:
     """Add the gradients of raw queries, vectors and numbers from dS (N, H, r, m)."""
     given, where = relative(problem, part), differences(problem, part)
     if given is None or where is None:
         raise ValueError("tiled: a part whose blocks differ in their differences")
-    products, (vectors, shift, numbers) = _spread(scores), sums.relative
+    products, (vectors, shift, numbers) = _spread(scores), buffers.relative
     if vectors is not None and given.vectors is not None:
         shared = products.reshape(given.vectors.shape[0], -1, products.shape[3])
         rows = (shared @ given.vectors * problem.scale).view(*products.shape[:3], -1)
-        if sums.raw_queries is not None:
-            part.queries.add(sums.raw_queries, unfolded(rows.transpose(0, 1), problem.frame.batch))
+        if buffers.raw_queries is not None:
+            part.queries.add(
+                buffers.raw_queries, unfolded(rows.transpose(0, 1), problem.frame.batch)
+            )
         vectors[:, where] += ((given.rows(raw_queries) * problem.scale).mT @ shared).mT
         if shift is not None:
             shift += rows.sum((1, 2))

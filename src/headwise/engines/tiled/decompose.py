@@ -1,4 +1,8 @@
-"""Bands: pairs at given distances, as overlapping views of the keys."""
+"""Decomposes a mask into parts that share no pair, in the shapes that are fastest to compute.
+
+Bands hold pairs at given distances, as overlapping views of the keys; global tokens give whole rows
+and columns; all else is tiles.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +11,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from headwise.engines.tiled.parts import Band, Gathered, Part, Strided
+from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows
 from headwise.engines.tiled.tiles import tiles
 from headwise.masks import Mask, Tile
 from headwise.masks.mask import And, Not, Or
@@ -15,18 +19,18 @@ from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.shapes import AttentionShape, Index, Truth
 
 GAP = 64
-"""Distances that nobody sees, above which a band is rather two bands."""
+"""A gap of more distances than this splits a band in two."""
 
 RUN = 4
-"""Distances in a row that make a band of their own beside a comb."""
+"""Consecutive distances from which a run is a band and no tooth of a comb."""
 
 TOOTH = 16
-"""Queries in each class of a comb, below which it is not worth taking apart."""
+"""The least number of queries of a residue class for which a comb is worthwhile."""
 
 
 @dataclass(frozen=True, eq=False)
 class DistanceRange:
-    """Distances ``low + t step``, of which allowed[t] are in."""
+    """The distances ``low + t step`` for which allowed[t] holds."""
 
     low: int
     step: int
@@ -49,20 +53,20 @@ def bands(
     found = list[Part]()
     for number, reach in enumerate(distance_ranges(near, frame)):
         for part in _band(reach, frame, side):
-            kept = [part] if rest is None else _asked(part, rest, frame)
+            kept = [part] if rest is None else _restricted(part, rest, frame)
             found += [
-                Part(each.queries, each.keys, each.mask, each.band, layer + number) for each in kept
+                Part(part.queries, part.keys, part.mask, part.band, layer + number) for part in kept
             ]
     return found
 
 
 def mostly_dense(near: Mask, frame: AttentionShape) -> bool:
-    """Whether the bands of a mask hold more than half of the keys: the rest decides the cost."""
+    """Whether the bands of a mask hold more than half of the keys."""
     return 2 * sum(len(reach.allowed) for reach in distance_ranges(near, frame)) > frame.keys
 
 
 def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
-    """The distances that a mask allows, taken apart into solid bands and at most one comb."""
+    """The distances that a mask allows, as solid bands and at most one comb."""
     low, high = frame.offset - frame.keys + 1, frame.offset + frame.queries - 1
     zero = torch.zeros((), dtype=torch.long, device=frame.device)
     distances = torch.arange(low, high + 1, device=frame.device)
@@ -75,7 +79,7 @@ def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
     stops = torch.cat((places[turns], places[-1:])) + 1
     short = stops - starts < RUN
     comb = _comb(starts[short], stops[short], allowed, low, frame)
-    if comb:  # a band over the gap between two solid runs must not have its teeth again
+    if comb:  # a band that spans a gap must not contain the teeth of the comb
         allowed = allowed.index_fill(0, starts[short], value=False)
         starts, stops = starts[~short], stops[~short]
     solid = _merged(starts.tolist(), stops.tolist())
@@ -85,7 +89,7 @@ def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
 def _comb(
     starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: AttentionShape
 ) -> list[DistanceRange]:
-    """Lone distances as one comb, if they have a step in common that is worth it."""
+    """Isolated distances as one comb, if they have a common step that is worthwhile."""
     if len(starts) < 2 or bool((stops - starts > 1).any()):
         return []
     step = math.gcd(*set(starts.diff().tolist()))
@@ -109,14 +113,14 @@ def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
 
 
 def _band(reach: DistanceRange, frame: AttentionShape, side: int) -> list[Part]:
-    """A comb is a plain band in each class of rows; of step 1 there is one class."""
+    """A plain band in every residue class of rows; a step of 1 has one class."""
     found, step = list[Part](), reach.step
     for first in range(min(step, frame.queries)):
         key = (first + frame.offset - reach.low) % step
         if key >= frame.keys:
             continue
-        queries = Strided(first, 1, len(range(first, frame.queries, step)), step=step)
-        keys = Strided(key, 1, len(range(key, frame.keys, step)), step=step)
+        queries = StridedRows(first, 1, len(range(first, frame.queries, step)), step=step)
+        keys = StridedRows(key, 1, len(range(key, frame.keys, step)), step=step)
         shift = (first + frame.offset - key - reach.low) // step
         found += _plain(queries, keys, Band(reach.allowed, shift), _side(reach, side))
     return found
@@ -130,10 +134,10 @@ def _side(reach: DistanceRange, side: int) -> int:
     return min(max(side, width // 16 // side * side), 256)
 
 
-def _plain(queries: Strided, keys: Strided, band: Band, side: int) -> list[Part]:
-    """Blocks whose keys all exist as one part, those at the edges one by one.
+def _plain(queries: StridedRows, keys: StridedRows, band: Band, side: int) -> list[Part]:
+    """Blocks whose keys all exist as one part, those at the edges separately.
 
-    Row i and key j may meet where ``band.allowed[i - j + band.shift]``, counted in ``queries`` and
+    Row i sees key j where ``band.allowed[i - j + band.shift]``, counted in ``queries`` and
     ``keys``.
     """
     rows, width, shift = queries.size, len(band.allowed), band.shift
@@ -143,7 +147,7 @@ def _plain(queries: Strided, keys: Strided, band: Band, side: int) -> list[Part]
     found = [_block(queries, keys, band, first, min(first + side, rows)) for first in edges]
     if high > low:
         start = low * side
-        inside = Strided(
+        inside = StridedRows(
             queries.start + start * queries.step,
             high - low,
             side,
@@ -151,15 +155,17 @@ def _plain(queries: Strided, keys: Strided, band: Band, side: int) -> list[Part]
             queries.step,
         )
         key = start + shift - width + 1
-        along = Strided(
+        along = StridedRows(
             keys.start + key * keys.step, high - low, side + width - 1, side * keys.step, keys.step
         )
         found.append(_part(inside, along, Band(band.allowed, width - 1)))
     return [part for part in found if part is not None]
 
 
-def _block(queries: Strided, keys: Strided, band: Band, first: int, last: int) -> Part | None:
-    """Rows first to last - 1 and the keys in reach of them that exist."""
+def _block(
+    queries: StridedRows, keys: StridedRows, band: Band, first: int, last: int
+) -> Part | None:
+    """Rows first to last - 1 and the existing keys within the band."""
     key = max(0, first + band.shift - len(band.allowed) + 1)
     stop = min(keys.size, last + band.shift)
     if key >= stop:
@@ -171,13 +177,13 @@ def _block(queries: Strided, keys: Strided, band: Band, first: int, last: int) -
     )
 
 
-def _part(queries: Strided, keys: Strided, band: Band) -> Part:
+def _part(queries: StridedRows, keys: StridedRows, band: Band) -> Part:
     everything = band.everything(queries.size, keys.size)
     return Part(queries, keys, band=None if everything else band)
 
 
-def _asked(part: Part, rest: Mask, frame: AttentionShape) -> list[Part]:
-    """The part without the blocks that the rest refuses, the others split by its word."""
+def _restricted(part: Part, rest: Mask, frame: AttentionShape) -> list[Part]:
+    """The part without the blocks in which the rest is empty, split where its tiles change kind."""
     found = list[tuple[int, int, bool]]()
     waiting = [(0, part.queries.count)]
     while waiting:
@@ -194,21 +200,21 @@ def _asked(part: Part, rest: Mask, frame: AttentionShape) -> list[Part]:
     pieces = [(part.blocks(first, last), mixed) for first, last, mixed in found]
     return [
         Part(
-            each.queries,
-            each.keys,
-            rest.restrict(*_hull(each, frame)) if mixed else None,
-            each.band,
+            part.queries,
+            part.keys,
+            rest.restrict(*_hull(part, frame)) if mixed else None,
+            part.band,
         )
-        for each, mixed in pieces
+        for part, mixed in pieces
     ]
 
 
 def _hull(part: Part, frame: AttentionShape) -> tuple[range, range]:
-    """The positions of the queries and the keys from the first to the last."""
+    """The ranges of query and key positions that a part spans."""
     ends = []
     for rows in (part.queries, part.keys):
-        if not isinstance(rows, Strided):
-            raise TypeError("bands: blocks of a band lie evenly")
+        if not isinstance(rows, StridedRows):
+            raise TypeError("bands: expected strided blocks")
         last = rows.start + (rows.count - 1) * rows.jump + (rows.size - 1) * rows.step
         ends.append((rows.start, last + 1))
     (first, last), keys = ends
@@ -216,14 +222,14 @@ def _hull(part: Part, frame: AttentionShape) -> tuple[range, range]:
 
 
 MOST = 8
-"""How many alternatives a mask is multiplied out into at most."""
+"""The most disjuncts that a mask is expanded into."""
 
 
 def parts(mask: Mask, frame: AttentionShape, side: int) -> list[Part]:
-    """The parts that hold every pair the mask allows exactly once.
+    """Parts that hold every allowed pair exactly once.
 
-    Alternatives that depend on the distance only are one family of bands; those that need the
-    place as well are bands or lines, less what came before; whatever is left is tiles.
+    Disjuncts that depend on the distance only become one set of bands; the others become bands, or
+    rows and columns, minus the disjuncts before them; what remains becomes tiles.
 
     Args:
         mask: resolved for the frame.
@@ -231,20 +237,20 @@ def parts(mask: Mask, frame: AttentionShape, side: int) -> list[Part]:
         side: rows of a block of queries.
     """
     alternatives = disjuncts(mask)
-    near = [each for each in alternatives if each.by_distance]
+    near = [term for term in alternatives if term.by_distance]
     found, before = list[Part](), list[Mask]()
     if near:
         band = reduce(Or, near)
         found += bands(band, None, frame, side, len(found))
         before.append(band)
     left = list[Mask]()
-    for each in (each for each in alternatives if not each.by_distance):
-        family = _family(each, before, frame, side, _next(found))
+    for term in (term for term in alternatives if not term.by_distance):
+        family = _family(term, before, frame, side, _next(found))
         if family is None:
-            left.append(each)
+            left.append(term)
         else:
             found += family
-            before.append(each)
+            before.append(term)
     if left:
         found += tiles(_less(reduce(Or, left), before), frame, side, _next(found))
     return found
@@ -253,21 +259,21 @@ def parts(mask: Mask, frame: AttentionShape, side: int) -> list[Part]:
 def _family(
     mask: Mask, before: list[Mask], frame: AttentionShape, side: int, layer: int
 ) -> list[Part] | None:
-    """One alternative as bands or lines, or None if it is neither."""
+    """One disjunct as bands or as rows and columns, or None if it is neither."""
     together = conjuncts(mask)
-    if any(isinstance(each, GlobalTokens) for each in together):
+    if any(isinstance(term, GlobalTokens) for term in together):
         return lines(_less(mask, before), together, frame, layer)
-    near = [each for each in together if each.by_distance]
+    near = [term for term in together if term.by_distance]
     if not near or mostly_dense(reduce(And, near), frame):
         return None
-    rest = [each for each in together if not each.by_distance]
-    near += [Not(each) for each in before if each.by_distance]
-    rest += [Not(each) for each in before if not each.by_distance]
+    rest = [term for term in together if not term.by_distance]
+    near += [Not(term) for term in before if term.by_distance]
+    rest += [Not(term) for term in before if not term.by_distance]
     return bands(reduce(And, near), reduce(And, rest), frame, side, layer)
 
 
 def _less(mask: Mask, before: list[Mask]) -> Mask:
-    return reduce(And, (Not(each) for each in before), mask)
+    return reduce(And, (Not(term) for term in before), mask)
 
 
 def _next(found: list[Part]) -> int:
@@ -275,7 +281,7 @@ def _next(found: list[Part]) -> int:
 
 
 def disjuncts(mask: Mask) -> list[Mask]:
-    """Masks whose union the mask is, none of them an Or, unless there were too many."""
+    """The disjuncts of a mask, none of them an Or, unless there are too many."""
     if isinstance(mask, Or):
         return disjuncts(mask.left) + disjuncts(mask.right)
     if isinstance(mask, And) and not mask.by_distance:
@@ -286,39 +292,39 @@ def disjuncts(mask: Mask) -> list[Mask]:
 
 
 def conjuncts(mask: Mask) -> list[Mask]:
-    """Masks whose intersection the mask is, none of them an And."""
+    """The conjuncts of a mask, none of them an And."""
     if isinstance(mask, And):
         return conjuncts(mask.left) + conjuncts(mask.right)
     return [mask]
 
 
 def lines(mask: Mask, together: list[Mask], frame: AttentionShape, layer: int) -> list[Part]:
-    """The parts of a mask that allows nothing outside the columns and rows of global tokens.
+    """The parts of a mask that is empty outside the rows and columns of global tokens.
 
     Args:
-        mask: what the parts hold.
-        together: masks that must all allow a pair of it; one at least is `GlobalTokens`.
+        mask: the pairs of the parts.
+        together: the conjuncts of the mask, at least one of them `GlobalTokens`.
         frame: the outer shape.
         layer: of the columns; the rows are the next.
     """
-    tokens = next(each for each in together if isinstance(each, GlobalTokens))
+    tokens = next(term for term in together if isinstance(term, GlobalTokens))
     chosen = tokens.chosen.any(0).nonzero()[:, 0].to(frame.device)
     keys = chosen[chosen < frame.keys]
     rows = chosen - frame.offset
     rows = rows[(rows >= 0) & (rows < frame.queries)] if tokens.symmetric else rows[:0]
-    everybody, everything = Strided(0, 1, frame.queries), Strided(0, 1, frame.keys)
+    all_queries, all_keys = StridedRows(0, 1, frame.queries), StridedRows(0, 1, frame.keys)
     found = list[Part]()
     if len(keys):
-        found.append(Part(everybody, Gathered(keys[None]), mask, layer=layer))
+        found.append(Part(all_queries, IndexedRows(keys[None]), mask, layer=layer))
     if len(rows):
         rest = And(mask, Not(KeyColumns(keys)))
-        found.append(Part(Gathered(rows[None]), everything, rest, layer=layer + 1))
+        found.append(Part(IndexedRows(rows[None]), all_keys, rest, layer=layer + 1))
     return found
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class KeyColumns(Mask):
-    """Every query may attend to the keys of these numbers, and to no other."""
+    """Every query may attend to the keys of these numbers only."""
 
     numbers: Tensor
 

@@ -1,4 +1,4 @@
-"""When the engine cannot run a call, and when it has nothing to win."""
+"""When the tiled engine can run a call, and when it is worthwhile."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,16 +20,16 @@ from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.positions import Stage
 
 SHORT, LONG = 512, 2048
-"""Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is dear."""
+"""Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is expensive."""
 
 LEVELS = 5
-"""How often an estimate halves the queries and the keys."""
+"""How often an estimate bisects the queries and the keys."""
 
 SHARE, SCATTERED = 0.5, 0.25
-"""The share of all pairs that a mask may leave for its pattern to pay: in large tiles, in small."""
+"""The largest share of pairs, in large tiles and in small ones, for which tiles are worthwhile."""
 
 SAMPLES, ROWS = 16, 64
-"""Blocks of queries that stand for all of them, and queries of each."""
+"""Blocks of queries that are sampled, and queries of a block."""
 
 
 def why_not(call: Call) -> Iterator[Text]:
@@ -64,45 +64,49 @@ def _why_not_compiled(call: Call) -> Iterator[Text]:
 
 
 def worthwhile(call: Call) -> bool:
-    """Whether the engine is the better choice for a call it can run.
+    """Whether the engine is the best choice for a call.
 
-    It is where at least half of the pairs lie in empty tiles, and where a position's bias of
-    (Lq, Lk) would have to be written out otherwise; not for short sequences.
+    It is where at least half of the pairs lie in empty tiles, or where other engines would write
+    out a position's bias (Lq, Lk); not for short sequences.
     """
     frame = call.frame
     if frame.keys < SHORT or next(why_not(call), None) is not None:
         return False
-    stored = frame.keys >= LONG and _stored(call)
+    stored = frame.keys >= LONG and _bias_stored_elsewhere(call)
     if call.mask in (full(), causal()):
         return stored and frame.queries > 1
     if torch.compiler.is_compiling():
-        return stored or _foreseen(call)
+        return stored or _sparse_at_compile_time(call)
     apart = head_groups(call)
     if len(apart) > 1:
-        each = ((len(heads), replace(call, mask=mask)) for heads, mask in apart)
-        kept = sum(count * (held(one) if _apart(one) else share(one)) for count, one in each)
+        calls = ((len(heads), replace(call, mask=mask)) for heads, mask in apart)
+        kept = sum(
+            count * (decomposed_share(one) if _has_lines_or_combs(one) else nonempty_share(one))
+            for count, one in calls
+        )
         return kept <= SHARE * frame.heads
     return stored or _sparse(call)
 
 
 def _sparse(call: Call) -> bool:
-    """Whether half of the pairs lie in empty tiles, or most in small ones, or beside what is apart.
+    """Whether half of the pairs lie in empty tiles, or most in small ones.
 
-    That is lines and combs, which leave hardly a tile empty and hold few of the pairs.
+    Rows, columns and combs touch almost every tile and hold few pairs: they do not count.
     """
-    if share(call) <= SHARE:
+    if nonempty_share(call) <= SHARE:
         return True
-    return (_apart(call) and held(call) <= SHARE) or sampled_share(call) <= SCATTERED
+    return (_has_lines_or_combs(call) and decomposed_share(call) <= SHARE) or sampled_share(
+        call
+    ) <= SCATTERED
 
 
-def _foreseen(call: Call) -> bool:
-    """The same while compiling: by masks that hold no tensor, at lengths that stand for more.
+def _sparse_at_compile_time(call: Call) -> bool:
+    """`_sparse` for the conjuncts that hold no tensor, at rounded lengths.
 
-    What a tensor holds is not known then, so that only the masks beside it count: all together can
-    but leave fewer pairs. And what is compiled should serve other lengths: the greatest power of 2
-    that is no longer stands for all up to the next.
+    The values of a tensor are unknown then; the other conjuncts alone allow at least as many pairs.
+    Lengths are rounded down to a power of 2, so that a compiled function serves others as well.
     """
-    without = [each for each in conjuncts(call.mask) if not encode(each)[1]]
+    without = [term for term in conjuncts(call.mask) if not encode(term)[1]]
     if not without:
         return False
     queries, keys = _power(call.frame.queries), _power(call.frame.keys)
@@ -118,12 +122,12 @@ def _power(size: int) -> int:
     return power
 
 
-def _apart(call: Call) -> bool:
-    """Whether a mask has global tokens, which become lines, or distances that become combs.
+def _has_lines_or_combs(call: Call) -> bool:
+    """Whether a mask has global tokens or a comb of distances, which are computed separately.
 
-    Combs are for long sequences, and while compiling nothing is known of them.
+    Combs are for long sequences, and are unknown while compiling.
     """
-    every = [part for each in disjuncts(call.mask) for part in conjuncts(each)]
+    every = [part for term in disjuncts(call.mask) for part in conjuncts(term)]
     if any(isinstance(part, GlobalTokens) for part in every):
         return True
     if call.frame.keys < LONG or torch.compiler.is_compiling():
@@ -132,27 +136,27 @@ def _apart(call: Call) -> bool:
     return any(reach.step > 1 for part in near for reach in distance_ranges(part, call.frame))
 
 
-def held(call: Call) -> float:
-    """The share of the pairs that are computed once the mask is taken apart."""
+def decomposed_share(call: Call) -> float:
+    """The share of the pairs that the parts of the decomposed mask hold."""
     pairs = sum(part.pairs for part in parts(call.mask, call.frame, SIDE))
     return pairs / (call.frame.queries * call.frame.keys)
 
 
-def _stored(call: Call) -> bool:
-    """Whether others would write out a bias that is made a block at a time here."""
+def _bias_stored_elsewhere(call: Call) -> bool:
+    """Whether other engines would write out a bias that is computed in blocks here."""
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
     return bool(acts) and not call.mask.biased
 
 
-def share(call: Call) -> float:
-    """The share of the pairs in tiles that the mask does not leave empty, on a coarse grid."""
+def nonempty_share(call: Call) -> float:
+    """The share of the pairs in tiles that are not empty, on a coarse grid."""
     frame = call.frame
     queries = range(frame.offset, frame.offset + frame.queries)
     return _kept(call.mask, queries, range(frame.keys), LEVELS) / (frame.queries * frame.keys)
 
 
 def sampled_share(call: Call) -> float:
-    """The share of the pairs in small tiles that are not empty, by some blocks of queries only."""
+    """The share of the pairs in small tiles that are not empty, estimated from some blocks."""
     frame, kept, seen = call.frame, 0, 0
     blocks = range(0, frame.queries, ROWS)
     for first in blocks[:: max(1, -(-len(blocks) // SAMPLES))]:
@@ -164,7 +168,7 @@ def sampled_share(call: Call) -> float:
 
 
 def _columns(mask: Mask, q: range, k: range) -> int:
-    """How many keys stand in tiles of some queries that are not empty."""
+    """How many keys lie in tiles that are not empty, for some queries."""
     kind = mask.tile(q, k)
     if kind is Tile.EMPTY:
         return 0

@@ -1,4 +1,4 @@
-"""The output and the logsumexp, a part at a time."""
+"""The output and the logsumexp, part by part."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from headwise.engines import kernel
 from headwise.engines.dropout import drops
 from headwise.engines.sinks import apply_sinks
 from headwise.engines.tiled import batched_kernel
-from headwise.engines.tiled.parts import Part, Strided
+from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.engines.tiled.problem import (
     NEAR,
     Problem,
@@ -19,7 +19,13 @@ from headwise.engines.tiled.problem import (
     region_parts,
     zero_masked_kv,
 )
-from headwise.engines.tiled.scores import Added, added, fixed, position_biases, values
+from headwise.engines.tiled.scores import (
+    ScoreTerms,
+    position_biases,
+    same_for_all_blocks,
+    score_terms,
+    values,
+)
 from headwise.positions import Stage
 from headwise.shapes import AttentionShape
 
@@ -30,19 +36,19 @@ SCORES = 1 << 22
 """Scores that may be written out at once, over all samples and heads."""
 
 MOVING = 1 << 21
-"""The same where a position's bias is made for each of them."""
+"""The same where a position computes a bias for them."""
 
 DROPPED = 1 << 19
-"""Pairs of which it is counted at once whether dropout leaves them: few enough for a cache."""
+"""Pairs whose dropout is computed at once: few enough for a cache."""
 
 ROWS = 1 << 21
 """Numbers of the output that one kernel call gives."""
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf where blind without a sink."""
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf on a fully masked row without a sink."""
     output, logsumexp = _run(problem)
-    if not finite(output):  # perhaps by a key that nobody sees
+    if not finite(output):  # perhaps because of a fully masked key
         output, logsumexp = _run(zero_masked_kv(problem))
     return output, logsumexp
 
@@ -59,7 +65,7 @@ def _run(problem: Problem) -> tuple[Tensor, Tensor]:
         output.zero_()
         logsumexp.fill_(-torch.inf)
     for part in plan:
-        for chunk, extra in pieces(problem, part, most(problem, part)):
+        for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part)):
             _merge(output, logsumexp, chunk, _results(problem, chunk, extra))
             del extra  # before the next is made
     sums = logsumexp[..., 0]
@@ -74,17 +80,19 @@ def covers(plan: Sequence[Part], frame: AttentionShape) -> bool:
     return rows == frame.queries
 
 
-def pieces(problem: Problem, part: Part, limit: int) -> Iterator[tuple[Part, Added]]:
-    """The part in chunks, with what the scores of each get: computed once where it is the same."""
+def chunks_with_terms(
+    problem: Problem, part: Part, limit: int
+) -> Iterator[tuple[Part, ScoreTerms]]:
+    """The chunks of a part with their score terms, computed once where all are the same."""
     once = None
-    if fixed(problem, part) and part.queries.size * part.keys.size <= limit:
-        once = added(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
+    if same_for_all_blocks(problem, part) and part.queries.size * part.keys.size <= limit:
+        once = score_terms(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
     for chunk in part.chunks(limit):
-        yield chunk, once or added(problem, chunk, chunk.queries.take(problem.raw_queries))
+        yield chunk, once or score_terms(problem, chunk, chunk.queries.take(problem.raw_queries))
 
 
-def most(problem: Problem, part: Part, numbers: int = ROWS) -> int:
-    """How many pairs of a part to compute at once, so that memory stays O(L).
+def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
+    """How many pairs of a part to compute at once, for O(L) memory.
 
     Args:
         problem: the attention.
@@ -103,25 +111,29 @@ def most(problem: Problem, part: Part, numbers: int = ROWS) -> int:
 
 
 def needs_weights(problem: Problem, part: Part) -> bool:
-    """Whether the weights of a part are needed, which the fused kernel does not give."""
+    """Whether the weights of a part are needed, which the fused kernel does not return."""
     return part.region == NEAR and Stage.VALUES in problem.position.stages
 
 
-def _results(problem: Problem, part: Part, extra: Added) -> tuple[Tensor, Tensor]:
+def _results(problem: Problem, part: Part, extra: ScoreTerms) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
     q, (k, v) = part.queries.take(problem.q), map(part.keys.take, keys_values(problem, part))
     output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale)
     if needs_weights(problem, part):
-        safe = logsumexp if extra.blind is None else logsumexp.masked_fill(extra.blind, torch.inf)
+        safe = (
+            logsumexp
+            if extra.fully_masked is None
+            else logsumexp.masked_fill(extra.fully_masked, torch.inf)
+        )
         shares = batched_kernel.weights(q, k, extra.scores, safe, problem.scale)
         output = output + values(problem, part, shares).to(output.dtype)
-    if extra.blind is not None:
-        logsumexp = logsumexp.masked_fill(extra.blind, -torch.inf)
+    if extra.fully_masked is not None:
+        logsumexp = logsumexp.masked_fill(extra.fully_masked, -torch.inf)
     return output, logsumexp[..., None]
 
 
 def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Tensor]) -> None:
-    """Write a part of the first layer; weigh any other against what stands there."""
+    """Write a part of layer 0; merge any other by the logsumexps."""
     more, its_sum = new
     if not part.layer:
         part.queries.put(output, more)
@@ -138,19 +150,19 @@ def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Ten
 def dense(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output and logsumexp in O(Lq Lk) memory, differentiable to any order."""
     frame = problem.frame
-    whole = Part(Strided(0, 1, frame.queries), Strided(0, 1, frame.keys), problem.mask)
-    extra = added(problem, whole, problem.raw_queries[:, :, None])
+    whole = Part(StridedRows(0, 1, frame.queries), StridedRows(0, 1, frame.keys), problem.mask)
+    extra = score_terms(problem, whole, problem.raw_queries[:, :, None])
     mask = None if extra.scores is None else extra.scores[:, :, 0]
     scores = kernel.plain_scores(problem.q, problem.k, mask, problem.scale)
-    blind = torch.zeros_like(scores[..., 0], dtype=torch.bool)
-    if extra.blind is not None:
-        blind = blind | extra.blind[:, :, 0]
-    known = scores.masked_fill(blind[..., None], 0.0)
-    shares = known.softmax(-1).masked_fill(blind[..., None], 0.0)
+    fully_masked = torch.zeros_like(scores[..., 0], dtype=torch.bool)
+    if extra.fully_masked is not None:
+        fully_masked = fully_masked | extra.fully_masked[:, :, 0]
+    known = scores.masked_fill(fully_masked[..., None], 0.0)
+    shares = known.softmax(-1).masked_fill(fully_masked[..., None], 0.0)
     output = kernel.grouped_matmul(shares, problem.v.to(shares.dtype))
     if needs_weights(problem, whole):
         output = output + values(problem, whole, shares[:, :, None])[:, :, 0]
-    sums = known.logsumexp(-1).masked_fill(blind, -torch.inf)
+    sums = known.logsumexp(-1).masked_fill(fully_masked, -torch.inf)
     if problem.sinks is not None:
         output, sums = apply_sinks(output, sums, problem.sinks)
     return output.to(problem.v.dtype), sums

@@ -1,8 +1,8 @@
 """The engine as operators that `torch.compile` and `torch.export` carry as one node.
 
-What the operators are handed beside q, k and v is written by `encoding.encode`: a mask; then, where
-there is more than a mask, a position, the queries as they were given, and what dropout keeps, each
-of them or None. What a position gives once for all pairs is made from its tensors inside.
+Beside q, k and v the operators take what `encoding.encode` writes: a mask, and where there is more,
+a position, the raw queries and the pairs that dropout keeps, or None for any of them. The relative
+terms of a position are computed inside.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,7 +75,7 @@ def operator_backward(
     given = BackwardInputs(full, output, logsumexp)
     with _recorded(), torch.autocast(output.device.type, enabled=False):
         pairs = zip((*qkv, *tensors), wanted, strict=True)
-        leaves = [each.detach().requires_grad_(want) for each, want in pairs]
+        leaves = [tensor.detach().requires_grad_(want) for tensor, want in pairs]
         q, k, v, *held = leaves
         with torch.enable_grad():
             problem, keep = _read(q, k, v, numbers, held, offset, scale)
@@ -86,7 +86,7 @@ def operator_backward(
             else:
                 found = backward_dropped(problem, keep, given, grad_sums)
                 parts = list(zip((q, k, v), found, strict=True))
-        return _gathered(parts, [each for each in leaves if each.requires_grad])
+        return _leaf_gradients(parts, [tensor for tensor in leaves if tensor.requires_grad])
 
 
 Part = tuple[Tensor | None, Tensor | None]
@@ -96,9 +96,11 @@ Part = tuple[Tensor | None, Tensor | None]
 def _gradients(
     problem: Problem, given: BackwardInputs, grad_sums: Tensor | None, held: Sequence[Tensor]
 ) -> list[Part]:
-    """What an attention is made of, each with its gradient."""
-    learned = [each for each in held if each.requires_grad and each is not problem.raw_queries]
-    sums = backward(zero_masked_kv(problem), given, grad_sums, learned)
+    """The tensors of an attention with their gradients."""
+    learned = [
+        tensor for tensor in held if tensor.requires_grad and tensor is not problem.raw_queries
+    ]
+    buffers = backward(zero_masked_kv(problem), given, grad_sums, learned)
     far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
     tensors = (
         problem.q,
@@ -109,29 +111,37 @@ def _gradients(
         *far,
         *learned,
     )
-    relative = () if problem.relative is None else sums.relative
-    found = (sums.q, sums.k, sums.v, sums.raw_queries, *relative, *sums.far, *sums.learned)
+    relative = () if problem.relative is None else buffers.relative
+    found = (
+        buffers.q,
+        buffers.k,
+        buffers.v,
+        buffers.raw_queries,
+        *relative,
+        *buffers.far,
+        *buffers.learned,
+    )
     return list(zip(tensors, found, strict=True))
 
 
-def _gathered(parts: Sequence[Part], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of what the parts are made of."""
-    known = [(x, each) for x, each in parts if x is not None and each is not None]
-    moved = [(x, each.to(x.dtype)) for x, each in known if x.requires_grad]
+def _leaf_gradients(parts: Sequence[Part], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of the leaves that those tensors were computed from."""
+    known = [(x, tensor) for x, tensor in parts if x is not None and tensor is not None]
+    moved = [(x, tensor.to(x.dtype)) for x, tensor in known if x.requires_grad]
     outputs, gradients = zip(*moved, strict=True)
     found = torch.autograd.grad(outputs, leaves, gradients)
-    return [_laid_out(each, leaf) for each, leaf in zip(found, leaves, strict=True)]
+    return [_laid_out(tensor, leaf) for tensor, leaf in zip(found, leaves, strict=True)]
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
-    """The same in memory as `torch.empty_like`, which is what the compiler counts on."""
+    """The gradient with the strides of `torch.empty_like`, which the compiler relies on."""
     place = torch.empty_like(like)
     return gradient if gradient.stride() == place.stride() else place.copy_(gradient)
 
 
 @contextmanager
 def _recorded() -> Iterator[None]:
-    """With autograd on, which an operator runs beneath."""
+    """Autograd enabled inside an operator, which runs below it."""
     key = torch._C.DispatchKey.AutogradFunctionality
     with torch._C._SetExcludeDispatchKeyGuard(key, False):
         yield
@@ -146,13 +156,13 @@ def _read(
     offset: int,
     scale: float,
 ) -> tuple[Problem, Keep | None]:
-    """The attention that is written, but for its sinks, and what dropout keeps."""
+    """The problem that is encoded, without sinks, and the pairs that dropout keeps."""
     mask, others = decode(numbers, tensors)
     position, raw_queries, keep = others or (None, None, None)
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
     frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     relative = relative_terms(position, raw_queries, frame, scale)
-    known = relative if any(each is not None for each in relative) else None
+    known = relative if any(tensor is not None for tensor in relative) else None
     far = clipped_terms(position, mask, frame, k[..., : raw_queries.shape[3]], v)
     if far is not None:  # its keys as wide as k, which may have been widened for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
@@ -188,17 +198,17 @@ def _(
 ) -> list[Tensor]:
     del perhaps, numbers, offset, scale
     pairs = zip((*known[:3], *tensors), wanted, strict=True)
-    return [torch.empty_like(each) for each, want in pairs if want]
+    return [torch.empty_like(tensor) for tensor, want in pairs if want]
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     q, k, v, numbers, tensors, offset, scale, sinks = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(q, k, v, *output, sinks, *tensors)
     ctx.setting = numbers, offset, scale
 
 
-def _differentiated(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
     saved, (numbers, offset, scale) = ctx.saved_tensors, ctx.setting
     known, sinks, tensors = list(saved[:5]), saved[5], list(saved[6:])
     wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
@@ -206,8 +216,8 @@ def _differentiated(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> 
     if any(wanted):
         perhaps = [grad, grad_sums, sinks]
         found = operator_backward(known, perhaps, numbers, tensors, offset, scale, wanted)
-    each = iter(found)
-    q, k, v, *others = (next(each) if want else None for want in wanted)
+    gradients = iter(found)
+    q, k, v, *others = (next(gradients) if want else None for want in wanted)
     of_sinks = None
     if sinks is not None and ctx.needs_input_grad[7]:
         output, logsumexp = known[3:]
@@ -216,4 +226,4 @@ def _differentiated(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> 
     return q, k, v, None, others, None, None, of_sinks
 
 
-operator.register_autograd(_differentiated, setup_context=_remember)
+operator.register_autograd(_backward, setup_context=_setup_context)

@@ -1,4 +1,4 @@
-"""A part of an attention: blocks of queries, the block of keys that each looks at, who may."""
+"""A part of an attention: blocks of queries, a block of keys for each, and the mask of the pairs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ from headwise.shapes import AttentionShape
 
 
 @dataclass(frozen=True)
-class Strided:
-    """Row r of block n is row ``start + n jump + r step`` of the sequence: a view, never a copy.
+class StridedRows:
+    """Row r of block n is row ``start + n jump + r step`` of the sequence; read as a view.
 
     Blocks may overlap, as the keys of neighbouring queries in a window do.
     """
@@ -41,11 +41,11 @@ class Strided:
             last = min(first + width, self.size)
             self.slice(first, last).take(into).add_(blocks[..., first:last, :])
 
-    def slice(self, first: int, last: int) -> "Strided":
+    def slice(self, first: int, last: int) -> "StridedRows":
         """Rows first to last - 1 of every block."""
         return replace(self, start=self.start + first * self.step, size=last - first)
 
-    def blocks(self, first: int, last: int) -> "Strided":
+    def blocks(self, first: int, last: int) -> "StridedRows":
         """Blocks first to last - 1."""
         return replace(self, start=self.start + first * self.jump, count=last - first)
 
@@ -55,17 +55,17 @@ class Strided:
         return self.start + block + torch.arange(self.size, device=device) * self.step
 
     def _apart(self) -> int:
-        """How many rows at the head of each block no other block's head shares."""
+        """How many first rows of the blocks are disjoint."""
         if self.count == 1:
             return self.size
         return self.jump // self.step if self.jump % self.step == 0 else self.size
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered:
-    """Rows by number, (count, size), copied together; -1 stands for no row.
+class IndexedRows:
+    """Rows by number, (count, size), gathered by a copy; -1 stands for no row.
 
-    What is read at -1 is some row and must be masked.
+    A read at -1 gives an arbitrary row, which must be masked.
     """
 
     index: Tensor
@@ -93,13 +93,13 @@ class Gathered:
         """Add the blocks to their rows."""
         into.index_add_(2, self._flat(into), blocks.flatten(2, 3).to(into.dtype))
 
-    def slice(self, first: int, last: int) -> "Gathered":
+    def slice(self, first: int, last: int) -> "IndexedRows":
         """Rows first to last - 1 of every block."""
-        return Gathered(self.index[:, first:last])
+        return IndexedRows(self.index[:, first:last])
 
-    def blocks(self, first: int, last: int) -> "Gathered":
+    def blocks(self, first: int, last: int) -> "IndexedRows":
         """Blocks first to last - 1."""
-        return Gathered(self.index[first:last])
+        return IndexedRows(self.index[first:last])
 
     def numbers(self, device: torch.device) -> Tensor:
         """The row numbers, (count, size)."""
@@ -109,23 +109,23 @@ class Gathered:
         return self.index.clamp(min=0).flatten().to(rows.device)
 
 
-Rows = Strided | Gathered
+Rows = StridedRows | IndexedRows
 
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """What distances allow inside a block: row r and key j may meet where allowed[r - j + shift].
+    """A rule by distance inside a block: row r sees key j where allowed[r - j + shift].
 
     Attributes:
-        allowed: (T,) booleans; what lies outside is not allowed.
-        shift: the place in ``allowed`` of row 0 and key 0.
+        allowed: (T,) booleans; other distances are not allowed.
+        shift: the index in ``allowed`` of row 0 and key 0.
     """
 
     allowed: Tensor
     shift: int
 
     def dense(self, rows: int, keys: int) -> Tensor:
-        """Written out, (rows, keys)."""
+        """As a mask (rows, keys)."""
         first = self.shift + rows - 1
         places = first - torch.arange(rows + keys - 1, device=self.allowed.device)
         inside = (places >= 0) & (places < len(self.allowed))
@@ -143,15 +143,15 @@ class Band:
 class Part:
     """Blocks of queries and keys, draw_call_seed from 0, that stand for pairs of one attention.
 
-    Every query row occurs once at most in the parts of one layer, so that the first layer writes
-    its results and the others are merged into them.
+    A query row occurs at most once in the parts of a layer: layer 0 writes its results, the others
+    are merged into them.
 
     Attributes:
         queries: the blocks of queries; no row twice.
         keys: as many blocks of keys.
-        mask: the rule that decides pair by pair, or None where it has nothing against any.
-        band: what distances allow, the same in every block; None where they allow all.
-        layer: 0 for the first, whose rows nobody wrote before.
+        mask: evaluated pair by pair; None where it allows every pair.
+        band: the rule by distance, the same in every block; None where it allows every pair.
+        layer: 0 for the first, whose rows are written and not merged.
         region: NEAR, BEHIND or AHEAD, see `problem.Region`.
     """
 
@@ -165,7 +165,7 @@ class Part:
     @property
     def even(self) -> bool:
         """Whether every block has the distances of the first."""
-        if isinstance(self.queries, Strided) and isinstance(self.keys, Strided):
+        if isinstance(self.queries, StridedRows) and isinstance(self.keys, StridedRows):
             return self.queries.count == 1 or self.queries.jump == self.keys.jump
         return self.queries.count == 1
 
@@ -200,8 +200,10 @@ class Part:
         return replace(self, queries=self.queries.slice(first, last), band=band)
 
 
-def distance_band(mask: Mask, queries: Strided, keys: Strided, frame: AttentionShape) -> Band:
-    """A mask that depends on the distance only, for blocks of rows without a step."""
+def distance_band(
+    mask: Mask, queries: StridedRows, keys: StridedRows, frame: AttentionShape
+) -> Band:
+    """The band of a mask that depends on the distance only, for blocks of rows with step 1."""
     first = queries.start + frame.offset - keys.start
     distances = torch.arange(first - keys.size + 1, first + queries.size, device=frame.device)
     zero = torch.zeros((), dtype=torch.long, device=frame.device)

@@ -1,7 +1,7 @@
-"""Heads with different masks, apart: each mask then has the parts that suit it.
+"""Heads with different masks are computed separately, each mask with parts of its own.
 
-Together they would share one set of tiles, in which a pair is computed for every head that one of
-them needs.
+Together they would share one set of tiles, and a pair that one head needs would be computed for
+every head.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ Group = tuple[tuple[int, ...], Mask]
 
 
 def head_groups(call: Call) -> list[Group]:
-    """The heads by their masks; one group of all of them where they cannot be told apart.
+    """The heads grouped by their masks; one group of all heads where they cannot be separated.
 
-    They cannot where something other than `per_head` looks at the number of a head, nor where a
-    position adds to scores or values, for which each head may have numbers of its own.
+    They cannot where a mask other than `per_head` depends on the head, or where a position adds to
+    scores or values, since it may have parameters for every head.
     """
     heads = tuple(range(call.frame.heads))
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
@@ -39,7 +39,7 @@ def head_groups(call: Call) -> list[Group]:
 
 
 def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) -> Result:
-    """Each group on its own, put together in the order of the heads."""
+    """Every group separately, concatenated in the order of the heads."""
     results = [run(_part(call, heads, mask)) for heads, mask in apart]
     order = torch.tensor([head for heads, _ in apart for head in heads], device=call.q.device)
     back = order.argsort()
@@ -53,16 +53,16 @@ def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) 
 
 
 def _splits(mask: Mask, frame: AttentionShape) -> bool:
-    """Whether `per_head` is in a mask, and nothing else in it looks at the number of a head."""
+    """Whether a mask contains `per_head`, and no other part of it depends on the head."""
     leaves, others, found = _leaves(mask), list[Mask](), False
     while leaves:
         leaf = leaves.pop()
         if isinstance(leaf, PerHead):
             found = True
-            leaves += [inner for each in leaf.masks for inner in _leaves(each)]
+            leaves += [leaf for inner in leaf.masks for leaf in _leaves(inner)]
         else:
             others.append(leaf)
-    return found and not any(_knows_heads(other, frame) for other in others)
+    return found and not any(_depends_on_head(other, frame) for other in others)
 
 
 def _leaves(mask: Mask) -> list[Mask]:
@@ -72,13 +72,13 @@ def _leaves(mask: Mask) -> list[Mask]:
     return _leaves(mask.inner) if isinstance(mask, Not) else [mask]
 
 
-def _knows_heads(mask: Mask, frame: AttentionShape) -> bool:
-    """Whether the rule gives another answer for another head, as far as its shape tells."""
+def _depends_on_head(mask: Mask, frame: AttentionShape) -> bool:
+    """Whether the rule or the bias has an axis of heads."""
     first = replace(frame, queries=min(frame.queries, 1), keys=min(frame.keys, 1)).indices()
     given = [mask.rule(*first)]
     added = mask.bias(*first)
     given += [] if added is None else [added]
-    return any(each.dim() > 2 and each.shape[-3] > 1 for each in given)
+    return any(values.dim() > 2 and values.shape[-3] > 1 for values in given)
 
 
 def _of(mask: Mask, head: int) -> Mask:
@@ -91,10 +91,10 @@ def _of(mask: Mask, head: int) -> Mask:
 
 
 def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:
-    """The call of some heads, each with a key/value head of its own."""
+    """The call of some heads, every head with its own key/value head."""
     own = torch.tensor(heads, device=call.q.device)
     q = call.q.index_select(1, own)
-    k, v = (each.index_select(1, own // call.group) for each in (call.k, call.v))
+    k, v = (rows.index_select(1, own // call.group) for rows in (call.k, call.v))
     sinks = None if call.sinks is None else call.sinks.index_select(0, own)
     frame = replace(call.frame, heads=len(heads))
     return replace(call, q=q, k=k, v=v, mask=mask, frame=frame, sinks=sinks)

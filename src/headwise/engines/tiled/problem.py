@@ -1,4 +1,10 @@
-"""What the engine computes with: tensors that a position has turned, and what may be added."""
+"""One attention as the tiled engine computes it, and the gradients of its tensors.
+
+From a distance on, a position's bias may be constant, so that other keys and values stand for k and
+v ("clipped"). The pairs of a mask then fall into three regions: behind a query by at least that
+distance, ahead of it by as much, and near. All queries of a block have the same keys in a region,
+so that what is clipped is a rectangle.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +26,7 @@ from headwise.shapes import AttentionShape, Index, Truth
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """One attention as the engine sees it.
+    """The tensors and parameters of one attention.
 
     Attributes:
         q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv); last strides 1.
@@ -29,9 +35,9 @@ class Problem:
         position: for its bias, and for what it adds to the values.
         scale: the factor on the scores.
         frame: the outer shape.
-        relative: what the position's `relative` gives for every difference of a key and a query,
-            from the least; None if it has none.
-        far: what stands for k and v where a pair is far apart; None if nothing does.
+        relative: the position's terms for every difference of a key and a query, from the least;
+            None if it has none.
+        far: clipped keys and values, for pairs far apart; None if there are none.
         sinks: one more logit a head in every softmax, (H,); or None.
     """
 
@@ -54,24 +60,24 @@ class Problem:
 
 
 BLOCK = 256
-"""Queries that have the same keys in each place."""
+"""Queries that have the same keys in a region."""
 
 GRAIN = 64
-"""Keys of which each place is made."""
+"""A region begins and ends at multiples of so many keys."""
 
 NEAR, BEHIND, AHEAD = 0, -1, 1
 
 WORTH = 0.5
-"""The share of the keys that may be near for it to be worth telling places apart."""
+"""The largest share of keys in the near region for which clipping is worthwhile."""
 
 
 @dataclass(frozen=True, repr=False)
 class Region(Mask):
-    """The pairs in one place.
+    """The pairs in one region.
 
     Attributes:
         which: `NEAR`, `BEHIND` or `AHEAD`.
-        reach: the distance from which a pair may count as far.
+        reach: the distance from which pairs may be clipped.
     """
 
     which: int
@@ -109,19 +115,19 @@ class Region(Mask):
 
 
 def clipping_worthwhile(mask: Mask, frame: AttentionShape, reach: int) -> bool:
-    """Whether most pairs of a mask are far: it is no band, and the sequence is long."""
+    """Whether most pairs are far apart: the mask is no band, and the sequence is long."""
     if BLOCK + 2 * (reach + GRAIN) > WORTH * frame.keys or len(disjuncts(mask)) > 1:
         return False
-    near = [each for each in conjuncts(mask) if each.by_distance]
+    near = [term for term in conjuncts(mask) if term.by_distance]
     return not near or mostly_dense(reduce(And, near), frame)
 
 
 def region_parts(problem: Problem, side: int) -> list[Part]:
-    """The parts of an attention, each in its place.
+    """The parts of an attention, region by region.
 
     Args:
         problem: the attention.
-        side: rows of a block of queries, where places are not told apart.
+        side: rows of a block of queries, where nothing is clipped.
     """
     if problem.far is None:
         return parts(problem.mask, problem.frame, side)
@@ -129,13 +135,13 @@ def region_parts(problem: Problem, side: int) -> list[Part]:
     for which in (NEAR, BEHIND, AHEAD):
         place = Region(which, problem.far.reach)
         here = parts(And(problem.mask, place), problem.frame, GRAIN)
-        found += [replace(each, region=which, layer=each.layer + layer) for each in here]
-        layer = 1 + max((each.layer for each in found), default=-1)
+        found += [replace(part, region=which, layer=part.layer + layer) for part in here]
+        layer = 1 + max((part.layer for part in found), default=-1)
     return found
 
 
 def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
-    """The keys and values that a part reads, whole."""
+    """The full keys and values that a part reads."""
     if problem.far is None or part.region == NEAR:
         return problem.k, problem.v
     number = 0 if part.region == BEHIND else 1
@@ -145,7 +151,7 @@ def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
 def relative_terms(
     position: Position, raw_queries: Tensor, frame: AttentionShape, scale: float
 ) -> RelativeTerms:
-    """What the position adds at every difference of a key and a query, if that is all it adds.
+    """The position's terms for every difference of a key and a query, if its bias has that form.
 
     Args:
         position: of the attention.
@@ -164,7 +170,7 @@ def relative_terms(
 def clipped_terms(
     position: Position, mask: Mask, frame: AttentionShape, k: Tensor, v: Tensor
 ) -> ClippedKeyValues | None:
-    """What stands for k (B, G, Lk, D) and v (B, G, Lk, Dv) where pairs are far apart, if most are.
+    """The clipped k (B, G, Lk, D) and v (B, G, Lk, Dv), if most pairs are far apart.
 
     Args:
         position: of the attention.
@@ -180,14 +186,14 @@ def clipped_terms(
 
 @dataclass(frozen=True, eq=False)
 class GradientBuffers:
-    """The gradients, being added up in the softmax dtype.
+    """The gradients of the tensors of an attention, accumulated in the softmax dtype.
 
     Attributes:
         q, k, v: of the tensors of the attention.
         raw_queries: of the raw queries, which only a position's bias depends on; or None.
         relative: of the position's `RelativeTerms`.
         far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
-        learned: of what else the bias, or what is added to the values, depends on.
+        learned: of other tensors that the bias, or what is added to the values, depends on.
     """
 
     q: Tensor
@@ -200,7 +206,7 @@ class GradientBuffers:
 
     @classmethod
     def of(cls, problem: Problem, learned: Sequence[Tensor], *, written: bool) -> "GradientBuffers":
-        """All 0; but for q's where each is ``written`` before it is added to."""
+        """Zeros; uninitialised for q if every row is ``written`` before it is added to."""
         wide = softmax_dtype(problem.q.dtype)
 
         def zeros(tensor: Tensor) -> Tensor:
@@ -213,13 +219,13 @@ class GradientBuffers:
             zeros(problem.k),
             zeros(problem.v),
             zeros(problem.raw_queries) if Stage.SCORES in problem.position.stages else None,
-            RelativeTerms(*(None if each is None else zeros(each) for each in given)),
+            RelativeTerms(*(None if tensor is None else zeros(tensor) for tensor in given)),
             tuple(map(zeros, far)),
             tuple(map(zeros, learned)),
         )
 
     def rows(self, part: Part) -> tuple[Tensor, Tensor]:
-        """Those of the keys and the values that a part reads."""
+        """The buffers of the keys and values that a part reads."""
         if not self.far or part.region == NEAR:
             return self.k, self.v
         number = 0 if part.region == BEHIND else 1
@@ -233,7 +239,7 @@ PAIRS = 1 << 22
 def zero_masked_kv(problem: Problem) -> Problem:
     """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
 
-    A finite number there meets a weight of exactly 0 and needs nothing.
+    A finite number there has a weight of exactly 0 and needs no change.
     """
     if finite(problem.k) and finite(problem.v):
         return problem
@@ -252,12 +258,12 @@ def zero_masked_kv(problem: Problem) -> Problem:
 
 
 def finite(rows: Tensor) -> bool:
-    """Whether every number is finite; it may say no where a sum overflows."""
+    """Whether every number is finite; False is possible where the sum overflows."""
     return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
 
 
 def _seen(problem: Problem) -> Tensor:
-    """Which keys some query sees, a few queries at a time."""
+    """Which keys any query sees, a few queries at a time."""
     b, h, q, k = problem.frame.indices()
     found: Tensor | None = None
     for rows in torch.split(q, max(1, PAIRS // problem.frame.keys), 2):
@@ -265,5 +271,5 @@ def _seen(problem: Problem) -> Tensor:
         seen = seen.view(*(1,) * (4 - seen.dim()), *seen.shape).any(2)
         found = seen if found is None else found | seen
     if found is None:
-        raise ValueError("tiled: an attention without queries")
+        raise ValueError("tiled: no queries")
     return found.expand(-1, -1, problem.frame.keys)

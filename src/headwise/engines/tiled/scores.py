@@ -1,4 +1,4 @@
-"""What is added to the scaled scores of a part: -inf where not allowed, else the bias."""
+"""The terms added to the scaled scores of a part: the bias, and -inf where not allowed."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.dropout import drops
-from headwise.engines.tiled.parts import Gathered, Part, Strided
+from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows
 from headwise.engines.tiled.problem import NEAR, Problem
 from headwise.positions import Stage
 from headwise.positions.relative import RelativeTerms
@@ -17,22 +17,22 @@ BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -
 
 
 @dataclass(frozen=True, eq=False)
-class Added:
-    """What a part's scores get.
+class ScoreTerms:
+    """The terms of a part.
 
     Attributes:
         scores: (B or 1, H or 1, n or 1, r, m) in the softmax dtype, or None for nothing.
-        blind: (B or 1, H or 1, n or 1, r), True where a query sees no key of the part; or None.
+        fully_masked: (B or 1, H or 1, n or 1, r), True where a query sees no key of the part; or None.
     """
 
     scores: Tensor | None
-    blind: Tensor | None
+    fully_masked: Tensor | None
 
 
-def fixed(problem: Problem, part: Part) -> bool:
-    """Whether every block of a part gets the same."""
+def same_for_all_blocks(problem: Problem, part: Part) -> bool:
+    """Whether the terms are the same for every block of a part."""
     biased = problem.mask.biased or position_biases(problem, part)
-    return part.mask is None and not biased and not isinstance(part.keys, Gathered)
+    return part.mask is None and not biased and not isinstance(part.keys, IndexedRows)
 
 
 def position_biases(problem: Problem, part: Part) -> bool:
@@ -40,33 +40,33 @@ def position_biases(problem: Problem, part: Part) -> bool:
     return part.region == NEAR and Stage.SCORES in problem.position.stages
 
 
-def added(
+def score_terms(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None = None
-) -> Added:
-    """What the scores of a part get, differentiable in what the bias is made of.
+) -> ScoreTerms:
+    """The terms of a part, differentiable with respect to the tensors of the bias.
 
     Args:
         problem: the attention.
         part: some blocks of it.
         raw_queries: the part's queries as they were given, (B, H, n, r, D).
-        given: what gives its bias, if not that of the attention.
+        given: the relative terms of its bias, if not those of the attention.
     """
     given = relative(problem, part) if given is None else given
     may, extra = allowed(problem, part), bias(problem, part, raw_queries, given)
     if may is None:
-        return Added(extra, None)
+        return ScoreTerms(extra, None)
     wide = softmax_dtype(problem.q.dtype)
     if extra is None and drops(problem.mask):
-        return Added(hidden(may, wide), ~may.any(-1))
+        return ScoreTerms(minus_infinity_where_not(may, wide), ~may.any(-1))
     zero = torch.zeros((), dtype=wide, device=may.device)
     scores = torch.where(may, zero if extra is None else extra, -torch.inf)
-    return Added(scores, ~may.any(-1))
+    return ScoreTerms(scores, ~may.any(-1))
 
 
-def hidden(may: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a pair may attend and -inf elsewhere, without a branch.
+def minus_infinity_where_not(may: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a pair may attend and -inf elsewhere, by integer arithmetic.
 
-    A choice between two numbers, pair by pair, costs ten times as much where it follows no pattern.
+    `torch.where` takes ten times as long where the pairs follow no pattern.
     """
     whole, bits = BITS[dtype]
     return (~may).to(whole).mul_(bits).view(dtype)
@@ -78,30 +78,30 @@ def allowed(problem: Problem, part: Part) -> Tensor | None:
     found = list[Tensor]()
     if part.band is not None:
         found.append(part.band.dense(rows, keys)[None, None, None])
-    if isinstance(part.keys, Gathered) and bool((part.keys.index < 0).any()):
+    if isinstance(part.keys, IndexedRows) and bool((part.keys.index < 0).any()):
         found.append((part.keys.index >= 0)[None, None, :, None])
     if part.mask is not None:
         found.append(_whole(part.mask.rule(*_indices(problem, part)), part))
     if not found:
         return None
     may = found[0]
-    for each in found[1:]:
-        may = may & each
+    for term in found[1:]:
+        may = may & term
     return may.expand(-1, -1, -1, rows, keys)
 
 
 def relative(problem: Problem, part: Part) -> RelativeTerms | None:
-    """What gives the bias at the differences of a part, as views; None where it does not serve."""
+    """The relative terms at the differences of a part, as views; None where they do not apply."""
     where = differences(problem, part)
     return None if where is None or problem.relative is None else problem.relative.at(where)
 
 
 def differences(problem: Problem, part: Part) -> slice | None:
-    """Where the differences of a part stand among all; None where blocks differ in them."""
+    """The slice of all differences that a part has; None where its blocks differ in them."""
     queries, keys = part.queries, part.keys
     if problem.relative is None or not (position_biases(problem, part) and part.even):
         return None
-    if not isinstance(queries, Strided) or not isinstance(keys, Strided):
+    if not isinstance(queries, StridedRows) or not isinstance(keys, StridedRows):
         return None
     if queries.step != keys.step:
         return None
@@ -113,7 +113,7 @@ def differences(problem: Problem, part: Part) -> slice | None:
 def bias(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
-    """What is added to the scaled scores of a part, before it is masked; or None."""
+    """The bias of a part, or None."""
     fixed = problem.mask.bias(*_indices(problem, part)) if problem.mask.biased else None
     moving = _moving(problem, part, raw_queries, given) if position_biases(problem, part) else None
     wide = softmax_dtype(problem.q.dtype)
@@ -160,14 +160,14 @@ def folded(blocks: Tensor) -> Tensor:
 
 
 def unfolded(rows: Tensor, samples: int) -> Tensor:
-    """(B n, H, r, X) as (B, H, n, r, X); of what all share, one block for all."""
+    """(B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
     if rows.shape[0] == 1:
         return rows[:, :, None]
     return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)
 
 
 def places(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
-    """Where the queries (n, r) and the keys (n, m) of a part stand; no key counts as key 0."""
+    """Where the queries (n, r) and the keys (n, m) of a part stand; an absent key counts as key 0."""
     device = problem.frame.device
     queries = part.queries.numbers(device) + problem.frame.offset
     return queries, part.keys.numbers(device).clamp(min=0)
@@ -182,6 +182,6 @@ def _indices(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tens
 
 
 def _whole(values: Tensor, part: Part) -> Tensor:
-    """With all five axes, those of the part's own at full size."""
+    """Expanded to five axes, the last three at the size of the part."""
     values = values.view(*(1,) * (5 - values.dim()), *values.shape)
     return values.expand(-1, -1, part.queries.count, part.queries.size, part.keys.size)

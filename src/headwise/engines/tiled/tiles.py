@@ -1,4 +1,4 @@
-"""Tiles of a mask that is no band: found by halving, those alike taken together."""
+"""Tiles of a mask that is no band, found by bisection; equal ones are merged into one part."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headwise.engines.tiled.parts import Gathered, Part, Strided, distance_band
+from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows, distance_band
 from headwise.masks import Mask, Tile
 from headwise.shapes import AttentionShape
 
@@ -172,11 +172,11 @@ def _run(group: list[Stripe], frame: AttentionShape, mask: Mask | None, layer: i
     one, last = group[0], group[-1]
     start, stop = one.runs[0]
     if last.runs == one.runs:
-        queries = Strided(one.start, 1, sum(stripe.size for stripe in group))
-        keys = Strided(start, 1, stop - start)
+        queries = StridedRows(one.start, 1, sum(stripe.size for stripe in group))
+        keys = StridedRows(start, 1, stop - start)
     else:
-        queries = Strided(one.start, len(group), one.size, one.size)
-        keys = Strided(start, len(group), stop - start, one.size)
+        queries = StridedRows(one.start, len(group), one.size, one.size)
+        keys = StridedRows(start, len(group), stop - start, one.size)
     if mask is None:
         return Part(queries, keys, layer=layer)
     rows = range(one.start + frame.offset, last.start + last.size + frame.offset)
@@ -195,8 +195,8 @@ def _gather(group: list[Stripe], frame: AttentionShape, mask: Mask, layer: int) 
     queries = starts[:, None] + torch.arange(group[0].size)
     whole = all(stripe.full for stripe in group)
     return Part(
-        Gathered(queries.to(frame.device)),
-        Gathered(keys.to(frame.device)),
+        IndexedRows(queries.to(frame.device)),
+        IndexedRows(keys.to(frame.device)),
         None if whole else mask,
         layer=layer,
     )
