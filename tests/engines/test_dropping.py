@@ -8,7 +8,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.call import Call
-from headwise.engines import best, eager, tiled
+from headwise.engines import best, blockwise, eager, tiled
 from headwise.engines import dropout as dropping
 from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Tile
@@ -65,7 +65,7 @@ def check(engine, *qkv: Tensor, **options) -> None:
         return numbers(dropped(other, found.dtype), other)
 
     near = dropped(call, found.dtype)
-    hold(*(numbers(each, call) for each in (found, near, exact)), again)
+    hold(*(numbers(each, call) for each in (found, near, exact)), gradients)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -77,7 +77,7 @@ def test_a_bias_of_another_mask_is_added():
 
 @pytest.mark.parametrize("numbers", [1, 2**11, 2**14])
 def test_pieces_of_any_size_give_the_same(numbers, monkeypatch):
-    monkeypatch.setattr(function, "NUMBERS", numbers)
+    monkeypatch.setattr(rounds, "NUMBERS", numbers)
     for q, k, v in (shared(61), tensors(61, 61, dtype=torch.float32)):
         call = Call.of(q, k, v, mask=hw.lsh(3, chunk=4, seed=1) & hw.padding([61, 23]))
         accept_with_gradients(call, lsh.run(call))

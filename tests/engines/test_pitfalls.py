@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import headwise as hw
 from headwise.call import Call, Result
-from headwise.engines import eager, kernel, sdpa, tiled
+from headwise.engines import blockwise, eager, kernel, sdpa, tiled
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept, judge
 from tests.examples import accept_with_gradients, identity, tensors

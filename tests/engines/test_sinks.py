@@ -64,7 +64,7 @@ def hold(call, result):
         other = rounded_otherwise(call, run)
         return numbers(reference(other, call.q.dtype), other)
 
-    roundings.hold(*(numbers(each, call) for each in (result, plain, oracle)), again)
+    roundings.hold(*(numbers(each, call) for each in (result, plain, oracle)), gradients)
 
 
 def test_the_reference_is_a_softmax_with_one_more_column():

@@ -48,7 +48,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("a size is 0")
     if {Stage.SCORES, Stage.VALUES} & call.position.stages:
         yield Text(
-            "{name} adds to the scores or the values, and part head has another order here",
+            "{name} adds to the scores or the values, and every head has its own order here",
             name=type(call.position).__name__,
         )
     if one and call.bias_requires_grad():

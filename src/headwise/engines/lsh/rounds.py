@@ -70,7 +70,7 @@ class Round:
     before: Tensor
 
     def pieces(self, pairs: int) -> Iterator[tuple[Blocks, Tensor | None]]:
-        """Some blocks at a time, and what is added to their scaled scores, (B, H, n, r, 2 c) or None."""
+        """Some blocks at a time with what is added to the scores, (B, H, n, r, 2 c) or None."""
         for piece in self.blocks.pieces(pairs):
             may, mask = self._allowed(piece), self.setting.call.mask
             bias = mask.bias(*self._where(piece)) if mask.biased else None
@@ -219,7 +219,7 @@ def _differentiate(
 
 
 def _plainly(call: Call) -> DifferentiableFunction:
-    """The output of rotated q and k with the scores written out, for derivatives of the backward."""
+    """The output from rotated q and k with the scores written out, differentiable again."""
 
     def plain(given: list[Tensor | None]) -> tuple[Tensor]:
         q, k, v = cast("list[Tensor]", given[:3])

@@ -1,4 +1,4 @@
-"""A part of an attention: blocks of queries, a block of keys for each, and the mask of the pairs."""
+"""A part of an attention: blocks of queries, as many of keys, and the mask of their pairs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

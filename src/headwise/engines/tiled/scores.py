@@ -22,7 +22,7 @@ class ScoreTerms:
 
     Attributes:
         scores: (B or 1, H or 1, n or 1, r, m) in the softmax dtype, or None for nothing.
-        fully_masked: (B or 1, H or 1, n or 1, r), True where a query sees no key of the part; or None.
+        fully_masked: (B or 1, H or 1, n or 1, r), True where a row sees no key; or None.
     """
 
     scores: Tensor | None
@@ -167,7 +167,7 @@ def unfolded(rows: Tensor, samples: int) -> Tensor:
 
 
 def places(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
-    """Where the queries (n, r) and the keys (n, m) of a part stand; an absent key counts as key 0."""
+    """The positions of the queries (n, r) and keys (n, m) of a part; 0 for an absent key."""
     device = problem.frame.device
     queries = part.queries.numbers(device) + problem.frame.offset
     return queries, part.keys.numbers(device).clamp(min=0)
