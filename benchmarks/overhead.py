@@ -1,0 +1,109 @@
+"""The overhead of a small call: `attend` beside PyTorch's function, the module beside PyTorch's.
+
+python -m benchmarks.overhead
+
+Sizes are (1, 8, 16, 64), float32, one thread. The contenders of a case run in turns, many calls a
+turn; a figure is the median of the differences of a turn, in microseconds a call.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import headwise as hw
+
+TURNS, CALLS = 15, 300
+BATCH, HEADS, LENGTH, DIM = 1, 8, 16, 64
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Microseconds a call, and the limit on their difference."""
+
+    case: str
+    torch: float
+    headwise: float
+    difference: float
+    limit: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.case}: torch {self.torch:.1f}, headwise {self.headwise:.1f}, "
+            f"difference {self.difference:+.1f} (at most {self.limit:+.1f})"
+        )
+
+
+def cases() -> Mapping[str, tuple[Run, Run, float]]:
+    """PyTorch's call, headwise's, and the limit on the difference in microseconds."""
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, DIM) for _ in range(3))
+    learned = [rows.clone().requires_grad_() for rows in (q, k, v)]
+    x, causal = torch.randn(BATCH, LENGTH, HEADS * DIM), hw.causal()
+    theirs = nn.MultiheadAttention(HEADS * DIM, HEADS, batch_first=True)
+    ours = hw.MultiheadAttention(HEADS * DIM, HEADS, batch_first=True)
+
+    def without_grad(run: Run) -> Run:
+        return torch.no_grad()(run)
+
+    return {
+        "attend": (
+            without_grad(lambda: F.scaled_dot_product_attention(q, k, v)),
+            without_grad(lambda: hw.attend(q, k, v)),
+            25.0,
+        ),
+        "attend, causal": (
+            without_grad(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)),
+            without_grad(lambda: hw.attend(q, k, v, mask=causal)),
+            25.0,
+        ),
+        "attend, with gradients": (
+            lambda: F.scaled_dot_product_attention(*learned),
+            lambda: hw.attend(*learned),
+            25.0,
+        ),
+        "module": (
+            without_grad(lambda: theirs(x, x, x, need_weights=False)),
+            without_grad(lambda: ours(x, x, x, need_weights=False)),
+            0.0,
+        ),
+        "module, with gradients": (
+            lambda: theirs(x, x, x, need_weights=False),
+            lambda: ours(x, x, x, need_weights=False),
+            0.0,
+        ),
+    }
+
+
+def measure(turns: int = TURNS, calls: int = CALLS) -> list[Overhead]:
+    """Every case."""
+    found = []
+    for case, (theirs, ours, limit) in cases().items():
+        pairs = []
+        for run in (theirs, ours):
+            _seconds(run, calls)  # to warm up
+        for _ in range(turns):
+            pairs.append((_seconds(theirs, calls) * 1e6, _seconds(ours, calls) * 1e6))
+        first, second = (statistics.median(times) for times in zip(*pairs, strict=True))
+        difference = statistics.median(own - other for other, own in pairs)
+        found.append(Overhead(case, first, second, difference, limit))
+    return found
+
+
+def _seconds(run: Run, calls: int) -> float:
+    """Seconds of a call on average, of this thread's processor time."""
+    start = time.thread_time()
+    for _ in range(calls):
+        run()
+    return (time.thread_time() - start) / calls
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for overhead in measure():
+        print(overhead)
