@@ -84,23 +84,21 @@ def measure(turns: int = TURNS, calls: int = CALLS) -> list[Overhead]:
     """Every case."""
     found = []
     for case, (theirs, ours, limit) in cases().items():
-        pairs = []
         for run in (theirs, ours):
-            _seconds(run, calls)  # to warm up
-        for _ in range(turns):
-            pairs.append((_seconds(theirs, calls) * 1e6, _seconds(ours, calls) * 1e6))
+            _microseconds(run, calls)  # to warm up
+        pairs = [(_microseconds(theirs, calls), _microseconds(ours, calls)) for _ in range(turns)]
         first, second = (statistics.median(times) for times in zip(*pairs, strict=True))
         difference = statistics.median(own - other for other, own in pairs)
         found.append(Overhead(case, first, second, difference, limit))
     return found
 
 
-def _seconds(run: Run, calls: int) -> float:
-    """Seconds of a call on average, of this thread's processor time."""
+def _microseconds(run: Run, calls: int) -> float:
+    """Mean microseconds of a call, of this thread's processor time."""
     start = time.thread_time()
     for _ in range(calls):
         run()
-    return (time.thread_time() - start) / calls
+    return (time.thread_time() - start) / calls * 1e6
 
 
 if __name__ == "__main__":
