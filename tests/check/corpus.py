@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from headwise.check import read_article
-from headwise.check.source import evened
+from headwise.check.article_lines import normalized
 
 FOLDER = Path(__file__).parents[1] / "data" / "articles"
 ARTICLES = sorted(path for path in FOLDER.iterdir() if path.is_file())
@@ -43,7 +43,7 @@ _DECIMAL = re.compile(r"(?<![\d.])\d*\.\d+")
 
 def text_of(path: Path) -> str:
     """An article with full-width marks made plain, so that offsets are those of the report."""
-    return evened(read_article(path))
+    return normalized(read_article(path))
 
 
 def computed(path: Path) -> list[re.Match[str]]:

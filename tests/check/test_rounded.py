@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from headwise.check import Options, check
-from headwise.check.expression import Reader
-from headwise.check.spread import rounded
+from headwise.check.expression_reader import Reader
+from headwise.check.rounding_error import rounded
 from headwise.check.tokens import pairs, scan
 
 

@@ -12,10 +12,10 @@ from headwise.cli.explain import EXAMPLE, TOKENS
 from headwise.document import Document, Formula, Heading, Matrix, Paragraph, Working
 from headwise.document.formulas import math as drawable
 from headwise.errors import BadValue
-from headwise.explain import as_json as writer
-from headwise.explain.as_json import FORMULAS, as_json
-from headwise.explain.steps import steps
-from headwise.explain.summary import shown
+from headwise.explain import trace_json as writer
+from headwise.explain.trace_json import FORMULAS, as_json
+from headwise.explain.steps import matrix_blocks, steps
+
 from headwise.explain.trace import KEYS, Projections, trace
 
 X = torch.tensor(EXAMPLE, dtype=torch.float64)
@@ -128,7 +128,7 @@ def test_an_own_scale_is_named():
     ("mask", "blind"),
     [(hw.causal(), []), (hw.window(1, 0), []), (~hw.window(0, 2), [0]), (~hw.full(), [0, 1, 2])],
 )
-def test_masks_and_blind_rows_are_shown(mask, blind):
+def test_masks_and_fully_masked_rows_are_shown(mask, blind):
     traced = example(mask=mask)
     document = steps(traced)
     allowed = [[cell == "■" for cell in row.split()] for row in mask.draw(3).splitlines()]
@@ -199,11 +199,11 @@ def test_of_many_keys_only_those_that_are_seen_are_written_out():
 def test_the_summary_of_a_matrix_says_shape_and_range():
     values = torch.arange(26.0).reshape(13, 2)
     values[3, 0] = -torch.inf
-    paragraph, corner = shown(values, Formula("M", "M"), 1)
+    paragraph, corner = matrix_blocks(values, Formula("M", "M"), 1)
     assert paragraph.text.en.startswith("M: 13 × 2, from 0.0 to 25.0, mean 12.8, 1 entries −∞")
     assert corner.values == values[:4, :2].tolist()
     blocked = torch.full((13, 1), -torch.inf)
-    assert "every entry −∞" in shown(blocked, Formula("M", "M"), 1)[0].text.en
+    assert "every entry −∞" in matrix_blocks(blocked, Formula("M", "M"), 1)[0].text.en
 
 
 @pytest.mark.parametrize(

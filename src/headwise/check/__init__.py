@@ -1,8 +1,8 @@
-"""The article checker: reads a worked example and names each printed number that is wrong."""
+"""Check a worked example: recompute it and report each printed number that is wrong."""
 
-from headwise.check.check import check
-from headwise.check.findings import Finding, Report, Unmatched
-from headwise.check.given import Options
-from headwise.check.source import read_article
+from headwise.check.article_lines import read_article
+from headwise.check.checker import check
+from headwise.check.problem_setup import Options
+from headwise.check.report import Finding, Report, Unmatched
 
 __all__ = ["Finding", "Options", "Report", "Unmatched", "check", "read_article"]

@@ -1,13 +1,14 @@
-r"""What a label says: which quantity, which head, which row. ``\text{head}_1[0]``, "第一个词".
+r"""Interpret labels: which quantity, head and row. ``\text{head}_1[0]``, "第一个词".
 
-A label names alternatives in order of likelihood, since authors differ: "scores" may be printed
-before or after scaling. Indices stay as they are written; `Bases` says what they count from.
+Labels are ambiguous: "scores" may be printed before or after scaling. A label therefore gives
+alternatives in order of likelihood. Indices are kept as written; `IndexBases` says whether they
+count from 0 or 1.
 """
 
 import re
 from dataclasses import dataclass, fields, replace
 
-from headwise.check.phrases import (
+from headwise.check.label_patterns import (
     COLUMN,
     HEAD,
     ORDINALS,
@@ -47,12 +48,12 @@ _WEIGHT = re.compile(r"^(?:W|w|b)$")
 
 
 @dataclass(frozen=True)
-class Ref:
-    """One index as it is written.
+class IndexRef:
+    """An index as written.
 
     Attributes:
         number: the number.
-        kind: "ordinal" counts from 1 ("first"); "index" and "bracket" count as the article does.
+        kind: "ordinal" counts from 1 ("first"); "index" and "bracket" from an index base.
     """
 
     number: int
@@ -60,8 +61,8 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Bases:
-    """What the article counts from: 0 or 1, for heads, for rows, and inside brackets."""
+class IndexBases:
+    """Whether the article counts heads, rows and bracketed indices from 0 or 1."""
 
     head: int = 1
     row: int = 0
@@ -70,28 +71,28 @@ class Bases:
 
 @dataclass(frozen=True)
 class Hint:
-    """What a label says; None where it says nothing.
+    """The meaning of a label; None where it is silent.
 
     Attributes:
         keys: keys of `headwise.explain.trace.KEYS`, the likeliest first.
         head, row, column: indices as written.
         either: an index that may be the head's or the row's, as in Q_1.
-        transposed: whether it is said to be transposed.
+        transposed: whether the label is a transpose.
         weight: which of "q", "k", "v", "out" it is a projection of, "" for none.
         bias: whether that is the bias.
     """
 
     keys: tuple[str, ...] = ()
-    head: Ref | None = None
-    row: Ref | None = None
-    column: Ref | None = None
-    either: Ref | None = None
+    head: IndexRef | None = None
+    row: IndexRef | None = None
+    column: IndexRef | None = None
+    either: IndexRef | None = None
     transposed: bool = False
     weight: tuple[str, ...] = ()
     bias: bool = False
 
     def filled(self, other: "Hint") -> "Hint":
-        """This, with what only the other says."""
+        """This hint, with missing parts taken from another."""
         changes = {
             f.name: getattr(other, f.name)
             for f in fields(self)
@@ -103,7 +104,7 @@ class Hint:
 
 
 def combined(hints: list[Hint]) -> Hint:
-    """What several names of one thing say together."""
+    """Combine the hints of several labels of one expression."""
     whole = Hint()
     for hint in hints:
         keys = whole.keys or hint.keys
@@ -121,11 +122,11 @@ def combined(hints: list[Hint]) -> Hint:
 
 
 def read_label(text: str, *, prose: bool = False) -> Hint:
-    r"""What one label says. In prose single letters are not taken for symbols.
+    r"""Interpret one label; in prose single letters are no symbols.
 
     Example:
         >>> read_label(r"\text{head}_1[0]").head, read_label("第一个词").row
-        (Ref(number=1, kind='index'), Ref(number=1, kind='ordinal'))
+        (IndexRef(number=1, kind='index'), IndexRef(number=1, kind='ordinal'))
     """
     flat = plain(text[-LONGEST:])
     result, bare = called(flat)
@@ -136,7 +137,7 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
 
 
 def _named(flat: str, *, prose: bool) -> Hint:
-    """What a label that is no formula says."""
+    """Interpret a label that is no formula."""
     hint = _words(flat)
     symbols = list(_SYMBOL.finditer(flat))
     weight = _weights(symbols)
@@ -145,29 +146,29 @@ def _named(flat: str, *, prose: bool) -> Hint:
     named = weight_named(flat)
     if named:
         return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
-    found = combined([_symbol(m, flat, prose) for m in symbols])
-    keys = _meet(found.keys, hint.keys)
-    return replace(replace(found, keys=keys).filled(hint), keys=keys)
+    result = combined([_symbol(m, flat, prose) for m in symbols])
+    keys = _meet(result.keys, hint.keys)
+    return replace(replace(result, keys=keys).filled(hint), keys=keys)
 
 
 def _formula(flat: str, keys: tuple[str, ...], *, prose: bool) -> Hint:
-    """What a formula or a function of symbols says."""
+    """Interpret a formula or a function of symbols."""
     hint = _words(flat)
     named = weight_named(flat)
     if named:
         return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
-    found = combined([_symbol(m, flat, prose) for m in _SYMBOL.finditer(flat)])
-    whole = replace(replace(found, keys=keys).filled(hint), keys=keys)
+    result = combined([_symbol(m, flat, prose) for m in _SYMBOL.finditer(flat)])
+    whole = replace(replace(result, keys=keys).filled(hint), keys=keys)
     dots = re.findall(r"q_<?([0-9]{1,2})>?[^A-Za-z0-9]{1,6}k_<?([0-9]{1,2})>?", flat)
     if keys[0] in ("score", "scaled") and dots:
-        row, column = (Ref(int(number)) for number in dots[0])
+        row, column = (IndexRef(int(number)) for number in dots[0])
         whole = replace(whole, row=row, column=column, either=None)
     joined = keys[0] in ("concat", "output")
     return replace(whole, transposed=False, head=None if joined else whole.head)
 
 
 def read_words(text: str) -> Hint:
-    """What the words of a text say, leaving its symbols aside: they have labels of their own."""
+    """Interpret the words of a text without its symbols, which are labels of their own."""
     return _words(plain(text[-LONGEST:]))
 
 
@@ -181,20 +182,20 @@ def _words(flat: str) -> Hint:
     return Hint(keys, _index(flat, HEAD), _index(flat, ROW), _index(flat, COLUMN))
 
 
-def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> Ref | None:
+def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> IndexRef | None:
     for pattern in patterns:
         match = pattern.search(flat)
         if match:
             word = next(group for group in match.groups() if group)
             if word.isascii() and word.isdigit():
                 ordinal = "第" in match.group() and word != "0"
-                return Ref(int(word), "ordinal" if ordinal else "index")
-            return Ref(ORDINALS[word.lower()], "ordinal")
+                return IndexRef(int(word), "ordinal" if ordinal else "index")
+            return IndexRef(ORDINALS[word.lower()], "ordinal")
     return None
 
 
 def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
-    """What one symbol with its indices says."""
+    """Interpret one symbol with its indices."""
     base, tail, mark = match["base"], match["tail"], match["mark"]
     keys = _SYMBOLS.get(base, ())
     bare = not tail and not mark
@@ -210,7 +211,7 @@ def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
 
 
 def _alone(flat: str, match: re.Match[str]) -> bool:
-    """Whether a bare letter stands as a symbol does, not as the word "A" in a sentence."""
+    """Whether a single letter is a symbol rather than a word such as "A"."""
     after = flat[match.end() :].strip(" *$`'\"")
     return not after or not after[0].isalpha() or match["base"] in "QKVXSZ"
 
@@ -222,9 +223,9 @@ def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     if not numbers or (kind == "[" and inside.strip().startswith(":")):
         return hint
     if kind == "^" or (kind == "_" and inside.startswith("(")):
-        return replace(hint, head=Ref(numbers[0]))
+        return replace(hint, head=IndexRef(numbers[0]))
     mode = "bracket" if kind == "[" else "index"
-    refs = [Ref(n, mode) for n in numbers]
+    refs = [IndexRef(n, mode) for n in numbers]
     if len(refs) >= 2:
         return replace(hint, row=refs[0], column=refs[1])
     if kind in ("[", "("):
@@ -232,8 +233,8 @@ def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     return replace(hint, head=refs[0]) if base.lower() == "head" else replace(hint, either=refs[0])
 
 
-def _next(hint: Hint, ref: Ref, base: str) -> Hint:
-    """One more bracket: rows come first, then columns; ``head(1)`` is a head."""
+def _next(hint: Hint, ref: IndexRef, base: str) -> Hint:
+    """Add one bracketed index: first the row, then the column; ``head(1)`` is a head."""
     if ref.kind == "index" and base.lower() == "head":
         return replace(hint, head=ref)
     return replace(hint, column=ref) if hint.row else replace(hint, row=ref)
@@ -268,6 +269,6 @@ def _projection(match: re.Match[str]) -> Hint | None:
     if not _WEIGHT.match(base) or not which:
         return None
     numbers = re.findall(r"[0-9]{1,3}", tail)
-    head = Ref(int(numbers[0])) if numbers else None
+    head = IndexRef(int(numbers[0])) if numbers else None
     raised = bool(re.search(r"\^<?[T⊤ᵀ]", tail))
     return Hint(head=head, weight=(which[0],), bias=base == "b", transposed=raised)

@@ -1,13 +1,14 @@
-"""An article as statements: each chain, and what its label and its surroundings say of it."""
+"""An article as statements: each equation or table with what its label and context say."""
 
 import re
 from dataclasses import dataclass, replace
 
-from headwise.check.chains import Chain, chains
-from headwise.check.labels import Hint, Ref, combined, read_label, read_words
-from headwise.check.lines import Line, cut
-from headwise.check.nodes import Stack, leaves
-from headwise.check.tables import table_chains, with_arrays
+from headwise.check.article_lines import Line, is_array_row, logical_lines
+from headwise.check.equations import Equation, parse_equations
+from headwise.check.expression_reader import Reader
+from headwise.check.expression_tree import Cell, Grid, Node, Stack, leaves, printed, vector
+from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
+from headwise.check.tokens import Token, pairs
 
 SENTENCE = 60
 """A label longer than this is running text, in which a lone letter is no symbol."""
@@ -15,22 +16,22 @@ SENTENCE = 60
 
 @dataclass(frozen=True)
 class Statement:
-    """One chain in its place.
+    """An equation with its context.
 
     Attributes:
-        chain: what is said.
-        own: what its label and its line say.
-        around: what the lines and headings before it say, the nearest first.
+        equation: the parsed equation.
+        own: the meaning of its label and its line.
+        around: the meaning of the lines and headings before it, the nearest first.
     """
 
-    chain: Chain
+    equation: Equation
     own: Hint
     around: tuple[Hint, ...]
 
 
 @dataclass
 class _Place:
-    """Where in the article the reading is."""
+    """The headings and the line before the current statement."""
 
     headings: list[tuple[int, Hint]]
     lead: list[Hint]
@@ -47,55 +48,57 @@ class _Place:
 def read_statements(text: str) -> list[Statement]:
     """Every statement of an article that holds numbers, and every label, in order."""
     place = _Place([], [])
-    found: list[Statement] = []
-    for group in with_arrays(cut(text)):
+    result: list[Statement] = []
+    for group in group_lines(logical_lines(text)):
         if len(group) > 1:
-            said, made = table_chains(group, text, named=any(h.keys for h in place.around()))
+            words, equations = table_equations(
+                group, text, named=any(h.keys for h in place.around())
+            )
         else:
-            said, made = _said(group[0], text), chains(group[0], text)
+            words, equations = _line_text(group[0], text), parse_equations(group[0], text)
         if group[0].heading:
-            place.enter(group[0].heading, read_label(said, prose=True))
+            place.enter(group[0].heading, read_label(words, prose=True))
             continue
-        if all(chain.bare for chain in made):
-            hint = _named(said)
+        if all(equation.bare for equation in equations):
+            hint = _named(words)
             if hint != Hint():
                 place.lead = [hint, *place.lead[:1]]
-        for chain in made:
-            found += [_statement(each, place) for each in _unstacked(chain)]
-    return found
+        for equation in equations:
+            result += [_statement(each, place) for each in _unstacked(equation)]
+    return result
 
 
-def _said(line: Line, text: str) -> str:
+def _line_text(line: Line, text: str) -> str:
     return text[line.tokens[0].start : line.tokens[-1].end] if line.tokens else ""
 
 
-def _named(said: str) -> Hint:
-    """What a line without numbers says: a short one is a label, a long one is running text."""
-    return read_label(said, prose=len(said) > SENTENCE)
+def _named(words: str) -> Hint:
+    """Interpret a line without numbers: a label if short, running text if long."""
+    return read_label(words, prose=len(words) > SENTENCE)
 
 
-def _unstacked(chain: Chain) -> list[Chain]:
-    """A chain for each head where an array has three axes."""
-    stack = next((node for node in chain.nodes if isinstance(node, Stack)), None)
+def _unstacked(equation: Equation) -> list[Equation]:
+    """One equation for each head of an array with three axes."""
+    stack = next((node for node in equation.nodes if isinstance(node, Stack)), None)
     if stack is None:
-        return [chain]
+        return [equation]
     return [
-        replace(chain, nodes=[grid], labels=[*chain.labels, f"head<sup>({head})</sup>"])
+        replace(equation, nodes=[grid], labels=[*equation.labels, f"head<sup>({head})</sup>"])
         for head, grid in enumerate(stack.grids, start=1)
     ]
 
 
-def _statement(chain: Chain, place: _Place) -> Statement:
-    own = combined([read_label(label, prose=_is_prose(label)) for label in chain.labels])
-    if any(label.startswith("head<sup>") for label in chain.labels):
-        own = replace(own, head=Ref(own.head.number, "ordinal") if own.head else None)
-    line = read_label(chain.before, prose=True)
-    after = combined([read_label(words, prose=True) for words in chain.after])
-    for said in (after, read_words(chain.before)):
-        own = own.filled(replace(said, keys=(), either=None))
+def _statement(equation: Equation, place: _Place) -> Statement:
+    own = combined([read_label(label, prose=_is_prose(label)) for label in equation.labels])
+    if any(label.startswith("head<sup>") for label in equation.labels):
+        own = replace(own, head=IndexRef(own.head.number, "ordinal") if own.head else None)
+    line = read_label(equation.before, prose=True)
+    after = combined([read_label(words, prose=True) for words in equation.after])
+    for hint in (after, read_words(equation.before)):
+        own = own.filled(replace(hint, keys=(), either=None))
     if not own.keys and not own.weight and place.lead:
         own = replace(own, weight=place.lead[0].weight, bias=place.lead[0].bias)
-    return Statement(chain, own, (line, *place.around(), after))
+    return Statement(equation, own, (line, *place.around(), after))
 
 
 def _is_prose(label: str) -> bool:
@@ -104,4 +107,172 @@ def _is_prose(label: str) -> bool:
 
 def is_empty(statement: Statement) -> bool:
     """Whether a statement holds no number that could be checked."""
-    return statement.chain.bare or not any(leaves(node) for node in statement.chain.nodes)
+    return statement.equation.bare or not any(leaves(node) for node in statement.equation.nodes)
+
+
+Row = list[list[Token]]
+
+
+def group_lines(lines: list[Line]) -> list[list[Line]]:
+    """The lines, with those that make one table or one block of numbers put together."""
+    groups: list[list[Line]] = []
+    for line in lines:
+        last = groups[-1][-1] if groups else None
+        follows = last is not None and line.tokens[0].line - last.tokens[-1].line <= 1
+        html = last is not None and _is_row(line) and _is_row(last)
+        if last is not None and _kind(line) and _kind(line) == _kind(last) and (follows or html):
+            groups[-1].append(line)
+        else:
+            groups.append([line])
+    return groups
+
+
+def _kind(line: Line) -> str:
+    if _is_row(line):
+        return "table"
+    return "numbers" if is_array_row(line) else ""
+
+
+def _is_row(line: Line) -> bool:
+    return line.count("pipe") >= 2 or line.tokens[0].kind == "pipe"
+
+
+def table_equations(
+    lines: list[Line], text: str, *, named: bool = False
+) -> tuple[str, list[Equation]]:
+    """The words of a table, and its arrays as equations.
+
+    With ``named``, a caption or a heading names the whole table, and words in its margins are
+    tokens, even "cat" or "key".
+    """
+    if not _is_row(lines[0]):
+        rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]
+        return "", [Equation(lines[0].tokens[0].line, nodes=[Grid(tuple(rows), 2)], related=True)]
+    rows_ = [row for row in map(_cells, lines) if not _is_ruler(row)]
+    head, body = rows_[0], rows_[1:]
+    titles = [_cell_text(cell, text) for cell in head]
+    labelled = bool(body) and all(row and _cell(row[0]) is None for row in body)
+    if body and _is_title(head, body):
+        return " ".join(titles), _with_titles(titles, body, text, labelled, named)
+    return "", _matrix([row[labelled:] for row in rows_], lines[0].tokens[0].line, "")
+
+
+def _is_title(head: Row, body: list[Row]) -> bool:
+    """Whether the first row names the columns: in words, or by whole numbers over decimals."""
+    numbers = [cell for tokens in head[1:] if (cell := _cell(tokens)) is not None]
+    decimal = any("." in token.text for row in body for cell in row for token in cell)
+    return not numbers or (decimal and all(number.text.isdigit() for number in numbers))
+
+
+def _cells(line: Line) -> Row:
+    """The cells of one line, without the bars at its ends."""
+    cells: Row = [[]]
+    for token in line.tokens:
+        if token.kind == "pipe":
+            cells.append([])
+        else:
+            cells[-1].append(token)
+    if cells and not cells[0]:
+        cells = cells[1:]
+    return cells[:-1] if cells and not cells[-1] else cells
+
+
+def _is_ruler(row: Row) -> bool:
+    return all(token.text in ("-", ":") for cell in row for token in cell)
+
+
+def _cell_text(tokens: list[Token], text: str) -> str:
+    return text[tokens[0].start : tokens[-1].end] if tokens else ""
+
+
+def _cell(tokens: list[Token]) -> Cell:
+    """The number that a cell is, or None."""
+    inside = [token for token in tokens if token.kind not in ("math", "display", "newline")]
+    if len(inside) == 1 and inside[0].kind in ("num", "blocked"):
+        return printed(inside[0].text, inside[0].line, inside[0].start)
+    return None
+
+
+def _with_titles(
+    titles: list[str], body: list[Row], text: str, labelled: bool, named: bool
+) -> list[Equation]:
+    """Columns that each name a quantity, rows that each name one, or a matrix with labels."""
+    from headwise.check.labels import read_label
+
+    above = [read_label(title).keys for title in titles]
+    names = [_cell_text(row[0], text) for row in body] if labelled else []
+    square = len(names) > 1 and names == titles[1 : len(names) + 1]
+    words = square or _are_tokens(names, named)
+    columns = [keys[0] for keys in above[labelled:] if keys]
+    few = named and 2 * len(columns) <= len(above) - labelled
+    if len(set(columns)) > 1 and not square and not few:
+        return _columns(titles, body)
+    if labelled and not words and any(read_label(name).keys for name in names):
+        return [equation for row in body for equation in _pair(row, titles, text)]
+    if labelled and any(_array(cell) for row in body for cell in row[1:]):
+        return [equation for row in body for equation in _pair(row, titles, text)]
+    start = body[0][0][0].line if body[0] and body[0][0] else 0
+    corner = titles[0] if labelled and above and above[0] else ""
+    if words and above[0] and above[0][0].lower() in ("q", "k", "x"):
+        corner = ""  # it says what the rows are, not what the table holds
+    return _matrix([row[labelled:] for row in body], start, corner)
+
+
+_WORD = re.compile(r"[\W_]{0,3}[A-Za-z\u3400-\u9fff'-]+[\W_]{0,3}")
+
+
+def _are_tokens(names: list[str], named: bool) -> bool:
+    """Whether words in the first column are tokens of a sequence, not names of quantities.
+
+    They are where the table as a whole is named and some of the words name nothing.
+    """
+    from headwise.check.labels import read_label
+
+    plain = [bool(_WORD.fullmatch(name)) and len(name) > 1 for name in names]
+    ours = [bool(read_label(name).keys) for name in names]
+    return named and bool(names) and all(plain) and not all(ours)
+
+
+def _columns(titles: list[str], body: list[Row]) -> list[Equation]:
+    result = []
+    for j, title in enumerate(titles):
+        cells = tuple(_cell(row[j]) if j < len(row) else None for row in body)
+        if any(cell is not None for cell in cells):
+            line = next(cell.line for cell in cells if cell is not None)
+            node = vector(cells) if len(cells) > 1 else Grid((cells,), 0)
+            result.append(Equation(line, labels=[title], nodes=[node], related=True))
+    return result
+
+
+def _pair(row: Row, titles: list[str], text: str) -> list[Equation]:
+    """A row whose first cell names what the others hold."""
+    label = _cell_text(row[0], text)
+    line = row[0][0].line if row[0] else 0
+    cells = tuple(_cell(cell) for cell in row[1:])
+    if len(cells) > 1 and all(cell is not None for cell in cells):
+        return [Equation(line, labels=[label], nodes=[vector(cells)], related=True)]
+    result = []
+    for title, tokens in zip(titles[1:], row[1:], strict=False):
+        node = _array(tokens)
+        cell = _cell(tokens)
+        if node is not None or cell is not None:
+            labels = [label, title] if node is not None else [label]
+            made: Node = node if node is not None else Grid(((cell,),), 0)
+            result.append(Equation(line, labels=labels, nodes=[made], related=True))
+    return result
+
+
+def _array(tokens: list[Token]) -> Grid | Stack | None:
+    inside = [token for token in tokens if token.kind not in ("math", "display")]
+    pair = pairs(inside)
+    if not inside or pair.get(0) != len(inside) - 1:
+        return None
+    return Reader(inside, pair).array(0)
+
+
+def _matrix(rows: list[Row], line: int, label: str) -> list[Equation]:
+    cells = tuple(tuple(_cell(cell) for cell in row) for row in rows)
+    if not any(cell is not None for row in cells for cell in row):
+        return []
+    grid = Grid(cells, 2) if len(cells) > 1 else Grid(cells, 1)
+    return [Equation(line, labels=[label] if label else [], nodes=[grid], related=True)]

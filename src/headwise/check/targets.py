@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from headwise.check.nodes import Grid
+from headwise.check.expression_tree import Grid
 from headwise.explain.trace import KEYS, Trace
-from headwise.lang import Text, same
+from headwise.lang import Text, joined, same
 
 Rows = list[list[float]]
 Place = tuple[str, int | None]
@@ -64,14 +64,11 @@ class Target:
         row = self.row if self.row is not None else i
         column = self.column if self.column is not None else j
         what = self.label or (KEYS[self.key][0] if self.key in KEYS else same(WEIGHTS[self.key]))
-        en = [] if self.head is None else [f"head {self.head}"]
-        zh = [] if self.head is None else [f"头 {self.head}"]
-        en += [what.en, f"row {row}", f"column {column}"]
-        zh += [what.zh, f"第 {row} 行", f"第 {column} 列"]
+        parts = [] if self.head is None else [Text("head {head}", head=self.head)]
+        parts += [what, Text("row {row}", row=row), Text("column {column}", column=column)]
         if self.role is not None:
-            en.append(self.role.en)
-            zh.append(self.role.zh)
-        return Text(", ".join(en), "，".join(zh))
+            parts.append(self.role)
+        return joined(Text(", "), parts)
 
 
 def off(a: Target, b: Target, n: int) -> float:
@@ -80,7 +77,7 @@ def off(a: Target, b: Target, n: int) -> float:
     return abs(x) * b.off(0, n) + abs(y) * a.off(0, 0) + a.off(0, 0) * b.off(0, n)
 
 
-class Catalog:
+class Quantities:
     """Every matrix of one trace, as plain lists."""
 
     def __init__(
@@ -91,7 +88,7 @@ class Catalog:
         self.tables: dict[Place, Rows] = {
             (quantity.key, quantity.head): quantity.values.tolist()
             for quantity in trace.quantities
-            if quantity.key not in hidden and (quantity.key != "masked" or trace.changed)
+            if quantity.key not in hidden and (quantity.key != "masked" or trace.changed_by_mask)
         }
         weights = trace.projections
         for key, weight in (("W_q", weights.q), ("W_k", weights.k), ("W_v", weights.v)):

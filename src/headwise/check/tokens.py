@@ -1,16 +1,14 @@
-"""The small pieces of an article: numbers, names, brackets, relations. One pass, linear in length.
+"""Split an article into tokens: numbers, names, brackets, relations.
 
-Markdown, LaTeX, HTML tables, Python lists and numpy's prints all come down to the same few kinds of
-piece. Every alternative of the pattern is bounded and begins differently, so no text can
-make the scan slow.
+Markdown, LaTeX, HTML tables, Python lists and printed NumPy arrays share a few kinds of token.
+Every alternative of the pattern is bounded and begins differently, so that scanning is linear.
 """
 
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from headwise.check.numbers import MARK
-from headwise.errors import BadFile
+from headwise.check.expression_tree import MARK, BadArticle
 
 MOST_TOKENS = 100_000
 MOST_NESTING = 24
@@ -76,7 +74,7 @@ _BREAK = re.compile(r"</?(?:tr|p|br|li|div|h[1-6])\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One piece: its kind, its text, where it starts, its line, and whether a space is before."""
+    """A token: kind, text, offset, line (from 1), and whether a space comes before it."""
 
     kind: str
     text: str
@@ -86,70 +84,69 @@ class Token:
 
     @property
     def end(self) -> int:
-        """The offset after it."""
+        """The offset after the token."""
         return self.start + len(self.text)
 
 
 def scan(text: str) -> list[Token]:
-    """Every piece of the text in order, spaces left out.
+    """The tokens of a text, without spaces.
 
     Raises:
-        BadFile: if there are more pieces than a worked example can have.
+        BadArticle: if there are more than `MOST_TOKENS`.
 
     Example:
         >>> [t.kind for t in scan("s_{0} = -0.5")]
         ['name', 'sub', 'open', 'num', 'close', 'rel', 'num']
     """
     starts = [0, *(m.end() for m in re.finditer("\n", text))]
-    found: list[Token] = []
+    result: list[Token] = []
     spaced, sign = True, -1
     for match in _SCAN.finditer(text):
         kind, start = match.lastgroup or "text", match.start()
         if kind in ("space", "skip", "skip_length"):
             spaced, sign = True, -1
             continue
-        if kind == "op" and _is_sign(text, match, found, spaced):
+        if kind == "op" and _is_sign(text, match, result, spaced):
             sign = start
             continue
         kind = _tag(match.group()) if kind == "tag" else kind
         first = sign if sign >= 0 and kind == "num" else start
-        found.append(
+        result.append(
             Token(kind, text[first : match.end()], first, bisect_right(starts, first), spaced)
         )
         spaced, sign = kind == "newline", -1
-        if len(found) > MOST_TOKENS:
-            raise BadFile(
-                "FILE: more than {most_tokens} words and numbers; cut out the worked example",
-                most_tokens=MOST_TOKENS,
+        if len(result) > MOST_TOKENS:
+            raise BadArticle(
+                "more than {most} words and numbers; cut out the worked example", most=MOST_TOKENS
             )
-    return found
+    return result
 
 
-def _is_sign(text: str, match: re.Match[str], found: list[Token], spaced: bool) -> bool:
-    """Whether a + or - belongs to the number right after it: [1.2 -0.2], ×-0.2, = -0.2."""
+def _is_sign(text: str, match: re.Match[str], result: list[Token], spaced: bool) -> bool:
+    """Whether + or - is the sign of the number after it: [1.2 -0.2], ×-0.2, = -0.2."""
     after = text[match.end() : match.end() + 1]
     if match.group() not in "+-" or not (after.isdigit() or after == "."):
         return False
-    if not found or found[-1].kind in _BEFORE_SIGN:
+    if not result or result[-1].kind in _BEFORE_SIGN:
         return True
-    return spaced and found[-1].kind in ("num", "blocked", "math")
+    return spaced and result[-1].kind in ("num", "blocked", "math")
 
 
 def _tag(text: str) -> str:
-    """An HTML tag as the piece it stands for."""
+    """The token kind of an HTML tag."""
     if _CELL.match(text):
         return "math" if text.startswith("</") else "pipe"
     return "newline" if _BREAK.match(text) else "math"
 
 
 def pairs(tokens: list[Token]) -> dict[int, int]:
-    """Where each bracket or environment that opens is closed; what is never closed is left out.
+    """Map each opening bracket or environment to its end; unclosed ones are left out.
 
-    A blank line closes everything except lists of lists, and nesting beyond what mathematics
-    uses is given up.
+    A blank line closes everything except nested lists; nesting deeper than `MOST_NESTING` is
+    ignored.
     """
     closing = {"[": "]", "(": ")", "{": "}"}
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     stack: list[tuple[str, int]] = []
     for i, token in enumerate(tokens):
         if token.kind == "newline" and i and tokens[i - 1].kind == "newline":
@@ -162,12 +159,12 @@ def pairs(tokens: list[Token]) -> dict[int, int]:
             wanted = token.text if token.kind == "close" else _name(token)
             for back in range(1, min(len(stack), 3) + 1):
                 if stack[-back][0] == wanted:
-                    found[stack[-back][1]] = i
+                    result[stack[-back][1]] = i
                     del stack[-back:]
                     break
         if len(stack) > MOST_NESTING:
             stack = []
-    return found
+    return result
 
 
 def _name(token: Token) -> str:

@@ -79,7 +79,7 @@ def _options(lang: Lang) -> list[click.Parameter]:
 def _run(asked: Asked, lang: Lang) -> int:
     from headwise.check import check, read_article
     from headwise.check.report import as_json, document
-    from headwise.check.source import title
+    from headwise.check.article_lines import title
     from headwise.cli import FOUND_WRONG
 
     read = (asked.file, asked.x, asked.weights, asked.mask)
@@ -106,9 +106,9 @@ def _nothing(report: "Report") -> BadFile:
 
 def _given(asked: Asked) -> "Options":
     from headwise.check import Options
-    from headwise.explain import weights
-    from headwise.explain.inputs import read_matrix
-    from headwise.explain.masks import mask_of
+    from headwise.explain import projection_files
+    from headwise.explain.array_files import read_matrix
+    from headwise.explain.mask_option import mask_of
 
     def mask(heads: int, length: int) -> "Mask":
         return mask_of(asked.mask, None, heads, length)

@@ -11,7 +11,7 @@ from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.explain.inputs import Numbers
+    from headwise.explain.array_files import Numbers
     from headwise.explain.trace import Projections, Trace
 
 SUMMARY = Text("Show every number of a multi-head attention, step by step.")
@@ -98,7 +98,7 @@ def _options(lang: Lang) -> list[click.Parameter]:
 
 
 def _run(asked: Asked, lang: Lang) -> int:
-    from headwise.explain.as_json import as_json
+    from headwise.explain.trace_json import as_json
     from headwise.explain.steps import check, steps
 
     read = (asked.x, asked.tokens, asked.weights, asked.mask, asked.bias)
@@ -117,8 +117,8 @@ def _run(asked: Asked, lang: Lang) -> int:
 
 
 def _trace(asked: Asked) -> "Trace":
-    from headwise.explain.inputs import read_tokens
-    from headwise.explain.masks import mask_of
+    from headwise.explain.array_files import read_tokens
+    from headwise.explain.mask_option import mask_of
     from headwise.explain.trace import trace
 
     given = _numbers(asked.x)
@@ -135,7 +135,7 @@ def _trace(asked: Asked) -> "Trace":
 def _numbers(word: str | None) -> "Numbers":
     import torch
 
-    from headwise.explain.inputs import Numbers, read_matrix
+    from headwise.explain.array_files import Numbers, read_matrix
 
     if word is not None:
         return read_matrix(word)
@@ -143,7 +143,7 @@ def _numbers(word: str | None) -> "Numbers":
 
 
 def _projections(asked: Asked, embed_dim: int) -> "Projections":
-    from headwise.explain import weights
+    from headwise.explain import projection_files
     from headwise.explain.trace import Projections
 
     drawn = asked.seed is not None or asked.init is not None

@@ -18,20 +18,17 @@ HELP = Text(
 def command(lang: Lang) -> click.Command:
     """The word ``models`` in the reader's language."""
 
-    def say(en: str, zh: str) -> str:
-        return Text(en, zh).to(lang)
-
     @click.group("models", help=HELP.to(lang), short_help=SUMMARY.to(lang))
     def models() -> None:
         pass
 
-    @models.command("list", help=say(Text("List the models.")))
+    @models.command("list", help=Text("List the models.").to(lang))
     def list_() -> int:
         from headwise.heads.models import MODELS, is_here, place_of
 
         lines = []
         for model in MODELS:
-            here = str(place_of(model)) if is_here(model) else say(Text("not here yet"))
+            here = str(place_of(model)) if is_here(model) else Text("not here yet").to(lang)
             lines.append(
                 f"{model.name:12}{model.what.to(lang)}\n"
                 f"{'':12}{model.package} {model.version}, {model.megabytes} MB, {model.licence}; "
@@ -40,7 +37,7 @@ def command(lang: Lang) -> click.Command:
         write_stdout("\n".join(lines))
         return 0
 
-    @models.command("get", help=say(Text("Get a model by its name.")))
+    @models.command("get", help=Text("Get a model by its name.").to(lang))
     @click.argument("name")
     def get(name: str) -> int:
         from headwise.heads.models import is_here, model_named
@@ -49,7 +46,7 @@ def command(lang: Lang) -> click.Command:
         model = model_named(name)
         if not is_here(model):
             about = f"{model.package} {model.version}, {model.megabytes} MB"
-            write_stderr(say(Text("getting {about} …", about=about)))
+            write_stderr(Text("getting {about} …", about=about).to(lang))
         write_stdout(str(fetch(model)))
         return 0
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headwise.document.blocks import Matrix
 from headwise.document.plain import clean
-from headwise.lang import Text
+from headwise.lang import Text, joined
 
 
 def width_of(values: Sequence[Sequence[float]]) -> int:
@@ -41,16 +41,14 @@ class Labels:
     def new(self, matrix: Matrix) -> Text | None:
         """A sentence with the labels that differ from the last ones, or None."""
         rows, columns = tuple(matrix.rows), tuple(matrix.columns)
-        en, zh = [], []
+        changed = []
         if rows and rows != self.rows:
-            en.append(f"rows: {_listed(rows)}")
-            zh.append(f"行：{_listed(rows)}")
+            changed.append(Text("rows: {labels}", labels=_listed(rows)))
             self.rows = rows
         if columns and columns != self.columns:
-            en.append(f"columns: {_listed(columns)}")
-            zh.append(f"列：{_listed(columns)}")
+            changed.append(Text("columns: {labels}", labels=_listed(columns)))
             self.columns = columns
-        return Text("; ".join(en), "；".join(zh)) if en else None
+        return joined(Text("; "), changed) if changed else None
 
 
 def _listed(labels: Sequence[str]) -> str:

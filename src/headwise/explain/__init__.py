@@ -1,1 +1,1 @@
-"""Explain: every number of a multi-head attention, step by step, and the checker of articles."""
+"""Every number of a multi-head attention, step by step."""

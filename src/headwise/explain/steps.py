@@ -1,4 +1,4 @@
-"""The five steps of a multi-head attention as a document, with every number."""
+"""The five steps of multi-head attention as a document, with every number."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,20 +6,26 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headwise.document import Block, Document, Formula, Heading, HeatMap, Paragraph
-from headwise.errors import BadValue
-from headwise.explain.summary import OPENED, SMALL, shown
-from headwise.explain.trace import Trace
-from headwise.explain.working import KEYS_SHOWN, written_out
-from headwise.lang import Text
+from headwise.document import Block, Document, Formula, Heading, HeatMap, Matrix, Paragraph
+from headwise.document.numbers import decimal
+from headwise.explain.row_derivation import KEYS_SHOWN, row_derivation
+from headwise.explain.trace import Trace, check_ranges
+from headwise.lang import Text, same
 
 HEADS_SHOWN = 4
-"""Up to so many heads are all shown; of more, only the first, unless one is asked for."""
+"""The most heads that are all shown; of more, only the first, unless ``head`` is given."""
 
-DRAWN = 512
-"""Tokens up to which the weights of a large head are also drawn as a heat map."""
+MOST_TOKENS_DRAWN = 512
+"""The most tokens for which the weights of a large head are also drawn as a heat map."""
 
-MOST_PRECISION = 15
+SMALL = 12
+"""The most rows or columns of a matrix that is shown whole."""
+
+SELECTED = 64
+"""The same for the head that ``head`` selects."""
+
+CORNER = 4
+"""Rows and columns of the corner that is shown of a large matrix."""
 
 
 def steps(
@@ -27,21 +33,19 @@ def steps(
 ) -> Document:
     """The document that explains one attention.
 
-    Matrices of more than 12 rows or columns are summarised, and of more than four heads the first
-    is shown. ``head`` opens one head: only it is shown, its matrices whole up to 64 rows and
-    columns. ``row`` says which query is written out term by term, with up to 64 keys; by default
-    it is query 0 with the 12 strongest keys.
+    By default matrices of more than 12 rows or columns are summarised, only the first of more than
+    four heads is shown, and query 0 is written out term by term with its 12 largest weights.
 
     Args:
-        trace: what `trace` computed.
-        head: from 1 to H.
-        row: from 0 to L - 1.
+        trace: the attention.
+        head: show only this head, from 1 to H, with matrices whole up to 64 rows and columns.
+        row: write out this query, from 0 to L - 1, with up to 64 keys.
         precision: decimals, from 0 to 15.
 
     Raises:
         BadValue: if one of them is out of range.
     """
-    check(trace, head, row, precision)
+    check_ranges(trace, head, row, precision)
     writer = _Steps(trace, head, row, precision)
     blocks = [
         *writer.opening(),
@@ -54,39 +58,16 @@ def steps(
     return Document(_TITLE, tuple(blocks), precision)
 
 
-def check(trace: Trace, head: int | None, row: int | None, precision: int) -> None:
-    """Refuse a head, a row or a precision that does not exist.
-
-    Raises:
-        BadValue: naming the range.
-    """
-    ranges = (
-        ("head", head, 1, trace.heads),
-        ("row", row, 0, len(trace.tokens) - 1),
-        ("precision", precision, 0, MOST_PRECISION),
-    )
-    for name, value, low, high in ranges:
-        if value is not None and not low <= value <= high:
-            raise BadValue(
-                "{name}: expected a whole number from {low} to {high}, got {value}",
-                name=name,
-                low=low,
-                high=high,
-                value=value,
-            )
-
-
 _TITLE = Text("Multi-head attention, step by step")
 
-_WHY = {
+_EXPLANATIONS = {
     "score": Text("Scores: the dot product of each query with each key."),
     "masked": Text("Bias and mask: B is added, and a key that may not be seen gets −∞."),
     "softmax": Text("Softmax over each row: the weights of a query are at least 0 and sum to 1."),
     "head": Text("Weighted sum: each query gets the rows of V, mixed by its weights."),
 }
 
-
-_SOME_BLIND = Text(
+_SOME_MASKED = Text(
     "Softmax over each row: the weights of a query are at least 0 and sum to 1, "
     "or are all 0 where it sees no key."
 )
@@ -106,8 +87,8 @@ class _Steps:
         object.__setattr__(self, "heads", tuple(some) if self.head is None else (self.head,))
 
     @property
-    def plain_weights(self) -> bool:
-        """Whether the projections change nothing."""
+    def identity_projections(self) -> bool:
+        """Whether every projection is the identity without a bias."""
         weights = self.trace.projections
         return all(
             getattr(weights, f"{name}_bias") is None and _is_identity(getattr(weights, name))
@@ -129,12 +110,12 @@ class _Steps:
             dim=dim,
             value_dim=value_dim,
         )
-        return [Paragraph(text), *_WHOLE, *self.matrix("X", "X", trace.get("x"), trace.tokens)]
+        return [Paragraph(text), *_DEFINITION, *self.matrix("X", "X", trace.get("x"), trace.tokens)]
 
     def project(self) -> list[Block]:
         blocks: list[Block] = [
             _step(1, Text("Project the input to queries, keys and values")),
-            self.projecting(),
+            self.projection_formula(),
         ]
         blocks += self.weights(("q", "k", "v"))
         q, k, v = (self.trace.get(name) for name in "QKV")
@@ -146,7 +127,7 @@ class _Steps:
 
     def weights(self, names: Sequence[str]) -> list[Block]:
         """W of each projection as the paper has it, inputs down and outputs across, and its b."""
-        if self.plain_weights:
+        if self.identity_projections:
             text = Text("All projections are the identity here.")
             return [Paragraph(text)]
         blocks: list[Block] = []
@@ -159,7 +140,7 @@ class _Steps:
                 blocks += self.matrix(f"b^{letter}", f"b^{letter}", bias.double()[None])
         return blocks
 
-    def projecting(self) -> Formula:
+    def projection_formula(self) -> Formula:
         weights = self.trace.projections
         parts = []
         for letter in "QKV":
@@ -178,19 +159,19 @@ class _Steps:
         blocks: list[Block] = [
             _step(2, Text("Split into heads")),
             Paragraph(text),
-            *self.which_heads(),
+            *self.head_note(),
         ]
         for head in self.heads:
             for key in "qkv":
                 blocks += self.quantity(key, head)
         return blocks
 
-    def which_heads(self) -> list[Block]:
+    def head_note(self) -> list[Block]:
         if len(self.heads) == self.trace.heads:
             return []
         text = Text(
-            "Head {heads_0} of {heads} is shown; --head opens another.",
-            heads_0=self.heads[0],
+            "Head {head} of {heads} is shown; --head N shows another.",
+            head=self.heads[0],
             heads=self.trace.heads,
         )
         return [Paragraph(text)]
@@ -202,30 +183,34 @@ class _Steps:
         return blocks
 
     def attention(self) -> Formula:
-        scaled = r"\frac{Q_h K_h^\top}{\sqrt{d_k}}" if self.usual else r"c\, Q_h K_h^\top"
-        plain = "Q_h K_hᵀ / √d_k" if self.usual else "c Q_h K_hᵀ"
-        more = (" + B", " + B") if self.trace.changed else ("", "")
+        scaled = r"\frac{Q_h K_h^\top}{\sqrt{d_k}}" if self.standard_scale else r"c\, Q_h K_h^\top"
+        plain = "Q_h K_hᵀ / √d_k" if self.standard_scale else "c Q_h K_hᵀ"
+        more = (" + B", " + B") if self.trace.changed_by_mask else ("", "")
         return Formula(
             f"head_h = softmax({plain}{more[0]}) V_h",
             rf"\mathrm{{head}}_h = \mathrm{{softmax}}\left({scaled}{more[1]}\right) V_h",
         )
 
     @property
-    def usual(self) -> bool:
+    def standard_scale(self) -> bool:
         return bool(self.trace.scale == 1.0 / self.trace.get("q", 1).shape[1] ** 0.5)
 
     def one_head(self, head: int) -> list[Block]:
         blocks: list[Block] = [Heading(Text("Head {head}", head=head), 3)]
         blocks += [
-            Paragraph(_WHY["score"]),
+            Paragraph(_EXPLANATIONS["score"]),
             _indexed("S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top", head),
         ]
         blocks += [*self.quantity("score", head), *self.scaling(head)]
-        blind = self.blind_rows(head)
-        for key, plain, latex in self.later():
-            why = _SOME_BLIND if key == "softmax" and blind else _WHY[key]
-            blocks += [Paragraph(why), _indexed(plain, latex, head), *self.quantity(key, head)]
-        blocks += [*blind, *self.drawn(head)]
+        masked_rows = self.masked_rows(head)
+        for key, plain, latex in self.after_scaling():
+            explanation = _SOME_MASKED if key == "softmax" and masked_rows else _EXPLANATIONS[key]
+            blocks += [
+                Paragraph(explanation),
+                _indexed(plain, latex, head),
+                *self.quantity(key, head),
+            ]
+        blocks += [*masked_rows, *self.heat_map(head)]
         row = self.row or 0
         title = Text(
             "Head {head}, row {row} ({tokens}), written out",
@@ -233,12 +218,12 @@ class _Steps:
             row=row,
             tokens=self.trace.tokens[row],
         )
-        most = KEYS_SHOWN if self.row is None else OPENED
+        most = KEYS_SHOWN if self.row is None else SELECTED
         blocks.append(Heading(title, 4))
-        return blocks + written_out(self.trace, head, row, self.precision, most)
+        return blocks + row_derivation(self.trace, head, row, self.precision, most)
 
     def scaling(self, head: int) -> list[Block]:
-        if self.usual:
+        if self.standard_scale:
             text = Text("Scale: divide by √d_k.")
             formula = _indexed("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}", head)
         else:
@@ -247,33 +232,36 @@ class _Steps:
             formula = _indexed("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}", head)
         return [Paragraph(text), formula, *self.quantity("scaled", head)]
 
-    def later(self) -> list[tuple[str, str, str]]:
-        """What follows the scaling: key, formula in plain text, formula in LaTeX."""
-        scores, tex = ("Ŝ", r"\hat{S}_{%d}") if self.trace.changed else ("S̃", r"\tilde{S}_{%d}")
+    def after_scaling(self) -> list[tuple[str, str, str]]:
+        """The quantities after the scaled scores: key, plain formula, LaTeX formula."""
+        scores, tex = (
+            ("Ŝ", r"\hat{S}_{%d}") if self.trace.changed_by_mask else ("S̃", r"\tilde{S}_{%d}")
+        )
         rest = [
             ("softmax", f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})"),
             ("head", "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),
         ]
         biased = ("masked", "Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
-        return [biased, *rest] if self.trace.changed else rest
+        return [biased, *rest] if self.trace.changed_by_mask else rest
 
-    def blind_rows(self, head: int) -> list[Block]:
-        blind = ~self.trace.get("masked", head).isfinite().any(-1)
-        rows = blind.nonzero()[:, 0].tolist()
+    def masked_rows(self, head: int) -> list[Block]:
+        """A sentence about the queries that see no key, if there are any."""
+        masked = ~self.trace.get("masked", head).isfinite().any(-1)
+        rows = masked.nonzero()[:, 0].tolist()
         if not rows:
             return []
         listed = ", ".join(map(str, rows[:SMALL])) + (", …" if len(rows) > SMALL else "")
         text = Text("Rows that see no key ({listed}) have weights 0 and output 0.", listed=listed)
         return [Paragraph(text)]
 
-    def drawn(self, head: int) -> list[Block]:
-        """The weights of a head that is too large to be shown whole, as a picture."""
+    def heat_map(self, head: int) -> list[Block]:
+        """The weights as a heat map, for a head that is too large to be shown whole."""
         tokens = self.trace.tokens
-        if not SMALL < len(tokens) <= DRAWN:
+        if not SMALL < len(tokens) <= MOST_TOKENS_DRAWN:
             return []
         weights = self.trace.get("softmax", head)
-        seen = self.trace.get("masked", head).isfinite()
-        values = weights.masked_fill(~seen, torch.nan).tolist()
+        allowed = self.trace.get("masked", head).isfinite()
+        values = weights.masked_fill(~allowed, torch.nan).tolist()
         title = Text("Weights of head {head}", head=head)
         return [HeatMap(title, values, tokens, tokens)]
 
@@ -298,7 +286,7 @@ class _Steps:
         return [
             _step(5, Text("Project the result")),
             formula,
-            *([] if self.plain_weights else self.weights(("out",))),
+            *([] if self.identity_projections else self.weights(("out",))),
             *self.matrix("Output", r"\mathrm{Output}", values, self.trace.tokens),
         ]
 
@@ -306,15 +294,15 @@ class _Steps:
         """One matrix of one head under its symbol."""
         plain, latex = _SYMBOLS[key]
         pairs = key in ("score", "scaled", "masked", "softmax")
-        most = SMALL if self.head is None else OPENED
+        most = SMALL if self.head is None else SELECTED
         labels = (self.trace.tokens, self.trace.tokens if pairs else ())
         symbol = Formula(f"{plain}_{head}", latex % head)
-        return shown(self.trace.get(key, head), symbol, self.precision, labels, most)
+        return matrix_blocks(self.trace.get(key, head), symbol, self.precision, labels, most)
 
     def matrix(
         self, plain: str, latex: str, values: Tensor, rows: Sequence[str] = ()
     ) -> list[Block]:
-        return shown(values, Formula(plain, latex), self.precision, (rows, ()))
+        return matrix_blocks(values, Formula(plain, latex), self.precision, (rows, ()))
 
 
 _SYMBOLS = {
@@ -328,8 +316,7 @@ _SYMBOLS = {
     "head": ("head", r"\mathrm{head}_{%d}"),
 }
 
-
-_WHOLE = (
+_DEFINITION = (
     Formula(
         "MultiHead(X) = Concat(head_1, …, head_H) W^O",
         r"\mathrm{MultiHead}(X) = \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_H)\, W^O",
@@ -342,10 +329,61 @@ def _indexed(plain: str, latex: str, head: int) -> Formula:
     return Formula(*(text.replace("%d", str(head)) for text in (plain, latex)))
 
 
-def _step(number: int, en: str, zh: str) -> Heading:
-    return Heading(Text(f"Step {number}: {en}", f"第 {number} 步：{zh}"))
+def _step(number: int, title: Text) -> Heading:
+    return Heading(Text("Step {number}: {title}", number=number, title=title))
 
 
 def _is_identity(weight: Tensor) -> bool:
     square = weight.shape[0] == weight.shape[1]
     return square and torch.equal(weight.double(), torch.eye(len(weight), dtype=torch.float64))
+
+
+def matrix_blocks(
+    values: Tensor,
+    symbol: Formula,
+    precision: int,
+    labels: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    most: int = SMALL,
+) -> list[Block]:
+    """One matrix as blocks: whole up to ``most`` rows or columns, else its range and a corner.
+
+    Args:
+        values: (rows, columns).
+        symbol: its name.
+        precision: decimals of the range.
+        labels: of the rows and of the columns.
+        most: rows or columns.
+    """
+    rows, columns = labels
+    if max(values.shape) <= most:
+        return [Matrix(symbol, values.tolist(), rows, columns)]
+    height, width = (min(CORNER, size) for size in values.shape)
+    corner = Formula(
+        f"{symbol.plain}[0..{height - 1}, 0..{width - 1}]",
+        rf"{symbol.latex}[0 \ldots {height - 1},\, 0 \ldots {width - 1}]",
+    )
+    part = values[:height, :width].tolist()
+    return [
+        Paragraph(_summary(values, symbol.plain, precision)),
+        Matrix(corner, part, rows[:height], columns[:width]),
+    ]
+
+
+def _summary(values: Tensor, name: str, precision: int) -> Text:
+    size = " × ".join(map(str, values.shape))
+    finite = values[values.isfinite()]
+    blocked = values.numel() - finite.numel()
+    if not finite.numel():
+        return Text("{name}: {size}, every entry −∞.", name=name, size=size)
+    low, high, mean = (
+        decimal(v.item(), precision) for v in (finite.min(), finite.max(), finite.mean())
+    )
+    return Text(
+        "{name}: {size}, from {low} to {high}, mean {mean}{blocked}. Its top left corner:",
+        name=name,
+        size=size,
+        low=low,
+        high=high,
+        mean=mean,
+        blocked=Text(", {count} entries −∞", count=blocked) if blocked else same(""),
+    )

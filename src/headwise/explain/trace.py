@@ -1,4 +1,4 @@
-"""Every number of one multi-head attention on one sequence, in float64, each under its name.
+"""Compute multi-head attention on one sequence in float64 and keep every number under its name.
 
 Source of the symbols: Vaswani et al. 2017, section 3.2. Heads are numbered from 1 as in the paper
 and in worked examples, rows from 0.
@@ -17,10 +17,14 @@ from headwise.masks import Mask
 from headwise.reference import Steps, reference
 
 MOST_SCORES = 2**23
-"""The most scores, H L L, of one trace: it keeps them several times over, in float64."""
+"""The most scores, H L L, of one trace, which keeps several float64 copies of them."""
 
 WIDEST = 4096
-"""The most columns of X for which projections (E, E) are made."""
+"""The most columns of X for which projections (E, E) are built."""
+
+
+MOST_PRECISION = 15
+"""The most decimals."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +48,7 @@ class Projections:
 
     @classmethod
     def identity(cls, embed_dim: int) -> "Projections":
-        """Projections that change nothing: Q = K = V = X, and the output is the concatenation.
+        """Identity projections: Q = K = V = X, and the output is the concatenation.
 
         Raises:
             BadValue: if the weights would have more than 4096 rows.
@@ -59,10 +63,10 @@ class Quantity:
     """One named matrix of the computation.
 
     Attributes:
-        key: what it is: one of `KEYS`.
-        head: which head, from 1; None where it belongs to all.
+        key: one of `KEYS`.
+        head: from 1; None for a quantity of all heads.
         values: (rows, columns) in float64; rows are queries, or keys for "k" and "v".
-        name: what a person calls it.
+        name: its name in words.
         latex: its symbol.
     """
 
@@ -89,7 +93,7 @@ KEYS = {
     "concat": (Text("concatenation"), r"\mathrm{Concat}"),
     "output": (Text("output"), r"\mathrm{Output}"),
 }
-"""Every quantity in the order of the computation: its name and its symbol."""
+"""The quantities in the order of the computation: name and LaTeX symbol."""
 
 PER_HEAD = ("q", "k", "v", "score", "scaled", "masked", "softmax", "head")
 
@@ -103,7 +107,7 @@ class Trace:
         heads: H.
         scale: the factor on the scores.
         projections: the weights used.
-        changed: whether a mask or a bias changed the scores.
+        changed_by_mask: whether a mask or a bias changed the scores.
         quantities: every matrix, in the order of the computation.
     """
 
@@ -111,7 +115,7 @@ class Trace:
     heads: int
     scale: float
     projections: Projections
-    changed: bool
+    changed_by_mask: bool
     quantities: tuple[Quantity, ...]
 
     def get(self, key: str, head: int | None = None) -> Tensor:
@@ -147,7 +151,7 @@ def trace(
         heads: H; without ``projections`` it must divide E.
         projections: the weights; None means identity.
         tokens: L labels; None numbers the rows.
-        mask: who may attend to whom, and what is added to the scores.
+        mask: which pairs may attend, and the bias that is added to the scores.
         scale: factor on the scores; None means 1/sqrt(D).
 
     Raises:
@@ -182,16 +186,16 @@ def trace(
         heads=heads,
         scale=call.scale,
         projections=weights,
-        changed=call.mask.biased or not bool(steps.allowed.all()),
+        changed_by_mask=call.mask.biased or not bool(steps.allowed.all()),
         quantities=tuple(_quantities(values, heads)),
     )
 
 
 def _after_mask(steps: Steps) -> dict[str, Tensor]:
-    """What the reference makes of the scores, each (H, rows, columns).
+    """The quantities after the scaled scores, from the reference, each (H, rows, columns).
 
-    What comes before stands in `trace`: the reference has 0 in the keys that no query sees, and
-    a reader expects the columns of K.
+    Earlier quantities are computed in `trace`, because the reference sets the keys that no query
+    sees to 0 and a reader expects the columns of K.
     """
     return {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
 
@@ -220,41 +224,37 @@ def _split(x: Tensor, heads: int) -> Tensor:
 def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | None) -> None:
     if x.dim() != 2 or not x.is_floating_point() or not x.numel():
         raise BadValue(
-            "x: expected numbers (L, E), at least one row and column, got {x_shape}",
-            x_shape=tuple(x.shape),
+            "x: expected numbers (L, E), at least one row and column, got {shape}",
+            shape=tuple(x.shape),
         )
     if not bool(x.isfinite().all()):
         row, column = (~x.isfinite()).nonzero()[0].tolist()
         raise BadValue(
-            "x: every number must be finite, got {x} in row {row}, column {column}; replace it",
-            x=x[row, column].item(),
+            "x: every number must be finite, got {value} in row {row}, column {column}; replace it",
+            value=x[row, column].item(),
             row=row,
             column=column,
         )
     if len(x) ** 2 * heads > MOST_SCORES:
         raise BadValue(
-            "x: expected at most {most_scores:,} scores, got {num_x:,} from {num_x_2} "
+            "x: expected at most {most:,} scores, got {scores:,} from {rows} "
             "rows and {heads} heads; give fewer rows",
-            most_scores=MOST_SCORES,
-            num_x=len(x) ** 2 * heads,
-            num_x_2=len(x),
+            most=MOST_SCORES,
+            scores=len(x) ** 2 * heads,
+            rows=len(x),
             heads=heads,
         )
     if tokens is not None and len(tokens) != len(x):
         raise BadValue(
-            "tokens: expected {num_x}, one for each row of x, got {num_tokens}",
-            num_x=len(x),
-            num_tokens=len(tokens),
+            "tokens: expected {expected}, one for each row of x, got {got}",
+            expected=len(x),
+            got=len(tokens),
         )
     _check_weights(x.shape[1], heads, weights)
 
 
 def check_width(embed_dim: int) -> None:
-    """Refuse an input for which the projections would not fit into memory.
-
-    Raises:
-        BadValue: if it has more than 4096 columns.
-    """
+    """Raise `BadValue` if X has more than `WIDEST` columns."""
     if embed_dim > WIDEST:
         raise BadValue(
             "x: expected at most {widest} columns, got {embed_dim}; give fewer",
@@ -268,11 +268,11 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
     for name, size in sizes.items():
         if heads < 1 or size % heads:
             raise BadValue(
-                "heads: {heads} heads cannot share the {size} columns of {upper} evenly; "
+                "heads: {heads} heads cannot share the {size} columns of {matrix} evenly; "
                 "choose a divisor of {size}, or give projections to heads * head_dim",
                 heads=heads,
                 size=size,
-                upper=name.upper(),
+                matrix=name.upper(),
             )
     inner = sizes["v"]
     expected = {
@@ -286,12 +286,30 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
         wrong = tuple(weight.shape) != shape
         if wrong or (bias is not None and tuple(bias.shape) != shape[:1]):
             got = tuple(weight.shape) if wrong else tuple(bias.shape)
-            what = name if wrong else f"{name}_bias"
+            label = name if wrong else f"{name}_bias"
             raise BadValue(
-                "weights: {what} must be {shape} for an input of {embed_dim} columns, "
+                "weights: {name} must be {shape} for an input of {embed_dim} columns, "
                 "got {got}; rows are outputs, as in torch.nn.Linear",
-                what=what,
+                name=label,
                 shape=shape if wrong else shape[:1],
                 embed_dim=embed_dim,
                 got=got,
+            )
+
+
+def check_ranges(trace: Trace, head: int | None, row: int | None, precision: int) -> None:
+    """Raise `BadValue` for a head, a row or a precision out of range."""
+    ranges = (
+        ("head", head, 1, trace.heads),
+        ("row", row, 0, len(trace.tokens) - 1),
+        ("precision", precision, 0, MOST_PRECISION),
+    )
+    for name, value, low, high in ranges:
+        if value is not None and not low <= value <= high:
+            raise BadValue(
+                "{name}: expected a whole number from {low} to {high}, got {value}",
+                name=name,
+                low=low,
+                high=high,
+                value=value,
             )

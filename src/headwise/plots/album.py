@@ -16,7 +16,7 @@ from headwise.heads.inspection import Inspection
 from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
-from headwise.lang import Text, same
+from headwise.lang import Text, Translated, same
 from headwise.plots.heat_map import heat_map
 from headwise.plots.overview import overview, panels
 from headwise.plots.profile import Curve, profile
@@ -49,13 +49,13 @@ def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
     for head, weights in seen.maps.items():
         rows, columns = seen.sides(head)
         yield f"map-{head}", heat_map(sheet, same(str(head)), weights.tolist(), rows, columns)
-    for part, said in PARTS.items():
+    for part, label in PARTS.items():
         every = [head for head in seen.statistics.heads() if head.layer.part == part]
         if len(every) > 1 and all(head in seen.maps for head in every):
             tables = torch.stack([seen.maps[head] for head in every])
             apart = distances(tables.nan_to_num(0.0), ~tables.isnan())
             apart = (apart + apart.mT) / 2
-            yield _file("similarity", part), _similarity(sheet, said, tuple(every), apart)
+            yield _file("similarity", part), _similarity(sheet, label, tuple(every), apart)
 
 
 def of_run(sheet: Sheet, run: Run) -> Named:
@@ -65,10 +65,10 @@ def of_run(sheet: Sheet, run: Run) -> Named:
     """
     whole = run.gathered.whole()
     yield from _of_statistics(sheet, whole.statistics, str(run.model["name"]))
-    for part, said in PARTS.items():
+    for part, label in PARTS.items():
         heads, apart = whole.evidence.similarity.distances(part)
         if len(heads) > 1:
-            yield _file("similarity", part), _similarity(sheet, said, heads, apart)
+            yield _file("similarity", part), _similarity(sheet, label, heads, apart)
 
 
 def write(figures: Named, folder: Path) -> tuple[Path, ...]:
@@ -91,10 +91,10 @@ def write(figures: Named, folder: Path) -> tuple[Path, ...]:
 
 
 def _of_statistics(sheet: Sheet, statistics: Statistics, name: str) -> Named:
-    for part, said in PARTS.items():
+    for part, label in PARTS.items():
         if not any(layer.part == part for layer in statistics.layers):
             continue
-        title = Text("{name}: {said}every head (grey: no value)", name=name, said=said)
+        title = Text("{name}: {part}every head (grey: no value)", name=name, part=label)
         yield _file("overview", part), overview(sheet, title, panels(statistics, part))
         if part != "cross":  # keys of another text have no distance
             yield _file("distance", part), _profile(sheet, statistics, part)
@@ -111,12 +111,13 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
     curves.append(Curve(Text("uniform"), flat, baseline=True))
     across = Text("distance from query to key, tokens")
-    title = Text(BY_DISTANCE.title.en.capitalize(), BY_DISTANCE.title.zh)
+    title = Translated(BY_DISTANCE.title.en.capitalize(), BY_DISTANCE.title.zh)
     return profile(sheet, title, BY_DISTANCE.places, curves, across)
 
 
-def _similarity(sheet: Sheet, said: Text, heads: tuple[Head, ...], apart: torch.Tensor) -> "Figure":
-    title = Text(f"{said.en}how alike heads are".capitalize(), f"{said.zh}头的相似程度")
+def _similarity(sheet: Sheet, part: Text, heads: tuple[Head, ...], apart: torch.Tensor) -> "Figure":
+    title = Text("{part}how alike heads are", part=part)
+    title = Translated(title.en.capitalize(), title.zh)
     return similarity(sheet, title, [str(head) for head in heads], apart)
 
 

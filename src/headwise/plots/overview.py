@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from headwise.heads.metrics import METRICS, Metric
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
-from headwise.lang import Text, same
+from headwise.lang import Text, Translated, same
 from headwise.plots.sheet import MISSING, Sheet
 
 if TYPE_CHECKING:
@@ -56,11 +56,9 @@ def panels(statistics: Statistics, part: str, metrics: Sequence[Metric] = METRIC
         there = _largest(values, heads)
         if not there:
             continue
+        name = Translated(metric.name.replace("_", " "), metric.label.zh)
         unit = UNITS.get(metric.name, same(""))
-        title = Text(
-            metric.name.replace("_", " ") + unit.en + (there and f" (most: {there})"),
-            metric.label.zh + unit.zh + (there and f"（最大：{there}）"),
-        )
+        title = Text("{name}{unit} (most: {head})", name=name, unit=unit, head=there)
         made.append(Panel(title, values, None if metric.name in OPEN else 1.0))
     return made
 

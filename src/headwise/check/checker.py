@@ -1,4 +1,4 @@
-"""Check a worked example: recompute everything, and name each printed number that is wrong."""
+"""Check a worked example: compute every quantity and compare each printed number with it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -6,18 +6,17 @@ from itertools import product
 
 from torch import Tensor
 
-from headwise.check.arithmetic import consistent, value
-from headwise.check.findings import Finding, Report, Unmatched
-from headwise.check.given import Options, Setup, setups
-from headwise.check.labels import Bases, Hint, Ref
-from headwise.check.match import MOST_NODES, Matcher, Reading
-from headwise.check.nodes import Grid, Node, leaves
-from headwise.check.settings import Settings, read_settings
-from headwise.check.source import evened
-from headwise.check.spread import spread
+from headwise.check.article_lines import normalized
+from headwise.check.derivation import Part, parts
+from headwise.check.expression_tree import BadArticle, Grid, Node, leaves
+from headwise.check.labels import Hint, IndexBases, IndexRef
+from headwise.check.matching import MOST_NODES, Matcher, Reading
+from headwise.check.problem_setup import Options, Setup, setups
+from headwise.check.report import Finding, Report, Unmatched
+from headwise.check.rounding_error import consistent, quantity_errors, value
+from headwise.check.stated_values import StatedSizes, read_sizes
 from headwise.check.statements import Statement, is_empty, read_statements
-from headwise.check.targets import Catalog
-from headwise.check.working import Part, parts
+from headwise.check.targets import Quantities
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections, Trace, trace
 from headwise.lang import Text
@@ -28,13 +27,13 @@ FINITE = ("Q", "K", "V", "score", "output")
 
 @dataclass(frozen=True)
 class _Outcome:
-    """One run over the article under one reading of what is given."""
+    """The result of checking the article under one problem setup."""
 
     findings: dict[int, Finding]
     unmatched: list[Unmatched]
     checked: int
     setup: Setup
-    bases: Bases
+    bases: IndexBases
 
     @property
     def cost(self) -> float:
@@ -42,47 +41,41 @@ class _Outcome:
 
 
 def check(text: str, options: Options | None = None, *, source: str = "article") -> Report:
-    """Hold every number of a worked example against an exact computation.
+    """Compare every number of a worked example with a float64 computation.
 
     Args:
         text: the article: Markdown, LaTeX, HTML tables, lists, prints of arrays, or prose.
-        options: what the article leaves out.
-        source: what the article is called in the report.
+        options: inputs that the article does not state.
+        source: the name of the article in the report.
 
     Raises:
-        BadFile: if no input is found, it is too large, or what it states cannot be computed.
+        BadFile: if no input is found, it is too large, or what the article states cannot be
+            computed.
         BadValue: if sizes do not fit, such as heads that do not divide the width.
 
     Example:
-        >>> said = "One head, X = [[1, 0], [0, 1]]. Softmax: [[0.67, 0.33], [0.32, 0.67]]"
-        >>> [(f.printed, f.right, f.what.en) for f in check(said).findings]
+        >>> article = "One head, X = [[1, 0], [0, 1]]. Softmax: [[0.67, 0.33], [0.32, 0.67]]"
+        >>> [(f.printed, f.right, f.what.en) for f in check(article).findings]
         [('0.32', '0.33', 'head 1, softmax, row 1, column 0')]
     """
     try:
         return _checked(text, options or Options(), source)
-    except BadFile as error:
-        raise BadFile(
-            *(_with_name(said, source) for said in (error.text.en, error.text.zh))
-        ) from None
-
-
-def _with_name(said: str, source: str) -> str:
-    """A message about the file, with the file's name."""
-    return source + said[4:] if said.startswith(("FILE:", "FILE：")) else said
+    except BadArticle as error:
+        raise BadFile("{source}: {problem}", source=source, problem=error.text) from None
 
 
 def _checked(text: str, options: Options, source: str) -> Report:
-    flat = evened(text)
+    flat = normalized(text)
     statements = read_statements(flat)
-    settings = read_settings(flat)
+    sizes = read_sizes(flat)
     best: _Outcome | None = None
-    for setup in setups(statements, settings, options):
+    for setup in setups(statements, sizes, options):
         for outcome in _outcomes(setup, statements):
             if best is None or outcome.cost < best.cost:
                 best = outcome
     if best is None:
-        raise BadFile("FILE: nothing to check")
-    findings = {**best.findings, **_contradictions(settings, best.setup)}
+        raise BadArticle("nothing to check")
+    findings = {**best.findings, **_contradictions(sizes, best.setup)}
     return Report(
         source=source,
         checked=best.checked,
@@ -93,28 +86,28 @@ def _checked(text: str, options: Options, source: str) -> Report:
 
 
 def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
-    """The article read under every way to count heads and rows that its indices leave open."""
+    """The outcome for each index base (0 or 1) that the printed indices allow."""
 
     def run(x: Tensor, projections: Projections) -> Trace:
         return trace(x, setup.heads, projections=projections, mask=setup.mask, scale=setup.scale)
 
     given = setup.x, setup.projections
-    found = run(*given)
-    if not all(bool(q.values.isfinite().all()) for q in found.quantities if q.key in FINITE):
+    result = run(*given)
+    if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in FINITE):
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down"
         )
-    slack = spread(run, given, setup.upper or given)
-    catalog = Catalog(found, hidden=setup.hidden, slack=slack)
+    slack = quantity_errors(run, given, setup.upper or given)
+    quantities = Quantities(result, hidden=setup.hidden, slack=slack)
     bases = _bases(statements, setup.heads, len(setup.x))
     for head, row, bracket in product(*bases):
-        yield _run(statements, catalog, setup, Bases(head, row, bracket))
+        yield _run(statements, quantities, setup, IndexBases(head, row, bracket))
 
 
 def _bases(
     statements: list[Statement], heads: int, length: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """What heads, rows and brackets may count from, by the indices that occur."""
+    """The possible index bases of heads, rows and brackets, from the indices that occur."""
     seen: dict[str, set[int]] = {"head": set(), "row": set(), "bracket": set()}
     for statement in statements:
         for hint in (statement.own, *statement.around):
@@ -129,7 +122,7 @@ def _note(seen: dict[str, set[int]], hint: Hint) -> None:
     if hint.weight:
         return
     for kind, ref in (("head", hint.head), ("row", hint.row), ("row", hint.column)):
-        if isinstance(ref, Ref) and ref.kind != "ordinal":
+        if isinstance(ref, IndexRef) and ref.kind != "ordinal":
             seen["bracket" if ref.kind == "bracket" else kind].add(ref.number)
 
 
@@ -141,8 +134,10 @@ def _base(numbers: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ..
     return (1,) if size in numbers else usual
 
 
-def _run(statements: list[Statement], catalog: Catalog, setup: Setup, bases: Bases) -> _Outcome:
-    matcher = Matcher(catalog, bases)
+def _run(
+    statements: list[Statement], quantities: Quantities, setup: Setup, bases: IndexBases
+) -> _Outcome:
+    matcher = Matcher(quantities, bases)
     findings: dict[int, Finding] = {}
     unmatched: list[Unmatched] = []
     checked: set[int] = set(setup.inputs)
@@ -152,19 +147,21 @@ def _run(statements: list[Statement], catalog: Catalog, setup: Setup, bases: Bas
         reading = None if _is_given(statement, setup) else matcher.read(statement)
         if reading is not None:
             _judge(reading.parts, findings, checked)
-        rest = _rest(statement, reading, catalog, checked)
+        rest = _rest(statement, reading, quantities, checked)
         _count(rest, statement, findings, unmatched, checked)
     return _Outcome(findings, unmatched, len(checked - setup.inputs), setup, bases)
 
 
 def _is_given(statement: Statement, setup: Setup) -> bool:
-    """Whether all numbers of a statement were taken as given."""
-    cells = [cell for node in statement.chain.nodes for leaf in leaves(node) for cell in leaf.cells]
+    """Whether every number of a statement is part of the problem setup."""
+    cells = [
+        cell for node in statement.equation.nodes for leaf in leaves(node) for cell in leaf.cells
+    ]
     return all(cell.start in setup.inputs for cell in cells)
 
 
-def _judge(found: Iterable[Part], findings: dict[int, Finding], checked: set[int]) -> None:
-    for grid, target in found:
+def _judge(result: Iterable[Part], findings: dict[int, Finding], checked: set[int]) -> None:
+    for grid, target in result:
         for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True)):
             for j, (cell, exact) in enumerate(zip(row, values, strict=True)):
                 if cell is None or cell.start in checked:
@@ -177,12 +174,12 @@ def _judge(found: Iterable[Part], findings: dict[int, Finding], checked: set[int
 
 
 def _rest(
-    statement: Statement, reading: Reading | None, catalog: Catalog, checked: set[int]
+    statement: Statement, reading: Reading | None, quantities: Quantities, checked: set[int]
 ) -> list[Node]:
-    """The expressions of a statement that the reading leaves open."""
-    nodes = statement.chain.nodes[:MOST_NODES]
+    """The expressions of a statement that the reading does not explain."""
+    nodes = statement.equation.nodes[:MOST_NODES]
     if reading is not None:
-        nodes = [node for node in nodes if not parts(node, reading.target, catalog)]
+        nodes = [node for node in nodes if not parts(node, reading.target, quantities)]
     cells = [[cell for leaf in leaves(node) for cell in leaf.cells] for node in nodes]
     return [
         node
@@ -198,8 +195,8 @@ def _count(
     unmatched: list[Unmatched],
     checked: set[int],
 ) -> None:
-    """What no quantity accounts for: checked as arithmetic where it is that, else listed."""
-    nodes = statement.chain.nodes
+    """Check the remaining expressions as arithmetic, or list them as unmatched."""
+    nodes = statement.equation.nodes
     for node in rest:
         if isinstance(node, Grid):
             continue
@@ -228,7 +225,7 @@ ARITHMETIC = Text("arithmetic of the line")
 
 
 def _matters(node: Node) -> bool:
-    """Whether an expression holds numbers that a computation gives: not sizes or indices."""
+    """Whether an expression holds computed numbers rather than sizes or indices."""
     grids = leaves(node)
     decimal = any(
         "." in (cell.text if grid.dims else cell.text.removesuffix(".")) or "%" in cell.text
@@ -244,25 +241,25 @@ def _shown(node: Node) -> str:
 
 
 def _why(statement: Statement) -> Text:
-    label = " ".join(statement.chain.labels)[:60]
+    label = " ".join(statement.equation.labels)[:60]
     if not statement.own.keys and not statement.own.weight:
         return Text("nothing says clearly which quantity this is")
     return Text("no quantity of this shape fits the label {label!r}", label=label)
 
 
-def _contradictions(settings: Settings, setup: Setup) -> dict[int, Finding]:
-    """Stated sizes that contradict the input."""
-    wanted = (
-        (settings.model, setup.x.shape[1], Text("columns of X")),
-        (settings.key, setup.projections.q.shape[0] // setup.heads, Text("head dim")),
+def _contradictions(sizes: StatedSizes, setup: Setup) -> dict[int, Finding]:
+    """StatedSize sizes that contradict the input."""
+    expected = (
+        (sizes.model, setup.x.shape[1], Text("columns of X")),
+        (sizes.key, setup.projections.q.shape[0] // setup.heads, Text("head dim")),
     )
-    found: dict[int, Finding] = {}
-    for sizes, right, what in wanted:
+    result: dict[int, Finding] = {}
+    for stated, right, what in expected:
         hidden = what.en == "columns of X" and "x" in setup.hidden
-        if sizes and not hidden and all(stated.value != right for stated in sizes):
-            first = sizes[0]
-            found[first.start] = Finding(first.line, first.start, first.text, str(right), what)
-    return found
+        if stated and not hidden and all(size.value != right for size in stated):
+            first = stated[0]
+            result[first.start] = Finding(first.line, first.start, first.text, str(right), what)
+    return result
 
 
 def _notes(outcome: _Outcome) -> tuple[Text, ...]:

@@ -1,8 +1,8 @@
-"""Which quantity a printed array stands for. A clear label decides; values only break ties.
+"""Match printed arrays to quantities. A clear label decides; values only break ties.
 
-A right number must never be reported because it was taken for something else: of the readings
-that the label allows, one in which every number is right is preferred. Where no reading is
-clear the array is not matched at all.
+A correct number must not be reported because it was matched to the wrong quantity: of the readings
+that the label allows, one in which every number is correct is preferred. Without a clear reading
+the array is not matched.
 """
 
 import math
@@ -10,24 +10,23 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
-from headwise.check.labels import Bases, Hint, Ref
-from headwise.check.nodes import Apply, Grid, Node, Product, Quotient, Sum
+from headwise.check.derivation import Part, fits, parts, wrong
+from headwise.check.expression_tree import Apply, BadArticle, Grid, Node, Product, Quotient, Sum
+from headwise.check.labels import Hint, IndexBases, IndexRef
 from headwise.check.statements import Statement
-from headwise.check.targets import FACTORS, Catalog, Target
-from headwise.check.working import Part, fits, parts, wrong
-from headwise.errors import BadFile
+from headwise.check.targets import FACTORS, Quantities, Target
 
 ASIDE = 0.35
-"""What one disagreement with the surroundings costs, as a share of the numbers being wrong."""
+"""The cost of one disagreement with the context, as a share of wrong numbers."""
 
 PLAIN_SHARE = 0.4
-"""Without any label, at most this share of an array may be wrong for it to be matched."""
+"""The largest share of wrong numbers in an array that is matched without a label."""
 
 MOST_READINGS = 100_000
-"""How many readings are weighed for one article under one set-up."""
+"""The most readings compared for one article and one problem setup."""
 
 MOST_NODES = 64
-"""How many things may be said to be equal in one chain."""
+"""The most expressions in one equation."""
 
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
@@ -37,13 +36,13 @@ _WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to read a chain.
+    """One interpretation of an equation.
 
     Attributes:
-        target: what the chain equals.
-        parts: each printed array with what it stands for.
+        target: the value of the equation.
+        parts: each printed array with its target.
         wrong, count: how many of its numbers are wrong, and how many there are.
-        aside: how much it disagrees with the surroundings.
+        aside: how much it disagrees with the context.
         rank: the place of its key among those the label may mean.
         distance: how far the stated value is from the exact one.
     """
@@ -62,24 +61,24 @@ class Reading:
         return self.wrong / max(self.count, 1)
 
     def cost(self, known: int) -> tuple[float, int, float]:
-        """Lower is likelier; of ``known`` numbers, those it leaves open count as half wrong."""
+        """Lower is likelier; of ``known`` numbers, unexplained ones count as half wrong."""
         share = (self.wrong + 0.5 * (known - self.count)) / max(known, 1)
         return share + ASIDE * self.aside, self.rank, self.distance
 
 
 class Matcher:
-    """Reads statements one after the other, remembering which head and row came last."""
+    """Match statements in order, keeping the last head and row as context."""
 
-    def __init__(self, catalog: Catalog, bases: Bases) -> None:
-        self.catalog, self.bases = catalog, bases
+    def __init__(self, quantities: Quantities, bases: IndexBases) -> None:
+        self.quantities, self.bases = quantities, bases
         self.head: int | None = None
         self.row: int | None = None
         self.work = 0.0
 
     def read(self, statement: Statement) -> Reading | None:
         """The reading of one statement, or None where none is clear."""
-        main = _main(statement.chain.nodes)
-        nodes = statement.chain.nodes
+        main = _main(statement.equation.nodes)
+        nodes = statement.equation.nodes
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
         keys = self._keys(statement)
@@ -89,11 +88,11 @@ class Matcher:
         blocked = any(cell.value == -math.inf for cell in main.cells)
         if lone and blocked and not {"score", "scaled", "masked"} & set(keys):
             return None
-        if lone and not keys and not _said_keys(statement):
+        if lone and not keys and not _context_has_keys(statement):
             return None
         readings = [
             reading
-            for target in self._candidates(main, statement.own, keys, statement.chain.nodes)
+            for target in self._candidates(main, statement.own, keys, statement.equation.nodes)
             if (reading := self._reading(target, statement, keys, main)) is not None
         ]
         chosen = self._choose(readings, statement, keys)
@@ -103,11 +102,11 @@ class Matcher:
         return chosen
 
     def _keys(self, statement: Statement) -> tuple[str, ...]:
-        """What the label, or else the form of the working, says the quantity is."""
+        """The quantities that the label, or else the form of the expression, allows."""
         own = statement.own
         if own.weight:
             return tuple(_WEIGHTS[name] for name in own.weight)
-        form = next((keys for node in statement.chain.nodes if (keys := _form(node))), ())
+        form = next((keys for node in statement.equation.nodes if (keys := _form(node))), ())
         shared = tuple(key for key in own.keys if key in form)
         return shared or form or own.keys
 
@@ -116,25 +115,25 @@ class Matcher:
     ) -> list[Target]:
         self._count(1)
         columns = own.transposed or own.column is not None or main.dims == 1
-        found = []
-        for target in self.catalog.fitting(main, keys, columns=columns):
+        result = []
+        for target in self.quantities.fitting(main, keys, columns=columns):
             self._count(0.1)
             if self._allowed(own, target):
-                found.append(target)
+                result.append(target)
         if not keys and any(map(_is_term, nodes)):
-            found += [t for t in self.catalog.terms(main) if self._allowed(own, t)]
-        return found
+            result += [t for t in self.quantities.terms(main) if self._allowed(own, t)]
+        return result
 
     def _count(self, work: float) -> None:
         self.work += work
         if self.work > MOST_READINGS:
-            raise BadFile(
-                "FILE: too many arrays for an input of this size; cut out the worked example"
+            raise BadArticle(
+                "too many arrays for an input of this size; cut out the worked example"
             )
 
     def _allowed(self, own: Hint, target: Target) -> bool:
-        """Whether the indices of the label agree with a target."""
-        heads = self.catalog.heads
+        """Whether the indices of the label fit a target."""
+        heads = self.quantities.heads
         if own.head is not None and not self._is_head(own.head, target.head, heads):
             return False
         row, column = self._row(own.row), self._row(own.column)
@@ -155,15 +154,15 @@ class Matcher:
         if own.row is None or own.column is None:
             return True
         return any(
-            target.row == self._row(row) and self._is_head(head, target.head, self.catalog.heads)
+            target.row == self._row(row) and self._is_head(head, target.head, self.quantities.heads)
             for row, head in ((own.row, own.column), (own.column, own.row))
         )
 
-    def _is_head(self, ref: Ref, head: int | None, heads: int) -> bool:
+    def _is_head(self, ref: IndexRef, head: int | None, heads: int) -> bool:
         number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
         return (heads == 1 and number == 1) or head == number
 
-    def _row(self, ref: Ref | None) -> int | None:
+    def _row(self, ref: IndexRef | None) -> int | None:
         if ref is None:
             return None
         base = {"ordinal": 1, "bracket": self.bases.bracket}.get(ref.kind, self.bases.row)
@@ -172,36 +171,36 @@ class Matcher:
     def _reading(
         self, target: Target, statement: Statement, keys: tuple[str, ...], main: Grid
     ) -> Reading | None:
-        self._count(len(statement.chain.nodes) + 0.05 * len(main.cells))
-        found: list[Part] = []
-        for node in statement.chain.nodes:
-            found += parts(node, target, self.catalog)
-        if not found:
+        self._count(len(statement.equation.nodes) + 0.05 * len(main.cells))
+        result: list[Part] = []
+        for node in statement.equation.nodes:
+            result += parts(node, target, self.quantities)
+        if not result:
             return None
-        counts = [wrong(grid, part) or 0 for grid, part in found]
+        counts = [wrong(grid, part) or 0 for grid, part in result]
         rank = keys.index(target.key) if target.key in keys else 0
         return Reading(
             target=target,
-            parts=tuple(found),
+            parts=tuple(result),
             wrong=sum(counts),
-            count=sum(len(grid.cells) for grid, _ in found),
+            count=sum(len(grid.cells) for grid, _ in result),
             aside=self._aside(target, statement, keys),
             rank=rank,
             distance=_distance(main, target),
         )
 
     def _aside(self, target: Target, statement: Statement, keys: tuple[str, ...]) -> float:
-        """How much a target disagrees with what is said before the statement."""
+        """How much a target disagrees with the text before the statement."""
         cost, own, around = 0.0, statement.own, statement.around
-        said = next((hint.keys for hint in around if hint.keys), ())
-        if not keys and said and target.key not in (*said, "term"):
+        context = next((hint.keys for hint in around if hint.keys), ())
+        if not keys and context and target.key not in (*context, "term"):
             cost += 1
         if own.head is None and target.head is not None:
             ref = next(
                 (r for hint in around if (r := hint.head or _matrix_index(hint, target))), None
             )
             if ref is not None:
-                cost += not self._is_head(ref, target.head, self.catalog.heads)
+                cost += not self._is_head(ref, target.head, self.quantities.heads)
             elif self.head is not None:
                 cost += 0.3 * (target.head != self.head)
         if own.row is None and own.either is None and target.row is not None:
@@ -224,19 +223,19 @@ class Matcher:
         least = min(reading.aside for reading in readings)
         near = [r for r in readings if r.aside <= least] if alone else readings
         right = [r for r in near if r.wrong == 0 and r.count == known]
-        if right and (not alone or keys or _said_keys(statement)):
+        if right and (not alone or keys or _context_has_keys(statement)):
             return min(right, key=lambda r: (r.aside, r.rank, r.distance))
         best = min(near, key=lambda r: r.cost(known))
         if alone:
             return best if keys and self._single(near, best) else None
         if keys:
             return best if best.wrong < best.count or self._single(near, best) else None
-        if _said_keys(statement) and best.aside == 0:
+        if _context_has_keys(statement) and best.aside == 0:
             return best if best.share <= 0.5 else None
         return best if best.share <= PLAIN_SHARE and best.count > 2 else None
 
     def _single(self, readings: list[Reading], best: Reading) -> bool:
-        """Whether the surroundings leave only one entry of the quantity to choose."""
+        """Whether the context leaves only one entry of the quantity."""
         least = min(r.aside for r in readings)
         places = {
             (r.target.head, r.target.row, r.target.column)
@@ -246,27 +245,24 @@ class Matcher:
         return len(places) == 1
 
 
-def _matrix_index(hint: Hint, target: Target) -> Ref | None:
+def _matrix_index(hint: Hint, target: Target) -> IndexRef | None:
     """The index of Q_1 in the line before a matrix is its head."""
     return hint.either if target.dims == 2 else None
 
 
 def _is_size(statement: Statement, main: Grid) -> bool:
-    """Whether a number stated of a bare letter is a size, as of h or n, or a sum, as of Z.
-
-    An entry would have an index.
-    """
+    """Whether a number labelled by a letter without index is a size (h, n) or a sum (Z)."""
     whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
-    label = " ".join(statement.chain.labels)
+    label = " ".join(statement.equation.labels)
     return bool(_TOTAL.search(label)) or (whole and bool(_SIZE.search(label)))
 
 
-def _said_keys(statement: Statement) -> bool:
+def _context_has_keys(statement: Statement) -> bool:
     return any(hint.keys for hint in statement.around)
 
 
 def _main(nodes: list[Node]) -> Grid | None:
-    """The printed array that a chain ends in; the argument of a function where there is none."""
+    """The last largest printed array of an equation, or else the argument of softmax."""
     grids = [node for node in nodes if isinstance(node, Grid)]
     if grids:
         return max(reversed(grids), key=lambda grid: (grid.dims, len(grid.cells)))
@@ -277,7 +273,7 @@ def _main(nodes: list[Node]) -> Grid | None:
 
 
 def _form(node: Node) -> tuple[str, ...]:
-    """What the form of an expression says about its value."""
+    """The quantities that the form of an expression suggests."""
     if isinstance(node, Apply):
         return {"softmax": ("softmax",), "concat": ("concat",)}.get(node.name, ())
     if isinstance(node, Quotient):

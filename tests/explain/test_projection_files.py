@@ -10,9 +10,9 @@ from torch import nn
 
 import headwise as hw
 from headwise.errors import BadFile, BadValue
-from headwise.explain import weights
+from headwise.explain import projection_files
 from headwise.explain.trace import Projections, trace
-from headwise.explain.weights import load, seeded
+from headwise.explain.projection_files import load_projections, seeded_projections
 from headwise.verify.oracle.tolerance import accept
 
 LENGTH, EMBED, HEADS = 5, 14, 7
@@ -49,7 +49,7 @@ def test_the_weights_of_a_module_of_torch(tmp_path, bias, kind):
     state = made.state_dict()
     path = tmp_path / f"w.{kind}"
     path.write_bytes(save(state) if kind == "safetensors" else torch_bytes(state))
-    check_same(load(str(path)), made)
+    check_same(load_projections(str(path)), made)
 
 
 def test_names_that_stand_apart(tmp_path):
@@ -59,12 +59,12 @@ def test_names_that_stand_apart(tmp_path):
     apart = dict(zip(("q_proj_weight", "k_proj_weight", "v_proj_weight"), (q, k, v), strict=True))
     path = tmp_path / "w.pt"
     path.write_bytes(torch_bytes({**state, **apart}))
-    check_same(load(str(path)), made)
+    check_same(load_projections(str(path)), made)
     biases = dict(zip("qkv", state.pop("in_proj_bias").chunk(3), strict=True))
     linear = {f"{n[0]}_proj.weight": w for n, w in apart.items()}
     linear |= {f"{n}_proj.bias": b for n, b in biases.items()}
     path.write_bytes(torch_bytes({"state_dict": {**state, **linear}}))
-    check_same(load(str(path)), made)
+    check_same(load_projections(str(path)), made)
 
 
 def test_one_layer_of_a_model_is_found_by_its_prefix(tmp_path):
@@ -76,39 +76,39 @@ def test_one_layer_of_a_model_is_found_by_its_prefix(tmp_path):
     }
     path = tmp_path / "w.safetensors"
     path.write_bytes(save(state))
-    check_same(load(f"{path}:layers.1.self_attn"), second)
+    check_same(load_projections(f"{path}:layers.1.self_attn"), second)
     with pytest.raises(BadFile, match=r"one of its 2 attentions \(layers.0.self_attn, layers.1"):
-        load(str(path))
+        load_projections(str(path))
     with pytest.raises(BadFile, match=r"got 'layers.7'; write w.safetensors:prefix"):
-        load(f"{path}:layers.7")
+        load_projections(f"{path}:layers.7")
     alone = {n: t for n, t in state.items() if n.startswith("layers.0")}
     path.write_bytes(save(alone))
-    check_same(load(str(path)), first)
+    check_same(load_projections(str(path)), first)
 
 
 @pytest.mark.parametrize("init", ["xavier_uniform", "xavier_normal", "orthogonal", "torch"])
 def test_a_seed_gives_the_weights_of_our_module(init):
     before = torch.get_rng_state()
-    drawn = seeded(EMBED, HEADS, 3, init)
+    drawn = seeded_projections(EMBED, HEADS, 3, init)
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(3)
     layer = hw.MultiheadAttention(EMBED, HEADS, bias=False, init=init)
     assert torch.equal(drawn.k, layer.k_proj.weight.double())
     assert torch.equal(drawn.out, layer.out_proj.weight.double())
-    assert not torch.equal(drawn.q, seeded(EMBED, HEADS, 4, init).q)
+    assert not torch.equal(drawn.q, seeded_projections(EMBED, HEADS, 4, init).q)
 
 
 def test_a_seed_or_a_word_that_is_none_is_refused():
     with pytest.raises(
         BadValue, match=r"seed: expected a whole number from 0 to 2\^63 - 1, got -1"
     ):
-        seeded(EMBED, HEADS, -1, "orthogonal")
+        seeded_projections(EMBED, HEADS, -1, "orthogonal")
     with pytest.raises(BadValue, match=r"heads: 3 heads cannot share the 14 columns of x evenly"):
-        seeded(EMBED, 3, 0, "orthogonal")
+        seeded_projections(EMBED, 3, 0, "orthogonal")
     with pytest.raises(BadValue, match=r"init: unknown 'he'"):
-        seeded(EMBED, HEADS, 0, "he")
+        seeded_projections(EMBED, HEADS, 0, "he")
     with pytest.raises(BadValue, match=r"at most 4096 columns"):
-        seeded(4097, 1, 0, "orthogonal")
+        seeded_projections(4097, 1, 0, "orthogonal")
 
 
 MARK = "headwise-was-here"
@@ -164,7 +164,7 @@ def test_each_fault_is_one_clear_error(tmp_path, monkeypatch, name):
     content, message = BAD[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadFile, match=message) as caught:
-        load(str(tmp_path / name))
+        load_projections(str(tmp_path / name))
     text = caught.value.text
     assert not (tmp_path / MARK).exists()
     assert text.en.startswith("weights: ")
@@ -178,7 +178,7 @@ def test_an_archive_that_would_grow_too_large_is_not_opened(tmp_path, monkeypatc
         archive.writestr("archive/data/0", bytes(100_000))
     monkeypatch.setattr(weights, "MOST_BYTES", 50_000)
     with pytest.raises(BadFile, match=r"at most 50,000 bytes when unpacked, got 100,000"):
-        load(str(path))
+        load_projections(str(path))
 
 
 def test_a_damaged_archive_is_refused(tmp_path):
@@ -186,7 +186,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
     content = torch_bytes(WHOLE)
     path.write_bytes(content[:50] + content[-22:])
     with pytest.raises(BadFile, match=r"damaged"):
-        load(str(path))
+        load_projections(str(path))
 
 
 def test_one_projection_is_bounded(tmp_path, monkeypatch):
@@ -194,12 +194,12 @@ def test_one_projection_is_bounded(tmp_path, monkeypatch):
     path.write_bytes(save(WHOLE))
     monkeypatch.setattr(weights, "MOST_NUMBERS", 20)
     with pytest.raises(BadFile, match=r"in_proj_weight: expected 1 to 20 numbers, got 48"):
-        load(str(path))
+        load_projections(str(path))
 
 
 def test_weights_of_another_size_are_refused_where_they_are_used(tmp_path):
     (tmp_path / "w.pt").write_bytes(torch_bytes(WHOLE))
-    loaded = load(str(tmp_path / "w.pt"))
+    loaded = load_projections(str(tmp_path / "w.pt"))
     assert isinstance(loaded, Projections)
     with pytest.raises(BadValue, match=r"weights: q must be \(4, 5\) for an input of 5 columns"):
         trace(torch.ones(3, 5), 2, projections=loaded)
@@ -210,5 +210,5 @@ def test_a_bare_pickle_is_refused_without_a_warning(tmp_path):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         with pytest.raises(BadFile, match="never unpickled"):
-            weights.load(str(tmp_path / "a.pt"))
+            projection_files.load_projections(str(tmp_path / "a.pt"))
     assert [str(warning.message) for warning in heard] == []

@@ -1,9 +1,9 @@
-"""Rows of numbers from text and from lists: what is a header, what is a token, what is an error.
+"""Parse rows of numbers from CSV text and from JSON lists.
 
 The cells of a CSV file are split at commas; where the first line has none, at tabs or semicolons.
 
-* The first column holds **tokens** when no cell of it below the header is a number, or when the
-  header calls it ``token``, ``tokens`` or ``词``, or leaves its name empty as pandas does.
+* The first column holds **tokens** when no cell of it below the header is a number, or when its
+  header is ``token``, ``tokens`` or ``词``, or empty, as pandas writes it.
 * The first row is a **header** when it names such a column, or when no cell of it is a number.
 """
 
@@ -13,33 +13,25 @@ import re
 from collections.abc import Sequence
 
 from headwise.document.plain import clean
+from headwise.errors import BadFile
 from headwise.lang import Text
 
 TOKEN_NAMES = ("", "token", "tokens", "词")
 
+DIAGNOSED_LINES = 8
+"""Lines of an unreadable table that are searched for the cause."""
 
-SEARCHED = 8
-"""Lines of a table that could not be read in which the reason is looked for."""
-
-LONG = 10_000
-"""A line longer than this is not searched."""
+LONGEST_LINE = 10_000
+"""Characters; longer lines are not searched."""
 
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?[0-9]+,[0-9]+\s*", re.ASCII)
 
 
-class Ragged(ValueError):
-    """Rows that are no matrix of numbers; ``text`` says where and why. Stays in this room."""
-
-    def __init__(self, en: str, zh: str) -> None:
-        super().__init__(en)
-        self.text = Text(en, zh)
-
-
 def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tuple[str, ...] | None]:
-    r"""The numbers of a CSV text, and its tokens if it has a column of them.
+    r"""Parse CSV text into rows of numbers and, if it has a column of tokens, the tokens.
 
     Raises:
-        Ragged: if it is empty, rows differ in length, or a cell is no number.
+        BadFile: if it is empty, rows differ in length, or a cell is not a number.
 
     Example:
         >>> from_text("token,a,b\n我,1,2\n爱,3,4")
@@ -47,7 +39,7 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
     """
     try:
         numbers, tokens = _read(_cells(text, tabs))
-    except Ragged:
+    except BadFile:
         _check_separators(text)
         raise
     if not numbers[0]:
@@ -57,11 +49,11 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
 
 def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[str, ...] | None]:
     if not lines:
-        raise Ragged("expected at least one row of numbers, got none")
+        raise BadFile("expected at least one row of numbers, got none")
     header = _is_header(lines[0][1])
     body = lines[1:] if header else lines
     if not body:
-        raise Ragged("expected rows of numbers below the header, got none")
+        raise BadFile("expected rows of numbers below the header, got none")
     named = header and lines[0][1][0].strip().lower() in TOKEN_NAMES
     labelled = named or not any(_is_number(row[0]) for _, row in body)
     width = len(body[0][1])
@@ -69,40 +61,40 @@ def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[
     return numbers, tuple(row[0].strip() for _, row in body) if labelled else None
 
 
-def from_lists(found: object, *, booleans: bool = False) -> list[list[float]]:
-    """Lists of numbers, as JSON gives them, checked; with ``booleans`` true is 1 and false 0.
+def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
+    """Validate rows of numbers from JSON; with ``booleans`` true is 1 and false is 0.
 
     Raises:
-        Ragged: if it is not a list of equally long lists of numbers.
+        BadFile: if it is not a list of equally long lists of numbers.
     """
-    if not isinstance(found, list) or not all(isinstance(row, list) for row in found):
-        raise Ragged("expected a list of rows such as [[1, 2], [3, 4]], got something else")
-    for i, row in enumerate(found):
-        if len(row) != len(found[0]):
-            raise _uneven(Text("row {i}", i=i), len(found[0]), len(row))
+    if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
+        raise BadFile("expected a list of rows such as [[1, 2], [3, 4]], got something else")
+    for i, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise _unequal(Text("row {row}", row=i), len(rows[0]), len(row))
     return [
-        [_number(i, j, cell, booleans) for j, cell in enumerate(row)] for i, row in enumerate(found)
+        [_number(i, j, cell, booleans) for j, cell in enumerate(row)] for i, row in enumerate(rows)
     ]
 
 
 def _check_separators(text: str) -> None:
-    """Of a table that could not be read, say whether spaces or decimal commas are the reason."""
-    for number, line in enumerate(text.splitlines()[:SEARCHED], 1):
-        if len(line) > LONG:
+    """Raise a more specific error where spaces or decimal commas are the cause."""
+    for number, line in enumerate(text.splitlines()[:DIAGNOSED_LINES], 1):
+        if len(line) > LONGEST_LINE:
             return
         if any(map(_decimal_commas, (line.split(";"), line.split("\t"), line.split()))):
-            raise Ragged(
-                "expected decimal points, line {number} has decimal commas: {shown}; "
+            raise BadFile(
+                "expected decimal points, line {line} has decimal commas: {text}; "
                 "write 0.5 for 0,5, and put commas, semicolons or tabs between numbers",
-                number=number,
-                shown=_shown(line),
+                line=number,
+                text=_excerpt(line),
             )
         if len(line.split()) > 1 and all(map(_is_number, line.split()[1:])):
-            raise Ragged(
-                "expected commas, semicolons or tabs between numbers, line {number} has "
-                "spaces: {shown}; put commas there",
-                number=number,
-                shown=_shown(line),
+            raise BadFile(
+                "expected commas, semicolons or tabs between numbers, line {line} has "
+                "spaces: {text}; put commas there",
+                line=number,
+                text=_excerpt(line),
             )
 
 
@@ -121,7 +113,7 @@ def _cells(text: str, tabs: bool) -> list[tuple[int, list[str]]]:
         return [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         line = reader.line_num
-        raise Ragged(f"not readable at line {line}: {error}", f"第 {line} 行无法读取") from error
+        raise BadFile("not readable at line {line}: {error}", line=line, error=error) from error
 
 
 def _is_header(row: Sequence[str]) -> bool:
@@ -139,15 +131,15 @@ def _is_number(cell: str) -> bool:
 
 def _row(line: int, row: Sequence[str], width: int, skip: int) -> list[float]:
     if len(row) != width:
-        raise _uneven(Text("line {line}", line=line), width, len(row))
+        raise _unequal(Text("line {line}", line=line), width, len(row))
     for column, cell in enumerate(row[skip:], skip + 1):
         if not _is_number(cell):
-            raise Ragged(
+            raise BadFile(
                 "expected a number in line {line}, column {column} (counted from 1), got "
-                "{shown}; put tokens into the first column of every row",
+                "{got}; put tokens into the first column of every row",
                 line=line,
                 column=column,
-                shown=_shown(cell),
+                got=_excerpt(cell),
             )
     return [float(cell) for cell in row[skip:]]
 
@@ -157,22 +149,24 @@ def _number(row: int, column: int, cell: object, booleans: bool) -> float:
     try:
         return float(cell if number else "x")  # type: ignore[arg-type]
     except (ValueError, OverflowError):
-        raise Ragged(
+        raise BadFile(
             "expected a number in row {row}, column {column} (counted from 0), got "
-            "{shown}; replace it",
+            "{got}; replace it",
             row=row,
             column=column,
-            shown=_shown(cell),
+            got=_excerpt(cell),
         ) from None
 
 
-def _uneven(en: str, zh: str, width: int, got: int) -> Ragged:
-    return Ragged(
-        f"expected {width} cells in {en} as in the first row, got {got}; make the rows equal",
-        f"{zh}应与首行一样有 {width} 格，收到 {got} 格；请使各行等长",
+def _unequal(row: Text, expected: int, got: int) -> BadFile:
+    return BadFile(
+        "expected {expected} cells in {row} as in the first row, got {got}; make the rows equal",
+        expected=expected,
+        row=row,
+        got=got,
     )
 
 
-def _shown(cell: object) -> str:
+def _excerpt(cell: object) -> str:
     text = clean(repr(cell))
     return text if len(text) <= 40 else text[:39] + "…"

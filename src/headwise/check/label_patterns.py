@@ -1,4 +1,4 @@
-"""The words and formulas by which articles name the quantities, in English and in Chinese."""
+"""Patterns of the words and formulas that name quantities, in English and in Chinese."""
 
 import re
 
@@ -59,7 +59,7 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
         (r"\binputs?\b|embeddings?|输入|嵌入|词向量", ("x",)),
     )
 )
-"""A pattern and the quantities it may mean, the likeliest first; the first found decides."""
+"""A pattern and the quantities it may mean, the likeliest first; the first match decides."""
 
 _OF = "quer(?:y|ies)|keys?|values?|outputs?"
 _NAMED = (

@@ -1,8 +1,8 @@
-"""What an article says is given: the input, the number of heads, weights, mask and scale.
+"""The problem setup of an article: input, number of heads, weights, mask and scale.
 
-Authors leave things open: whether W multiplies from the left, whether scores are masked. Each
-open question gives several set-ups; the one under which most of the article is right is taken,
-and said.
+Articles leave details open, such as the side on which W multiplies or whether scores are masked.
+Each open detail gives several setups; `check` takes the one under which most numbers are right, and
+reports it.
 """
 
 import math
@@ -13,13 +13,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from headwise.check.nodes import Grid
-from headwise.check.numbers import BLOCKED
-from headwise.check.settings import Settings
-from headwise.check.spread import rounded, upper
+from headwise.check.expression_tree import BLOCKED, BadArticle, Grid
+from headwise.check.rounding_error import rounded, upper
+from headwise.check.stated_values import StatedMatrices, StatedSizes, projections
 from headwise.check.statements import Statement
-from headwise.check.weights import Given, projections
-from headwise.errors import BadFile
 from headwise.explain.trace import Projections
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor
@@ -28,12 +25,12 @@ MOST_ROWS, MOST_COLUMNS, MOST_HEADS = 64, 512, 32
 
 
 MaskFor = Callable[[int, int], Mask]
-"""A mask, once the number of heads and the length are known."""
+"""Build a mask from the number of heads and the length."""
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What the caller gives instead of the article; None leaves it to the article."""
+    """Inputs that override the article; None takes them from the article."""
 
     x: Tensor | None = None
     heads: int | None = None
@@ -44,15 +41,15 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """One attention that the article may be about.
+    """One attention that the article may compute.
 
     Attributes:
         x, heads, projections, scale, mask: as `headwise.explain.trace.trace` takes them.
-        inputs: offsets of the printed numbers that were taken as given.
-        hidden: quantities that the article can't mean.
-        notes: what was taken, in words.
-        upper: input and projections, each entry half a step up where it is printed rounded; None
-            where all are exact.
+        inputs: the offsets of the printed numbers that are inputs.
+        hidden: quantities that are not in the article.
+        notes: the assumptions, in words.
+        upper: input and projections with rounded entries half a step up; None where all are
+            exact.
     """
 
     x: Tensor
@@ -66,31 +63,31 @@ class Setup:
     upper: tuple[Tensor, Projections] | None = None
 
 
-def setups(statements: list[Statement], settings: Settings, options: Options) -> list[Setup]:
-    """Every reading of what is given, the likeliest first.
+def setups(statements: list[Statement], sizes: StatedSizes, options: Options) -> list[Setup]:
+    """Every possible setup, the likeliest first.
 
     Raises:
-        BadFile: if no input can be found, or it is too large.
+        BadArticle: if no input can be found, or it is too large.
     """
-    found = list(_inputs(statements, settings, options))
-    if not found:
-        raise BadFile(
-            "FILE: no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE"
+    result = list(_inputs(statements, sizes, options))
+    if not result:
+        raise BadArticle(
+            "no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE"
         )
-    _bounded(found[0])
+    _bounded(result[0])
     return [
-        replace(each, mask=mask, scale=scale, notes=(*each.notes, *said, *told))
-        for each in found
-        for mask, said in _masks(statements, settings, options, each)
-        for scale, told in _scales(settings, options)
+        replace(setup, mask=mask, scale=scale, notes=(*setup.notes, *mask_notes, *scale_notes))
+        for setup in result
+        for mask, mask_notes in _masks(statements, sizes, options, setup)
+        for scale, scale_notes in _scales(sizes, options)
     ]
 
 
 def _bounded(setup: Setup) -> None:
     rows, columns = setup.x.shape
     if rows > MOST_ROWS or columns > MOST_COLUMNS or setup.heads > MOST_HEADS:
-        raise BadFile(
-            "FILE: expected an input of at most {most_rows} rows, {most_columns} columns "
+        raise BadArticle(
+            "expected an input of at most {most_rows} rows, {most_columns} columns "
             "and {most_heads} heads, got {rows}, {columns} and {heads}; check a smaller "
             "example",
             most_rows=MOST_ROWS,
@@ -102,12 +99,12 @@ def _bounded(setup: Setup) -> None:
         )
 
 
-def _inputs(statements: list[Statement], settings: Settings, options: Options) -> Iterable[Setup]:
+def _inputs(statements: list[Statement], sizes: StatedSizes, options: Options) -> Iterable[Setup]:
     grids, used, note = _x(statements, options)
     x = None if grids is None else [row for grid in grids for row in grid.values]
-    given = Given.of(statements)
+    given = StatedMatrices.of(statements)
     top = given.raised()
-    heads = _heads(settings, options, given, _width(x, options))
+    heads = _heads(sizes, options, given, _width(x, options))
     if x is not None:
         tensor = torch.tensor(x, dtype=torch.float64) if options.x is None else options.x
         high = tensor if options.x is not None else _upper(grids or [])
@@ -116,29 +113,31 @@ def _inputs(statements: list[Statement], settings: Settings, options: Options) -
             _weights(top, tensor, heads, options),
             strict=True,
         )
-        doubt = _doubt(*(grids or []), *(given.grids if options.projections is None else ()))
+        rounding_note = _rounding_note(
+            *(grids or []), *(given.grids if options.projections is None else ())
+        )
         for (weights, told), (above, _) in both:
             yield Setup(
                 tensor,
                 heads,
                 weights,
                 inputs=used | given.used,
-                notes=(note, *told, *doubt),
-                upper=(high, above) if doubt else None,
+                notes=(note, *told, *rounding_note),
+                upper=(high, above) if rounding_note else None,
             )
     direct = None if options.x is not None or given.weights else given.direct(heads)
-    if direct is not None and not (x is not None and settings.identity):
+    if direct is not None and not (x is not None and sizes.identity):
         tensor, weights, cells = direct
         raised = top.direct(heads)
-        doubt = _doubt(*given.values.values(), *given.grids)
+        rounding_note = _rounding_note(*given.values.values(), *given.grids)
         yield Setup(
             tensor,
             heads,
             weights,
             inputs=used | cells,
             hidden=("x", "W_q", "W_k", "W_v"),
-            notes=(Text("Q, K and V are taken as given"), *doubt),
-            upper=raised[:2] if raised is not None and doubt else None,
+            notes=(Text("Q, K and V are taken as given"), *rounding_note),
+            upper=raised[:2] if raised is not None and rounding_note else None,
         )
 
 
@@ -146,8 +145,8 @@ def _upper(grids: list[Grid]) -> Tensor:
     return torch.tensor([row for grid in grids for row in upper(grid)], dtype=torch.float64)
 
 
-def _doubt(*grids: Grid) -> tuple[Text, ...]:
-    """What is said where given numbers are printed rounded."""
+def _rounding_note(*grids: Grid) -> tuple[Text, ...]:
+    """A note where inputs are printed rounded."""
     steps = [min(c.step for c in grid.cells if c.step) for grid in grids if rounded(grid)]
     if not steps:
         return ()
@@ -161,10 +160,10 @@ def _doubt(*grids: Grid) -> tuple[Text, ...]:
     )
 
 
-def _heads(settings: Settings, options: Options, given: Given, width: int | None) -> int:
+def _heads(sizes: StatedSizes, options: Options, given: StatedMatrices, width: int | None) -> int:
     if given.weights:
         width = None  # the heads divide the columns of W, which need not be those of X
-    return options.heads or settings.heads(width) or given.heads or 1
+    return options.heads or sizes.heads(width) or given.heads or 1
 
 
 def _width(x: list[list[float]] | None, options: Options) -> int | None:
@@ -174,7 +173,7 @@ def _width(x: list[list[float]] | None, options: Options) -> int | None:
 
 
 def _weights(
-    given: Given, x: Tensor, heads: int, options: Options
+    given: StatedMatrices, x: Tensor, heads: int, options: Options
 ) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
     if options.projections is not None:
         yield options.projections, (Text("weights from the options"),)
@@ -188,7 +187,7 @@ def _weights(
 def _x(
     statements: list[Statement], options: Options
 ) -> tuple[list[Grid] | None, frozenset[int], Text]:
-    """The rows of the input, the offsets of its numbers, and where it is from."""
+    """The rows of the input, the offsets of its numbers, and a note on its origin."""
     if options.x is not None:
         return [], frozenset(), Text("X from the options")
     best: tuple[int, Grid] | None = None
@@ -210,15 +209,15 @@ def _x(
 
 
 def _matrix(statement: Statement) -> Grid | None:
-    grids = [grid for grid in statement.chain.grids if grid.dims > 0 and grid.whole]
+    grids = [grid for grid in statement.equation.grids if grid.dims > 0 and grid.whole]
     if not grids or (grids[-1].dims == 1 and _rank(statement) > 0):
         return None
     return grids[-1]
 
 
 def _rank(statement: Statement) -> int:
-    """How clearly a matrix is said to be the input: by its symbol, in words, in the line before."""
-    own, labels = statement.own, " ".join(statement.chain.labels)
+    """How clearly a matrix is labelled as the input: 0 by symbol, 1 in words, 2 in the context."""
+    own, labels = statement.own, " ".join(statement.equation.labels)
     if own.keys == ("x",) and own.head is None and own.either is None and own.row is None:
         return 0 if re.search(r"(?<![A-Za-z])X(?![A-Za-z_^'′])", labels) else 1
     if own.keys or own.weight or own.head is not None:
@@ -228,12 +227,12 @@ def _rank(statement: Statement) -> int:
 
 
 def _rows(statements: list[Statement]) -> list[Grid]:
-    """x_1 = [..], x_2 = [..], or a list under "the inputs": the rows of the input one by one."""
+    """The rows of an input given one by one: x_1 = [..], or a list under "the inputs"."""
     named = _sequence(statement for statement in statements if statement.own.keys == ("x",))
     if named:
         return named
     near = [s for s in statements if not s.own.keys and not s.own.weight and _under_input(s)]
-    grids = [grid for s in near for grid in s.chain.grids[-1:] if grid.dims == 1 and grid.whole]
+    grids = [grid for s in near for grid in s.equation.grids[-1:] if grid.dims == 1 and grid.whole]
     return [grid for grid in grids if grid.shape == grids[0].shape] if len(grids) > 1 else []
 
 
@@ -243,22 +242,22 @@ def _under_input(statement: Statement) -> bool:
 
 def _sequence(statements: Iterable[Statement]) -> list[Grid]:
     """Numbered rows, each number once."""
-    found: list[Grid] = []
+    result: list[Grid] = []
     seen: set[int] = set()
     for statement in statements:
-        grids = [grid for grid in statement.chain.grids if grid.dims == 1 and grid.whole]
+        grids = [grid for grid in statement.equation.grids if grid.dims == 1 and grid.whole]
         ref = statement.own.row or statement.own.either or statement.own.head
         if ref is None or not grids or ref.number in seen:
             continue
-        if found and grids[-1].shape != found[0].shape:
+        if result and grids[-1].shape != result[0].shape:
             break
         seen.add(ref.number)
-        found.append(grids[-1])
-    return found
+        result.append(grids[-1])
+    return result
 
 
 def _masks(
-    statements: list[Statement], settings: Settings, options: Options, setup: Setup
+    statements: list[Statement], sizes: StatedSizes, options: Options, setup: Setup
 ) -> list[tuple[Mask | Tensor | None, tuple[Text, ...]]]:
     if options.mask is not None:
         given = options.mask(setup.heads, len(setup.x))
@@ -266,19 +265,19 @@ def _masks(
     none: tuple[Mask | Tensor | None, tuple[Text, ...]] = (None, ())
     pattern = _pattern(statements)
     lower = (causal(), (Text("the mask is causal"),))
-    found: list[tuple[Mask | Tensor | None, tuple[Text, ...]]] = []
+    result: list[tuple[Mask | Tensor | None, tuple[Text, ...]]] = []
     if pattern is not None:
         told = Text("the mask is read from the blocked scores")
-        found.append((from_tensor(pattern, "q k"), (told,)))
-    if settings.masked:
-        found.append(lower)
-    return [*found, none]
+        result.append((from_tensor(pattern, "q k"), (told,)))
+    if sizes.masked:
+        result.append(lower)
+    return [*result, none]
 
 
 def _pattern(statements: list[Statement]) -> Tensor | None:
-    """Who may attend, where an article prints a square of scores with minus infinities in it."""
+    """The pairs that may attend, from printed square scores with entries of minus infinity."""
     for statement in statements:
-        for grid in statement.chain.grids:
+        for grid in statement.equation.grids:
             if grid.dims == 2 and grid.whole and grid.shape[0] == grid.shape[1]:
                 rows = grid.values
                 if any(value <= BLOCKED for row in rows for value in row):
@@ -286,9 +285,9 @@ def _pattern(statements: list[Statement]) -> Tensor | None:
     return None
 
 
-def _scales(settings: Settings, options: Options) -> list[tuple[float | None, tuple[Text, ...]]]:
+def _scales(sizes: StatedSizes, options: Options) -> list[tuple[float | None, tuple[Text, ...]]]:
     if options.scale is not None:
         return [(options.scale, (Text("scale from the options"),))]
     usual: tuple[float | None, tuple[Text, ...]] = (None, ())
     told = Text("scores are not scaled")
-    return [(1.0, (told,)), usual] if settings.unscaled else [usual]
+    return [(1.0, (told,)), usual] if sizes.unscaled else [usual]

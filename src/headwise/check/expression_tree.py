@@ -1,4 +1,4 @@
-"""A number as somebody printed it, and whether it is right at the precision it was printed at."""
+"""Printed numbers, and the expressions that they form."""
 
 import math
 import re
@@ -26,6 +26,10 @@ _FORM = re.compile(
     r"(?P<sign>[+-]?)\s*(?P<whole>\d*)(?:(?P<point>\.)(?P<part>\d*))?(?:[eE](?P<e>[+-]?\d+))?"
     r"(?:[^\d%]+10\s*\^\s*\{?\s*(?P<ten>[+-]?\d+)\s*\}?)?\s*(?P<percent>\\?%)?"
 )
+
+
+class BadArticle(BadFile):
+    """An article that cannot be checked; `check` adds its name."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def printed(text: str, line: int, start: int) -> Printed:
     """Read one number token.
 
     Raises:
-        BadFile: if its power of ten is above `MOST_POWER`.
+        BadArticle: if its power of ten is above `MOST_POWER`.
 
     Example:
         >>> printed("37.6%", 1, 0).right(0.3764)
@@ -99,8 +103,8 @@ def printed(text: str, line: int, start: int) -> Printed:
     places = len(form["part"] or "")
     power = int(form["e"] or 0) + int(form["ten"] or 0) - (2 if form["percent"] else 0)
     if power > MOST_POWER:
-        raise BadFile(
-            "FILE: line {line}: expected numbers below 1e{most_power}, got '{text}'; "
+        raise BadArticle(
+            "line {line}: expected numbers below 1e{most_power}, got '{text}'; "
             "scale the example down",
             line=line,
             most_power=MOST_POWER,
@@ -108,3 +112,114 @@ def printed(text: str, line: int, start: int) -> Printed:
         )
     digits = float(f"{form['sign']}{form['whole'] or 0}.{form['part'] or 0}e{power}")
     return Printed(text, digits, 10.0 ** (power - places), line, start)
+
+
+Cell = Printed | None
+"""An entry: a printed number, or None where something else stands, as a symbol or dots."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A printed number (dims 0), vector (1) or matrix (2)."""
+
+    rows: tuple[tuple[Cell, ...], ...]
+    dims: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes; (-1, -1) where rows differ in length."""
+        wide = {len(row) for row in self.rows}
+        if len(wide) != 1:
+            return (-1, -1)
+        return ((), (len(self.rows[0]),), (len(self.rows), len(self.rows[0])))[self.dims]
+
+    @property
+    def cells(self) -> tuple[Printed, ...]:
+        """Every printed number in it."""
+        return tuple(cell for row in self.rows for cell in row if cell is not None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every entry is a number and all rows are of one length."""
+        return self.shape != (-1, -1) and all(cell is not None for r in self.rows for cell in r)
+
+    @property
+    def values(self) -> list[list[float]]:
+        """The numbers; only for a whole grid."""
+        return [[cell.value for cell in row if cell is not None] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Matrices in one array of three axes: one for each head."""
+
+    grids: tuple[Grid, ...]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Terms with their signs, 1 or -1."""
+
+    terms: tuple[tuple[int, "Node"], ...]
+
+
+@dataclass(frozen=True)
+class Product:
+    """Factors side by side or with a sign of multiplication between."""
+
+    factors: tuple["Node", ...]
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A fraction."""
+
+    above: "Node"
+    below: "Node"
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function: "softmax", "exp", "sqrt" or "concat"."""
+
+    name: str
+    args: tuple["Node", ...]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A vector by its name, as a factor of a printed number."""
+
+    name: str
+
+
+Node = Symbol | Grid | Stack | Sum | Product | Quotient | Apply
+
+
+def scalar(cell: Printed) -> Grid:
+    """One number as a grid."""
+    return Grid(((cell,),), 0)
+
+
+def vector(cells: tuple[Cell, ...]) -> Grid:
+    """Numbers in a row as a grid."""
+    return Grid((cells,), 1)
+
+
+def leaves(node: Node) -> list[Grid]:
+    """Every printed array in an expression, left to right."""
+    if isinstance(node, Grid):
+        return [node]
+    if isinstance(node, Stack):
+        return list(node.grids)
+    if isinstance(node, Sum):
+        parts: tuple[Node, ...] = tuple(term for _, term in node.terms)
+    elif isinstance(node, Product):
+        parts = node.factors
+    elif isinstance(node, Symbol):
+        parts = ()
+    elif isinstance(node, Quotient):
+        parts = (node.above, node.below)
+    else:
+        parts = node.args
+    return [leaf for part in parts for leaf in leaves(part)]

@@ -1,8 +1,8 @@
-r"""The numbers of one attention as JSON, for programs.
+r"""A trace as JSON.
 
     {
       "format": "headwise.explain/1",
-      "tokens": ["我", …],                  a label for each row
+      "tokens": ["我", …],                  one for each row
       "heads": 2,                            H
       "scale": 0.7071067811865475,           the factor on the scores
       "changed_by_mask": false,              whether a mask or a bias changed the scores
@@ -10,23 +10,23 @@ r"""The numbers of one attention as JSON, for programs.
       "quantities": [
         {
           "key": "softmax",                  one of `headwise.explain.trace.KEYS`
-          "head": 1,                         from 1; null for what belongs to all heads
+          "head": 1,                         from 1; null for a quantity of all heads
           "name": {"en": …, "zh": …},
           "symbol": "A_{1}",                 LaTeX
           "shape": [3, 3],
-          "values": [[0.37, …], …]           row by row; null where a score is -inf (blocked)
+          "values": [[0.37, …], …]           row by row; null for a score of -inf (blocked)
         }, …                                 in the order of the computation
       ]
     }
 
-Numbers are written with every digit that float64 needs, unless a precision is asked for.
+Numbers have every digit that float64 needs, unless ``precision`` is given.
 """
 
 import json
 import math
 
 from headwise.errors import BadValue
-from headwise.explain.trace import Quantity, Trace
+from headwise.explain.trace import Quantity, Trace, check_ranges
 
 FORMAT = "headwise.explain/1"
 
@@ -49,48 +49,43 @@ FORMULAS = {
     "concat": r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]",
     "output": r"\mathrm{Output} = \mathrm{Concat}\, W^O + b^O",
 }
-"""How each quantity is made; c is the scale, b and B are 0 where there is none."""
+"""The definition of each quantity; c is the scale, b and B are 0 where there is none."""
 
 
 def as_json(trace: Trace, *, head: int | None = None, precision: int | None = None) -> str:
     """The trace as JSON in the form above.
 
     Args:
-        trace: what `trace` computed.
-        head: only the quantities of this head, from 1, and those of all heads; None means every.
-        precision: decimals to which values are rounded; None means none.
+        trace: the attention.
+        head: write only this head, from 1, and the quantities of all heads; None writes every head.
+        precision: decimals; None writes every digit.
 
     Raises:
-        BadValue: if there are more numbers than fit a file, or no such head.
+        BadValue: if there are more than `MOST_NUMBERS` numbers, or no such head.
     """
-    if head is not None and not 1 <= head <= trace.heads:
-        raise BadValue(
-            "head: expected a whole number from 1 to {heads}, got {head}",
-            heads=trace.heads,
-            head=head,
-        )
-    chosen = [q for q in trace.quantities if head is None or q.head in (None, head)]
-    count = sum(quantity.values.numel() for quantity in chosen)
+    check_ranges(trace, head, None, precision or 0)
+    selected = [q for q in trace.quantities if head is None or q.head in (None, head)]
+    count = sum(quantity.values.numel() for quantity in selected)
     if count > MOST_NUMBERS:
         raise BadValue(
-            "format: expected at most {most_numbers:,} numbers as JSON, got {count:,}; "
+            "format: expected at most {most:,} numbers as JSON, got {count:,}; "
             "give one head, or fewer rows",
-            most_numbers=MOST_NUMBERS,
+            most=MOST_NUMBERS,
             count=count,
         )
-    whole = {
+    content = {
         "format": FORMAT,
         "tokens": list(trace.tokens),
         "heads": trace.heads,
         "scale": trace.scale,
-        "changed_by_mask": trace.changed,
+        "changed_by_mask": trace.changed_by_mask,
         "formulas": FORMULAS,
-        "quantities": [_written(quantity, precision) for quantity in chosen],
+        "quantities": [_quantity(quantity, precision) for quantity in selected],
     }
-    return json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def _written(quantity: Quantity, precision: int | None) -> dict[str, object]:
+def _quantity(quantity: Quantity, precision: int | None) -> dict[str, object]:
     rows = quantity.values.tolist()
     return {
         "key": quantity.key,

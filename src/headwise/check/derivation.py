@@ -1,11 +1,11 @@
-"""A sum written out term by term: what each of its numbers stands for, given what the sum is."""
+"""Derivations: the target of each number in an expression whose value is known."""
 
 import math
 from dataclasses import replace
 
-from headwise.check.arithmetic import Value
-from headwise.check.nodes import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
-from headwise.check.targets import Catalog, Target, off
+from headwise.check.expression_tree import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
+from headwise.check.rounding_error import Value
+from headwise.check.targets import Quantities, Target, off
 from headwise.lang import Text
 
 Part = tuple[Grid, Target]
@@ -16,7 +16,7 @@ _ROOT = Text("square root of the head dim")
 
 
 def wrong(grid: Grid, target: Target) -> int | None:
-    """How many printed numbers of a grid are wrong for a target; None where the shapes differ."""
+    """How many numbers of a grid are wrong for a target; None where the shapes differ."""
     if not fits(grid, target):
         return None
     return sum(
@@ -37,76 +37,76 @@ def fits(grid: Grid, target: Target) -> bool:
     )
 
 
-def parts(node: Node, target: Target, catalog: Catalog) -> list[Part]:
-    """Each printed array in an expression with what it stands for; [] where that is not clear."""
+def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
+    """Each printed array in an expression with its target; [] where that is unclear."""
     if isinstance(node, Grid):
         return [(node, target)] if fits(node, target) else []
     if isinstance(node, Apply):
-        return _function(node, target, catalog)
+        return _function(node, target, known)
     if isinstance(node, Quotient):
-        return _quotient(node, target, catalog)
+        return _quotient(node, target, known)
     if isinstance(node, Sum):
-        return _sum(node.terms, target, catalog)
+        return _sum(node.terms, target, known)
     if isinstance(node, Stack | Symbol):
         return []
     if target.key == "term" and target.row is not None and target.column is not None:
-        a = catalog.cell(("softmax", target.head), target.row, target.column, FACTOR)
-        b = catalog.row(("v", target.head), target.column, FACTOR)
-        return best(_orders(node, a, b, 1, catalog)) if len(node.factors) == 2 else []
-    scaled = _times_scale(node, target, catalog)
-    return scaled or _matrices(node, target, catalog) or _sum(((1, node),), target, catalog)
+        a = known.cell(("softmax", target.head), target.row, target.column, FACTOR)
+        b = known.row(("v", target.head), target.column, FACTOR)
+        return best(_orders(node, a, b, 1, known)) if len(node.factors) == 2 else []
+    scaled = _times_scale(node, target, known)
+    return scaled or _matrices(node, target, known) or _sum(((1, node),), target, known)
 
 
-def _same_part(key: str, target: Target, catalog: Catalog, role: Text | None) -> Target | None:
+def _same_part(key: str, target: Target, known: Quantities, role: Text | None) -> Target | None:
     """The same row, entry or matrix of another quantity of the head."""
     place = (key, target.head)
-    if place not in catalog.tables:
+    if place not in known.tables:
         return None
     if target.row is not None and target.column is not None:
-        return catalog.cell(place, target.row, target.column, role)
+        return known.cell(place, target.row, target.column, role)
     if target.row is not None:
-        return catalog.row(place, target.row, role)
-    return None if target.column is not None else catalog.whole(place, role, turned=target.turned)
+        return known.row(place, target.row, role)
+    return None if target.column is not None else known.whole(place, role, turned=target.turned)
 
 
-def _function(node: Apply, target: Target, catalog: Catalog) -> list[Part]:
+def _function(node: Apply, target: Target, known: Quantities) -> list[Part]:
     if node.name == "concat":
-        return _joined(node, target, catalog)
+        return _joined(node, target, known)
     if node.name != "softmax" or target.key != "softmax" or len(node.args) != 1:
         return []
-    found = []
+    result = []
     for key in ("masked", "scaled"):
-        argument = _same_part(key, target, catalog, ARGUMENT)
+        argument = _same_part(key, target, known, ARGUMENT)
         if argument is not None:
-            found.append(parts(node.args[0], argument, catalog))
-    return best(found)
+            result.append(parts(node.args[0], argument, known))
+    return best(result)
 
 
-def _joined(node: Apply, target: Target, catalog: Catalog) -> list[Part]:
-    if target.key != "concat" or len(node.args) != catalog.heads:
+def _joined(node: Apply, target: Target, known: Quantities) -> list[Part]:
+    if target.key != "concat" or len(node.args) != known.heads:
         return []
-    found: list[Part] = []
+    result: list[Part] = []
     for head, arg in enumerate(node.args, start=1):
-        argument = _same_part("head", replace(target, head=head), catalog, FACTOR)
+        argument = _same_part("head", replace(target, head=head), known, FACTOR)
         if argument is not None:
-            found += parts(arg, argument, catalog)
-    return found
+            result += parts(arg, argument, known)
+    return result
 
 
-def _quotient(node: Quotient, target: Target, catalog: Catalog) -> list[Part]:
+def _quotient(node: Quotient, target: Target, known: Quantities) -> list[Part]:
     if target.key in ("scaled", "masked"):
-        above = _same_part("score", target, catalog, FACTOR)
+        above = _same_part("score", target, known, FACTOR)
         if above is None:
             return []
-        return parts(node.above, above, catalog) + _root(node.below, catalog)
+        return parts(node.above, above, known) + _root(node.below, known)
     if target.key == "softmax" and target.row is not None:
-        return _exponentials(node, target, catalog)
+        return _exponentials(node, target, known)
     return []
 
 
-def _root(node: Node, catalog: Catalog) -> list[Part]:
+def _root(node: Node, known: Quantities) -> list[Part]:
     """The divisor of the scaled scores: √d_k, as √2 or as 1.414."""
-    root = 1 / catalog.scale if catalog.scale else math.inf
+    root = 1 / known.scale if known.scale else math.inf
     if isinstance(node, Apply) and node.name == "sqrt" and len(node.args) == 1:
         root, node = root * root, node.args[0]
     if not isinstance(node, Grid) or node.dims != 0:
@@ -114,54 +114,54 @@ def _root(node: Node, catalog: Catalog) -> list[Part]:
     return [(node, Target("scaled", None, None, None, [[root]], 0, label=_ROOT))]
 
 
-def _times_scale(node: Node, target: Target, catalog: Catalog) -> list[Part]:
+def _times_scale(node: Node, target: Target, known: Quantities) -> list[Part]:
     """``0.707 × [1.46, 1.71]``: a score times the scale."""
     if not isinstance(node, Product) or len(node.factors) != 2 or target.key != "scaled":
         return []
-    score = _same_part("score", target, catalog, FACTOR)
+    score = _same_part("score", target, known, FACTOR)
     if score is None:
         return []
-    scale = Target("scaled", None, None, None, [[catalog.scale]], 0, label=Text("scale"))
+    scale = Target("scaled", None, None, None, [[known.scale]], 0, label=Text("scale"))
     a, b = node.factors
-    orders = [parts(x, scale, catalog) + parts(y, score, catalog) for x, y in ((a, b), (b, a))]
+    orders = [parts(x, scale, known) + parts(y, score, known) for x, y in ((a, b), (b, a))]
     return best(orders)
 
 
-def _exponentials(node: Quotient, target: Target, catalog: Catalog) -> list[Part]:
+def _exponentials(node: Quotient, target: Target, known: Quantities) -> list[Part]:
     """``e^a / (e^a + e^b)``, or the same with the powers worked out."""
     terms = node.below.terms if isinstance(node.below, Sum) else ()
-    key = ("masked" if ("masked", target.head) in catalog.tables else "scaled", target.head)
-    if key not in catalog.tables or target.row is None:
+    key = ("masked" if ("masked", target.head) in known.tables else "scaled", target.head)
+    if key not in known.tables or target.row is None:
         return []
-    row = catalog.tables[key][target.row]
+    row = known.tables[key][target.row]
     exact = [math.exp(value) for value in row]
-    whole = catalog.row(key, target.row)
+    whole = known.row(key, target.row)
     slack = [exact[j] * math.expm1(whole.off(0, j)) for j in range(len(row))]
     shown = [j for j, value in enumerate(row) if value > -math.inf]
     shown = list(range(len(row))) if len(terms) == len(row) else shown
-    found: list[Part] = []
+    result: list[Part] = []
     for j, (_, term) in zip(shown, terms, strict=False) if len(terms) == len(shown) else ():
-        found += _power(
-            term, catalog.cell(key, target.row, j, ARGUMENT), (exact[j], slack[j]), catalog
+        result += _power(
+            term, known.cell(key, target.row, j, ARGUMENT), (exact[j], slack[j]), known
         )
     if isinstance(node.below, Grid):
-        found += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
+        result += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
     if target.column is not None:
-        cell = catalog.cell(key, target.row, target.column, ARGUMENT)
-        found += _power(node.above, cell, (exact[target.column], slack[target.column]), catalog)
+        cell = known.cell(key, target.row, target.column, ARGUMENT)
+        result += _power(node.above, cell, (exact[target.column], slack[target.column]), known)
     elif isinstance(node.above, Grid) and node.above.dims == 1:
         values = replace(target, values=[exact], role=None, label=_EXP, slack=[slack])
-        found += parts(node.above, values, catalog)
-    return found
+        result += parts(node.above, values, known)
+    return result
 
 
 _EXP = Text("exp of the scaled score")
 _EXP_SUM = Text("sum of exp")
 
 
-def _power(node: Node, cell: Target, exact: Value, catalog: Catalog) -> list[Part]:
+def _power(node: Node, cell: Target, exact: Value, known: Quantities) -> list[Part]:
     if isinstance(node, Apply) and node.name == "exp" and len(node.args) == 1:
-        return parts(node.args[0], cell, catalog)
+        return parts(node.args[0], cell, known)
     return _derived(node, cell, exact, _EXP) if isinstance(node, Grid) else []
 
 
@@ -173,9 +173,9 @@ def _derived(grid: Grid, target: Target, exact: Value, label: Text) -> list[Part
     return [(grid, made)]
 
 
-def _matrices(node: Product, target: Target, catalog: Catalog) -> list[Part]:
+def _matrices(node: Product, target: Target, known: Quantities) -> list[Part]:
     """Arrays side by side: a row times a row is a score, a matrix times a matrix a product."""
-    places = catalog.factors(target)
+    places = known.factors(target)
     if places is None or len(node.factors) != 2 or target.turned:
         return []
     left, right = node.factors
@@ -184,77 +184,75 @@ def _matrices(node: Product, target: Target, catalog: Catalog) -> list[Part]:
     first, second = places
     dot = target.key == "score"
     a = (
-        catalog.row(first, target.row, FACTOR)
+        known.row(first, target.row, FACTOR)
         if target.row is not None
-        else catalog.whole(first, FACTOR)
+        else known.whole(first, FACTOR)
     )
     if target.column is not None:
-        b = (catalog.row if dot else catalog.column)(second, target.column, FACTOR)
-        return parts(left, a, catalog) + parts(right, b, catalog)
-    found = [
-        parts(left, a, catalog) + parts(right, catalog.whole(second, FACTOR, turned=dot), catalog)
-    ]
+        b = (known.row if dot else known.column)(second, target.column, FACTOR)
+        return parts(left, a, known) + parts(right, b, known)
+    result = [parts(left, a, known) + parts(right, known.whole(second, FACTOR, turned=dot), known)]
     if dot:
-        plain = catalog.whole(second, FACTOR)
-        found.append(parts(left, a, catalog) + parts(right, plain, catalog))
-    return best(found)
+        plain = known.whole(second, FACTOR)
+        result.append(parts(left, a, known) + parts(right, plain, known))
+    return best(result)
 
 
-def best(found: list[list[Part]]) -> list[Part]:
-    """The reading that accounts for most numbers, and of those the one with fewest wrong."""
+def best(result: list[list[Part]]) -> list[Part]:
+    """The reading that explains most numbers, with the fewest wrong among them."""
 
     def cost(reading: list[Part]) -> tuple[int, int]:
         cells = sum(len(grid.cells) for grid, _ in reading)
         return -cells, sum(wrong(grid, target) or 0 for grid, target in reading)
 
-    return min(found, key=cost, default=[])
+    return min(result, key=cost, default=[])
 
 
-def _sum(terms: tuple[tuple[int, Node], ...], target: Target, catalog: Catalog) -> list[Part]:
+def _sum(terms: tuple[tuple[int, Node], ...], target: Target, known: Quantities) -> list[Part]:
     """Σ left[i, n] · right[n, j], term by term; terms that are 0 may be left out."""
-    places = catalog.factors(target)
+    places = known.factors(target)
     if places is None or target.row is None:
         return []
-    left = catalog.tables[places[0]][target.row]
+    left = known.tables[places[0]][target.row]
     inner = list(range(len(left)))
     if len(terms) != len(inner):
         inner = [n for n in inner if left[n] != 0]
     if len(terms) != len(inner):
         return []
-    found: list[Part] = []
+    result: list[Part] = []
     for n, (sign, term) in zip(inner, terms, strict=True):
-        found += _term(term, sign, n, target, catalog)
-    return found
+        result += _term(term, sign, n, target, known)
+    return result
 
 
-def _term(term: Node, sign: int, n: int, target: Target, catalog: Catalog) -> list[Part]:
-    places = catalog.factors(target)
+def _term(term: Node, sign: int, n: int, target: Target, known: Quantities) -> list[Part]:
+    places = known.factors(target)
     if places is None or target.row is None:
         return []
-    a = catalog.cell(places[0], target.row, n, FACTOR)
+    a = known.cell(places[0], target.row, n, FACTOR)
     if target.column is None:
-        b = catalog.row(places[1], n, FACTOR)
+        b = known.row(places[1], n, FACTOR)
     elif target.key == "score":
-        b = catalog.cell(places[1], target.column, n, FACTOR)
+        b = known.cell(places[1], target.column, n, FACTOR)
     else:
-        b = catalog.cell(places[1], n, target.column, FACTOR)
+        b = known.cell(places[1], n, target.column, FACTOR)
     if isinstance(term, Product) and len(term.factors) == 2:
-        return best(_orders(term, a, b, sign, catalog))
+        return best(_orders(term, a, b, sign, known))
     if not isinstance(term, Grid):
         return []
     factor = sign * a.values[0][0]
     values = [[factor * value for value in b.values[0]]]
     label = Text("term {n} of the sum for {what}", n=n, what=_what(target))
     slack = [[off(a, b, n) for n in range(len(values[0]))]] if b.slack or a.slack else []
-    return parts(term, replace(b, values=values, role=None, label=label, slack=slack), catalog)
+    return parts(term, replace(b, values=values, role=None, label=label, slack=slack), known)
 
 
-def _orders(term: Product, a: Target, b: Target, sign: int, catalog: Catalog) -> list[list[Part]]:
-    found = []
+def _orders(term: Product, a: Target, b: Target, sign: int, known: Quantities) -> list[list[Part]]:
+    result = []
     for x, y in (term.factors, term.factors[::-1]):
         for left, right in ((sign, 1), (1, sign)) if sign < 0 else ((1, 1),):
-            found.append(parts(x, _signed(a, left), catalog) + parts(y, _signed(b, right), catalog))
-    return found
+            result.append(parts(x, _signed(a, left), known) + parts(y, _signed(b, right), known))
+    return result
 
 
 def _signed(target: Target, sign: int) -> Target:

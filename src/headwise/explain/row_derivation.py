@@ -1,4 +1,4 @@
-"""One row of one head written out term by term, as one would on paper."""
+"""One row of one head written out term by term, as on paper."""
 
 import math
 from collections.abc import Sequence
@@ -11,41 +11,41 @@ from headwise.document.numbers import decimal, latex
 from headwise.explain.trace import Trace
 from headwise.lang import Text
 
-TERMS = 8
-"""Terms of a sum that are written out; of a longer one the first three and the last."""
+MOST_TERMS = 8
+"""The longest sum that is written out; of a longer one the first three terms and the last."""
 
 KEYS_SHOWN = 12
-"""Keys that are written out; where there are more, those with the largest weights."""
+"""The most keys that are written out: those with the largest weights."""
 
-STEEP = 20.0
-"""From this score on the largest one is subtracted before exp, as programs do."""
+LARGE_SCORE = 20.0
+"""Above this magnitude the largest score is subtracted before exp."""
 
 
-def written_out(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:
-    """Every step of one row: dot products, scale, bias and mask, softmax, weighted sum.
+def row_derivation(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:
+    """One row step by step: dot products, scale, bias and mask, softmax, weighted sum.
 
     Args:
         trace: the attention.
         head: which head, from 1.
         row: which query, from 0.
         precision: decimals.
-        most: how many keys at most.
+        most: the most keys.
     """
-    row_of = _Row.of(trace, head, row, precision, most)
-    blocks: list[Block] = [*row_of.opening(), *row_of.scores(), *row_of.scaled()]
-    if trace.changed:
-        blocks += row_of.masked()
-    if row_of.blind:
-        return [*blocks, Paragraph(_BLIND)]
-    return [*blocks, *row_of.exponentials(), *row_of.weights(), *row_of.output()]
+    writer = _Row.of(trace, head, row, precision, most)
+    blocks: list[Block] = [*writer.opening(), *writer.scores(), *writer.scaled()]
+    if trace.changed_by_mask:
+        blocks += writer.masked()
+    if writer.fully_masked:
+        return [*blocks, Paragraph(_FULLY_MASKED)]
+    return [*blocks, *writer.exponentials(), *writer.weights(), *writer.output()]
 
 
-_BLIND = Text("This query sees no key: all its weights are 0, and so is its output.")
+_FULLY_MASKED = Text("This query sees no key: all its weights are 0, and so is its output.")
 
 
 @dataclass(frozen=True, eq=False)
 class _Row:
-    """The numbers of one row, and which keys are written out."""
+    """One row, and the keys that are written out."""
 
     trace: Trace
     head: int
@@ -66,23 +66,23 @@ class _Row:
         return self.trace.get(key, self.head)[self.row]
 
     @property
-    def blind(self) -> bool:
+    def fully_masked(self) -> bool:
         return not bool(self.numbers("masked").isfinite().any())
 
     @property
     def shift(self) -> float:
-        """What is subtracted from every score before exp; 0 where on paper nothing would be."""
-        known = self.numbers("masked")
-        peak = known[known.isfinite()].max().item()
-        return peak if abs(peak) > STEEP else 0.0
+        """The number subtracted from every score before exp; 0 unless a score is large."""
+        scores = self.numbers("masked")
+        peak = scores[scores.isfinite()].max().item()
+        return peak if abs(peak) > LARGE_SCORE else 0.0
 
     @property
     def left_out(self) -> int:
         return len(self.trace.tokens) - len(self.keys)
 
     @property
-    def more(self) -> Formula:
-        """The end of a sum over keys: dots where a key that counts is left out."""
+    def ellipsis(self) -> Formula:
+        """Dots at the end of a sum over keys if a key with a weight above 0 is left out."""
         weights = self.numbers("softmax")
         counted = int((weights > 0).sum()) > int((weights[list(self.keys)] > 0).sum())
         return Formula(" + …", r" + \cdots") if counted else Formula("", "")
@@ -103,7 +103,7 @@ class _Row:
         lines = []
         for j in self.keys:
             pairs = [
-                (_in(a, self.precision), _in(b, self.precision))
+                (_term(a, self.precision), _term(b, self.precision))
                 for a, b in zip(query.tolist(), keys[j].tolist(), strict=True)
             ]
             plain = _sum([f"{a.plain}×{b.plain}" for a, b in pairs], "…")
@@ -115,21 +115,21 @@ class _Row:
     def scaled(self) -> list[Block]:
         dots, scaled, scale = self.numbers("score"), self.numbers("scaled"), self.trace.scale
         dim = self.trace.get("q", self.head).shape[1]
-        usual = scale == 1.0 / math.sqrt(dim)
-        factor = _in(scale, max(self.precision, 4))
+        standard = scale == 1.0 / math.sqrt(dim)
+        factor = _term(scale, max(self.precision, 4))
         lines = []
         for j in self.keys:
-            dot = _in(dots[j].item(), self.precision)
+            dot = _term(dots[j].item(), self.precision)
             how = (
                 Formula(f"{dot.plain} / √{dim}", rf"{dot.latex} / \sqrt{{{dim}}}")
-                if usual
+                if standard
                 else Formula(f"{dot.plain}×{factor.plain}", rf"{dot.latex} \times {factor.latex}")
             )
             lines.append(self.line("s̃", j, how, scaled[j].item()))
         root = _equal(Formula(f"√d_k = √{dim}", ""), math.sqrt(dim), self.precision).plain
         text = (
             Text("Divide by {root}:", root=root)
-            if usual
+            if standard
             else Text("Multiply by the scale {plain}:", plain=factor.plain)
         )
         return [Paragraph(text), Working(lines)]
@@ -143,8 +143,8 @@ class _Row:
                     Formula(f"ŝ[{self.row},{j}] = -∞", self.symbol("ŝ", j) + r" = -\infty")
                 )
                 continue
-            bias = _in((masked[j] - scaled[j]).item(), self.precision)
-            before = _in(scaled[j].item(), self.precision)
+            bias = _term((masked[j] - scaled[j]).item(), self.precision)
+            before = _term(scaled[j].item(), self.precision)
             how = Formula(f"{before.plain} + {bias.plain}", f"{before.latex} + {bias.latex}")
             if masked[j] == scaled[j]:
                 how = Formula(f"s̃[{self.row},{j}]", self.symbol("s̃", j))
@@ -160,29 +160,28 @@ class _Row:
             score = masked[j].item() - shift
             name = Formula(f"e^{decimal(score, self.precision)}", self.power(score))
             lines.append(_equal(name, raised[j].item(), self.precision))
-        terms = [_in(raised[j].item(), self.precision) for j in self.keys]
+        terms = [_term(raised[j].item(), self.precision) for j in self.keys]
         total = Formula(
-            " + ".join(t.plain for t in terms) + self.more.plain,
-            " + ".join(t.latex for t in terms) + self.more.latex,
+            " + ".join(t.plain for t in terms) + self.ellipsis.plain,
+            " + ".join(t.latex for t in terms) + self.ellipsis.latex,
         )
         whole = Formula(f"Z = {total.plain}", f"Z = {total.latex}")
         lines.append(_equal(whole, raised.sum().item(), self.precision))
-        en, zh = Text("Exponentials and their sum Z:")
+        text = Text("Exponentials and their sum Z:")
         if shift:
-            peak = decimal(shift, self.precision)
-            en = (
-                f"Exponentials after subtracting the largest score {peak}, which changes no weight:"
+            text = Text(
+                "Exponentials after subtracting the largest score {peak}, which changes no weight:",
+                peak=decimal(shift, self.precision),
             )
-            zh = f"先减去最大的得分 {peak}（不改变权重）再取指数："
-        return [Paragraph(Text(en, zh)), Working(lines)]
+        return [Paragraph(text), Working(lines)]
 
     def weights(self) -> list[Block]:
         masked, shift = self.numbers("masked"), self.shift
         raised, weights = (masked - shift).exp(), self.numbers("softmax")
-        total = _in(raised.sum().item(), self.precision)
+        total = _term(raised.sum().item(), self.precision)
         lines = []
         for j in self.keys:
-            part = _in(raised[j].item(), self.precision)
+            part = _term(raised[j].item(), self.precision)
             how = Formula(f"{part.plain} / {total.plain}", f"{part.latex} / {total.latex}")
             lines.append(self.line("a", j, how, weights[j].item()))
         text = Text("Weights: each exponential divided by Z; they sum to 1:")
@@ -191,12 +190,12 @@ class _Row:
     def output(self) -> list[Block]:
         weights, values = self.numbers("softmax"), self.trace.get("v", self.head)
         terms = [
-            (_in(weights[j].item(), self.precision), _vector(values[j].tolist(), self.precision))
+            (_term(weights[j].item(), self.precision), _vector(values[j].tolist(), self.precision))
             for j in self.keys
         ]
-        plain = " + ".join(f"{a.plain}×{v.plain}" for a, v in terms) + self.more.plain
-        tex = " + ".join(rf"{a.latex} \times {v.latex}" for a, v in terms) + self.more.latex
-        result = _vector(self.numbers("head").tolist(), self.precision, whole=True)
+        plain = " + ".join(f"{a.plain}×{v.plain}" for a, v in terms) + self.ellipsis.plain
+        tex = " + ".join(rf"{a.latex} \times {v.latex}" for a, v in terms) + self.ellipsis.latex
+        result = _vector(self.numbers("head").tolist(), self.precision, result=True)
         line = Formula(
             f"head_{self.head}[{self.row}] = {plain} ≈ {result.plain}",
             rf"\mathrm{{head}}_{{{self.head}}}[{self.row}] = {tex} \approx {result.latex}",
@@ -226,11 +225,11 @@ def _equal(left: Formula, value: float, precision: int) -> Formula:
     return Formula(f"{left.plain} {sign[0]} {text}", f"{left.latex} {sign[1]} {tex}")
 
 
-def _in(value: float, precision: int) -> Formula:
-    """A number inside a sum: no trailing zeros, a negative one in brackets.
+def _term(value: float, precision: int) -> Formula:
+    """A number in a sum: without trailing zeros, in brackets if negative.
 
     Example:
-        >>> _in(0.5, 4).plain, _in(-0.2, 4).plain
+        >>> _term(0.5, 4).plain, _term(-0.2, 4).plain
         ('0.5', '(-0.2)')
     """
     text, tex = (_trim(kind(value, precision)) for kind in (decimal, latex))
@@ -242,17 +241,17 @@ def _trim(text: str) -> str:
 
 
 def _sum(terms: Sequence[str], dots: str) -> str:
-    if len(terms) > TERMS:
+    if len(terms) > MOST_TERMS:
         terms = [*terms[:3], dots, terms[-1]]
     return " + ".join(terms)
 
 
-def _vector(values: Sequence[float], precision: int, *, whole: bool = False) -> Formula:
-    """A row of numbers in brackets; ``whole`` keeps trailing zeros, as results have them."""
-    write = (lambda text: text) if whole else _trim
+def _vector(values: Sequence[float], precision: int, *, result: bool = False) -> Formula:
+    """A row of numbers in brackets; ``result`` keeps trailing zeros."""
+    write = (lambda text: text) if result else _trim
     plain = [write(decimal(v, precision)) for v in values]
     tex = [write(latex(v, precision)) for v in values]
-    if len(values) > TERMS:
+    if len(values) > MOST_TERMS:
         plain = [*plain[:3], "…", plain[-1]]
         tex = [*tex[:3], r"\ldots", tex[-1]]
     return Formula(f"[{', '.join(plain)}]", f"[{', '.join(tex)}]")

@@ -1,10 +1,10 @@
-"""A line as chains: what is said to be equal to what. ``S_1 = 0.5×0.5 + 1.1×1.1 = 1.46``."""
+"""Parse a line into equations such as ``S_1 = 0.5×0.5 + 1.1×1.1 = 1.46``."""
 
 from dataclasses import dataclass, field
 
-from headwise.check.expression import Reader
-from headwise.check.lines import Line
-from headwise.check.nodes import Grid, Node, leaves, vector
+from headwise.check.article_lines import Line
+from headwise.check.expression_reader import Reader
+from headwise.check.expression_tree import Grid, Node, leaves, vector
 from headwise.check.tokens import Token, pairs
 
 _AND = frozenset(("and", "和", "与", "及", "以及"))
@@ -12,16 +12,16 @@ _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command")
 
 
 @dataclass
-class Chain:
-    r"""Things said to be equal, with what was said around them.
+class Equation:
+    r"""Expressions stated to be equal, with the text around them.
 
     Attributes:
-        labels: the symbols and words that stand for it, such as ``\\text{head}_1[0]``.
-        nodes: the numbers and expressions it is said to equal, in order.
-        before: what stands earlier in the same line.
-        line: the line of its first piece, from 1.
-        after: the words after its last number.
-        related: whether a sign such as = or : joins its parts.
+        labels: the symbols and words on the left-hand side, such as ``\\text{head}_1[0]``.
+        nodes: the numbers and expressions that are equal, in order.
+        before: the earlier text of the same line.
+        line: the line of its first token, from 1.
+        after: the words after the last number.
+        related: whether a sign such as = or : joins the parts.
     """
 
     line: int
@@ -32,18 +32,18 @@ class Chain:
     related: bool = False
 
     def flush(self) -> None:
-        """Count the words so far among the labels: more numbers follow."""
+        """Move the words after the last number to the labels: more numbers follow."""
         self.labels += self.after
         self.after = []
 
     @property
     def grids(self) -> list[Grid]:
-        """The nodes that are printed arrays or numbers by themselves."""
+        """The nodes that are printed numbers or arrays."""
         return [node for node in self.nodes if isinstance(node, Grid)]
 
     @property
     def bare(self) -> bool:
-        """Whether only whole numbers in running text stand here: sizes, indices, counts."""
+        """Whether the equation has only whole numbers in running text: sizes, indices, counts."""
         cells = [cell for node in self.nodes for leaf in leaves(node) for cell in leaf.cells]
         lone = all(isinstance(node, Grid) and node.dims == 0 for node in self.nodes)
         return not self.nodes or (
@@ -53,7 +53,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of a line: "text", "node", "rel" or "comma"."""
+    """A part of a line, of the kind "text", "node", "rel" or "comma"."""
 
     kind: str
     text: str
@@ -62,15 +62,15 @@ class Item:
     node: Node | None = None
 
 
-def chains(line: Line, text: str) -> list[Chain]:
-    """The chains of one line; ``text`` is the whole article that the tokens point into."""
+def parse_equations(line: Line, text: str) -> list[Equation]:
+    """The equations of one line; ``text`` is the article that the token offsets refer to."""
     return _group(_absorbed(_items(line, text)), line, text)
 
 
 def _items(line: Line, text: str) -> list[Item]:
     tokens = line.tokens
     reader = Reader(tokens, pairs(list(tokens)))
-    found: list[Item] = []
+    result: list[Item] = []
     i, start = 0, -1
     while i < len(tokens):
         token = tokens[i]
@@ -85,13 +85,13 @@ def _items(line: Line, text: str) -> list[Item]:
             i = reader.pair[i] + 1 if _symbolic(reader, i) else _past_name(reader, i)
             continue
         if start >= 0:
-            found.append(_words(tokens, start, i, text))
+            result.append(_words(tokens, start, i, text))
             start = -1
-        found.append(Item(kind, token.text, token.start, token.line, node))
+        result.append(Item(kind, token.text, token.start, token.line, node))
         i = max(after, i + 1)
     if start >= 0:
-        found.append(_words(tokens, start, len(tokens), text))
-    return found
+        result.append(_words(tokens, start, len(tokens), text))
+    return result
 
 
 def _words(tokens: tuple[Token, ...], start: int, end: int, text: str) -> Item:
@@ -100,22 +100,22 @@ def _words(tokens: tuple[Token, ...], start: int, end: int, text: str) -> Item:
 
 
 def _absorbed(items: list[Item]) -> list[Item]:
-    """With the number in ``head 1`` made part of the words around it."""
-    found: list[Item] = []
+    """Join the number in ``head 1`` with the words around it."""
+    result: list[Item] = []
     for at, item in enumerate(items):
         after = items[at + 1].kind if at + 1 < len(items) else "comma"
-        if found and found[-1].kind == "text":
-            last = found[-1]
+        if result and result[-1].kind == "text":
+            last = result[-1]
             joins = item.kind == "text" or (_counts(item) and after != "node")
             if joins:
-                found[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
+                result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
                 continue
-        found.append(item)
-    return found
+        result.append(item)
+    return result
 
 
 def _counts(item: Item) -> bool:
-    """Whether it is a lone whole number, as an index is."""
+    """Whether the item is a single whole number, such as an index."""
     whole = isinstance(item.node, Grid) and item.node.dims == 0
     return whole and item.text.isdigit() and len(item.text) <= 3
 
@@ -129,7 +129,7 @@ def _kind(token: Token) -> str:
 
 
 def _part_of_name(tokens: tuple[Token, ...], i: int) -> bool:
-    """Whether token i is the index or the argument of a name right before it."""
+    """Whether token i is the index or the argument of the name before it."""
     return i > 0 and not tokens[i].spaced and tokens[i - 1].kind in ("sub", "sup")
 
 
@@ -175,23 +175,23 @@ def _slice(text: str, start: int, end: int) -> str:
     return text[max(start, end - 300) : end]
 
 
-def _group(items: list[Item], line: Line, text: str) -> list[Chain]:
+def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
     origin = line.tokens[0].start
-    found = [Chain(line.tokens[0].line)]
+    result = [Equation(line.tokens[0].line)]
     fresh = False
     for at, item in enumerate(items):
         if item.kind == "comma":
             fresh = True
             continue
         if fresh:
-            found.append(Chain(item.line, _slice(text, origin, item.start)))
+            result.append(Equation(item.line, _slice(text, origin, item.start)))
             fresh = False
-        now = found[-1]
+        now = result[-1]
         if item.kind == "rel":
             if _starts_anew(items, at, now):
                 label = now.after.pop()
-                now = Chain(item.line, _slice(text, origin, items[at - 1].start), [label])
-                found.append(now)
+                now = Equation(item.line, _slice(text, origin, items[at - 1].start), [label])
+                result.append(now)
             now.related = True
             now.flush()
         elif item.node is not None:
@@ -199,22 +199,22 @@ def _group(items: list[Item], line: Line, text: str) -> list[Chain]:
             now.nodes.append(item.node)
         else:
             (now.after if now.nodes else now.labels).append(item.text)
-    return _vectors([c for c in found if c.nodes or c.labels or c.after])
+    return _vectors([c for c in result if c.nodes or c.labels or c.after])
 
 
-def _starts_anew(items: list[Item], at: int, now: Chain) -> bool:
-    """Whether ``.. = 1.46 s_01 = ..`` begins a new chain: a label between a number and a sign."""
+def _starts_anew(items: list[Item], at: int, now: Equation) -> bool:
+    """Whether a label between a number and a sign begins an equation: ``= 1.46 s_01 =``."""
     between = at >= 2 and items[at - 1].kind == "text" and items[at - 2].kind == "node"
     return between and len(now.after) > 0 and len(now.labels) > 0 and now.related
 
 
-def _vectors(found: list[Chain]) -> list[Chain]:
-    """With ``= 0.1, 0.2, 0.3`` put together as one vector."""
-    out: list[Chain] = []
-    for chain in found:
+def _vectors(result: list[Equation]) -> list[Equation]:
+    """Join ``= 0.1, 0.2, 0.3`` into one vector."""
+    out: list[Equation] = []
+    for equation in result:
         last = out[-1] if out else None
-        if last is not None and last.related and last.nodes and _lone(chain):
-            end, more = last.nodes[-1], chain.nodes[0]
+        if last is not None and last.related and last.nodes and _lone(equation):
+            end, more = last.nodes[-1], equation.nodes[0]
             if (
                 isinstance(end, Grid)
                 and isinstance(more, Grid)
@@ -223,12 +223,12 @@ def _vectors(found: list[Chain]) -> list[Chain]:
             ):
                 last.nodes[-1] = vector((*end.rows[0], *more.rows[0]))
                 continue
-        out.append(chain)
+        out.append(equation)
     return out
 
 
-def _lone(chain: Chain) -> bool:
-    return len(chain.nodes) == 1 and not chain.related and not chain.labels
+def _lone(equation: Equation) -> bool:
+    return len(equation.nodes) == 1 and not equation.related and not equation.labels
 
 
 def _flat(grid: Grid) -> bool:

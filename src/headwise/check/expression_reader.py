@@ -5,20 +5,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headwise.check.nodes import (
+from headwise.check.expression_tree import (
     Apply,
     Cell,
     Grid,
     Node,
+    Printed,
     Product,
     Quotient,
     Stack,
     Sum,
     Symbol,
+    printed,
     scalar,
     vector,
 )
-from headwise.check.numbers import Printed, printed
 from headwise.check.tokens import MOST_NESTING, Token, is_matrix
 
 _FUNCTIONS = {
@@ -189,18 +190,18 @@ class Reader:
         array = self.array(i)
         if array is not None and (self.tokens[i].text not in "({" or _several(array)):
             return (array,)
-        found: list[Node] = []
+        result: list[Node] = []
         at, close = i + 1, self._trim(i + 1, self.pair[i])
         while at < close:
             node, after = self.node(self._skip(at, close), close)
             if node is None:
                 return ()
-            found.append(node)
+            result.append(node)
             at = self._skip(after, close)
             if at < close and self.tokens[at].kind != "comma":
                 return ()
             at += 1
-        return tuple(found)
+        return tuple(result)
 
     def _fraction(self, i: int, end: int) -> tuple[Node | None, int]:
         if i in self.pair and self.pair[i] + 1 in self.pair:
@@ -225,12 +226,12 @@ class Reader:
         children = [j for j in range(i + 1, close) if j in self.pair and self._child(j)]
         outer = self._outer(children)
         if outer:
-            found = [self.array(j) for j in outer]
+            result = [self.array(j) for j in outer]
             alone = all(
                 t.kind in _BLANK or t.kind in ("comma", "row", "math")
                 for t in self._between(i, close, outer)
             )
-            return _joined([g for g in found if g is not None], len(outer)) if alone else None
+            return _joined([g for g in result if g is not None], len(outer)) if alone else None
         return self._flat(i + 1, close)
 
     def _child(self, j: int) -> bool:
@@ -324,10 +325,10 @@ def _several(array: Grid | Stack) -> bool:
     return isinstance(array, Stack) or array.dims == 2 or len(array.rows[0]) > 1
 
 
-def _joined(found: list[Grid | Stack], count: int) -> Grid | Stack | None:
-    grids = [grid for grid in found if isinstance(grid, Grid)]
+def _joined(result: list[Grid | Stack], count: int) -> Grid | Stack | None:
+    grids = [grid for grid in result if isinstance(grid, Grid)]
     if len(grids) < count:
-        return found[0] if count == 1 and found else None
+        return result[0] if count == 1 and result else None
     if count == 1 and grids[0].dims == 2:
         return grids[0]
     if all(grid.dims <= 1 for grid in grids):

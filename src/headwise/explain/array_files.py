@@ -1,0 +1,323 @@
+"""Read arrays of numbers and lists of tokens from files.
+
+| type | contents |
+|---|---|
+| .csv, .tsv | one row a line; a header and a column of tokens are recognised, see `number_tables` |
+| .npy | one array of numbers; nothing is ever unpickled |
+| .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}`` |
+| .safetensors | the only tensor in the file, or ``file.safetensors:name`` |
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile, BadValue, MissingExtra
+from headwise.explain.number_tables import from_lists, from_text
+from headwise.lang import Text, joined, same
+
+MOST_BYTES = 64 * 2**20
+"""The largest file that is read."""
+
+MOST_NUMBERS = 2**22
+"""The most numbers a file may hold."""
+
+CONTAINERS = (".safetensors", ".pth", ".pt")
+"""File types that hold named tensors; a name may follow the path after a colon."""
+
+TYPES = (".csv", ".tsv", ".npy", ".json", ".safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class InputFile:
+    """A file that a command-line option names, and the tensor in it where one is named."""
+
+    option: str
+    path: Path
+    tensor: str | None = None
+
+    @classmethod
+    def parse(cls, option: str, value: str) -> "InputFile":
+        """Split ``path``, or for `CONTAINERS` ``path:tensor``.
+
+        Example:
+            >>> InputFile.parse("x", "a.safetensors:layer.0").tensor
+            'layer.0'
+        """
+        for suffix in CONTAINERS:
+            path, colon, tensor = value.partition(f"{suffix}:")
+            if colon:
+                return cls(option, Path(path + suffix), tensor or None)
+        return cls(option, Path(value))
+
+    @property
+    def suffix(self) -> str:
+        """The file type, such as ".csv"."""
+        return self.path.suffix.lower()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Add the option and the path to every `BadFile` that is raised inside."""
+        try:
+            yield
+        except BadFile as error:
+            raise BadFile(
+                "{option}: {path}: {problem}",
+                option=self.option,
+                path=clean(str(self.path)),
+                problem=error.text,
+            ) from error.__cause__
+
+    def unknown_type(self, expected: Text) -> BadFile:
+        """The error for a file type that cannot be read."""
+        return BadFile(
+            "unknown file type {suffix}; expected {expected}",
+            suffix=repr(clean(self.suffix)) if self.suffix else Text("without suffix"),
+            expected=expected,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TokenArray:
+    """An array in float64, and the tokens of its rows where the file has them."""
+
+    values: Tensor
+    tokens: tuple[str, ...] | None = None
+
+
+def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenArray:
+    """Read a matrix with at least one row and one column.
+
+    Args:
+        value: the option's value: ``path`` or ``path:tensor``.
+        option: the option's name, for errors.
+        finite: whether infinities are an error; NaN always is.
+
+    Raises:
+        BadFile: if the file is missing or is no such matrix; the message names file, row and
+            column.
+        MissingExtra: if the package that reads this type is not installed.
+    """
+    file = InputFile.parse(option, value)
+    with file.errors():
+        return read_array(file, (2,), finite=finite)
+
+
+def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
+    """As `read_matrix`, for arrays whose number of axes is one of ``ranks``.
+
+    Errors do not name the file; use `InputFile.errors`.
+    """
+    reader = _READERS.get(file.suffix)
+    if reader is None:
+        raise file.unknown_type(Text("one of {types}", types=", ".join(TYPES)))
+    check_file(file, MOST_BYTES)
+    array = reader(file)
+    _check_array(array.values, ranks, finite)
+    return array
+
+
+def read_tokens(value: str) -> tuple[str, ...]:
+    """Read tokens: ``我,爱,你``, a .json list of strings, or a .txt file with one token a line.
+
+    Raises:
+        BadFile: if the file cannot be read, or is no list of strings.
+        BadValue: if a token is not valid Unicode.
+    """
+    file = InputFile.parse("tokens", value)
+    if file.suffix not in (".json", ".txt"):
+        return _validated(tuple(value.split(",")))
+    with file.errors():
+        check_file(file, MOST_BYTES)
+        text = _decode(file)
+        if file.suffix == ".txt":
+            return _validated(tuple(text.splitlines()))
+        tokens = _parse(text)
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise BadFile('expected a list of texts such as ["I", "see"], got something else')
+    return _validated(tuple(tokens))
+
+
+def check_file(file: InputFile, most: int) -> None:
+    """Raise `BadFile` for a path that is missing, no regular file, or larger than ``most``."""
+    try:
+        size = file.path.stat().st_size
+        regular = file.path.is_file()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such path"
+        raise BadFile("cannot be opened: {reason}; check the path", reason=reason) from error
+    if not regular:
+        raise BadFile("expected a file, got a directory or device")
+    if size > most:
+        raise BadFile(
+            "expected at most {most:,} bytes, got {size:,}; give a part of it", most=most, size=size
+        )
+
+
+def _decode(file: InputFile) -> str:
+    try:
+        return file.path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            "expected UTF-8 text, got byte 0x{byte:02x} at offset {start}; save it as UTF-8",
+            byte=error.object[error.start],
+            start=error.start,
+        ) from error
+    except OSError as error:
+        raise BadFile("cannot be read: {reason}", reason=error.strerror) from error
+
+
+def _validated(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    for i, token in enumerate(tokens):
+        if any("\ud800" <= character <= "\udfff" for character in token):
+            raise BadValue(
+                "tokens: number {i} is not valid text: {token!r}; give it as UTF-8",
+                i=i,
+                token=token,
+            )
+    return tokens
+
+
+def _table(file: InputFile) -> TokenArray:
+    rows, tokens = from_text(_decode(file), tabs=file.suffix == ".tsv")
+    return _token_array(rows, tokens)
+
+
+def _json(file: InputFile) -> TokenArray:
+    content = _parse(_decode(file))
+    tokens: tuple[str, ...] | None = None
+    if isinstance(content, dict):
+        labels = content.get("tokens")
+        if "x" not in content or not isinstance(labels, list | None):
+            raise BadFile('expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"')
+        if labels is not None:
+            tokens = _validated(tuple(map(str, labels)))
+        content = content["x"]
+    rows = from_lists(content, booleans=file.option == "mask")
+    return _token_array(rows, tokens)
+
+
+def _parse(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadFile(
+            "not valid JSON at line {line}, column {column}: {problem}",
+            line=error.lineno,
+            column=error.colno,
+            problem=error.msg,
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise BadFile(
+            "not usable JSON: a number is too long or lists are nested too deeply"
+        ) from error
+
+
+def _token_array(rows: list[list[float]], tokens: tuple[str, ...] | None) -> TokenArray:
+    _check_count(sum(map(len, rows)))
+    return TokenArray(torch.tensor(rows, dtype=torch.float64), tokens)
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_NUMBERS:
+        raise BadFile(
+            "expected at most {most:,} numbers, got {count:,}; give a part of them",
+            most=MOST_NUMBERS,
+            count=count,
+        )
+
+
+def _npy(file: InputFile) -> TokenArray:
+    try:
+        import numpy as np
+    except ImportError as error:
+        raise MissingExtra.of("numpy", "explain") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about headers that Python 2 wrote; they are read
+            array = np.lib.format.open_memmap(file.path, mode="r")
+    except Exception as error:  # whatever a hostile header makes the parser raise is about the file
+        raise BadFile(
+            "expected one .npy array of numbers, got a damaged file or Python objects, "
+            "which are never unpickled; save it with numpy.save(file, "
+            "array.astype('float64'))"
+        ) from error
+    if array.dtype.kind not in "fiub":
+        raise BadFile(
+            "expected real numbers, got dtype {dtype}; convert with .astype('float64')",
+            dtype=clean(str(array.dtype)),
+        )
+    _check_count(array.size)
+    return TokenArray(torch.from_numpy(np.array(array, dtype=np.float64, order="C")))
+
+
+def _safetensors(file: InputFile) -> TokenArray:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise MissingExtra.of("safetensors", "explain") from error
+    try:
+        with safe_open(file.path, framework="pt") as tensors:
+            name = _tensor_name(file, sorted(tensors.keys()))
+            _check_count(torch.Size(tensors.get_slice(name).get_shape()).numel())
+            tensor = tensors.get_tensor(name)
+    except (SafetensorError, OSError) as error:
+        raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+    if tensor.is_complex():
+        raise BadFile("expected real numbers, got dtype {dtype}", dtype=tensor.dtype)
+    return TokenArray(tensor.to(torch.float64))
+
+
+def _tensor_name(file: InputFile, names: list[str]) -> str:
+    if file.tensor is None and len(names) == 1:
+        return names[0]
+    if file.tensor not in names:
+        raise BadFile(
+            "expected the name of one of its {count} tensors ({names}), got {got!r}; write "
+            "{file}:name",
+            count=len(names),
+            names=listed(names),
+            got=clean(file.tensor or ""),
+            file=clean(file.path.name),
+        )
+    return file.tensor
+
+
+def listed(names: list[str]) -> str:
+    """The first eight names, cleaned, for a message."""
+    return ", ".join(map(clean, names[:8])) + (", …" if len(names) > 8 else "")
+
+
+def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
+    if values.dim() not in ranks or not values.numel():
+        raise BadFile(
+            "expected {ranks} axes with at least one number, got shape {shape}",
+            ranks=joined(Text(" or "), [same(str(rank)) for rank in ranks]),
+            shape=tuple(values.shape),
+        )
+    invalid = ~values.isfinite() if finite else values.isnan()
+    if bool(invalid.any()):
+        *outer, row, column = invalid.nonzero()[0].tolist()
+        raise BadFile(
+            "expected finite numbers, got {value} in row {row}, column {column} (counted from "
+            "0); replace it",
+            value=values[(*outer, row, column)].item(),
+            row=row,
+            column=column,
+        )
+
+
+_READERS: dict[str, Callable[[InputFile], TokenArray]] = {
+    ".csv": _table,
+    ".tsv": _table,
+    ".npy": _npy,
+    ".json": _json,
+    ".safetensors": _safetensors,
+}

@@ -1,0 +1,250 @@
+"""Projections from a seed or from a file of weights.
+
+A file is .safetensors, or .pt / .pth read with ``weights_only=True``, which loads tensors only.
+Names are those of a `state_dict`, after a common prefix:
+
+    in_proj_weight (3 H D, E)                         q, k and v one below the other
+    q_proj.weight, k_proj.weight, v_proj.weight       or apart
+    q_proj_weight, k_proj_weight, v_proj_weight       or apart, as in torch.nn.MultiheadAttention
+    out_proj.weight (E, H Dv)
+    in_proj_bias, q_proj.bias, …, out_proj.bias       where there are biases
+"""
+
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+
+import torch
+from torch import Tensor
+
+from headwise.document.plain import clean
+from headwise.errors import BadFile, BadValue, MissingExtra
+from headwise.explain.array_files import InputFile, check_file, listed
+from headwise.explain.trace import Projections, check_width
+from headwise.lang import Text, same
+
+MOST_BYTES = 4 * 2**30
+"""The largest file that is opened, before and after decompression."""
+
+MOST_NUMBERS = 2**26
+"""The most numbers of one projection."""
+
+MARKS = ("in_proj_weight", "q_proj.weight", "q_proj_weight")
+"""Every set of projections has a tensor of one of these names."""
+
+_Load = Callable[[str], Tensor]
+
+
+def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
+    """The weights of ``headwise.MultiheadAttention(E, H, init=init)`` built after this seed.
+
+    The random state of the caller is unchanged.
+
+    Raises:
+        BadValue: if ``init`` is unknown, the seed is negative or too large, or H does not
+            divide E.
+    """
+    from headwise.nn import MultiheadAttention
+
+    if not 0 <= seed < 2**63:
+        raise BadValue("seed: expected a whole number from 0 to 2^63 - 1, got {seed}", seed=seed)
+    check_width(embed_dim)
+    if heads < 1 or embed_dim % heads:
+        raise BadValue(
+            "heads: {heads} heads cannot share the {embed_dim} columns of x evenly; "
+            "choose a divisor of {embed_dim}",
+            heads=heads,
+            embed_dim=embed_dim,
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = MultiheadAttention(embed_dim, heads, bias=False, init=init)
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    return Projections(*(getattr(layer, name).weight.detach().double() for name in names))
+
+
+def load_projections(value: str) -> Projections:
+    """Read projections from ``path`` or ``path:prefix``.
+
+    Without a prefix the file must hold one set of projections.
+
+    Raises:
+        BadFile: if the file cannot be used, a name is missing, there are several sets and no
+            prefix, or a tensor has the wrong shape or dtype.
+        MissingExtra: if safetensors is not installed and the file needs it.
+    """
+    file = InputFile.parse("weights", value)
+    with file.errors():
+        if file.suffix not in (".safetensors", ".pt", ".pth"):
+            raise file.unknown_type(Text(".safetensors, or .pt / .pth with a state_dict"))
+        check_file(file, MOST_BYTES)
+        return _safetensors(file) if file.suffix == ".safetensors" else _torch(file)
+
+
+def _safetensors(file: InputFile) -> Projections:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise MissingExtra.of("safetensors", "explain") from error
+    try:
+        with safe_open(file.path, framework="pt") as archive:
+
+            def get(name: str) -> Tensor:
+                _check_size(name, torch.Size(archive.get_slice(name).get_shape()).numel())
+                tensor: Tensor = archive.get_tensor(name)
+                return tensor
+
+            return _projections(file, archive.keys(), get)
+    except (SafetensorError, OSError) as error:
+        raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+
+
+def _torch(file: InputFile) -> Projections:
+    _check_archive(file)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles it does not expect: refused below
+            content = torch.load(file.path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a hostile file makes the decoder raise is about the file
+        raise BadFile(
+            "holds more than tensors, or is damaged, and is never unpickled; save only "
+            "the weights: torch.save(module.state_dict(), file), or use .safetensors"
+        ) from error
+    state = content.get("state_dict", content) if isinstance(content, Mapping) else None
+    if not isinstance(state, Mapping):
+        raise BadFile(
+            "expected a state_dict, got {got}; save module.state_dict()", got=type(content).__name__
+        )
+    tensors = {str(name): value for name, value in state.items() if isinstance(value, Tensor)}
+    return _projections(file, tensors, tensors.__getitem__)
+
+
+def _check_archive(file: InputFile) -> None:
+    """Raise an error where a compressed file would exceed `MOST_BYTES`."""
+    if not zipfile.is_zipfile(file.path):
+        return
+    try:
+        with closing(zipfile.ZipFile(file.path)) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise BadFile("is a damaged archive") from error
+    if size > MOST_BYTES:
+        raise BadFile(
+            "expected at most {most:,} bytes when unpacked, got {size:,}",
+            most=MOST_BYTES,
+            size=size,
+        )
+
+
+def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Projections:
+    names = set(available)
+    prefix = _prefix(file, names)
+    _check_bias_kv(names, prefix)
+
+    def get(name: str) -> Tensor:
+        if prefix + name not in names:
+            raise _missing(same(clean(prefix + name)))
+        return _checked(prefix + name, load(prefix + name))
+
+    def maybe(name: str) -> Tensor | None:
+        return get(name) if prefix + name in names else None
+
+    q, k, v = _in_weights(names, prefix, get)
+    biases = _in_biases(maybe, q.shape[0])
+    return Projections(q, k, v, get("out_proj.weight"), *biases, maybe("out_proj.bias"))
+
+
+def _prefix(file: InputFile, names: set[str]) -> str:
+    """The prefix that the user named, or the only one in the file."""
+    prefixes = {n[: -len(mark)] for mark in MARKS for n in names if f".{n}".endswith(f".{mark}")}
+    if file.tensor is not None:
+        prefix = file.tensor.rstrip(".") + "."
+        if prefix in prefixes:
+            return prefix
+    elif len(prefixes) == 1:
+        return prefixes.pop()
+    if not prefixes:
+        raise _missing(Text("in_proj_weight or q_proj.weight"))
+    raise BadFile(
+        "expected the prefix of one of its {count} attentions ({prefixes}), got {got!r}; write "
+        "{file}:prefix",
+        count=len(prefixes),
+        prefixes=listed(sorted(prefix.rstrip(".") for prefix in prefixes)),
+        got=clean(file.tensor or ""),
+        file=clean(file.path.name),
+    )
+
+
+def _check_bias_kv(names: set[str], prefix: str) -> None:
+    if prefix + "bias_k" in names or prefix + "bias_v" in names:
+        raise BadFile(
+            "has bias_k and bias_v, a learned key and value that explain does not show; "
+            "give the weights of a module without add_bias_kv"
+        )
+
+
+def _in_weights(names: set[str], prefix: str, get: _Load) -> tuple[Tensor, Tensor, Tensor]:
+    if prefix + "in_proj_weight" in names:
+        return _thirds(prefix + "in_proj_weight", get("in_proj_weight"))
+    link = "." if prefix + "q_proj.weight" in names else "_"
+    q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
+    return q, k, v
+
+
+def _in_biases(
+    maybe: Callable[[str], Tensor | None], rows: int
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    packed = maybe("in_proj_bias")
+    if packed is None:
+        return maybe("q_proj.bias"), maybe("k_proj.bias"), maybe("v_proj.bias")
+    if len(packed) != 3 * rows:
+        raise BadFile(
+            "in_proj_bias: expected {rows} numbers, got {got}",
+            rows=3 * rows,
+            got=tuple(packed.shape),
+        )
+    return _thirds("in_proj_bias", packed)
+
+
+def _thirds(name: str, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if len(packed) % 3:
+        raise BadFile(
+            "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
+            name=clean(name),
+            got=tuple(packed.shape),
+        )
+    q, k, v = packed.chunk(3)
+    return q, k, v
+
+
+def _checked(name: str, tensor: Tensor) -> Tensor:
+    axes = 2 if name.endswith("weight") else 1
+    _check_size(name, tensor.numel())
+    readable = tensor.layout == torch.strided and tensor.is_floating_point() and not tensor.is_meta
+    if tensor.dim() != axes or not readable or not bool(tensor.isfinite().all()):
+        raise BadFile(
+            "{name}: expected finite floating point numbers with {axes} axes, got {dtype} {shape}",
+            name=clean(name),
+            axes=axes,
+            dtype=tensor.dtype,
+            shape=tuple(tensor.shape),
+        )
+    return tensor.to(torch.float64)
+
+
+def _check_size(name: str, count: int) -> None:
+    if not 0 < count <= MOST_NUMBERS:
+        raise BadFile(
+            "{name}: expected 1 to {most:,} numbers, got {count:,}",
+            name=clean(name),
+            most=MOST_NUMBERS,
+            count=count,
+        )
+
+
+def _missing(name: Text) -> BadFile:
+    return BadFile(
+        "has no tensor {name}; expected the names of a torch.nn.MultiheadAttention's state_dict",
+        name=name,
+    )
