@@ -36,7 +36,7 @@ from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
 from headwise.heads.models import is_here, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, parse_heads
-from headwise.lang import Text
+from headwise.lang import Translated
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.ablation.families import made, silenced
@@ -882,8 +882,8 @@ def test_an_encoder_decoder_is_measured_on_whole_documents(
 @pytest.mark.parametrize(
     ("heads", "target", "stack"),
     [
-        ("encoder.L0H0", "a mat", Text("encoder", "编码器")),
-        ("cross.L0H0", "a mat on", Text("decoder", "解码器")),
+        ("encoder.L0H0", "a mat", Translated("encoder", "编码器")),
+        ("cross.L0H0", "a mat on", Translated("decoder", "解码器")),
         ("cross.L0H0", "a mat", None),
     ],
 )
@@ -909,7 +909,7 @@ def test_resampling_wants_one_length_in_the_stacks_whose_heads_may_go(
     if stack is None and not drawn:
         assert found(capsys, *given)["read"]["texts"] == 7
         return
-    first = stack or Text("encoder", "编码器")
+    first = stack or Translated("encoder", "编码器")
     for lang, said in (
         ("en", f"needs texts of one length, got 2 to 3 tokens in the {first.en}; use --how mean"),
         ("zh", f"收到 2 到 3 个词元（{first.zh}）；请用 --how mean"),

@@ -14,7 +14,7 @@ from headwise.document import (
     Table,
     Working,
 )
-from headwise.lang import Text, same
+from headwise.lang import Translated, same
 
 EVIL = (
     "</script><img src=x onerror=alert(1)>",
@@ -42,7 +42,7 @@ def everywhere(text: str) -> Document:
         (
             Heading(token),
             Heading(token, 3),
-            Paragraph(Text(text, f"中文{text}")),
+            Paragraph(Translated(text, f"中文{text}")),
             formula,
             Matrix(formula, values, [text, "b"], [text, "d"]),
             Working([formula, Formula("1 + 1 = 2", "1 + 1 = 2")]),
@@ -56,7 +56,7 @@ def everywhere(text: str) -> Document:
 
 
 EMPTY = Document(
-    Text("nothing", "空"),
+    Translated("nothing", "空"),
     (
         Matrix(Formula("E", "E"), []),
         Matrix(Formula("F", "F"), [[], []]),

@@ -11,7 +11,7 @@ import pytest
 from headwise.document import Document, Heading, HeatMap, Notice, Paragraph, html
 from headwise.document.html import fragment, pack, page, render
 from headwise.errors import MissingExtra
-from headwise.lang import Text, same
+from headwise.lang import Translated, same
 from tests.browser import open_page
 from tests.document.attack import EMPTY, EVIL, everywhere
 
@@ -65,7 +65,7 @@ def test_the_policy_allows_exactly_the_style_and_the_script_of_the_page():
 
 
 def test_both_languages_are_in_the_page_and_lang_says_which_opens():
-    document = Document(Text("title", "标题"), (Paragraph(Text("one", "一")),))
+    document = Document(Translated("title", "标题"), (Paragraph(Translated("one", "一")),))
     for lang in ("en", "zh"):
         source = render(document, lang)
         assert f'<html lang="{lang}"' in source
@@ -158,7 +158,7 @@ def test_a_browser_opens_it_in_both_languages_without_an_error(tmp_path, lang, o
     blocks = [block for text in EVIL for block in everywhere(text).blocks]
     names = [f"t{i}" for i in range(211)]
     large = HeatMap(same("large"), [[1 / 211] * 211] * 211, names, names)
-    document = Document(Text("title", "标题"), (*blocks, large))
+    document = Document(Translated("title", "标题"), (*blocks, large))
     path = tmp_path / "page.html"
     path.write_text(render(document, other), encoding="utf-8")
     dom, console = open_page(path, lang)

@@ -5,7 +5,7 @@ from rich.cells import cell_len
 
 from headwise.document import Document, Formula, HeatMap, Matrix, Notice, Paragraph
 from headwise.document.terminal import render
-from headwise.lang import Text, same
+from headwise.lang import Translated, same
 from tests.document.attack import EMPTY, EVIL, everywhere
 
 
@@ -45,7 +45,7 @@ def test_a_wide_matrix_is_cut_into_parts_that_fit():
 
 
 def test_each_language_is_spoken():
-    document = Document(Text("title", "标题"), (Paragraph(Text("one", "一")),))
+    document = Document(Translated("title", "标题"), (Paragraph(Translated("one", "一")),))
     assert "one" in render(document, "en")
     assert "一" not in render(document, "en")
     assert "标题" in render(document, "zh")

@@ -11,8 +11,8 @@ from torch import nn
 import headwise as hw
 from headwise.errors import BadFile, BadValue
 from headwise.explain import projection_files
-from headwise.explain.trace import Projections, trace
 from headwise.explain.projection_files import load_projections, seeded_projections
+from headwise.explain.trace import Projections, trace
 from headwise.verify.oracle.tolerance import accept
 
 LENGTH, EMBED, HEADS = 5, 14, 7

@@ -13,10 +13,9 @@ from headwise.document import Document, Formula, Heading, Matrix, Paragraph, Wor
 from headwise.document.formulas import math as drawable
 from headwise.errors import BadValue
 from headwise.explain import trace_json as writer
-from headwise.explain.trace_json import FORMULAS, as_json
 from headwise.explain.steps import matrix_blocks, steps
-
 from headwise.explain.trace import KEYS, Projections, trace
+from headwise.explain.trace_json import FORMULAS, as_json
 
 X = torch.tensor(EXAMPLE, dtype=torch.float64)
 

@@ -17,7 +17,7 @@ from headwise.heads.inspection import Inspection, inspect
 from headwise.heads.metrics import METRICS
 from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.models.load import Loaded
-from headwise.lang import LANGS, Lang, Text, same
+from headwise.lang import LANGS, Lang, Text, Translated, same
 from headwise.plots import album
 from headwise.plots.ablation import Removal, ablation
 from headwise.plots.fonts import PLAIN, Fonts
@@ -208,7 +208,7 @@ def test_an_ablation_curve_has_a_line_and_a_band_for_each_order() -> None:
     ends = zip(losses, (2.0, 3.0, 4.0), (4.0, 4.0, 6.0), strict=True)
     each = [Interval(loss, low, high, 0.95, 8) for loss, low, high in ends]
     points = [Point((), share, loss) for share, loss in zip(shares, each, strict=True)]
-    given = Removal(Text("random", "随机"), points)
+    given = Removal(Translated("random", "随机"), points)
     figure = ablation(sheet(), same("t"), [given, given], same("loss"))
     axes = figure.axes[0]
     assert [list(line.get_ydata()) for line in axes.lines] == [list(losses)] * 2

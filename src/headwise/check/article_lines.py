@@ -32,7 +32,7 @@ def read_article(path: Path) -> str:
     Raises:
         BadFile: if it cannot be opened, is too long, is binary, or is in another encoding.
     """
-    name = title(path)
+    name = source_name(path)
     try:
         raw = sys.stdin.buffer.read(MOST_BYTES + 1) if is_input(path) else _bytes(path)
     except OSError as error:
@@ -56,7 +56,7 @@ def is_input(path: Path) -> bool:
     return str(path) in ("-", "/dev/stdin")
 
 
-def title(path: Path) -> str:
+def source_name(path: Path) -> str:
     """What an article is called in messages and reports."""
     from headwise.document.plain import clean
 

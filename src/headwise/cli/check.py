@@ -1,4 +1,4 @@
-"""``headwise check``: find the wrong numbers in a worked example that somebody wrote."""
+"""``headwise check``: find the wrong numbers in a worked example."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ _HELP = Text(
     "the file cannot be used."
 )
 
-_SAID = {
+_HELP_TEXTS = {
     "--x": Text("File with X, one row a token."),
     "--heads": Text("Number of heads."),
     "--weights": Text("File with the projections (.safetensors, .pt, .pth), or FILE:prefix."),
@@ -33,14 +33,11 @@ _SAID = {
 }
 
 
-_FILE = click.Argument(["file"], type=click.Path(path_type=Path))
-
-
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
     return click.Command(
         "check",
-        callback=lambda **given: _run(Asked(**given), lang),
+        callback=lambda **given: _run(CheckArguments(**given), lang),
         params=[
             click.Argument(["file"], type=click.Path(path_type=Path)),
             *_options(lang),
@@ -52,8 +49,8 @@ def command(lang: Lang) -> click.Command:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The arguments as given."""
+class CheckArguments:
+    """The values of the argument and the options."""
 
     file: Path
     x: str | None
@@ -72,21 +69,21 @@ def _options(lang: Lang) -> list[click.Parameter]:
     }
     return [
         click.Option([name], type=kinds.get(name, click.STRING), help=text.to(lang))
-        for name, text in _SAID.items()
+        for name, text in _HELP_TEXTS.items()
     ]
 
 
-def _run(asked: Asked, lang: Lang) -> int:
+def _run(arguments: CheckArguments, lang: Lang) -> int:
     from headwise.check import check, read_article
+    from headwise.check.article_lines import source_name
     from headwise.check.report import as_json, document
-    from headwise.check.article_lines import title
     from headwise.cli import FOUND_WRONG
 
-    read = (asked.file, asked.x, asked.weights, asked.mask)
-    destination = Destination(asked.format, asked.output, lang, inputs=read)
+    read = (arguments.file, arguments.x, arguments.weights, arguments.mask)
+    destination = Destination(arguments.format, arguments.output, lang, inputs=read)
     destination.check()
-    article = read_article(asked.file)
-    report = check(article, _given(asked), source=title(asked.file))
+    article = read_article(arguments.file)
+    report = check(article, _setup_options(arguments), source=source_name(arguments.file))
     if not report.checked and not report.findings:
         raise _nothing(report)
     destination.write(lambda: document(report), lambda: as_json(report))
@@ -94,7 +91,7 @@ def _run(asked: Asked, lang: Lang) -> int:
 
 
 def _nothing(report: "Report") -> BadFile:
-    left = report.open
+    left = report.unmatched_count
     return BadFile(
         "{source}: nothing could be checked: no printed number stands for a quantity of "
         "this computation, {left} could not be matched; check --x, --heads and "
@@ -104,19 +101,19 @@ def _nothing(report: "Report") -> BadFile:
     )
 
 
-def _given(asked: Asked) -> "Options":
+def _setup_options(arguments: CheckArguments) -> "Options":
     from headwise.check import Options
-    from headwise.explain import projection_files
     from headwise.explain.array_files import read_matrix
-    from headwise.explain.mask_option import mask_of
+    from headwise.explain.mask_option import parse_mask
+    from headwise.explain.projection_files import load_projections
 
     def mask(heads: int, length: int) -> "Mask":
-        return mask_of(asked.mask, None, heads, length)
+        return parse_mask(arguments.mask, None, heads, length)
 
     return Options(
-        x=None if asked.x is None else read_matrix(asked.x).values,
-        heads=asked.heads,
-        projections=None if asked.weights is None else weights.load(asked.weights),
-        scale=asked.scale,
-        mask=None if asked.mask is None else mask,
+        x=None if arguments.x is None else read_matrix(arguments.x).values,
+        heads=arguments.heads,
+        projections=None if arguments.weights is None else load_projections(arguments.weights),
+        scale=arguments.scale,
+        mask=None if arguments.mask is None else mask,
     )

@@ -11,7 +11,7 @@ from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.explain.array_files import Numbers
+    from headwise.explain.array_files import TokenArray
     from headwise.explain.trace import Projections, Trace
 
 SUMMARY = Text("Show every number of a multi-head attention, step by step.")
@@ -28,7 +28,7 @@ def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
     return click.Command(
         "explain",
-        callback=lambda **given: _run(Asked(**given), lang),
+        callback=lambda **given: _run(ExplainOptions(**given), lang),
         params=_options(lang),
         help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
         short_help=SUMMARY.to(lang),
@@ -36,8 +36,8 @@ def command(lang: Lang) -> click.Command:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options as given."""
+class ExplainOptions:
+    """The values of the options."""
 
     x: str | None
     tokens: str | None
@@ -61,7 +61,7 @@ _HELP = Text(
     "a tensor)."
 )
 
-_SAID = {
+_HELP_TEXTS = {
     "--x": Text("File with X, one row a token."),
     "--tokens": Text("Labels: a,b,c, or a .json or .txt file."),
     "--heads": Text("Number of heads."),
@@ -92,70 +92,71 @@ def _options(lang: Lang) -> list[click.Parameter]:
             show_default=name == "--heads",
             help=text.to(lang),
         )
-        for name, text in _SAID.items()
+        for name, text in _HELP_TEXTS.items()
     ]
     return own + reporting.options(lang, FORMATS)
 
 
-def _run(asked: Asked, lang: Lang) -> int:
+def _run(options: ExplainOptions, lang: Lang) -> int:
+    from headwise.explain.steps import steps
+    from headwise.explain.trace import check_ranges
     from headwise.explain.trace_json import as_json
-    from headwise.explain.steps import check, steps
 
-    read = (asked.x, asked.tokens, asked.weights, asked.mask, asked.bias)
-    destination = reporting.Destination(asked.format, asked.output, lang, FORMATS, read)
+    read = (options.x, options.tokens, options.weights, options.mask, options.bias)
+    destination = reporting.Destination(options.format, options.output, lang, FORMATS, read)
     destination.check()
-    traced = _trace(asked)
-    precision = PRECISION if asked.precision is None else asked.precision
-    check(traced, asked.head, asked.row, precision)
-    if destination.kind == "json" and asked.row is not None:
-        raise BadValue("row: JSON holds every row, got {row}; leave out --row", row=asked.row)
+    traced = _trace(options)
+    precision = PRECISION if options.precision is None else options.precision
+    check_ranges(traced, options.head, options.row, precision)
+    if destination.kind == "json" and options.row is not None:
+        raise BadValue("row: JSON holds every row, got {row}; leave out --row", row=options.row)
     destination.write(
-        lambda: steps(traced, head=asked.head, row=asked.row, precision=precision),
-        lambda: as_json(traced, head=asked.head, precision=asked.precision),
+        lambda: steps(traced, head=options.head, row=options.row, precision=precision),
+        lambda: as_json(traced, head=options.head, precision=options.precision),
     )
     return 0
 
 
-def _trace(asked: Asked) -> "Trace":
+def _trace(options: ExplainOptions) -> "Trace":
     from headwise.explain.array_files import read_tokens
-    from headwise.explain.mask_option import mask_of
+    from headwise.explain.mask_option import parse_mask
     from headwise.explain.trace import trace
 
-    given = _numbers(asked.x)
+    given = _numbers(options.x)
     return trace(
         given.values,
-        asked.heads,
-        projections=_projections(asked, given.values.shape[1]),
-        tokens=given.tokens if asked.tokens is None else read_tokens(asked.tokens),
-        mask=mask_of(asked.mask, asked.bias, asked.heads, len(given.values)),
-        scale=asked.scale,
+        options.heads,
+        projections=_projections(options, given.values.shape[1]),
+        tokens=given.tokens if options.tokens is None else read_tokens(options.tokens),
+        mask=parse_mask(options.mask, options.bias, options.heads, len(given.values)),
+        scale=options.scale,
     )
 
 
-def _numbers(word: str | None) -> "Numbers":
+def _numbers(word: str | None) -> "TokenArray":
     import torch
 
-    from headwise.explain.array_files import Numbers, read_matrix
+    from headwise.explain.array_files import TokenArray, read_matrix
 
     if word is not None:
         return read_matrix(word)
-    return Numbers(torch.tensor(EXAMPLE, dtype=torch.float64), TOKENS)
+    return TokenArray(torch.tensor(EXAMPLE, dtype=torch.float64), TOKENS)
 
 
-def _projections(asked: Asked, embed_dim: int) -> "Projections":
-    from headwise.explain import projection_files
+def _projections(options: ExplainOptions, embed_dim: int) -> "Projections":
+    from headwise.explain.projection_files import load_projections, seeded_projections
     from headwise.explain.trace import Projections
 
-    drawn = asked.seed is not None or asked.init is not None
-    if asked.weights is not None and drawn:
+    drawn = options.seed is not None or options.init is not None
+    if options.weights is not None and drawn:
         raise BadValue(
             "weights: expected a file or a seed, got both; leave out --weights, or "
             "--seed and --init"
         )
-    if asked.weights is not None:
-        return weights.load(asked.weights)
+    if options.weights is not None:
+        return load_projections(options.weights)
     if drawn:
-        return weights.seeded(
-            embed_dim, asked.heads, asked.seed or 0, asked.init or "xavier_uniform"
+        return seeded_projections(
+            embed_dim, options.heads, options.seed or 0, options.init or "xavier_uniform"
         )
     return Projections.identity(embed_dim)

@@ -57,7 +57,7 @@ def command(lang: Lang) -> click.Command:
     """The word ``plan`` in the reader's language."""
     return click.Command(
         "plan",
-        callback=lambda **given: _run(Asked(**given), lang),
+        callback=lambda **given: _run(PlanOptions(**given), lang),
         params=_options(lang),
         help=HELP.to(lang),
         short_help=SUMMARY.to(lang),
@@ -65,8 +65,8 @@ def command(lang: Lang) -> click.Command:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options as given."""
+class PlanOptions:
+    """The values of the options."""
 
     mask: str
     length: int
@@ -107,15 +107,17 @@ def _options(lang: Lang) -> list[click.Parameter]:
     return own + reporting.options(lang)
 
 
-def _run(asked: Asked, lang: Lang) -> int:
-    destination = reporting.Destination(asked.format, asked.output, lang)
+def _run(options: PlanOptions, lang: Lang) -> int:
+    destination = reporting.Destination(options.format, options.output, lang)
     destination.check()
-    made, shapes = _made(asked)
-    destination.write(lambda: _document(made, asked, shapes), lambda: _as_json(made, asked, shapes))
+    made, shapes = _made(options)
+    destination.write(
+        lambda: _document(made, options, shapes), lambda: _as_json(made, options, shapes)
+    )
     return 0
 
 
-def _made(asked: Asked) -> "tuple[Plan, Shapes]":
+def _made(options: PlanOptions) -> "tuple[Plan, Shapes]":
     """Plan with tensors that share one number, so that no length needs memory."""
     import torch
 
@@ -123,23 +125,23 @@ def _made(asked: Asked) -> "tuple[Plan, Shapes]":
     from headwise.masks.required_sizes import required_sizes
     from headwise.planning import plan
 
-    mask = parse(asked.mask)
+    mask = parse(options.mask)
     held = required_sizes(mask)
-    batch, heads = asked.batch or held.get("B", 1), asked.heads or _heads(held)
-    queries = asked.queries or held.get("Lq", asked.length)
+    batch, heads = options.batch or held.get("B", 1), options.heads or _heads(held)
+    queries = options.queries or held.get("Lq", options.length)
     shapes: Shapes = {
-        "q": (batch, heads, queries, asked.head_dim),
-        "k": (batch, asked.kv_heads or heads, asked.length, asked.head_dim),
-        "v": (batch, asked.kv_heads or heads, asked.length, asked.head_dim),
+        "q": (batch, heads, queries, options.head_dim),
+        "k": (batch, options.kv_heads or heads, options.length, options.head_dim),
+        "v": (batch, options.kv_heads or heads, options.length, options.head_dim),
     }
-    number = torch.zeros((), dtype=getattr(torch, asked.dtype), requires_grad=asked.train)
-    with torch.set_grad_enabled(asked.train):
+    number = torch.zeros((), dtype=getattr(torch, options.dtype), requires_grad=options.train)
+    with torch.set_grad_enabled(options.train):
         made = plan(
             *(number.expand(shape) for shape in shapes.values()),
             mask=mask,
-            position=_position(asked.position, heads, asked.head_dim),
-            need=asked.need,
-            engine=asked.engine,
+            position=_position(options.position, heads, options.head_dim),
+            need=options.need,
+            engine=options.engine,
         )
     return made, shapes
 
@@ -167,28 +169,28 @@ def _position(name: str, heads: int, dim: int) -> "Position":
         return make[name]()
 
 
-def _document(made: "Plan", asked: Asked, shapes: Shapes) -> "Document":
+def _document(made: "Plan", options: PlanOptions, shapes: Shapes) -> "Document":
     from headwise.document import Document, Paragraph, Table
 
     tensors = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    parts = [tensors, asked.dtype, " ".join(asked.mask.split())]
-    if asked.position != "none":
-        parts.append(asked.position)
+    parts = [tensors, options.dtype, " ".join(options.mask.split())]
+    if options.position != "none":
+        parts.append(options.position)
     return Document(
         Text("The plan of an attention"),
         (Paragraph(same(", ".join(parts))), Table((Text("what"), Text("value")), made.rows())),
     )
 
 
-def _as_json(made: "Plan", asked: Asked, shapes: Shapes) -> str:
+def _as_json(made: "Plan", options: PlanOptions, shapes: Shapes) -> str:
     whole = {
         "format": "headwise.plan/1",
-        "mask": asked.mask,
-        "position": asked.position,
+        "mask": options.mask,
+        "position": options.position,
         **shapes,
-        "dtype": asked.dtype,
-        "need": sorted(set(asked.need)),
-        "train": asked.train,
+        "dtype": options.dtype,
+        "need": sorted(set(options.need)),
+        "train": options.train,
         "engine": made.engine,
         "refused": {
             name: [{"en": reason.en, "zh": reason.zh} for reason in reasons]

@@ -30,7 +30,7 @@ def command(lang: Lang) -> click.Command:
     """The word ``show`` in the reader's language."""
     return click.Command(
         "show",
-        callback=lambda **given: _run(Asked(**given), lang),
+        callback=lambda **given: _run(ShowOptions(**given), lang),
         params=_parameters(lang),
         help=HELP.to(lang),
         short_help=SUMMARY.to(lang),
@@ -38,8 +38,8 @@ def command(lang: Lang) -> click.Command:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The options as given."""
+class ShowOptions:
+    """The values of the options."""
 
     mask: str | None
     queries: int | None
@@ -60,23 +60,23 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
     return own + reporting.options(lang)
 
 
-def _run(asked: Asked, lang: Lang) -> int:
+def _run(options: ShowOptions, lang: Lang) -> int:
     from headwise.drawing import Shown, every_mask, every_mask_as_json
 
-    destination = reporting.Destination(asked.format, asked.output, lang)
+    destination = reporting.Destination(options.format, options.output, lang)
     destination.check()
-    if asked.mask is None:
-        _refuse_sizes(asked)
+    if options.mask is None:
+        _refuse_sizes(options)
         destination.write(every_mask, every_mask_as_json)
         return 0
-    shown = Shown.of(asked.mask, asked.queries, asked.keys)
+    shown = Shown.of(options.mask, options.queries, options.keys)
     destination.write(lambda: shown.document(destination.kind), shown.as_json)
     return 0
 
 
-def _refuse_sizes(asked: Asked) -> None:
+def _refuse_sizes(options: ShowOptions) -> None:
     """The list has one size: a number that would change nothing is not ignored in silence."""
-    for name, value in (("queries", asked.queries), ("keys", asked.keys)):
+    for name, value in (("queries", options.queries), ("keys", options.keys)):
         if value is not None:
             raise BadValue(
                 "{name}: expected a mask to draw at {value}, got none; write the mask "
