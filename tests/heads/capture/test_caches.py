@@ -171,7 +171,7 @@ def test_generating_is_measured_and_says_the_same_words() -> None:
 
 
 def test_beams_that_change_places_make_the_words_unknown() -> None:
-    """Beam search reorders the cache: tokens by which words are told again are unknown then."""
+    """Beam search reorders the cache: tokens by which words are key_info again are unknown then."""
     model = causal(llama)
     with torch.no_grad(), capture(model) as seen:
         out = model(input_ids=ids(), use_cache=True)

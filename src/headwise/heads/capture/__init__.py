@@ -1,19 +1,20 @@
-"""Attention of a running model, measured without changing what it answers.
+"""Attention of a running model, measured without changing the model's output.
 
-pattern        who may attend to whom, and what is added, a block at a time
-weights        the attention weights of one block of queries, as the model computes them
-texts          which tokens keys and queries are, with a cache too
-recorder       what an open capture collects
-replaced       putting a function in a method's place, and taking it away again
-huggingface    the door of transformers' models
-torch_modules  the door of nn.MultiheadAttention
-bare           the door of bare q, k and v
-own_modules    the door of headwise.MultiheadAttention
-opening        `capture` itself
+session             `capture`, the context manager
+options             its options, validated
+recorder            collects statistics and weights while a capture is open
+transformers_hooks  records models of transformers
+torch_hooks         records `nn.MultiheadAttention`
+headwise_hooks      records `headwise.MultiheadAttention`
+from_tensors        `measure`: statistics of plain q, k and v
+attention_terms     the weights of one block of queries, as the model computes them
+block_layout        how queries are cut into blocks
+pattern             mask and bias, a block at a time
+token_positions     which tokens keys and queries are, with a cache too
 """
 
-from headwise.heads.capture.bare import measure
-from headwise.heads.capture.opening import capture
+from headwise.heads.capture.from_tensors import measure
 from headwise.heads.capture.recorder import Recorder
+from headwise.heads.capture.session import capture
 
 __all__ = ["Recorder", "capture", "measure"]

@@ -31,7 +31,7 @@ class Pattern(ABC):
         """Keys outside of which none of these queries may attend; more is never wrong."""
 
     @abstractmethod
-    def alike(self, other: "Pattern") -> bool:
+    def same_as(self, other: "Pattern") -> bool:
         """Whether the other certainly allows the same; False is never wrong."""
 
 
@@ -83,7 +83,7 @@ class TensorPattern(Pattern):
         seen = _open(self.mask[:, :, rows, :stop]).any(2).flatten(0, 1).any(0).nonzero()
         return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 0)
 
-    def alike(self, other: Pattern) -> bool:
+    def same_as(self, other: Pattern) -> bool:
         """Layers are handed one and the same mask; one that was written to since is another."""
         if not isinstance(other, TensorPattern):
             return False
@@ -135,7 +135,7 @@ class CallPattern(Pattern):
             low, high = (low, middle) if empty(middle, frame.keys) else (middle + 1, high)
         return slice(first, low)
 
-    def alike(self, other: Pattern) -> bool:
+    def same_as(self, other: Pattern) -> bool:
         if not isinstance(other, CallPattern):
             return False
         return self.call.frame == other.call.frame and self.call.mask == other.call.mask

@@ -1,144 +1,35 @@
 """What an open capture collects: statistics of every head, and the weights of chosen ones."""
 
+import ctypes
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from numbers import Integral
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadType, BadValue, one_of
-from headwise.heads.capture.layout import Asked, Layout, Layouts
-from headwise.heads.capture.memory import give_back
-from headwise.heads.capture.texts import Texts, Told
-from headwise.heads.capture.weights import Block, Terms
-from headwise.heads.metrics import EVERY, MEASURED, Metric, Rows
-from headwise.heads.names import Head, Layer, heads_of, none_such
+from headwise.errors import BadValue
+from headwise.heads.capture.attention_terms import AttentionTerms, WeightBlock
+from headwise.heads.capture.block_layout import Layout, Layouts
+from headwise.heads.capture.options import CaptureOptions
+from headwise.heads.capture.token_positions import KeyInfo, TokenTracker
+from headwise.heads.metrics import Rows
+from headwise.heads.names import Head, Layer, none_such
 from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.verify.oracle.tolerance import Verdict, judge
 
-ALL = "all"
-
 LARGE = 1 << 20
 """How many weights a block must have for its memory to be handed back to the system at the end."""
 
-CHECKED = 32
+CHECKED_ROWS = 32
 """How many of the first and of the last rows of each attention are recomputed exactly and held
 against the model's answer."""
 
-ROUNDING = 100.0
+ROUNDING_FACTOR = 100.0
 """How many times the acceptance rule two kernels' rounding may differ; a missing term of the
 formula differs by far more."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is asked of a capture.
-
-    Attributes:
-        metrics: what is measured of every head.
-        heads: the heads whose full weights are kept; None means all.
-        rows: the queries whose weights are kept, counted among those of a pass; None means all.
-        separators: ids of special tokens such as [SEP].
-        punctuation: ids of punctuation.
-    """
-
-    metrics: tuple[Metric, ...] = MEASURED
-    heads: frozenset[Head] | None = frozenset()
-    rows: tuple[int, ...] | None = None
-    separators: frozenset[int] = frozenset()
-    punctuation: frozenset[int] = frozenset()
-
-    @staticmethod
-    def named(names: Collection[str] | None) -> tuple[Metric, ...]:
-        """The metrics of those names, in the order of `EVERY`; None means those `MEASURED`.
-
-        Raises:
-            BadType: if it is a string or no collection.
-            BadValue: if there is no such metric, or none at all.
-        """
-        if names is None:
-            return MEASURED
-        if isinstance(names, str):
-            raise BadType(
-                "want: expected a collection of names, got the string {names!r}; use "
-                "want=[{names!r}]",
-                names=names,
-            )
-        known = tuple(metric.name for metric in EVERY)
-        if not isinstance(names, Collection):
-            raise BadType(
-                "want: expected a collection of names, got {names_type}",
-                names_type=type(names).__name__,
-            )
-        if not names:
-            raise BadValue(
-                "want: expected at least one name, got none; want=None measures the usual ones"
-            )
-        for name in names:
-            if name not in known:
-                raise one_of("want", name, known)
-        return tuple(metric for metric in EVERY if metric.name in names)
-
-    @staticmethod
-    def chosen(heads: Collection[Head | str] | str) -> frozenset[Head] | None:
-        """The heads, by themselves or by name; None for the word "all".
-
-        Raises:
-            BadType: if they are neither heads nor their names.
-            BadValue: if a name is not of the form L0H2.
-        """
-        return None if heads == ALL else frozenset(heads_of(heads))
-
-    @staticmethod
-    def ids(name: str, given: object) -> frozenset[int]:
-        """Ids of tokens.
-
-        Args:
-            name: of the argument.
-            given: what it was given.
-
-        Raises:
-            BadType: if it is no collection of whole numbers.
-            BadValue: if one is below 0.
-        """
-        if isinstance(given, str) or not isinstance(given, Collection):
-            raise _no_ids(name, given)
-        for each in given:
-            if isinstance(each, bool) or not isinstance(each, Integral):
-                raise _no_ids(name, each)
-            if int(each) < 0:
-                raise BadValue(
-                    "{name}: expected ids of tokens, from 0 on, got {each}", name=name, each=each
-                )
-        return frozenset(int(each) for each in given)
-
-    @staticmethod
-    def numbers(rows: Sequence[int] | None) -> tuple[int, ...] | None:
-        """The rows in order, each once; None means all.
-
-        Raises:
-            BadType: if it is no collection.
-            BadValue: if one is no whole number from 0 on.
-        """
-        if rows is None:
-            return None
-        if not isinstance(rows, Collection):
-            raise BadType(
-                "rows: expected a collection of numbers of queries, got {rows_type}; use rows=[3]",
-                rows_type=type(rows).__name__,
-            )
-        for row in rows:
-            if isinstance(row, bool) or not isinstance(row, int) or row < 0:
-                raise BadValue(
-                    "rows: expected numbers of queries from 0 on, got {row!r}; use "
-                    "rows=range(start, stop)",
-                    row=row,
-                )
-        return tuple(sorted(set(rows)))
 
 
 class Recorder:
@@ -153,18 +44,16 @@ class Recorder:
         taken: how many attentions were recorded.
     """
 
-    def __init__(self, model: nn.Module, wanted: Wanted) -> None:
-        self.statistics = Statistics(metrics=wanted.metrics)
+    def __init__(self, model: nn.Module, options: CaptureOptions) -> None:
+        self.statistics = Statistics(metrics=options.metrics)
         self.weights: dict[Head, Tensor] = {}
         self.allowed: dict[Head, Tensor] = {}
         self.model, self.taken = model, 0
-        self._wanted = wanted
-        reads = self.statistics.reads
-        asked = Asked(wanted.metrics, reads, wanted.separators, wanted.punctuation)
-        self._layouts = Layouts(asked)
+        self._options = options
+        self._layouts = Layouts(options)
         self._names = {id(module): name for name, module in model.named_modules()}
         self._two_stacks = _two_stacks(model)
-        self._texts = Texts(model, self._two_stacks)
+        self._tracker = TokenTracker(model, self._two_stacks)
         self._inside = False
         self._calls: Counter[str] = Counter()
         self._numbers: dict[int, Layer] = {}
@@ -173,14 +62,14 @@ class Recorder:
     def start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before each pass: layers are counted from 0 again."""
         del model
-        self._texts.start(args, kwargs)
+        self._tracker.start(args, kwargs)
         self._calls.clear()
         self._inside = True
 
     def stop(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """After each pass."""
         del model, args
-        self._texts.finish(output)
+        self._tracker.finish(output)
         self._layouts.forget()
         self._inside = False
 
@@ -204,12 +93,16 @@ class Recorder:
                 "headwise.MultiheadAttention",
                 name=name,
             )
-        for head in sorted(self._wanted.heads or ()):
+        for head in sorted(self._options.heads or ()):
             if head.layer not in self._counts:
                 raise none_such(head, self._counts)
 
     def take(
-        self, module: nn.Module, terms: Terms, answer: Tensor | None, told: Told | None = None
+        self,
+        module: nn.Module,
+        terms: AttentionTerms,
+        answer: Tensor | None,
+        key_info: KeyInfo | None = None,
     ) -> None:
         """One attention of the model.
 
@@ -218,45 +111,45 @@ class Recorder:
             terms: what it was computed from.
             answer: what it gave, (B, Lq, H, Dv) or what ``terms.finish`` makes of that; None where
                 there is nothing to hold the terms against.
-            told: what the attention itself says of its keys.
+            key_info: what the attention itself says of its keys.
 
         Raises:
             BadValue: if the answer is not what the terms give, or is NaN where a token asked, or
                 a head is asked for that the layer has not.
         """
-        told = Told() if told is None else told
-        layer = self._layer(module, told.cross)
+        key_info = KeyInfo() if key_info is None else key_info
+        layer = self._layer(module, key_info.cross)
         self._count(layer, terms.size[1])
         self.taken += 1
         if not terms.measurable:
             return
         if answer is not None:
             _check(layer, terms, answer)
-        place = self._texts.place(layer.part, terms.q, terms.k[:, :, : terms.tokens], told)
+        place = self._tracker.place(layer.part, terms.q, terms.k[:, :, : terms.tokens], key_info)
         layout = self._layouts.of(terms, place)
         if answer is not None:
             _check_numbers(layer, answer, layout.queries)
         self._measure(layer, terms, layout)
         if not self._inside:
             self._layouts.forget()
-        if layout.room >= LARGE:
-            give_back()
+        if layout.buffer_size >= LARGE:
+            release_free_memory()
 
     def _count(self, layer: Layer, heads: int) -> None:
         """Every head that is asked for of a layer must be there."""
         self._counts[layer] = heads
-        for head in sorted(self._wanted.heads or ()):
+        for head in sorted(self._options.heads or ()):
             if head.layer == layer and not 0 <= head.number < heads:
                 raise none_such(head, {layer: heads})
 
-    def _measure(self, layer: Layer, terms: Terms, layout: Layout) -> None:
+    def _measure(self, layer: Layer, terms: AttentionTerms, layout: Layout) -> None:
         """A block of queries at a time; of each only what metrics look at is kept."""
         reads, device = self.statistics.reads, terms.q.device
-        rooms = torch.empty(2, layout.room, dtype=terms.wide, device=device)
+        buffers = torch.empty(2, layout.buffer_size, dtype=terms.wide, device=device)
         for group in layout.groups:
             seen = []
             for part, context in zip(group.parts, group.contexts, strict=True):
-                block = terms.block(part, rooms=rooms)
+                block = terms.block(part, buffers=buffers)
                 tokens = terms.within(part.keys)
                 weights, scores = (each[..., tokens] for each in (block.weights, block.scores))
                 rows = Rows(weights=weights, context=context, scores=scores)
@@ -284,14 +177,14 @@ class Recorder:
             self._numbers[id(module)] = Layer(part, number)
         return self._numbers[id(module)]
 
-    def _keep(self, layer: Layer, block: Block, terms: Terms) -> None:
+    def _keep(self, layer: Layer, block: WeightBlock, terms: AttentionTerms) -> None:
         """The weights of the heads and rows that were asked for."""
-        wanted = self._wanted.heads
+        wanted = self._options.heads
         numbers = [n for n in range(terms.size[1]) if wanted is None or Head(layer, n) in wanted]
         if not numbers:
             return
         part, (batch, _, length, keys) = block.part, terms.size
-        chosen = self._wanted.rows
+        chosen = self._options.rows
         rows = range(length) if chosen is None else [row for row in chosen if row < length]
         here = [n for n, row in enumerate(rows) if part.rows.start <= row < part.rows.stop]
         within = [rows[n] - part.rows.start for n in here]
@@ -306,15 +199,6 @@ class Recorder:
             self.allowed[head][:, here, part.keys] = seen[:, within]
 
 
-def _no_ids(name: str, got: object) -> BadType:
-    return BadType(
-        "{name}: expected a collection of ids of tokens, whole numbers, got {got!r}; a "
-        "tokenizer has them in all_special_ids",
-        name=name,
-        got=got,
-    )
-
-
 def _two_stacks(model: nn.Module) -> bool:
     """Whether there are an encoder and a decoder, by the configuration or the modules' names."""
     config = getattr(model, "config", None)
@@ -324,20 +208,20 @@ def _two_stacks(model: nn.Module) -> bool:
     return {"encoder", "decoder"} <= words
 
 
-def _check(layer: Layer, terms: Terms, answer: Tensor) -> None:
+def _check(layer: Layer, terms: AttentionTerms, answer: Tensor) -> None:
     """Hold our formula against the model's own answer, on its first and its last rows.
 
     Raises:
         BadValue: if they differ by more than rounding.
     """
     length = terms.size[2]
-    for rows in {(0, min(CHECKED, length)), (max(length - CHECKED, 0), length)}:
+    for rows in {(0, min(CHECKED_ROWS, length)), (max(length - CHECKED_ROWS, 0), length)}:
         verdict = _judged(terms, answer, slice(*rows))
-        if not (verdict.accepted or verdict.times <= ROUNDING):
+        if not (verdict.accepted or verdict.times <= ROUNDING_FACTOR):
             raise BadValue(
                 "model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known "
                 "here (its answer differs by {worst:.1e}), so its weights cannot be "
-                "told; please report the model",
+                "key_info; please report the model",
                 layer=layer,
                 worst=verdict.worst,
             )
@@ -371,7 +255,7 @@ def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
         )
 
 
-def _judged(terms: Terms, answer: Tensor, rows: slice) -> Verdict:
+def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
     """Our formula on some rows, in float64 and in the model's precision, beside its answer."""
     allowed = terms.allowed(rows, terms.reach(rows))
     outputs = [terms.output(rows, torch.float64), terms.output(rows, torch.float32)]
@@ -381,7 +265,28 @@ def _judged(terms: Terms, answer: Tensor, rows: slice) -> Verdict:
     else:
         seen = allowed.any(-1).all(1)[..., None]  # (B, R, 1)
         exact, plain = (terms.finish(output) for output in outputs)
-    # a blind row's answer is the model's own affair
+    # the model's output for a fully masked row is not checked
     exact, plain, given = (each.where(seen, 0.0) for each in (exact, plain, answer[:, rows]))
     own = torch.float32 if given.dtype == torch.float64 else given.dtype  # transformers' softmax
     return judge(given.to(own), plain.to(own), exact)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """glibc's malloc_trim; None where the C library is another."""
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # Windows has no library without a name
+        return None
+    return found
+
+
+def release_free_memory() -> None:
+    """Hand back what is free between things that are not: glibc alone gives back only the end.
+
+    A capture leaves small things behind on the heap, and the holes between them would stay with the
+    process, too small for the tensors of the model.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)

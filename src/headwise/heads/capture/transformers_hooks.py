@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from headwise.call import Call
 from headwise.errors import BadValue, MissingExtra
+from headwise.heads.capture.attention_terms import AttentionTerms
 from headwise.heads.capture.pattern import CallPattern, TensorPattern
 from headwise.heads.capture.recorder import Recorder
-from headwise.heads.capture.weights import Terms
 from headwise.masks import from_tensor
 from headwise.nn.huggingface import NAME, register
 from headwise.nn.huggingface.attention_function import mask_and_offset
@@ -34,7 +34,7 @@ _recorder: ContextVar[Recorder | None] = ContextVar("headwise_recorder", default
 
 
 @contextmanager
-def through_transformers(recorder: Recorder) -> Iterator[None]:
+def transformers_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every attention of the model's transformers parts is recorded.
 
     Raises:
@@ -65,7 +65,7 @@ def _register() -> None:
         raise MissingExtra.of("transformers", "inspect") from error
     register()
     masks: Mapping[str, Any] = AttentionMaskInterface()  # type: ignore[no-untyped-call]
-    doors = (("sdpa", _over_fused), ("eager", _over_plain), (NAME, _over_headwise))
+    doors = (("sdpa", _record_sdpa), ("eager", _record_eager), (NAME, _record_headwise))
     for name, door in doors:
         AttentionInterface.register(OWN[name], door)
         AttentionMaskInterface.register(OWN[name], masks[name])
@@ -94,7 +94,7 @@ def _known(name: str) -> str:
     return name
 
 
-def _over_fused(
+def _record_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The model's "sdpa" answer; without a mask it is causal where the module says so."""
@@ -107,7 +107,7 @@ def _over_fused(
     return answer  # type: ignore[no-any-return]
 
 
-def _over_plain(
+def _record_eager(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The model's "eager" answer; its mask says all there is about order."""
@@ -124,20 +124,20 @@ def _over_plain(
     return answer  # type: ignore[no-any-return]
 
 
-def _over_headwise(
+def _record_headwise(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
     """The answer of a converted model, which runs on our own attention."""
     answer = _table(module)[NAME](module, query, key, value, mask, **options)
 
-    def terms() -> Terms:
+    def terms() -> AttentionTerms:
         seen, offset = mask_and_offset(module, query, key, mask, options.get("is_causal"))
         bias = options.get("position_bias")
         seen = seen if bias is None else seen & from_tensor(bias.detach(), "b h q k")
         scale = options.get("scaling")
         q, k, v = query.detach(), key.detach(), value.detach()
         call = Call.of(q, k, v, mask=seen, scale=scale, offset=offset)
-        return Terms(
+        return AttentionTerms(
             q=q,
             k=k,
             v=v,
@@ -165,9 +165,9 @@ def _home(module: nn.Module) -> object:
 
 def _terms(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, causal: bool, options: dict[str, Any]
-) -> Terms:
+) -> AttentionTerms:
     scale = options.get("scaling")
-    return Terms(
+    return AttentionTerms(
         q=query.detach(),
         k=key.detach(),
         v=value.detach(),
@@ -184,7 +184,7 @@ def _terms(
     )
 
 
-def _record(module: nn.Module, terms: Callable[[], Terms], answer: Tensor) -> None:
+def _record(module: nn.Module, terms: Callable[[], AttentionTerms], answer: Tensor) -> None:
     recorder = _recorder.get()
     if recorder is not None and recorder.owns(module):
         with torch.no_grad():

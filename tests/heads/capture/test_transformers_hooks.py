@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
-from headwise.heads.capture import capture
-from headwise.heads.capture import huggingface as capture_file
-from headwise.heads.capture import layout as layout_file
-from headwise.heads.capture.huggingface import OWN
+from headwise.heads.capture import block_layout, capture
+from headwise.heads.capture import transformers_hooks as capture_file
+from headwise.heads.capture.transformers_hooks import OWN
 from headwise.heads.metrics import METRICS
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.verify.oracle.tolerance import accept
@@ -186,7 +185,9 @@ def plain_mean(metric: str, weights: Tensor, allowed: Tensor, real: Tensor) -> f
 def test_statistics_are_the_plain_formulas_on_eager_weights(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layout_file, "BLOCK", 500)  # several blocks of queries for each layer
+    monkeypatch.setattr(
+        block_layout, "WEIGHTS_OF_BLOCK", 500
+    )  # several blocks of queries for each layer
     model, inputs = make(), text()
     real = inputs["attention_mask"].bool()
     oracle = eager_weights(exact_copy(model, make), inputs)[""]
@@ -365,7 +366,7 @@ def test_a_term_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_model_without_eager_attention_to_call_is_refused() -> None:
     one = torch.ones(1, 1, 1, 1)
     with pytest.raises(BadValue, match="Linear has no eager attention that can be called"):
-        capture_file._over_plain(nn.Linear(2, 3), one, one, one, None)
+        capture_file._record_eager(nn.Linear(2, 3), one, one, one, None)
 
 
 def test_capturing_registers_each_name_once() -> None:

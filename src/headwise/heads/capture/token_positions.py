@@ -14,14 +14,14 @@ CACHES = ("cache", "past_key_values")
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class TokenStream:
     """The tokens of one text, those in the cache and those that are new.
 
     Attributes:
         seen: how many came in earlier passes.
         ids: (B, seen + new), or None where they are not known.
         mask: what the model was given as its padding mask, True = real; or None.
-        cached: whether there is a cache, which may have room for more keys than came.
+        cached: whether there is a cache, which may have buffer_size for more keys than came.
     """
 
     seen: int = 0
@@ -31,25 +31,25 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class KeyInfo:
     """What an attention itself says of its keys.
 
     Attributes:
-        real: (B, gone + Lk or fewer), False on padding; None where it was not told.
+        real: (B, evicted + Lk or fewer), False on padding; None where it was not key_info.
         cross: whether its keys are another text than its queries; None means by its name.
         offset: the key that the first query stands at; None means the last query stands at the
             last key.
-        gone: how many tokens of the text came before the first key and are kept no more.
+        evicted: how many tokens of the text came before the first key and are kept no more.
     """
 
     real: Tensor | None = None
     cross: bool | None = None
     offset: int | None = None
-    gone: int = 0
+    evicted: int = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class TokenPositions:
     """Where the queries and keys of one attention stand in their text, and what both are.
 
     Tokens have their number in the whole text, those that a sliding cache let go included: there
@@ -69,7 +69,7 @@ class Place:
     tokens: Tensor | None
     base: int = 0
 
-    def alike(self, other: "Place") -> bool:
+    def same_as(self, other: "TokenPositions") -> bool:
         """Whether it is the same text in the same place."""
         pairs = zip(
             (self.queries, self.keys, self.tokens),
@@ -89,7 +89,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class _Memory:
+class _CachedTokens:
     """The tokens that a cache holds, and a sign that nobody else has changed it since."""
 
     cache: Any
@@ -103,7 +103,7 @@ class _Memory:
         return same and self.ids.shape == (batch, seen)
 
 
-class Texts:
+class TokenTracker:
     """The texts of the pass that is running, read from what the model was given.
 
     Args:
@@ -114,8 +114,8 @@ class Texts:
     def __init__(self, model: nn.Module, two_stacks: bool) -> None:
         self._model, self._two_stacks = model, two_stacks
         self._inputs: dict[str, Any] = {}
-        self._memory: _Memory | None = None
-        self._sides = {"": Side()}
+        self._memory: _CachedTokens | None = None
+        self._sides = {"": TokenStream()}
         self._asking: dict[str, Tensor] = {}
 
     def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ class Texts:
         self._sides = {"": self._side("")}
         if self._two_stacks:
             own = self._side("decoder_")
-            self._sides = {"encoder": Side(0, self._ids(""), self._mask("")), "decoder": own}
+            self._sides = {"encoder": TokenStream(0, self._ids(""), self._mask("")), "decoder": own}
 
     def finish(self, output: Any) -> None:
         """After a pass: remember which tokens the cache holds now."""
@@ -143,49 +143,56 @@ class Texts:
         if ids is None or keys is None:
             self._memory = None
         else:
-            self._memory = _Memory(cache, ids, weakref.ref(keys))
+            self._memory = _CachedTokens(cache, ids, weakref.ref(keys))
 
-    def place(self, part: str, q: Tensor, k: Tensor, told: Told) -> Place:
+    def place(self, part: str, q: Tensor, k: Tensor, key_info: KeyInfo) -> TokenPositions:
         """Where the queries (B, H, Lq, D) of one attention stand among the keys (B, G, Lk, D).
 
         Args:
             part: of the model: "", "encoder", "decoder" or "cross".
             q: the queries.
             k: the keys.
-            told: what the attention itself was told.
+            key_info: what the attention itself was key_info.
         """
         if part == "cross":
-            return self._between(q, k, told)
-        read, (batch, _, queries, _), keys = self._sides.get(part, Side()), q.shape, k.shape[2]
-        base, total = told.gone, keys
-        if told.offset is not None:
-            total = base + told.offset + queries
+            return self._between(q, k, key_info)
+        read, (batch, _, queries, _), keys = (
+            self._sides.get(part, TokenStream()),
+            q.shape,
+            k.shape[2],
+        )
+        base, total = key_info.evicted, keys
+        if key_info.offset is not None:
+            total = base + key_info.offset + queries
         elif read.cached:  # else it is a memory that is not transformers' cache
             total = read.seen + queries
             base = max(total - keys, 0)  # how many tokens a sliding cache let go
         first, sizes = total - queries, (batch, total, base + keys)
-        known = _real(told.real, read.mask, sizes, q.device)
+        known = _real(key_info.real, read.mask, sizes, q.device)
         asking = known[:, max(first, 0) : max(first + queries, 0)]
         if asking.shape[1] != queries:  # queries that stand at no key
             asking = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
         self._asking[part] = asking
-        return Place(first, asking, known, _window(read.ids, *sizes), base)
+        return TokenPositions(first, asking, known, _window(read.ids, *sizes), base)
 
-    def _between(self, q: Tensor, k: Tensor, told: Told) -> Place:
+    def _between(self, q: Tensor, k: Tensor, key_info: KeyInfo) -> TokenPositions:
         """From the decoder's text to the encoder's."""
-        read, asked = self._sides.get("encoder", Side()), self._sides.get("decoder", Side())
+        read, written = (
+            self._sides.get("encoder", TokenStream()),
+            self._sides.get("decoder", TokenStream()),
+        )
         batch, queries, keys = q.shape[0], q.shape[2], k.shape[2]
         sizes = (batch, keys, keys)
-        known = _real(told.real, read.mask, sizes, q.device)
-        total = asked.seen + queries
-        own = _window(asked.mask, batch, total, total)
-        own = None if own is None else own[:, asked.seen :]
+        known = _real(key_info.real, read.mask, sizes, q.device)
+        total = written.seen + queries
+        own = _window(written.mask, batch, total, total)
+        own = None if own is None else own[:, written.seen :]
         own = self._asking.get("decoder") if own is None else own
         if own is None or own.shape != (batch, queries):
             own = torch.ones(batch, queries, dtype=torch.bool, device=q.device)
-        return Place(None, own.to(q.device), known, _window(read.ids, *sizes))
+        return TokenPositions(None, own.to(q.device), known, _window(read.ids, *sizes))
 
-    def _side(self, prefix: str) -> Side:
+    def _side(self, prefix: str) -> TokenStream:
         """The text that grows in the cache."""
         cache = _cache(self._inputs)
         length = getattr(cache, "get_seq_length", None)
@@ -195,7 +202,7 @@ class Texts:
             memory = self._memory
             holds = memory is not None and memory.holds(cache, seen, new.shape[0])
             new = torch.cat((memory.ids, new), 1) if memory is not None and holds else None
-        return Side(seen, new, self._mask(prefix), cache is not None)
+        return TokenStream(seen, new, self._mask(prefix), cache is not None)
 
     def _ids(self, prefix: str) -> Tensor | None:
         ids = self._inputs.get(f"{prefix}input_ids")
@@ -225,17 +232,17 @@ def _first_keys(cache: Any) -> Tensor | None:
 
 
 def _real(
-    told: Tensor | None, mask: Tensor | None, sizes: tuple[int, int, int], device: torch.device
+    key_info: Tensor | None, mask: Tensor | None, sizes: tuple[int, int, int], device: torch.device
 ) -> Tensor:
-    """(B, wanted), False on padding: as the attention was told, or the model, or all are real.
+    """(B, wanted), False on padding: as the attention was key_info, or the model, or all are real.
 
     Args:
-        told: (B, wanted or fewer) or None.
+        key_info: (B, wanted or fewer) or None.
         mask: the model's, or None.
         sizes: as for `_window`: B, total and wanted.
         device: where it is wanted.
     """
-    found = told if told is not None else _window(mask, *sizes)
+    found = key_info if key_info is not None else _window(mask, *sizes)
     batch, _, wanted = sizes
     if found is None:
         return torch.ones(batch, wanted, dtype=torch.bool, device=device)

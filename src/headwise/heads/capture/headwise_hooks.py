@@ -11,18 +11,17 @@ from torch import Tensor
 
 from headwise.call import Call
 from headwise.errors import BadValue
-from headwise.heads.capture.bare import real_keys, terms_of
+from headwise.heads.capture.from_tensors import real_keys, terms_of_call
 from headwise.heads.capture.recorder import Recorder
-from headwise.heads.capture.replaced import replaced
-from headwise.heads.capture.texts import Told
-from headwise.heads.capture.torch_modules import is_cross
+from headwise.heads.capture.token_positions import KeyInfo
+from headwise.heads.capture.torch_hooks import is_cross, patched_method
 from headwise.nn import MultiheadAttention
 from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 
 
 @contextmanager
-def through_headwise(recorder: Recorder) -> Iterator[None]:
+def headwise_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every `headwise.MultiheadAttention` of the model is recorded.
 
     Raises:
@@ -38,14 +37,14 @@ def through_headwise(recorder: Recorder) -> Iterator[None]:
                     "rows come from two attentions; capture a model without them",
                     name=name or "MultiheadAttention",
                 )
-            gone = _Gone()
-            stack.enter_context(replaced(module, "_head_outputs", _watching(gone, module)))
-            new = _recording(recorder, module, is_cross(name, recorder.model), gone)
-            stack.enter_context(replaced(module, "attend_heads", new))
+            evicted = _EvictedTokens()
+            stack.enter_context(patched_method(module, "_head_outputs", _watching(evicted, module)))
+            new = _recording(recorder, module, is_cross(name, recorder.model), evicted)
+            stack.enter_context(patched_method(module, "attend_heads", new))
         yield
 
 
-class _Gone:
+class _EvictedTokens:
     """The tokens that came before the first key, which a sliding cache keeps no more.
 
     Attributes:
@@ -78,7 +77,7 @@ class _Gone:
         self.real = before[:, : self.count]
 
     def before(self, real: Tensor | None, batch: int, keys: int) -> Tensor | None:
-        """(B, count + n), False on padding, those that are gone included.
+        """(B, count + n), False on padding, those that are evicted included.
 
         Args:
             real: (B or 1, n), the same of the keys; None where all are real.
@@ -91,18 +90,18 @@ class _Gone:
         return torch.cat((self.real, held), 1)
 
 
-def _watching(gone: _Gone, module: MultiheadAttention) -> Any:
+def _watching(evicted: _EvictedTokens, module: MultiheadAttention) -> Any:
     inner = module._head_outputs
 
     def _head_outputs(owner: Any, inputs: Any, mask: Any, need: Any, past: CacheState) -> Any:
-        gone.start(past, inputs[1])
+        evicted.start(past, inputs[1])
         return inner(owner, inputs, mask, need, past)
 
     return _head_outputs
 
 
 def _recording(
-    recorder: Recorder, module: MultiheadAttention, named_cross: bool, gone: _Gone
+    recorder: Recorder, module: MultiheadAttention, named_cross: bool, evicted: _EvictedTokens
 ) -> Any:
     inner = module.attend_heads
     appended = (module.bias_k is not None) + module.add_zero_attn
@@ -112,15 +111,15 @@ def _recording(
         with torch.no_grad():
             given = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
             call = Call.of(*(each.detach() for each in args), **given)  # type: ignore[arg-type]
-            terms = replace(terms_of(call), appended=appended)
+            terms = replace(terms_of_call(call), appended=appended)
             cross = named_cross or call.frame.queries > terms.tokens
             offset = None if cross else call.frame.offset
-            told = Told(real_keys(call), cross, offset)
+            key_info = KeyInfo(real_keys(call), cross, offset)
             if not cross:
-                real = gone.before(told.real, call.frame.batch, terms.tokens)
-                told = Told(real, cross, offset, gone.count)
+                real = evicted.before(key_info.real, call.frame.batch, terms.tokens)
+                key_info = KeyInfo(real, cross, offset, evicted.count)
             answer = result.output.detach().transpose(1, 2)
-            recorder.take(module, terms, answer, told)
+            recorder.take(module, terms, answer, key_info)
         return result
 
     return _attend_heads

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from headwise.errors import BadType, BadValue
-from headwise.heads.capture.huggingface import through_transformers
-from headwise.heads.capture.own_modules import through_headwise
-from headwise.heads.capture.recorder import Recorder, Wanted
-from headwise.heads.capture.torch_modules import FUSED, through_torch
+from headwise.heads.capture.headwise_hooks import headwise_hooks
+from headwise.heads.capture.options import CaptureOptions
+from headwise.heads.capture.recorder import Recorder
+from headwise.heads.capture.torch_hooks import FUSED, torch_hooks
+from headwise.heads.capture.transformers_hooks import transformers_hooks
 from headwise.heads.names import Head
 
 
@@ -62,15 +63,12 @@ def capture(
         0.75
     """
     _check(model)
-    metrics, kept = Wanted.named(want), Wanted.numbers(rows)
-    chosen = Wanted.chosen(heads)
-    special, marks = Wanted.ids("separators", separators), Wanted.ids("punctuation", punctuation)
-    wanted = Wanted(metrics, chosen, kept, special, marks)
-    recorder = Recorder(model, wanted)
+    options = CaptureOptions.parse(want, heads, rows, separators, punctuation)
+    recorder = Recorder(model, options)
     with ExitStack() as stack:
-        stack.enter_context(through_transformers(recorder))
-        stack.enter_context(through_torch(recorder))
-        stack.enter_context(through_headwise(recorder))
+        stack.enter_context(transformers_hooks(recorder))
+        stack.enter_context(torch_hooks(recorder))
+        stack.enter_context(headwise_hooks(recorder))
         if not isinstance(model, (nn.MultiheadAttention, *FUSED)):
             before = model.register_forward_pre_hook(recorder.start, with_kwargs=True)
             stack.callback(before.remove)

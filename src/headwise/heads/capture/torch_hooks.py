@@ -1,6 +1,7 @@
 """Attention of `nn.MultiheadAttention`, anywhere in a module tree, fused layers included."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -9,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.errors import BadValue
+from headwise.heads.capture.attention_terms import AttentionTerms
 from headwise.heads.capture.pattern import TensorPattern
 from headwise.heads.capture.recorder import Recorder
-from headwise.heads.capture.replaced import replaced
-from headwise.heads.capture.texts import Told
-from headwise.heads.capture.weights import Terms
+from headwise.heads.capture.token_positions import KeyInfo
 from headwise.nn.head_layout import split_heads
 
 CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")
@@ -24,16 +24,18 @@ FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
 @contextmanager
-def through_torch(recorder: Recorder) -> Iterator[None]:
+def torch_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every `nn.MultiheadAttention` of the model is recorded."""
     named = list(recorder.model.named_modules())
     with ExitStack() as stack:
         for name, module in named:
             if type(module).forward is nn.MultiheadAttention.forward:
                 new = _recording(recorder, module, is_cross(name, recorder.model))
-                stack.enter_context(replaced(module, "forward", new))
+                stack.enter_context(patched_method(module, "forward", new))
         for _, module in _outermost(named):
-            stack.enter_context(replaced(module, "forward", _again(recorder, module)))
+            stack.enter_context(
+                patched_method(module, "forward", _with_unfused_pass(recorder, module))
+            )
         yield
 
 
@@ -58,7 +60,7 @@ def is_cross(name: str, model: nn.Module) -> bool:
     return beside or any(word in name.lower() for word in CROSS)
 
 
-def _again(recorder: Recorder, module: nn.Module) -> Any:
+def _with_unfused_pass(recorder: Recorder, module: nn.Module) -> Any:
     """The module's answer; where it ran fused, it runs once more, unfused, to be recorded.
 
     The answer is the fused one, bit for bit.
@@ -106,7 +108,7 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
         if query.is_nested:
             raise BadValue(
                 "model: nn.MultiheadAttention was given a nested tensor, whose weights "
-                "cannot be told; give a padded tensor and key_padding_mask"
+                "cannot be key_info; give a padded tensor and key_padding_mask"
             )
         with torch.no_grad():
             call = _Call(module, query.detach(), key.detach(), value.detach())
@@ -114,8 +116,8 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
             apart = query is not key and (key is value or call.q.shape[2] > call.own)
             cross = named_cross or apart
             real = None if key_padding_mask is None else call.real(key_padding_mask)
-            told = Told(real, cross, None if cross else call.own - call.q.shape[2])
-            recorder.take(module, call.terms(key_padding_mask, attn_mask), output, told)
+            key_info = KeyInfo(real, cross, None if cross else call.own - call.q.shape[2])
+            recorder.take(module, call.terms(key_padding_mask, attn_mask), output, key_info)
         return answer
 
     return forward
@@ -147,7 +149,7 @@ class _Call:
         closed = padded if padded.dtype == torch.bool else padded == -torch.inf
         return ~(closed if self.batched else closed[None])
 
-    def terms(self, padded: Tensor | None, mask: Tensor | None) -> Terms:
+    def terms(self, padded: Tensor | None, mask: Tensor | None) -> AttentionTerms:
         """What the call is computed from."""
         (batch, heads, queries, _), keys = self.q.shape, self.k.shape[2]
         added = [_added(mask, self.q.dtype)] if mask is not None else []
@@ -161,7 +163,7 @@ class _Call:
             whole = added[0] if len(added) == 1 else added[0] + added[1]
             whole = whole[(None,) * (4 - whole.dim())].expand(-1, -1, queries, -1)
             whole = F.pad(whole, (0, keys - self.own))  # everybody sees appended keys
-        return Terms(
+        return AttentionTerms(
             q=self.q,
             k=self.k,
             v=self.v,
@@ -195,3 +197,18 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.detach()
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -torch.inf)
+
+
+@contextmanager
+def patched_method(owner: object, name: str, new: Callable[..., Any]) -> Iterator[None]:
+    """While this is open, ``owner.name`` is ``new``, which looks like what it replaces."""
+    old = getattr(owner, name)
+    own = vars(owner).get(name)
+    vars(owner)[name] = functools.wraps(old)(new)
+    try:
+        yield
+    finally:
+        if own is None:
+            del vars(owner)[name]
+        else:
+            vars(owner)[name] = own

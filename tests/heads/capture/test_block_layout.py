@@ -10,33 +10,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headwise.call import Call
-from headwise.heads.capture import layout, memory
-from headwise.heads.capture.bare import measure, terms_of
-from headwise.heads.capture.layout import Asked, Layout, Layouts
+from headwise.heads.capture import block_layout, recorder
+from headwise.heads.capture.attention_terms import AttentionTerms
+from headwise.heads.capture.block_layout import Layout, Layouts
+from headwise.heads.capture.from_tensors import measure, terms_of_call
+from headwise.heads.capture.options import CaptureOptions
 from headwise.heads.capture.pattern import CallPattern, Pattern, TensorPattern
-from headwise.heads.capture.texts import Place
-from headwise.heads.capture.weights import Terms
+from headwise.heads.capture.token_positions import TokenPositions
 from headwise.heads.metrics import MEASURED
 from headwise.heads.names import Head, Layer
-from headwise.heads.statistics import Statistics
 from headwise.masks import causal, documents, from_tensor, full, window
 from headwise.verify.oracle.tolerance import accept
 
 LENGTH = 7
-ASKED = Asked(MEASURED, Statistics().reads, frozenset({3}), frozenset())
+ASKED = CaptureOptions(MEASURED, separators=frozenset({3}))
 CPU = torch.device("cpu")
 
 
-def terms(pattern: Pattern, length: int = LENGTH, heads: int = 2) -> Terms:
+def terms(pattern: Pattern, length: int = LENGTH, heads: int = 2) -> AttentionTerms:
     make = torch.Generator().manual_seed(length)
     q, k, v = (torch.randn(2, heads, length, 5, generator=make) for _ in "qkv")
-    return Terms(q=q, k=k, v=v, scale=1.0, pattern=pattern)
+    return AttentionTerms(q=q, k=k, v=v, scale=1.0, pattern=pattern)
 
 
-def place(length: int = LENGTH) -> Place:
+def place(length: int = LENGTH) -> TokenPositions:
     tokens = torch.arange(length).expand(2, -1) % 4
     real = torch.ones(2, length, dtype=torch.bool)
-    return Place(0, real, real, tokens)
+    return TokenPositions(0, real, real, tokens)
 
 
 def tensor_pattern(**changed: object) -> TensorPattern:
@@ -94,7 +94,7 @@ def test_a_mask_that_was_written_to_since_is_another() -> None:
     assert first.groups[-1].context.choices.sum() == second.groups[-1].context.choices.sum() + 2
 
 
-PLACES: tuple[Callable[[Place], Place], ...] = (
+PLACES: tuple[Callable[[TokenPositions], TokenPositions], ...] = (
     lambda given: replace(given, offset=None),
     lambda given: replace(given, offset=-1),
     lambda given: replace(given, queries=torch.arange(LENGTH).expand(2, -1) % 2 == 0),
@@ -105,7 +105,7 @@ PLACES: tuple[Callable[[Place], Place], ...] = (
 
 
 @pytest.mark.parametrize("change", PLACES)
-def test_another_text_is_looked_at_anew(change: Callable[[Place], Place]) -> None:
+def test_another_text_is_looked_at_anew(change: Callable[[TokenPositions], TokenPositions]) -> None:
     layouts = Layouts(ASKED)
     first = layouts.of(terms(tensor_pattern()), place())
     second = layouts.of(terms(tensor_pattern()), change(place()))
@@ -118,7 +118,7 @@ def test_another_text_is_looked_at_anew(change: Callable[[Place], Place]) -> Non
 
 def test_only_the_last_layouts_are_remembered() -> None:
     layouts = Layouts(ASKED)
-    masks = [MASK.clone() for _ in range(layout.MOST_KNOWN + 1)]
+    masks = [MASK.clone() for _ in range(block_layout.CACHED_LAYOUTS + 1)]
     patterns = [tensor_pattern(mask=mask) for mask in masks]
     made = [layouts.of(terms(pattern), place()) for pattern in patterns]
     assert layouts.of(terms(patterns[-1]), place()) is made[-1]
@@ -136,13 +136,13 @@ def test_every_query_is_in_one_block_that_is_small_enough(
     length: int, most: int, left: int, together: int
 ) -> None:
     q = torch.zeros(1, 3, length, 2)
-    given_terms = terms_of(Call.of(q, q, q, mask=causal() & window(left, 0)))
+    given_terms = terms_of_call(Call.of(q, q, q, mask=causal() & window(left, 0)))
     real = torch.ones(1, length, dtype=torch.bool)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "BLOCK", most)
-        patch.setattr(layout, "TOGETHER", together)
-        patch.setattr("headwise.heads.capture.weights.STEP", 1)
-        found = Layout.of(given_terms, Place(0, real, real, None), ASKED)
+        patch.setattr(block_layout, "WEIGHTS_OF_BLOCK", most)
+        patch.setattr(block_layout, "QUERIES_OF_GROUP", together)
+        patch.setattr("headwise.heads.capture.attention_terms.KEY_MULTIPLE", 1)
+        found = Layout.of(given_terms, TokenPositions(0, real, real, None), ASKED)
     parts = [part for group in found.groups for part in group.parts]
     assert [row for part in parts for row in range(part.rows.start, part.rows.stop)] == list(
         range(length)
@@ -151,7 +151,7 @@ def test_every_query_is_in_one_block_that_is_small_enough(
         3 * (part.rows.stop - part.rows.start) * (part.keys.stop - part.keys.start)
         for part in parts
     ]
-    assert found.room == max(weights)
+    assert found.buffer_size == max(weights)
     for part, many in zip(parts, weights, strict=True):
         assert many <= most or part.rows.stop - part.rows.start == 1
         mixed = range(part.mixed.start, part.mixed.stop)
@@ -164,8 +164,8 @@ def numbers(blocks: int, together: int, monkeypatch: pytest.MonkeyPatch) -> Tens
     """What is measured of one attention, cut as said."""
     make = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 3, 61, 5, generator=make, dtype=torch.float64) for _ in "qkv")
-    monkeypatch.setattr(layout, "BLOCK", blocks)
-    monkeypatch.setattr(layout, "TOGETHER", together)
+    monkeypatch.setattr(block_layout, "WEIGHTS_OF_BLOCK", blocks)
+    monkeypatch.setattr(block_layout, "QUERIES_OF_GROUP", together)
     (sums,) = measure(q, k, v, mask=causal()).statistics.layers.values()
     return torch.stack((sums.above, sums.below))
 
@@ -176,14 +176,14 @@ def test_how_it_is_cut_changes_no_number_beyond_rounding(monkeypatch: pytest.Mon
         accept(numbers(blocks, together, monkeypatch), whole, whole)
 
 
-@pytest.mark.parametrize("library", [memory._trim(), None])
+@pytest.mark.parametrize("library", [recorder._malloc_trim(), None])
 def test_memory_goes_back_where_the_c_library_can(
     library: Callable[[int], int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     trim = None if library is None else lambda most: asked.append(most) or library(most)
-    monkeypatch.setattr(memory, "_trim", lambda: trim)
-    memory.give_back()
+    monkeypatch.setattr(recorder, "_malloc_trim", lambda: trim)
+    recorder.release_free_memory()
     assert asked == ([] if library is None else [0])
 
 
@@ -201,8 +201,8 @@ def test_a_mask_written_to_without_being_counted_is_looked_at_anew(inference: bo
 def test_blocks_that_reach_no_key_are_blind(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = torch.randn(1, 1, 50, 8), torch.randn(1, 1, 10, 8)
     whole = measure(q, k, k, mask=causal()).statistics
-    monkeypatch.setattr(layout, "BLOCK", 100)
-    monkeypatch.setattr(layout, "TOGETHER", 7)
+    monkeypatch.setattr(block_layout, "WEIGHTS_OF_BLOCK", 100)
+    monkeypatch.setattr(block_layout, "QUERIES_OF_GROUP", 7)
     found = measure(q, k, k, mask=causal()).statistics
     for one, other in zip(found.tensors().values(), whole.tensors().values(), strict=True):
         accept(one.double(), other.double(), other.double())
@@ -228,6 +228,6 @@ def test_the_smoothed_entropy_counts_all_keys(monkeypatch: pytest.MonkeyPatch) -
     q, k, v = (torch.randn(1, 2, 300, 5, generator=make, dtype=torch.float64) for _ in "qkv")
     want, found = ["smoothed_entropy"], []
     for blocks in (1 << 22, 500):
-        monkeypatch.setattr(layout, "BLOCK", blocks)
+        monkeypatch.setattr(block_layout, "WEIGHTS_OF_BLOCK", blocks)
         found.append(measure(q, k, v, mask=causal(), want=want).statistics.layers[Layer("", 0)])
     accept(found[1].above, found[0].above, found[0].above)

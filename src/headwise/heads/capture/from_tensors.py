@@ -8,28 +8,29 @@ from torch import Tensor, nn
 
 from headwise.call import Call
 from headwise.errors import BadValue
+from headwise.heads.capture.attention_terms import AttentionTerms, WeightBlock
+from headwise.heads.capture.options import CaptureOptions
 from headwise.heads.capture.pattern import CallPattern
-from headwise.heads.capture.recorder import Recorder, Wanted
-from headwise.heads.capture.texts import Told
-from headwise.heads.capture.weights import Block, Terms
+from headwise.heads.capture.recorder import Recorder
+from headwise.heads.capture.token_positions import KeyInfo
 from headwise.heads.names import Head
 from headwise.masks import Mask
 from headwise.masks.patterns.appended import Appended
 from headwise.positions import Position, Stage
 
 
-def terms_of(call: Call) -> Terms:
+def terms_of_call(call: Call) -> AttentionTerms:
     """What one of headwise's own attentions is computed from."""
     q, k = call.position.content(call.q, call.k, call.frame)
     adds = Stage.VALUES in call.position.stages
 
-    def values(block: Block) -> Tensor | None:
+    def values(block: WeightBlock) -> Tensor | None:
         first = call.frame.offset + block.part.rows.start
         query = torch.arange(first, first + block.weights.shape[2], device=q.device)
         key = torch.arange(block.part.keys.start, block.part.keys.stop, device=q.device)
         return call.position.values(block.weights, query, key)
 
-    return Terms(
+    return AttentionTerms(
         q=q,
         k=k,
         v=call.v,
@@ -88,20 +89,20 @@ def measure(
         >>> round(seen.statistics.value(seen.statistics.metrics[0], Head.parse("L0H0")), 6)
         1.0
     """
-    wanted = Wanted(metrics=Wanted.named(want), heads=Wanted.chosen(heads))
+    options = CaptureOptions.parse(want, heads)
     q, k, v = (each.detach() if isinstance(each, Tensor) else each for each in (q, k, v))
     call = Call.of(q, k, v, mask=mask, position=position, scale=scale)
-    module, terms = nn.Module(), terms_of(call)
+    module, terms = nn.Module(), terms_of_call(call)
     _check_some(terms)
-    recorder = Recorder(module, wanted)
-    told = Told(real_keys(call), False, call.frame.offset)
+    recorder = Recorder(module, options)
+    key_info = KeyInfo(real_keys(call), False, call.frame.offset)
     with torch.no_grad():
-        recorder.take(module, terms, None, told)
+        recorder.take(module, terms, None, key_info)
     recorder.finish()
     return recorder
 
 
-def _check_some(terms: Terms) -> None:
+def _check_some(terms: AttentionTerms) -> None:
     """Refuse a call that has nothing to measure."""
     if not terms.measurable:
         batch, heads, queries, _ = terms.size

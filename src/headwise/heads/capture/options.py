@@ -1,0 +1,125 @@
+"""Options of a capture, validated."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+
+from headwise.errors import BadType, BadValue, one_of
+from headwise.heads.metrics import EVERY, MEASURED, Metric
+from headwise.heads.names import Head, heads_of
+from headwise.heads.statistics import Statistics
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """What a capture measures and keeps.
+
+    Attributes:
+        metrics: what is measured of every head.
+        heads: the heads whose weights are kept; None means all.
+        rows: the queries whose weights are kept, counted in each pass; None means all.
+        separators: ids of special tokens such as [SEP].
+        punctuation: ids of punctuation.
+    """
+
+    metrics: tuple[Metric, ...] = MEASURED
+    heads: frozenset[Head] | None = frozenset()
+    rows: tuple[int, ...] | None = None
+    separators: frozenset[int] = frozenset()
+    punctuation: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(
+        cls,
+        want: Collection[str] | None = None,
+        heads: Collection[Head | str] | str = (),
+        rows: Sequence[int] | None = None,
+        separators: Collection[int] = (),
+        punctuation: Collection[int] = (),
+    ) -> "CaptureOptions":
+        """The options of `capture`, as a user writes them.
+
+        Raises:
+            BadType, BadValue: if one is invalid.
+        """
+        return cls(
+            metrics=_metrics(want),
+            heads=None if heads == ALL else frozenset(heads_of(heads)),
+            rows=_rows(rows),
+            separators=_token_ids("separators", separators),
+            punctuation=_token_ids("punctuation", punctuation),
+        )
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The inputs that the metrics read from `Rows`."""
+        return Statistics(metrics=self.metrics).reads
+
+
+def _metrics(names: Collection[str] | None) -> tuple[Metric, ...]:
+    """The metrics of those names, in the order of `EVERY`; None means `MEASURED`."""
+    if names is None:
+        return MEASURED
+    if isinstance(names, str):
+        raise BadType(
+            "want: expected a collection of names, got the string {names!r}; use want=[{names!r}]",
+            names=names,
+        )
+    if not isinstance(names, Collection):
+        raise BadType(
+            "want: expected a collection of names, got {names_type}",
+            names_type=type(names).__name__,
+        )
+    if not names:
+        raise BadValue(
+            "want: expected at least one name, got none; want=None measures the usual ones"
+        )
+    known = tuple(metric.name for metric in EVERY)
+    for name in names:
+        if name not in known:
+            raise one_of("want", name, known)
+    return tuple(metric for metric in EVERY if metric.name in names)
+
+
+def _token_ids(name: str, ids: object) -> frozenset[int]:
+    if isinstance(ids, str) or not isinstance(ids, Collection):
+        raise _not_token_ids(name, ids)
+    for number in ids:
+        if isinstance(number, bool) or not isinstance(number, Integral):
+            raise _not_token_ids(name, number)
+        if int(number) < 0:
+            raise BadValue(
+                "{name}: expected ids of tokens, from 0 on, got {number}", name=name, number=number
+            )
+    return frozenset(int(number) for number in ids)
+
+
+def _not_token_ids(name: str, value: object) -> BadType:
+    return BadType(
+        "{name}: expected a collection of ids of tokens, whole numbers, got {value!r}; a "
+        "tokenizer has them in all_special_ids",
+        name=name,
+        value=value,
+    )
+
+
+def _rows(rows: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The rows in order, without duplicates."""
+    if rows is None:
+        return None
+    if not isinstance(rows, Collection):
+        raise BadType(
+            "rows: expected a collection of numbers of queries, got {rows_type}; use rows=[3]",
+            rows_type=type(rows).__name__,
+        )
+    for row in rows:
+        if isinstance(row, bool) or not isinstance(row, int) or row < 0:
+            raise BadValue(
+                "rows: expected numbers of queries from 0 on, got {row!r}; use "
+                "rows=range(start, stop)",
+                row=row,
+            )
+    return tuple(sorted(set(rows)))
