@@ -108,7 +108,7 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
         if query.is_nested:
             raise BadValue(
                 "model: nn.MultiheadAttention was given a nested tensor, whose weights "
-                "cannot be key_info; give a padded tensor and key_padding_mask"
+                "cannot be determined; give a padded tensor and key_padding_mask"
             )
         with torch.no_grad():
             call = _Call(module, query.detach(), key.detach(), value.detach())

@@ -83,8 +83,8 @@ def listened(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[
     most = model.config.max_target_positions
     if ids.shape[1] > most:
         raise BadValue(
-            "target: {ids_shape_1} tokens, and the model takes at most {most}; shorten it",
-            ids_shape_1=ids.shape[1],
+            "target: {count} tokens, and the model takes at most {most}; shorten it",
+            count=ids.shape[1],
             most=most,
         )
     return {"input_features": features, "decoder_input_ids": ids}

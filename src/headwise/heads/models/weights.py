@@ -99,11 +99,11 @@ def fetch_weights(where: str, name: str, *, local: bool) -> None:
     index = got(INDEX)
     if index is None:
         raise BadFile(
-            "model: '{name}' has no {weights_0} that can be got from the hub, and "
+            "model: '{name}' has no {file} that can be got from the hub, and "
             "weights that come as a pickle are never opened; give a directory saved with "
             "model.save_pretrained, or another model",
             name=clean(name),
-            weights_0=WEIGHTS[0],
+            file=WEIGHTS[0],
         )
     for file in check_index(Path(index), name):
         got(file)

@@ -59,10 +59,10 @@ class Sums:
         """Take in the sums of more queries."""
         if self.above.shape != other.above.shape:
             raise BadValue(
-                "statistics: a layer had {above_shape_1} heads and now has "
-                "{above_shape_1_2}; keep one Statistics for each model",
-                above_shape_1=self.above.shape[1],
-                above_shape_1_2=other.above.shape[1],
+                "statistics: a layer had {heads} heads and now has "
+                "{new_heads}; keep one Statistics for each model",
+                heads=self.above.shape[1],
+                new_heads=other.above.shape[1],
             )
         self.above += other.above
         self.below += other.below
@@ -160,10 +160,10 @@ class Statistics:
         """
         if self.metrics != other.metrics:
             raise BadValue(
-                "statistics: expected the metrics {named}, got {named_2}; measure both "
+                "statistics: expected the metrics {named}, got {other_named}; measure both "
                 "with the same",
                 named=_named(self.metrics),
-                named_2=_named(other.metrics),
+                other_named=_named(other.metrics),
             )
         for layer, sums in other.layers.items():
             self._take(layer, sums)
