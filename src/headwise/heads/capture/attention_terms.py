@@ -19,7 +19,7 @@ KEY_MULTIPLE = 64
 """Blocks begin and end at multiples of so many keys, for alignment."""
 
 LOWEST_SCORE = -1e30
-"""A score below which nothing is key_info apart; a key that is not allowed has a lower one."""
+"""The lowest score of an allowed key; keys that are not allowed have a lower one."""
 
 
 @dataclass(frozen=True, eq=False)

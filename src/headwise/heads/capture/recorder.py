@@ -221,7 +221,7 @@ def _check(layer: Layer, terms: AttentionTerms, answer: Tensor) -> None:
             raise BadValue(
                 "model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known "
                 "here (its answer differs by {worst:.1e}), so its weights cannot be "
-                "key_info; please report the model",
+                "determined; please report the model",
                 layer=layer,
                 worst=verdict.worst,
             )

@@ -21,7 +21,7 @@ class TokenStream:
         seen: how many came in earlier passes.
         ids: (B, seen + new), or None where they are not known.
         mask: what the model was given as its padding mask, True = real; or None.
-        cached: whether there is a cache, which may have buffer_size for more keys than came.
+        cached: whether there is a cache, which may have room for more keys than came.
     """
 
     seen: int = 0
@@ -152,7 +152,7 @@ class TokenTracker:
             part: of the model: "", "encoder", "decoder" or "cross".
             q: the queries.
             k: the keys.
-            key_info: what the attention itself was key_info.
+            key_info: what the attention says of its keys.
         """
         if part == "cross":
             return self._between(q, k, key_info)
