@@ -37,13 +37,13 @@ def measured(kind: str, tokens: int, layers: int) -> dict[str, float]:
     """Seconds by the clock and by the processor, and growth in bytes, of one forward."""
     from transformers import AutoModel, logging
 
-    from headwise.heads.models import model_named, place_of
+    from headwise.heads.models import model_folder, model_named
 
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
     torch.set_num_threads(2)
     logging.disable_progress_bar()
     attention = "eager" if kind == EAGER else "sdpa"
-    place = place_of(model_named("smollm2"))
+    place = model_folder(model_named("smollm2"))
     model = AutoModel.from_pretrained(place, attn_implementation=attention).eval()
     if layers:
         model.layers = model.layers[:layers]

@@ -33,7 +33,7 @@ from headwise.heads.ablation.bootstrap import Interval
 from headwise.heads.ablation.experiment.ablation_report import faults, schema
 from headwise.heads.ablation.experiment.texts import TOGETHER, pieces, together
 from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
-from headwise.heads.models import is_here, model_named
+from headwise.heads.models import is_cached, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, parse_heads
 from headwise.lang import Translated
@@ -997,7 +997,7 @@ def test_a_bar_is_drawn_on_a_terminal(
 def test_an_induction_head_of_a_trained_model_costs_more_than_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if not is_here(model_named("smollm2")):
+    if not is_cached(model_named("smollm2")):
         pytest.skip("smollm2 is not here: headwise models get smollm2")
     asked = ("--heads", "L18H6,L11H4", "--against", "random", "--seeds", "2", "--seed", "1")
     said = found(capsys, "smollm2", "--probe", "repeated", "--texts", "4", *asked)
@@ -1021,7 +1021,7 @@ def test_the_code_of_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    if not is_here(model_named("rxnmapper")):
+    if not is_cached(model_named("rxnmapper")):
         pytest.skip("rxnmapper is not here: headwise models get rxnmapper")
     page = (Path(__file__).parents[2] / "docs" / "ablation.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headwise.cli import BAD_INPUT, main
-from headwise.heads.models import MODELS, PackagedModel, place_of
+from headwise.heads.models import MODELS, PackagedModel, model_folder
 from headwise.heads.models import fetch as fetch_file
 
 
@@ -17,9 +17,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def put(model: PackagedModel) -> None:
     """The model's files, empty, as if it had been got."""
-    place_of(model).mkdir()
+    model_folder(model).mkdir()
     for name in model.kept:
-        (place_of(model) / name).touch()
+        (model_folder(model) / name).touch()
 
 
 @pytest.mark.parametrize(("lang", "absent"), [("en", "not here yet"), ("zh", "尚未获取")])
@@ -31,14 +31,14 @@ def test_list_names_every_model_and_where_it_is(
     out = capsys.readouterr().out
     assert all(model.name in out and model.licence in out for model in MODELS)
     assert out.count(absent) == len(MODELS) - 1
-    assert str(place_of(MODELS[0])) in out
+    assert str(model_folder(MODELS[0])) in out
 
 
 def test_get_says_where_the_model_is(capsys: pytest.CaptureFixture[str]) -> None:
     put(MODELS[0])
     assert main(["models", "get", MODELS[0].name]) == 0
     out, err = capsys.readouterr()
-    assert out.strip() == str(place_of(MODELS[0]))
+    assert out.strip() == str(model_folder(MODELS[0]))
     assert not err
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headwise.heads.capture import capture
-from headwise.heads.models import is_here, model_named
+from headwise.heads.models import is_cached, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head
 
@@ -82,7 +82,7 @@ def confidence(both: Tensor, product: Tensor, reactants: Tensor) -> float:
 
 @pytest.fixture(scope="module")
 def rxnmapper() -> Loaded:
-    if not is_here(model_named("rxnmapper")):
+    if not is_cached(model_named("rxnmapper")):
         pytest.skip("rxnmapper is not in the cache; headwise models get rxnmapper")
     return load("rxnmapper")
 

@@ -10,7 +10,7 @@ from headwise.heads.highlights import highlights
 from headwise.heads.inspection import Inspection, inspect
 from headwise.heads.inspection_export import as_json
 from headwise.heads.metrics import METRICS
-from headwise.heads.models import is_here, model_named
+from headwise.heads.models import is_cached, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head
 from headwise.verify.oracle.tolerance import accept
@@ -24,7 +24,7 @@ SENTENCE = (
 
 
 def got(name: str) -> Loaded:
-    if not is_here(model_named(name)):
+    if not is_cached(model_named(name)):
         pytest.skip(f"{name} is not in the cache; headwise models get {name}")
     return load(name)
 

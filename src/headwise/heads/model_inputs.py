@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.document.plain import clean
 from headwise.errors import BadFile, BadValue, HeadwiseError
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech import hears, listened
+from headwise.heads.models.speech_inputs import sound_inputs, takes_sound
 
 
 def check_text(text: str) -> None:
@@ -40,8 +40,8 @@ def encode(
         BadValue: if the text is empty, has no token, or is too long.
     """
     check_text(text)
-    if hears(loaded.model):
-        heard = listened(loaded.model, loaded.tokenizer, text, target)
+    if takes_sound(loaded.model):
+        heard = sound_inputs(loaded.model, loaded.tokenizer, text, target)
         return heard, heard["decoder_input_ids"].shape[1]
     inputs, whole = _encode(loaded, text, truncate)
     if not getattr(loaded.config, "is_encoder_decoder", False):

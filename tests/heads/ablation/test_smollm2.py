@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from headwise.heads.ablation import against_random, next_token_loss, prune, repeated, sites
 from headwise.heads.capture import capture
 from headwise.heads.metrics.repetition import INDUCTION
-from headwise.heads.models import is_here, model_named
+from headwise.heads.models import is_cached, model_named
 from headwise.heads.models.load import load
 from headwise.heads.names import parse_heads
 from headwise.verify.oracle.tolerance import accept
@@ -23,7 +23,7 @@ PERIOD = 25
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    if not is_here(model_named("smollm2")):
+    if not is_cached(model_named("smollm2")):
         pytest.skip("smollm2 is not here: headwise models get smollm2")
     return load("smollm2").model
 

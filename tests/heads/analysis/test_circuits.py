@@ -210,10 +210,10 @@ def test_the_induction_head_of_smollm2_reads_what_its_previous_token_head_wrote(
     Of all 162 heads below it, L16H0, which looks at the token before, composes most with L18H6's
     keys, told from the weights alone.
     """
-    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models import is_cached, model_named
     from headwise.heads.models.load import load
 
-    if not is_here(model_named("smollm2")):
+    if not is_cached(model_named("smollm2")):
         pytest.skip("smollm2 is not in the cache; headwise models get smollm2")
     found = circuits(load("smollm2").model)
     later = found[Layer("", 18)]

@@ -9,7 +9,7 @@ from headwise.cli import main
 from headwise.errors import BadValue
 from headwise.heads.corpus.documents import Document
 from headwise.heads.corpus.measurement import atoms, check_size
-from headwise.heads.models import is_here, model_named
+from headwise.heads.models import is_cached, model_named
 from tests.data.alignment.map_reactions import mapped
 
 DATA = Path(__file__).parents[2] / "data" / "alignment"
@@ -53,7 +53,7 @@ def test_the_reactions_are_those_of_the_text() -> None:
 
 def aligned(model: str, corpus: str, folder: Path) -> dict[str, dict[str, float]]:
     """One command, and what it says of each head."""
-    if not is_here(model_named(model)):
+    if not is_cached(model_named(model)):
         pytest.skip(f"{model} is not in the cache; headwise models get {model}")
     output = folder / "out.json"
     words = ["inspect", model, "--corpus", str(DATA / corpus)]

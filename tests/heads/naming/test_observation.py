@@ -113,11 +113,11 @@ TREEBANK = Path(__file__).parents[4] / "shared" / "data" / "en_pud_first_500.con
 
 @pytest.mark.slow
 def test_minilm_is_named_and_its_random_copy_is_not() -> None:
-    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models import is_cached, model_named
     from headwise.heads.models.load import load
     from headwise.heads.naming import random_copy
 
-    if not is_here(model_named("minilm")):
+    if not is_cached(model_named("minilm")):
         pytest.skip("minilm is not in the cache; headwise models get minilm")
     if not TREEBANK.exists():
         pytest.skip("the treebank is not beside the repository: its licence keeps it out")

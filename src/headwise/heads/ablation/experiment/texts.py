@@ -19,7 +19,7 @@ from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.readers import look_through
 from headwise.heads.model_inputs import check_text, encode
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech import hears
+from headwise.heads.models.speech_inputs import takes_sound
 from headwise.heads.names import Head
 from headwise.lang import Text, same
 
@@ -169,7 +169,7 @@ def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
 def _whole(document: Document, measurer: Measurer) -> Example:
     """The model inputs of a document."""
     text = document.text
-    if hears(measurer.loaded.model):
+    if takes_sound(measurer.loaded.model):
         text = str(measurer.folder / text)
     found, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
     if tokens(found) < 2:

@@ -134,7 +134,7 @@ def adapter(name: str) -> BadFile:
     )
 
 
-def check_whole(name: str, file: str, report: dict[str, Any]) -> None:
+def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
     """Weights that are missing or of another size would be random: refused, save for the pooler.
 
     Args:

@@ -12,8 +12,8 @@ from torch import Tensor
 from headwise.errors import BadFile, BadValue
 from headwise.heads.inspection import inspect
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech import RATE, hears, listened, sound
-from headwise.heads.models.whisper import BLOCK, FILES, FUSED, convert, read
+from headwise.heads.models.speech_inputs import RATE, sound, sound_inputs, takes_sound
+from headwise.heads.models.whisper_conversion import BLOCK, FILES, FUSED, convert, read
 from headwise.verify.oracle.tolerance import accept
 
 D, FFN, HEADS, WORDS = 12, 13, 3, 31
@@ -98,7 +98,7 @@ def test_transformers_reads_what_is_written(tmp_path: Path) -> None:
     assert not report["unexpected_keys"]
     for name, weight in model.model.state_dict().items():
         assert torch.equal(weight, weights[name]), name
-    assert hears(model)
+    assert takes_sound(model)
 
 
 @pytest.mark.parametrize("end", [0, 3, 20, 60, 400])
@@ -172,21 +172,21 @@ def test_a_sentence_is_not_what_it_hears() -> None:
 
 @pytest.mark.slow
 def test_it_hears_what_is_said() -> None:
-    from headwise.heads.models import is_here, model_named
+    from headwise.heads.models import is_cached, model_named
     from headwise.heads.models.load import load
 
-    if not is_here(model_named("whisper")):
+    if not is_cached(model_named("whisper")):
         pytest.skip("whisper is not in the cache; headwise models get whisper")
     loaded = load("whisper")
     file = str(Path(__file__).parents[2] / "data" / "alignment" / "speech_1.wav")
-    inputs = listened(loaded.model, loaded.tokenizer, file, None)
+    inputs = sound_inputs(loaded.model, loaded.tokenizer, file, None)
     said = "My brother opened the window because the kitchen was very hot."
     ids = inputs["decoder_input_ids"][0].tolist()
     assert loaded.tokenizer.decode(ids, skip_special_tokens=True).strip() == said
-    given = listened(loaded.model, loaded.tokenizer, file, f" {said}")
+    given = sound_inputs(loaded.model, loaded.tokenizer, file, f" {said}")
     assert given["decoder_input_ids"][0].tolist() == ids
     with pytest.raises(BadValue, match="target: 502 tokens, and the model takes at most 448"):
-        listened(loaded.model, loaded.tokenizer, file, " the" * 500)
+        sound_inputs(loaded.model, loaded.tokenizer, file, " the" * 500)
     with torch.no_grad():
         features = inputs["input_features"]
         plain = loaded.model.encoder(features).last_hidden_state

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import mmap
 
 
-class Cursor:
+class BinaryReader:
     """Where a file is being read. Numbers are little-endian.
 
     Attributes:

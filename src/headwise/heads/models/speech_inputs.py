@@ -20,7 +20,7 @@ MOST_WORDS = 200
 """The most tokens that it writes itself."""
 
 
-def hears(model: Any) -> bool:
+def takes_sound(model: Any) -> bool:
     """Whether a model is given sound and no text."""
     return getattr(model, "main_input_name", None) == "input_features"
 
@@ -35,25 +35,25 @@ def sound(file: str) -> Tensor:
     path, shown = Path(file), clean(file)
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise _unheard(shown, "it is a directory, a device or a pipe")
+            raise _bad_sound(shown, "it is a directory, a device or a pipe")
         with wave.open(str(path), "rb") as read:
             form = (read.getnchannels(), read.getsampwidth(), read.getframerate())
             if form != (1, 2, RATE):
                 given = f"{form[0]} channels, {8 * form[1]} bits, {form[2]} samples a second"
-                raise _unheard(shown, given)
+                raise _bad_sound(shown, given)
             content = read.readframes(RATE * SECONDS + 1)
     except (OSError, EOFError, ValueError, wave.Error) as error:
         if isinstance(error, BadFile):
             raise
         reason = getattr(error, "strerror", None) or str(error) or "it ends too early"
-        raise _unheard(shown, clean(reason)) from error
+        raise _bad_sound(shown, clean(reason)) from error
     if not 2 <= len(content) <= 2 * RATE * SECONDS:
-        raise _unheard(shown, f"{len(content) // 2} samples")
+        raise _bad_sound(shown, f"{len(content) // 2} samples")
     whole = bytearray(content[: len(content) // 2 * 2])
     return torch.frombuffer(whole, dtype=torch.int16).float() / 32768
 
 
-def listened(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[str, Tensor]:
+def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[str, Tensor]:
     """The inputs for a sound.
 
     Args:
@@ -105,7 +105,7 @@ def _written(model: Any, features: Tensor, start: list[int]) -> Tensor:
     return ids
 
 
-def _unheard(shown: str, got: str) -> BadFile:
+def _bad_sound(shown: str, got: str) -> BadFile:
     return BadFile(
         "sound: {shown}: expected a WAV file of one channel, 16 bits and {rate} samples "
         "a second, up to {seconds} seconds, got {got}; convert it with: ffmpeg -i IN "

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from headwise.errors import BadFile
-from headwise.heads.models import is_here, model_named, place_of
-from headwise.heads.models.llama import FILES, convert
+from headwise.heads.models import is_cached, model_folder, model_named
+from headwise.heads.models.llama_conversion import FILES, convert
 from headwise.verify.oracle.tolerance import accept
 from tests.heads.models.test_gguf import entry, gguf, string
 
@@ -131,9 +131,9 @@ def test_what_is_no_llama_is_refused(tmp_path: Path) -> None:
 def test_smollm2_reads_plain_english() -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if not is_here(model_named("smollm2")):
+    if not is_cached(model_named("smollm2")):
         pytest.skip("smollm2 is not in the cache; headwise models get smollm2")
-    place = place_of(model_named("smollm2"))
+    place = model_folder(model_named("smollm2"))
     model, read = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
     inputs = read("The capital of France is", return_tensors="pt")
     [answer] = model.generate(**inputs, max_new_tokens=1, do_sample=False)

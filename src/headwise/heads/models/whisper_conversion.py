@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.errors import MissingExtra
-from headwise.heads.models.cursor import Cursor
+from headwise.heads.models.binary_reader import BinaryReader
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +111,7 @@ def _shaped(reader: "_Reader", name: str, flat: "Tensor", shape: list[int]) -> "
         raise reader.wrong(f"{name} does not have the shape {shape}") from None
 
 
-class _Reader(Cursor):
+class _Reader(BinaryReader):
     """A place in the file that moves on as things are read."""
 
     def number(self, form: str) -> int:
