@@ -51,9 +51,9 @@ class Inspection:
 
     def sides(self, head: Head) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The tokens that a head's queries stand for, and those its keys stand for."""
-        asked = self.tokens if head.layer.part in ("", "encoder") else self.targets
-        read = self.targets if head.layer.part == "decoder" else self.tokens
-        return asked, read
+        queries = self.tokens if head.layer.part in ("", "encoder") else self.targets
+        keys = self.targets if head.layer.part == "decoder" else self.tokens
+        return queries, keys
 
 
 def inspect(

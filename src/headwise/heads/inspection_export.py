@@ -197,12 +197,12 @@ def as_csv(columns: Mapping[str, Column]) -> str:
     return stream.getvalue()
 
 
-def as_parquet(columns: Mapping[str, Column], said: Mapping[str, str]) -> bytes:
+def as_parquet(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:
     """The table as a Parquet file: text, int64 and float64 columns.
 
     Args:
         columns: as `table` gives them.
-        said: what is written into the file's metadata.
+        metadata: what is written into the file's metadata.
 
     Raises:
         MissingExtra: if pyarrow is not installed.
@@ -219,7 +219,7 @@ def as_parquet(columns: Mapping[str, Column], said: Mapping[str, str]) -> bytes:
         pyarrow.array(column, kinds.get(name, pyarrow.float64()))
         for name, column in columns.items()
     ]
-    made = pyarrow.table(arrays, names=list(columns)).replace_schema_metadata(dict(said))
+    made = pyarrow.table(arrays, names=list(columns)).replace_schema_metadata(dict(metadata))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(made, sink)
     return bytes(sink.getvalue())

@@ -74,7 +74,7 @@ def parse_heads(words: str) -> tuple[Head, ...]:
     return tuple(dict.fromkeys(Head.parse(word) for word in words.split(",")))
 
 
-def heads_of(asked: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
+def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
     """Heads, or their names, as heads, each once; of nothing none.
 
     Raises:
@@ -85,13 +85,13 @@ def heads_of(asked: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
         >>> [str(head) for head in heads_of(["l0h2", Head.parse("L1H0")])]
         ['L0H2', 'L1H0']
     """
-    if isinstance(asked, str):
-        return parse_heads(asked)
-    if isinstance(asked, Head):
-        return (asked,)
-    if not isinstance(asked, Collection):
-        raise _no_names(asked)
-    each = (head if isinstance(head, Head) else Head.parse(head) for head in asked)
+    if isinstance(heads, str):
+        return parse_heads(heads)
+    if isinstance(heads, Head):
+        return (heads,)
+    if not isinstance(heads, Collection):
+        raise _no_names(heads)
+    each = (head if isinstance(head, Head) else Head.parse(head) for head in heads)
     return tuple(dict.fromkeys(each))
 
 

@@ -16,7 +16,7 @@ import torch
 from headwise.errors import BadFile, MissingExtra
 from headwise.heads.inspection import inspect
 from headwise.heads.models import load as load_file
-from headwise.heads.models import weights as weights_file
+from headwise.heads.models import weight_files
 from headwise.heads.models.load import load
 from headwise.heads.models.model_directory import safe_settings
 from headwise.heads.models.weight_files import check_finite
@@ -157,7 +157,7 @@ def test_a_damaged_index_is_one_clear_line(copy: Path, content: bytes) -> None:
 
 
 def test_an_index_of_any_size_is_not_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_file, "MOST_BYTES", 10)
+    monkeypatch.setattr(weight_files, "MOST_BYTES", 10)
     (copy / "model.safetensors.index.json").write_bytes(b" " * 11)
     with pytest.raises(BadFile, match=r"index.json is damaged \(ValueError: more than 10 bytes"):
         load(str(copy))

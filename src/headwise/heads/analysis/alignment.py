@@ -56,9 +56,9 @@ class Alignment:
         """
         for head, table in weights.items():
             gold, loose = _marked(sure, table), _marked((*sure, *possible), table)
-            asked = gold.any(-1) if queries is None else _fits(queries, table, 0, "queries")
-            offered = None if keys is None else _fits(keys, table, 1, "keys")
-            self.sums.add(str(head), _counted(table, gold, loose, asked, offered))
+            aligned = gold.any(-1) if queries is None else _fits(queries, table, 0, "queries")
+            candidates = None if keys is None else _fits(keys, table, 1, "keys")
+            self.sums.add(str(head), _counted(table, gold, loose, aligned, candidates))
 
     def merge(self, other: "Alignment") -> None:
         """Take in what was counted elsewhere."""
@@ -127,21 +127,21 @@ def _fits(mask: Tensor, table: Tensor, axis: int, name: str) -> Tensor:
 
 
 def _counted(
-    table: Tensor, gold: Tensor, loose: Tensor, asked: Tensor, offered: Tensor | None
+    table: Tensor, gold: Tensor, loose: Tensor, aligned: Tensor, candidates: Tensor | None
 ) -> Tensor:
     """The seven sums of one head on one text."""
-    shown = table if offered is None else table.masked_fill(~offered, -1.0)
-    said = shown.argmax(-1, keepdim=True)  # (Lq, 1)
-    judged = gold.any(-1) & asked
-    hits = gold.gather(-1, said)[:, 0] & asked
-    loosely = loose.gather(-1, said)[:, 0] & asked
+    shown = table if candidates is None else table.masked_fill(~candidates, -1.0)
+    predicted = shown.argmax(-1, keepdim=True)  # (Lq, 1)
+    judged = gold.any(-1) & aligned
+    hits = gold.gather(-1, predicted)[:, 0] & aligned
+    loosely = loose.gather(-1, predicted)[:, 0] & aligned
     found = (
         (hits & judged).sum(),
         (table * gold).sum(-1)[judged].double().sum(),
         judged.sum(),
         hits.sum(),
         loosely.sum(),
-        asked.sum(),
+        aligned.sum(),
         gold.sum(),
     )
-    return torch.stack([each.double() for each in found])
+    return torch.stack([count.double() for count in found])

@@ -171,7 +171,8 @@ def circuits(model: nn.Module) -> dict[Layer, Circuits]:
     found: dict[Layer, Circuits] = {}
     for name, module in model.named_modules():
         if architecture_of(module) is not None and not is_cross_attention(name.lower(), module):
-            part = next((each for each in ("encoder", "decoder") if _within(model, name, each)), "")
+            stacks = ("encoder", "decoder")
+            part = next((stack for stack in stacks if _within(model, name, stack)), "")
             number = sum(layer.part == part for layer in found)
             found[Layer(part, number)] = circuits_of(module)
     if not found:
@@ -194,7 +195,7 @@ def _inputs(
     """(heads, E, D) and (heads, D) of q, k and v."""
     if not architecture.fused:
         projections = [attribute(module, path) for path in architecture.projections]
-        return [_heads(_matrix(each), _bias(each), size) for each in projections]
+        return [_heads(_matrix(projection), _bias(projection), size) for projection in projections]
     one = attribute(module, architecture.fused)
     matrix, bias = _matrix(one), _bias(one)
     if architecture.by_head:

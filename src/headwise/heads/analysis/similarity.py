@@ -134,13 +134,13 @@ def is_comparable(heads: Iterable[Head]) -> bool:
     for layer, found in by_layer(heads).items():
         sizes.setdefault(layer.part, []).append(len(found))
     return all(
-        _pairs(each) <= MOST_PAIRS and _squares(each) <= MOST_NAMES for each in sizes.values()
+        _pairs(counts) <= MOST_PAIRS and _squares(counts) <= MOST_NAMES for counts in sizes.values()
     )
 
 
 def _pairs(sizes: Sequence[int]) -> int:
     """How many pairs of heads have sums: of one layer with itself, and with each later one."""
-    return (sum(sizes) ** 2 + sum(each * each for each in sizes)) // 2
+    return (sum(sizes) ** 2 + sum(size * size for size in sizes)) // 2
 
 
 def _squares(sizes: Sequence[int]) -> int:

@@ -90,7 +90,7 @@ def measure(
         1.0
     """
     options = CaptureOptions.parse(want, heads)
-    q, k, v = (each.detach() if isinstance(each, Tensor) else each for each in (q, k, v))
+    q, k, v = (tensor.detach() if isinstance(tensor, Tensor) else tensor for tensor in (q, k, v))
     call = Call.of(q, k, v, mask=mask, position=position, scale=scale)
     module, terms = nn.Module(), terms_of_call(call)
     _check_some(terms)

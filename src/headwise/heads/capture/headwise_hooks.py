@@ -110,7 +110,7 @@ def _recording(
         result = inner(*args, **kwargs)
         with torch.no_grad():
             given = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
-            call = Call.of(*(each.detach() for each in args), **given)  # type: ignore[arg-type]
+            call = Call.of(*(tensor.detach() for tensor in args), **given)  # type: ignore[arg-type]
             terms = replace(terms_of_call(call), appended=appended)
             cross = named_cross or call.frame.queries > terms.tokens
             offset = None if cross else call.frame.offset

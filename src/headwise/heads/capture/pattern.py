@@ -70,8 +70,8 @@ class TensorPattern(Pattern):
         return found if self.mask is None else found & _open(self.mask[:, :, rows, keys])
 
     def added(self, rows: slice, keys: slice) -> Tensor | None:
-        numbers = [each for each in (self.bias, self.mask) if each is not None]
-        parts = [each[:, :, rows, keys] for each in numbers if each.dtype != torch.bool]
+        numbers = [tensor for tensor in (self.bias, self.mask) if tensor is not None]
+        parts = [tensor[:, :, rows, keys] for tensor in numbers if tensor.dtype != torch.bool]
         if not parts:
             return None
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]

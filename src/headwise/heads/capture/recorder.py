@@ -151,7 +151,7 @@ class Recorder:
             for part, context in zip(group.parts, group.contexts, strict=True):
                 block = terms.block(part, buffers=buffers)
                 tokens = terms.within(part.keys)
-                weights, scores = (each[..., tokens] for each in (block.weights, block.scores))
+                weights, scores = (tensor[..., tokens] for tensor in (block.weights, block.scores))
                 rows = Rows(weights=weights, context=context, scores=scores)
                 seen.append(rows.without_inputs(reads))
                 self._keep(layer, block, terms)
@@ -266,7 +266,7 @@ def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
         seen = allowed.any(-1).all(1)[..., None]  # (B, R, 1)
         exact, plain = (terms.finish(output) for output in outputs)
     # the model's output for a fully masked row is not checked
-    exact, plain, given = (each.where(seen, 0.0) for each in (exact, plain, answer[:, rows]))
+    exact, plain, given = (tensor.where(seen, 0.0) for tensor in (exact, plain, answer[:, rows]))
     own = torch.float32 if given.dtype == torch.float64 else given.dtype  # transformers' softmax
     return judge(given.to(own), plain.to(own), exact)
 

@@ -43,7 +43,7 @@ def _outermost(named: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Mod
     """The modules of `FUSED` that stand in no other."""
     outer: list[str] = []
     for name, module in named:
-        inside = any(name.startswith(f"{each}.") or not each for each in outer)
+        inside = any(name.startswith(f"{outer_name}.") or not outer_name for outer_name in outer)
         if isinstance(module, FUSED) and not inside:
             outer.append(name)
             yield name, module
@@ -128,15 +128,15 @@ class _Call:
 
     def __init__(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> None:
         self.module, self.batched = module, query.dim() == 3
-        inputs = [self.batch_first(each) for each in (query, key, value)]
+        inputs = [self.batch_first(tensor) for tensor in (query, key, value)]
         weights, biases = self._projections()
-        q, k, v = (F.linear(*each) for each in zip(inputs, weights, biases, strict=True))
+        q, k, v = (F.linear(*terms) for terms in zip(inputs, weights, biases, strict=True))
         self.own = k.shape[1]
         if module.bias_k is not None:
             k, v = self._with(k, module.bias_k), self._with(v, module.bias_v)
         if module.add_zero_attn:
-            k, v = (F.pad(each, (0, 0, 0, 1)) for each in (k, v))
-        self.q, self.k, self.v = (split_heads(each, module.num_heads) for each in (q, k, v))
+            k, v = (F.pad(tensor, (0, 0, 0, 1)) for tensor in (k, v))
+        self.q, self.k, self.v = (split_heads(tensor, module.num_heads) for tensor in (q, k, v))
 
     def batch_first(self, x: Tensor) -> Tensor:
         """(B, L, E), whatever the module's layout."""

@@ -65,9 +65,9 @@ def _register() -> None:
         raise MissingExtra.of("transformers", "inspect") from error
     register()
     masks: Mapping[str, Any] = AttentionMaskInterface()  # type: ignore[no-untyped-call]
-    doors = (("sdpa", _record_sdpa), ("eager", _record_eager), (NAME, _record_headwise))
-    for name, door in doors:
-        AttentionInterface.register(OWN[name], door)
+    functions = (("sdpa", _record_sdpa), ("eager", _record_eager), (NAME, _record_headwise))
+    for name, function in functions:
+        AttentionInterface.register(OWN[name], function)
         AttentionMaskInterface.register(OWN[name], masks[name])
 
 

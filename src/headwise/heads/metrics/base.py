@@ -45,9 +45,9 @@ def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
     """
     counted, shape = rows.context.queries, rows.shape
     sums = [
-        torch.where(counted, each, 0.0).expand(shape).sum((0, 2), dtype=torch.float64)
+        torch.where(counted, part, 0.0).expand(shape).sum((0, 2), dtype=torch.float64)
         for metric in metrics
-        for each in metric.sums(rows)
+        for part in metric.sums(rows)
     ]
     return torch.stack(sums).view(-1, 2, shape[1]).transpose(0, 1)
 

@@ -66,7 +66,7 @@ class Queries:
 
 def concatenated(facts: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
     """The facts of several blocks, concatenated along R."""
-    return {name: _concatenate([each[name] for each in facts]) for name in facts[0]}
+    return {name: _concatenate([block[name] for block in facts]) for name in facts[0]}
 
 
 def _concatenate(parts: Sequence[Any]) -> Fact:
@@ -75,4 +75,4 @@ def _concatenate(parts: Sequence[Any]) -> Fact:
         return torch.cat(list(parts), 2) if len(parts) > 1 else first
     if isinstance(first, dict):
         return {key: torch.cat([part[key] for part in parts], 2) for key in first}
-    return tuple(torch.cat(each, 2) for each in zip(*parts, strict=True))
+    return tuple(torch.cat(tensors, 2) for tensors in zip(*parts, strict=True))

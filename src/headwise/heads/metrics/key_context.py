@@ -171,7 +171,7 @@ class KeyContext(Queries):
         place, length = self.position, self.allowed.shape[-1]
         if place is None or not len(place) or not bool((place.diff() == 1).all()):
             return 0, length
-        start, stop = (int(each) - self.origin for each in (place[0], place[-1] + 1))
+        start, stop = (int(position) - self.origin for position in (place[0], place[-1] + 1))
         return (start, stop) if start >= 0 and stop <= length else (0, length)
 
     @fact
@@ -281,16 +281,18 @@ class KeyContext(Queries):
         """
         batch, length = self.counts.shape
 
-        def summed(query: Tensor, told: Tensor) -> Tensor:
-            found = told.new_zeros(batch * length, told.shape[1]).index_add_(0, query, told)
+        def summed(query: Tensor, on_pairs: Tensor) -> Tensor:
+            found = on_pairs.new_zeros(batch * length, on_pairs.shape[1]).index_add_(
+                0, query, on_pairs
+            )
             return found.view(batch, length, -1).transpose(1, 2)
 
         found: dict[str, Tensor] = {}
         for pairs, names in zip(self.pairs, (REPEATS[:2], REPEATS[2:]), strict=True):
             query, before = pairs.query.long(), pairs.before
-            told = on(query, pairs.place.long()) * pairs.allowed
-            every = summed(query, told)
-            some = every if before is None else summed(query[before], told[before])
+            on_pairs = on(query, pairs.place.long()) * pairs.allowed
+            every = summed(query, on_pairs)
+            some = every if before is None else summed(query[before], on_pairs[before])
             found |= dict(zip(names, (every, some), strict=True))
         return found
 

@@ -55,7 +55,7 @@ def _by_distance(rows: Rows) -> Sums:
 
 def _received(rows: Rows) -> Sums:
     numbers = rows.received, rows.context.received
-    above, below = (each.sum((0, 2), dtype=torch.float64) for each in numbers)
+    above, below = (number.sum((0, 2), dtype=torch.float64) for number in numbers)
     return above, below
 
 

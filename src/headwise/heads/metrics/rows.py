@@ -215,8 +215,8 @@ class Rows(Queries):
         places = torch.arange(start, stop, device=beside.device)
         apart = (places - position[:, None]).to(dtype)  # (R, n)
         away, signed, square, before = (
-            (beside * each).sum(-1)
-            for each in (apart.abs(), apart, apart.square(), (apart < 0).to(dtype))
+            (beside * factor).sum(-1)
+            for factor in (apart.abs(), apart, apart.square(), (apart < 0).to(dtype))
         )
         sides = (("behind", position - start, -1), ("ahead", stop - 1 - position, 1))
         for name, extra, sign in sides:

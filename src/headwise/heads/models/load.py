@@ -218,12 +218,12 @@ def _predicting(config: dict[str, Any]) -> Any:
     import transformers
     from transformers.models.auto import modeling_auto as known
 
-    doors: tuple[tuple[Any, Any], ...] = (
+    auto_classes: tuple[tuple[Any, Any], ...] = (
         (known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, transformers.AutoModelForCausalLM),
         (known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, transformers.AutoModelForSeq2SeqLM),
     )
     kind, saved = str(config.get("model_type")), config.get("architectures")
-    for names, auto in doors:
+    for names, auto in auto_classes:
         if isinstance(saved, list) and names.get(kind) in saved:
             return auto
     return transformers.AutoModel
@@ -279,8 +279,10 @@ def _hub_has_an_address() -> bool:
 
 
 def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
-    said = shorten(" ".join(clean(line) for line in str(error).splitlines()), 300, placeholder=" …")
-    reason = f"{type(error).__name__}: {said}".rstrip(": ")
+    message = shorten(
+        " ".join(clean(line) for line in str(error).splitlines()), 300, placeholder=" …"
+    )
+    reason = f"{type(error).__name__}: {message}".rstrip(": ")
     if source == "hub":
         return BadFile(
             "model: cannot get '{name}' from the hub ({reason}); check the name and the "

@@ -45,11 +45,11 @@ def check_directory(folder: Path, name: str) -> None:
             would be waited for forever, config.json is too large, or the weights are not
             safetensors in this directory.
     """
-    for each in folder.iterdir():
-        if each.exists() and not each.is_file() and not each.is_dir():
+    for entry in folder.iterdir():
+        if entry.exists() and not entry.is_file() and not entry.is_dir():
             raise BadFile(
-                "model: {each} is a device, pipe or socket, and a model is files; take it away",
-                each=clean(str(each)),
+                "model: {entry} is a device, pipe or socket, and a model is files; take it away",
+                entry=clean(str(entry)),
             )
     check_files(folder, name)
     for kind, files in (("config", (CONFIG,)), ("weights", WEIGHTS), ("tokenizer", TOKENIZERS)):
@@ -180,13 +180,13 @@ def configuration(settings: dict[str, Any], where: str) -> Any:
 def _without(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without(v) for k, v in value.items() if not _CHOOSES.fullmatch(k)}
-    return [_without(each) for each in value] if isinstance(value, list) else value
+    return [_without(item) for item in value] if isinstance(value, list) else value
 
 
 def _nested_items(value: Any) -> Iterator[tuple[str, Any]]:
     """Every key and its value, however deep."""
-    for each in value.values() if isinstance(value, dict) else value:
-        if isinstance(each, dict | list):
-            yield from _nested_items(each)
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, dict | list):
+            yield from _nested_items(item)
     if isinstance(value, dict):
         yield from value.items()

@@ -35,7 +35,7 @@ def check_files(folder: Path, name: str) -> None:
         check_index(folder / INDEX, name)
     if any((folder / file).is_file() for file in WEIGHTS):
         return
-    found = sorted(each.name for each in folder.iterdir() if each.suffix in PICKLES)
+    found = sorted(entry.name for entry in folder.iterdir() if entry.suffix in PICKLES)
     if found:
         raise pickled(name, found[0])
 

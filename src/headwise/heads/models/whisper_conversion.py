@@ -143,7 +143,7 @@ def _renamed(name: str, tensor: "Tensor") -> "list[tuple[str, Tensor]]":
     if inner in FUSED:
         parts = zip(FUSED[inner], tensor.chunk(len(FUSED[inner])), strict=True)
         named = [(f"{start}.{new}.{kind}", part) for new, part in parts]
-        return [each for each in named if not each[0].endswith("k_proj.bias")]  # it is 0
+        return [pair for pair in named if not pair[0].endswith("k_proj.bias")]  # it is 0
     return [(f"{start}.{BLOCK[inner]}.{kind}", tensor)]
 
 

@@ -119,7 +119,7 @@ class Baseline:
             uniform: the rows of such a head.
             metrics: what is measured.
         """
-        curves = {each.name: torch.stack(summed(each, uniform)).cpu() for each in PROFILES}
+        curves = {profile.name: torch.stack(summed(profile, uniform)).cpu() for profile in PROFILES}
         return cls(totals(metrics, uniform)[..., 0].cpu(), curves)
 
 
@@ -148,7 +148,10 @@ class Statistics:
     @property
     def reads(self) -> tuple[str, ...]:
         """The facts of rows that all that is measured looks at."""
-        read = [*(metric.reads for metric in self.metrics), *(each.reads for each in PROFILES)]
+        read = [
+            *(metric.reads for metric in self.metrics),
+            *(profile.reads for profile in PROFILES),
+        ]
         found = {"queries"}.union(*read)
         return tuple(sorted(found))
 

@@ -167,7 +167,7 @@ def holm(tails: Sequence[float]) -> list[float]:
     Source: Holm 1979; adjusted values are those of Wright 1992.
 
     Example:
-        >>> [f"{each:.2f}" for each in holm([0.01, 0.04, 0.03])]
+        >>> [f"{adjusted:.2f}" for adjusted in holm([0.01, 0.04, 0.03])]
         ['0.03', '0.06', '0.06']
     """
     order = sorted(range(len(tails)), key=lambda n: tails[n])
