@@ -7,6 +7,8 @@ nothing heavy, so that the command line answers at once.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from headwise.renamed import install
+
 if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
         T5Bias,
         TransformerXL,
     )
+
+install()
 
 __version__ = "0.1.0"
 

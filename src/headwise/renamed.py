@@ -1,0 +1,57 @@
+"""Module paths of earlier versions, which still work and give a DeprecationWarning."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from types import ModuleType
+
+RENAMED = {
+    "headwise.cli.ablate.export": "headwise.heads.ablation.experiment.ablation_report",
+    "headwise.heads.circuits": "headwise.heads.analysis.circuits",
+    "headwise.heads.corpus.saved": "headwise.heads.corpus.checkpoint",
+    "headwise.heads.corpus.whole": "headwise.heads.corpus.pipeline",
+    "headwise.heads.effect": "headwise.heads.ablation",
+    "headwise.heads.export": "headwise.heads.inspection_export",
+    "headwise.heads.metrics.induction": "headwise.heads.metrics.repetition",
+    "headwise.heads.taxonomy": "headwise.heads.naming",
+    "headwise.verify.budget": "headwise.verify.oracle.tolerance",
+    "headwise.verify.loading": "headwise.verify.target",
+    "headwise.verify.schema": "headwise.verify.report.json_schema",
+}
+"""Every module path that README or docs named, and where its contents are now."""
+
+
+class RenamedModules(MetaPathFinder, Loader):
+    """Finds the old paths, each as a module that takes its names from the new one."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The specification of an old path; None for every other module."""
+        del path, target
+        return spec_from_loader(fullname, self) if fullname in RENAMED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Let the module take its names from the new one."""
+        new = RENAMED[module.__name__]
+        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=_importer())
+        module.__dict__["__getattr__"] = partial(getattr, import_module(new))
+
+
+def _importer() -> int:
+    """How many calls up the import statement stands."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back and "importlib" in frame.f_code.co_filename:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def install() -> None:
+    """Let the old paths be imported."""
+    if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):
+        sys.meta_path.append(RenamedModules())

@@ -1,0 +1,50 @@
+"""Module paths that earlier versions documented still work."""
+
+import ast
+import sys
+from importlib import import_module
+
+import pytest
+
+from headwise.renamed import RENAMED, RenamedModules
+
+NAMES = {
+    "headwise.cli.ablate.export": ["faults"],
+    "headwise.heads.circuits": ["Circuits"],
+    "headwise.heads.corpus.saved": ["open_run"],
+    "headwise.heads.corpus.whole": ["Options", "measure_corpus"],
+    "headwise.heads.effect": ["ablate", "against_random", "curve", "next_token_loss", "repeated"],
+    "headwise.heads.export": ["faults", "schema"],
+    "headwise.heads.metrics.induction": ["INDUCTION"],
+    "headwise.heads.taxonomy": ["names_of_heads"],
+    "headwise.verify.budget": ["accept", "judge"],
+    "headwise.verify.loading": ["load"],
+    "headwise.verify.schema": ["faults", "schema"],
+}
+"""What was documented in each."""
+
+
+def test_every_old_path_is_tested():
+    assert NAMES.keys() == RENAMED.keys()
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_path_warns_and_gives_the_names_of_the_new_one(old, monkeypatch):
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {RENAMED[old]}") as record:
+        module = import_module(old)
+    new = import_module(RENAMED[old])
+    assert all(getattr(module, name) is getattr(new, name) for name in NAMES[old])
+    assert "importlib._bootstrap" not in record[0].filename
+
+
+def test_names_may_be_imported_from_an_old_path():
+    code = compile(ast.parse("from headwise.heads.effect import curve"), "user.py", "exec")
+    with pytest.warns(DeprecationWarning) as record:
+        sys.modules.pop("headwise.heads.effect", None)
+        exec(code, {})
+    assert record[0].filename == "user.py"
+
+
+def test_other_modules_are_left_to_other_finders():
+    assert RenamedModules().find_spec("headwise.heads", None) is None
