@@ -43,14 +43,6 @@ class RenamedModules(MetaPathFinder, Loader):
         module.__dict__["__getattr__"] = partial(getattr, import_module(new))
 
 
-def _importer() -> int:
-    """How many calls up the import statement stands."""
-    level, frame = 2, sys._getframe(2)
-    while frame.f_back and "importlib" in frame.f_code.co_filename:
-        level, frame = level + 1, frame.f_back
-    return level
-
-
 def install() -> None:
     """Let the old paths be imported."""
     if not any(isinstance(finder, RenamedModules) for finder in sys.meta_path):

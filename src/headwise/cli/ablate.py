@@ -12,6 +12,8 @@ from headwise.cli.output import write_stderr
 from headwise.cli.progress import shown
 from headwise.lang import Lang, Text
 
+__path__ = ()  # `headwise.renamed` has `headwise.cli.ablate.export`
+
 SUMMARY = Text("Measure and draw what a model loses as heads are taken out of it.")
 
 HELP = Text(
