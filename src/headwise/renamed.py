@@ -39,7 +39,7 @@ class RenamedModules(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Let the module take its names from the new one."""
         new = RENAMED[module.__name__]
-        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=_importer())
+        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
         module.__dict__["__getattr__"] = partial(getattr, import_module(new))
 
 
