@@ -69,7 +69,7 @@ def corpus() -> Iterator[Target]:
             yield Target(f"{path}:{name}", mistakes, right, module.get("HEADS", HEADS))
 
 
-def tell(target: Target) -> Told:
+def log(target: Target) -> Told:
     """Verify one target."""
     start = time.process_time()
     report = verify(load(target.words), target.name, embed_dim=EMBED_DIM, heads=target.heads)

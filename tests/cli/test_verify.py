@@ -172,7 +172,7 @@ def test_a_survivor_is_status_1(capsys, monkeypatch) -> None:
 
     harmless = Mistake("harmless", "mix", Text(""), "", "", "one_key_copies", {})
     check = gate.CHECKS[0]
-    finding = gate.Finding(check, trials=1, times=0.5, failed="")
+    finding = gate.CheckResult(check, trials=1, times=0.5, failed="")
     tested = gate.SelfTest(((harmless, finding),), ((check, None),), ())
     monkeypatch.setattr(gate, "self_test", lambda **_given: tested)
     assert main(["--lang", "en", "verify", "--self-test", "--format", "json"]) == 1

@@ -8,7 +8,7 @@ from torch import nn
 
 from headwise.verify import verify
 from headwise.verify.target import load
-from headwise.verify.target.construct import norms, without
+from headwise.verify.target.construct import bypassed, norms
 
 AROUND = Path(__file__).parent / "targets" / "corpus" / "around.py"
 
@@ -33,7 +33,7 @@ def test_what_stands_around_is_told(name: str, norm: str, added: bool) -> None:
 @pytest.mark.parametrize("name", ["PostNormNoScale", "PreNormPair"])
 def test_the_snippet_sets_it_aside_too(name: str, capsys) -> None:
     code = report_of(name).smallest["module_forward"]
-    assert "with without(module, ('" in code
+    assert "with bypassed(module, ('" in code
     exec(code, {})  # noqa: S102 - what a person would paste
     assert capsys.readouterr().out
 
@@ -51,6 +51,6 @@ def test_norms_are_found_set_aside_and_put_back() -> None:
     layer, x = Layer(), torch.tensor([[1.0, 2.0, 6.0]])
     assert norms(layer) == ("norm1",)
     before = layer(x)
-    with without(layer, ("norm1",)):
+    with bypassed(layer, ("norm1",)):
         assert torch.equal(layer(x), x)
     assert torch.equal(layer(x), before)

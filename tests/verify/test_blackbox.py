@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from headwise.document import Code, Paragraph
 from headwise.verify import assert_attention, verify
-from headwise.verify.checks import Subject, own
+from headwise.verify.checks import Subject, masked_job
 from headwise.verify.checks.contract import BLACK_BOX, CONTRACT
 from headwise.verify.report import data
 from headwise.verify.report.junit import junit
@@ -246,4 +246,4 @@ def test_every_check_of_it_is_one_of_the_contract() -> None:
 def test_what_it_does_not_offer_cannot_be_its_truth() -> None:
     nothing = Subject("nothing")
     with pytest.raises(ValueError, match="nothing: it does not offer what it is to be held"):
-        _given(nothing, own(nothing, torch.float32))
+        _given(nothing, masked_job(nothing, torch.float32))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from headwise.verify import verify
 from headwise.verify.checks import Subject, of_pipeline
 from headwise.verify.checks.contract import CONTRACT
-from headwise.verify.checks.edge_cases import DTYPES, LAYOUTS, LONG, edges
+from headwise.verify.checks.edge_cases import DTYPES, LAYOUTS, LONG
 from headwise.verify.checks.mutation_testing import examine
 from headwise.verify.oracle.jobs import Outcome, copied
 from headwise.verify.oracle.pipeline import Pipeline

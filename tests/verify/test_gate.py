@@ -11,7 +11,7 @@ from headwise.lang import Text
 from headwise.verify.checks import of_pipeline
 from headwise.verify.checks.mutation_testing import (
     CHECKS,
-    Finding,
+    CheckResult,
     examine,
     gate,
     mutant,
@@ -108,4 +108,4 @@ def test_what_a_subject_refuses_is_not_tried() -> None:
         raise AssertionError("must not be called")
 
     findings = gate("shy", run, lambda _call: [Text("no")])
-    assert all(isinstance(f, Finding) and f.passed and not f.trials for f in findings)
+    assert all(isinstance(f, CheckResult) and f.passed and not f.trials for f in findings)

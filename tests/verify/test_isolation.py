@@ -94,7 +94,7 @@ def test_nothing_of_it_is_left_running_and_it_does_not_wait() -> None:
 
 def test_it_works_in_a_folder_of_its_own_that_is_gone_afterwards() -> None:
     heard, names = [], []
-    found = verify("writes", Limits(seconds=60), hear=heard.append, progress=names.append)
+    found = verify("writes", Limits(seconds=60), on_output=heard.append, progress=names.append)
     assert faults(found) == []
     assert found["status"] == "differs"
     folder = Path(heard[0].splitlines()[0].removeprefix("written in "))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headwise.verify.diagnosis.source_line import most_likely
+from headwise.verify.diagnosis.source_line import likely_lines
 from headwise.verify.mistakes import MISTAKES
 from headwise.verify.target import load
 
@@ -87,7 +87,7 @@ def file(tmp_path: Path) -> Path:
     ],
 )
 def test_the_line_is_found(file: Path, name: str, mistake: str, line: str) -> None:
-    found = most_likely(load(f"{file}:{name}"), [NAMED[mistake]])[mistake]
+    found = likely_lines(load(f"{file}:{name}"), [NAMED[mistake]])[mistake]
     assert found.text == line
     assert found.file == str(file)
     assert SOURCE.splitlines()[found.number - 1].strip() == line
@@ -95,15 +95,15 @@ def test_the_line_is_found(file: Path, name: str, mistake: str, line: str) -> No
 
 def test_an_instance_is_read_by_its_class(file: Path) -> None:
     module = load(f"{file}:Attention")(15, 3)
-    found = most_likely(module, [NAMED["scale_by_sqrt_embed"]])["scale_by_sqrt_embed"]
+    found = likely_lines(module, [NAMED["scale_by_sqrt_embed"]])["scale_by_sqrt_embed"]
     assert found.text == "scores = scores / math.sqrt(dim)"
 
 
 def test_what_has_no_source_has_no_line(file: Path) -> None:
-    assert most_likely(max, MISTAKES) == {}
+    assert likely_lines(max, MISTAKES) == {}
     made: dict = {}
     exec("def made(q, k, v):\n    return v\n", made)  # noqa: S102
-    assert most_likely(made["made"], MISTAKES) == {}
+    assert likely_lines(made["made"], MISTAKES) == {}
     function = load(f"{file}:unscaled")
     file.unlink()
-    assert most_likely(function, MISTAKES) == {}
+    assert likely_lines(function, MISTAKES) == {}

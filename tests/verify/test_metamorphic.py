@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise.verify.checks import LENGTH, Subject, of_pipeline, own
+from headwise.verify.checks import LENGTH, Subject, masked_job, of_pipeline
 from headwise.verify.checks.contract import CONTRACT
 from headwise.verify.checks.metamorphic import METAMORPHIC, ORDER
 from headwise.verify.checks.mutation_testing import examine
@@ -138,6 +138,6 @@ def test_without_an_oracle_a_subject_is_held_against_itself() -> None:
 
 
 def test_the_jobs_of_the_checks_have_the_sizes_asked_for() -> None:
-    job = own(RIGHT, torch.float64, batch=1, length=3)
+    job = masked_job(RIGHT, torch.float64, batch=1, length=3)
     assert tuple(job.query.shape) == (1, 3, RIGHT.embed_dim)
     assert job.query.dtype == torch.float64

@@ -85,6 +85,6 @@ def test_dropout_acts_in_training_only() -> None:
     job = replace(self_job(15, 3), dropout=0.5)
     assert torch.equal(Pipeline().run(job)["output"], Pipeline().run(job)["output"])
     job = replace(job, training=True)
-    again, otherwise = (Pipeline().run(replace(job, chance=n))["output"] for n in (0, 1))
+    again, otherwise = (Pipeline().run(replace(job, rng_seed=n))["output"] for n in (0, 1))
     assert torch.equal(Pipeline().run(job)["output"], again)
     assert not torch.equal(again, otherwise)

@@ -23,7 +23,7 @@ def read(name: str) -> ModuleRunner:
     return found
 
 
-def held(found: ModuleRunner, number: int) -> dict[str, str]:
+def matches_oracle(found: ModuleRunner, number: int) -> dict[str, str]:
     """For each group of weights the parameter that holds it, in one of the readings."""
     binding = (found.binding, *found.others)[number]
     return {" ".join(names): places[0].name for names, places in binding.places.items()}
@@ -32,7 +32,7 @@ def held(found: ModuleRunner, number: int) -> dict[str, str]:
 def test_the_two_readings_differ_in_which_is_the_query() -> None:
     found = read("Greek")
     assert len(found.others) == 1
-    one, other = held(found, 0), held(found, 1)
+    one, other = matches_oracle(found, 0), matches_oracle(found, 1)
     assert (one["v"], one["out"]) == ("gamma.weight", "omega.weight") == (other["v"], other["out"])
     assert {one["q"], one["k"]} == {"alpha.weight", "beta.weight"}
     assert (one["q"], one["k"]) == (other["k"], other["q"])
@@ -40,14 +40,14 @@ def test_the_two_readings_differ_in_which_is_the_query() -> None:
 
 
 def test_raw_biases_are_told_apart_by_what_they_move() -> None:
-    one = held(read("Letters"), 0)
+    one = matches_oracle(read("Letters"), 0)
     assert (one["v"], one["v_bias"]) == ("a1", "a0")
     assert (one["out"], one["out_bias"]) == ("d1", "d0")
     assert {one["q_bias"], one["k_bias"]} == {"b0", "c0"}
 
 
 def test_parts_of_one_matrix_have_their_order() -> None:
-    orders = {names for number in (0, 1) for names in held(read("OneMatrix"), number)}
+    orders = {names for number in (0, 1) for names in matches_oracle(read("OneMatrix"), number)}
     assert {"v k q", "v q k"} <= orders
 
 

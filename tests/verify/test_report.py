@@ -15,7 +15,7 @@ from headwise.verify.report.json_schema import faults, schema
 from headwise.verify.report.report_document import document, verdict
 from headwise.verify.target import NotRecognised, load
 from headwise.verify.target.construct import made
-from headwise.verify.target.guarded_call import Exhausted, guarded, out_of_memory, silent
+from headwise.verify.target.guarded_call import OutOfMemory, guarded, no_log, out_of_memory
 
 TARGETS = Path(__file__).parent / "targets"
 
@@ -133,13 +133,13 @@ def test_a_lack_of_memory_is_never_taken_for_a_wrong_number(target) -> None:
     with pytest.raises(BadFile, match=r"ran out of memory: .*; expected a few MiB") as caught:
         verify(target, "mine")
     assert not isinstance(caught.value, NotRecognised)
-    with pytest.raises(Exhausted, match=r"no more|allocate"):
-        guarded(lambda: target(1, 2, 3), {}, silent)
+    with pytest.raises(OutOfMemory, match=r"no more|allocate"):
+        guarded(lambda: target(1, 2, 3), {}, no_log)
 
 
 def test_other_errors_are_themselves() -> None:
     with pytest.raises(RuntimeError, match="bang"):
-        guarded(lambda: (_ for _ in ()).throw(RuntimeError("bang")), {}, silent)
+        guarded(lambda: (_ for _ in ()).throw(RuntimeError("bang")), {}, no_log)
     circle = ValueError("round")
     circle.__cause__ = circle
     assert not out_of_memory(circle)

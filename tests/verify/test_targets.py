@@ -109,7 +109,7 @@ def test_a_wrong_attention_fails_and_its_mistake_is_named(name: str) -> None:
     ],
 )
 def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
-    from headwise.verify.diagnosis import appearing, first_difference, record
+    from headwise.verify.diagnosis import first_difference, matching_quantities, record
     from headwise.verify.oracle import oracle
     from headwise.verify.oracle.jobs import self_job
     from headwise.verify.target.discovery import find_conventions
@@ -118,7 +118,7 @@ def test_the_step_is_seen_from_inside_alone(name: str, steps: set[str]) -> None:
     subject = find_conventions(runner(target(name), name, 15, 3), 15, 3, 0).subject(name, 15, 3)
     job = self_job(15, 3)
     seen = record(lambda: subject.module(job))
-    appeared = appearing(seen, oracle(job, torch.float32), oracle(job))
+    appeared = matching_quantities(seen, oracle(job, torch.float32), oracle(job))
     assert first_difference(appeared) in steps
 
 

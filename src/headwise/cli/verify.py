@@ -40,7 +40,7 @@ _HELP = Text(
 
 
 @dataclass(frozen=True)
-class Asked:
+class VerifyOptions:
     """The options as given."""
 
     target: str | None
@@ -60,7 +60,7 @@ def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
     return click.Command(
         "verify",
-        callback=lambda **given: _run(Asked(**given), lang),
+        callback=lambda **given: _run(VerifyOptions(**given), lang),
         params=_parameters(lang),
         help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
         short_help=SUMMARY.to(lang),
@@ -98,7 +98,7 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
     ]
 
 
-def _run(asked: Asked, lang: Lang) -> int:
+def _run(asked: VerifyOptions, lang: Lang) -> int:
     if asked.self_test == (asked.target is not None):
         raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
     if asked.self_test and asked.junit is not None:
@@ -125,7 +125,7 @@ def _tested(destination: reporting.Destination) -> int:
     return _status(tested.passed)
 
 
-def _verified(asked: Asked, destination: reporting.Destination) -> int:
+def _verified(asked: VerifyOptions, destination: reporting.Destination) -> int:
     from headwise.cli import BAD_INPUT
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
@@ -136,7 +136,7 @@ def _verified(asked: Asked, destination: reporting.Destination) -> int:
     request = Request(target, asked.embed_dim, asked.heads, asked.seed, asked.compile)
     limits = Limits(asked.time_limit, asked.memory_limit)
     try:
-        report = isolated(request, limits, progress=_progress(lang), hear=_pass_on)
+        report = isolated(request, limits, progress=_progress(lang), on_output=_pass_on)
     except HeadwiseError as error:
         short = without_example(error) if isinstance(error, NotRecognised) else error
         _also_junit(asked, unusable(target, short), lang)
@@ -166,7 +166,7 @@ def _write(
     )
 
 
-def _also_junit(asked: Asked, report: "Data", lang: Lang) -> None:
+def _also_junit(asked: VerifyOptions, report: "Data", lang: Lang) -> None:
     from headwise.document.files import write
     from headwise.verify.report.junit import junit
 

@@ -124,7 +124,7 @@ LENGTH = 7
 """How long the sequences of the contract are; another number than every other size."""
 
 
-def own(
+def masked_job(
     subject: Subject,
     dtype: torch.dtype,
     mask: Mask | None = None,
@@ -138,13 +138,15 @@ def own(
     return subject.fit(job)
 
 
-def offered(subject: Subject, dtype: torch.dtype, *, batch: int = 2, length: int = LENGTH) -> Job:
+def unmasked_job(
+    subject: Subject, dtype: torch.dtype, *, batch: int = 2, length: int = LENGTH
+) -> Job:
     """Self-attention without a mask; under a causal one where a subject hides the future itself."""
-    job = own(subject, dtype, batch=batch, length=length)
+    job = masked_job(subject, dtype, batch=batch, length=length)
     return job if subject.refuses(job) is None else replace(job, mask=causal())
 
 
-def holds(good: bool) -> Verdict:
+def yes_or_no(good: bool) -> Verdict:
     """A yes or no as a verdict."""
     return Verdict(good, float(not good), 0.0, float(not good), 0.0)
 
@@ -154,14 +156,14 @@ def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> 
     return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
 
 
-def held(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
+def matches_oracle(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
     """The output held against the oracle's."""
     outcome = compute(subject, job)
     if outcome is not None:
         yield name, judge_job(outcome, job)
 
 
-def against(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
+def matches_exact(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
     """The output held against numbers found in another way."""
     outcome = compute(subject, job)
     if outcome is not None:

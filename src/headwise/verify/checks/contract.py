@@ -14,15 +14,15 @@ from headwise.verify.checks import (
     LENGTH,
     Check,
     Subject,
-    against,
     attempt,
     attend,
     compute,
     expected,
-    held,
-    holds,
-    offered,
-    own,
+    masked_job,
+    matches_exact,
+    matches_oracle,
+    unmasked_job,
+    yes_or_no,
 )
 from headwise.verify.checks.edge_cases import EXTREMES
 from headwise.verify.checks.metamorphic import METAMORPHIC
@@ -67,15 +67,15 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
 def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output on several inputs and masks, self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
-        yield from held("cross-attention" if not job.alike else "no mask", subject, job)
+        yield from matches_oracle("cross-attention" if not job.alike else "no mask", subject, job)
     for name, mask in tried(subject)[1:]:
-        yield from held(name, subject, own(subject, dtype, mask=mask))
+        yield from matches_oracle(name, subject, masked_job(subject, dtype, mask=mask))
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output beside that of `torch.nn.MultiheadAttention` with the same weights."""
     for name, mask in tried(subject):
-        job = own(subject, dtype, mask=mask)
+        job = masked_job(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None:
             plain = torch_attention(job).output
@@ -86,7 +86,7 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
     """The gradient of every input and every weight, with and without a mask."""
     named = tried(subject)
     for name, mask in (*named[:2], *named[4:]):
-        job = own(subject, dtype, mask=mask).tracked()
+        job = masked_job(subject, dtype, mask=mask).tracked()
         outcome = compute(subject, job)
         if outcome is not None:
             plain, exact = oracle(job, dtype)["output"], oracle(job)["output"]
@@ -97,7 +97,7 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The weights of each head, where the module gives them."""
     for name, mask in tried(subject):
-        job = own(subject, dtype, mask=mask)
+        job = masked_job(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None and outcome.weights is not None:
             plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
@@ -111,7 +111,7 @@ def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evi
         w = job.weights.spread(job.heads, job.groups)
         values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from against(subject, job, exact.expand(-1, job.query.shape[1], -1))
+        yield from matches_exact(subject, job, exact.expand(-1, job.query.shape[1], -1))
 
 
 def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -123,7 +123,7 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
         merged = constant.double().expand(1, 1, -1)
         exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
         batch, length, _ = job.query.shape
-        yield from against(subject, job, exact.expand(batch, length, -1))
+        yield from matches_exact(subject, job, exact.expand(batch, length, -1))
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -131,19 +131,19 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
     for job in jobs(subject, dtype):
         w = job.weights
         zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
-        silent = replace(job, weights=replace(w, **zeros))
+        no_log = replace(job, weights=replace(w, **zeros))
         each = w.spread(job.heads, job.groups)
         values = _times(job.value, each.v, each.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from against(subject, silent, exact.expand(-1, job.query.shape[1], -1))
+        yield from matches_exact(subject, no_log, exact.expand(-1, job.query.shape[1], -1))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
-        yield from held("queries that are their bias", subject, constant)
+        yield from matches_oracle("queries that are their bias", subject, constant)
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output is the sum of single heads, each through its own slice of W^O."""
     for job in jobs(subject, dtype):
-        yield from against(subject, job, _sum_of_heads(job.to(torch.float64)))
+        yield from matches_exact(subject, job, _sum_of_heads(job.to(torch.float64)))
 
 
 def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -151,7 +151,7 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
     for argument, way in ways:
         for name, mask in masks()[1:]:
-            job = own(subject, dtype, mask=mask)
+            job = masked_job(subject, dtype, mask=mask)
             outcome = way(job)
             if outcome is not None:
                 yield f"{argument}: {name}", judge_job(outcome, job)
@@ -160,9 +160,9 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output under two masks at once: in one argument, and each in its own."""
     mask = causal() & padding([LENGTH, LENGTH - 3])
-    yield from held("causal and padding", subject, own(subject, dtype, mask=mask))
+    yield from matches_oracle("causal and padding", subject, masked_job(subject, dtype, mask=mask))
     if subject.together is not None:
-        job = own(subject, dtype, mask=mask)
+        job = masked_job(subject, dtype, mask=mask)
         outcome = subject.together(job)
         if outcome is not None:
             yield "causal in one argument, padding in another", judge_job(outcome, job)
@@ -170,7 +170,7 @@ def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
-    job = own(subject, dtype)
+    job = masked_job(subject, dtype)
     w, one = job.weights, job.query[:1]
     if (w.q_bias is None) != (w.k_bias is None):
         return
@@ -207,19 +207,19 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
     for job in jobs(subject, dtype):
         outcome = compute(subject, job)
         if outcome is not None:
-            yield ", ".join(outcome.wrote) or "inputs", holds(not outcome.wrote)
+            yield ", ".join(outcome.wrote) or "inputs", yes_or_no(not outcome.wrote)
     draw = torch.Generator().manual_seed(4)
     given = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
     before = tuple(tensor.clone() for tensor in given)
     if attend(subject, Call.of(*given)) is not None:
         for name, old, new in zip("qkv", before, given, strict=True):
-            yield name, holds(torch.equal(old, new))
+            yield name, yes_or_no(torch.equal(old, new))
 
 
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A module made with dropout gives in eval what it gives without."""
-    job = replace(own(subject, dtype), dropout=0.5)
-    yield from held("eval", subject, job)
+    job = replace(masked_job(subject, dtype), dropout=0.5)
+    yield from matches_oracle("eval", subject, job)
 
 
 def _silent(w: Weights) -> Weights:
@@ -284,11 +284,11 @@ TIMES = 37
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """One token gives what the first of two equal ones gives; one sample what it gives of two."""
-    pair = own(subject, dtype, length=2)
+    pair = masked_job(subject, dtype, length=2)
     x = pair.query[:, :1].expand_as(pair.query).contiguous()
     pair = replace(pair, query=x, key=x, value=x)
     yield from _part("L = 1", subject, pair, (slice(None), slice(0, 1)))
-    job = offered(subject, dtype)
+    job = unmasked_job(subject, dtype)
     yield from _part("B = 1", subject, job, (slice(0, 1), slice(None)))
 
 
@@ -298,7 +298,7 @@ def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
     Repeated keys share the weights that one of them had. What raises at this length is not tried.
     """
     for name, mask in (("", full()), (", causal", causal())):
-        job = own(subject, dtype, mask)
+        job = masked_job(subject, dtype, mask)
         x = job.query.repeat(1, TIMES, 1)
         outcome = attempt(subject, replace(job, query=x, key=x, value=x))
         if outcome is None:
@@ -313,7 +313,7 @@ def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A module made with dropout gives in eval what it gives without."""
-    job = offered(subject, dtype)
+    job = unmasked_job(subject, dtype)
     outcome = compute(subject, replace(job, dropout=0.5))
     if outcome is not None:
         plain, exact = (expected(subject, job, d) for d in (dtype, torch.float64))

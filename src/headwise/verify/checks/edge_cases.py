@@ -9,7 +9,16 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import causal, full, padding
-from headwise.verify.checks import Check, Subject, attempt, compute, expected, holds, offered, own
+from headwise.verify.checks import (
+    Check,
+    Subject,
+    attempt,
+    compute,
+    expected,
+    masked_job,
+    unmasked_job,
+    yes_or_no,
+)
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
 from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
@@ -52,12 +61,12 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     What raises was not made for that dtype; the notes tell it.
     """
     for other in (dtype, *DTYPES):
-        job = offered(subject, other)
+        job = unmasked_job(subject, other)
         outcome = attempt(subject, job)
         if outcome is None:
             continue
         kept = outcome.output.dtype == other
-        yield f"{_word(other)} gives {_word(outcome.output.dtype)}", holds(kept)
+        yield f"{_word(other)} gives {_word(outcome.output.dtype)}", yes_or_no(kept)
         if kept and other in HALF:
             plain, exact = (expected(subject, job, d) for d in (other, torch.float64))
             yield f"{_word(other)}: output", judge(outcome.output, plain, exact)
@@ -65,7 +74,7 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
     """What the checks of this file left out, since the target raises there."""
-    job = offered(subject, dtype, batch=1, length=LONG[0])
+    job = unmasked_job(subject, dtype, batch=1, length=LONG[0])
     said = _refused(subject, job)
     if said:
         yield Text("a sequence of {length} tokens: {error}", length=LONG[0], error=said)
@@ -75,12 +84,12 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
             yield Text("an input that is not contiguous ({name}): {error}", name=name, error=said)
             break
     for other in DTYPES:
-        said = _refused(subject, offered(subject, other))
+        said = _refused(subject, unmasked_job(subject, other))
         if said:
             yield Text("{dtype}: {error}", dtype=_word(other), error=said)
 
 
-def edges(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
+def edge_case_jobs(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
     """The jobs of those checks of this file that failed: a diagnosis has to explain them."""
     for name, jobs in _JOBS:
         if name in failed:
@@ -92,7 +101,7 @@ Named = Iterator[tuple[str, Job]]
 
 def _small(subject: Subject, dtype: torch.dtype) -> Named:
     for name, sizes in (("L = 1", (2, 1)), ("B = 1", (1, 7)), ("B = 1, L = 1", (1, 1))):
-        yield name, offered(subject, dtype, batch=sizes[0], length=sizes[1])
+        yield name, unmasked_job(subject, dtype, batch=sizes[0], length=sizes[1])
     for lengths in ((1, 7), (5, 1)):
         job = cross_job(subject.embed_dim, subject.heads, lengths=lengths, dtype=dtype)
         yield f"Lq = {lengths[0]}, Lk = {lengths[1]}", subject.fit(replace(job, value=job.key))
@@ -101,7 +110,7 @@ def _small(subject: Subject, dtype: torch.dtype) -> Named:
 def _long(subject: Subject, dtype: torch.dtype) -> Named:
     for name, mask in (("", full()), (", causal", causal())):
         for length in LONG:
-            job = own(subject, dtype, mask, batch=1, length=length)
+            job = masked_job(subject, dtype, mask, batch=1, length=length)
             if attempt(subject, job) is not None:
                 yield f"L = {length}{name}", job
                 break
@@ -109,7 +118,7 @@ def _long(subject: Subject, dtype: torch.dtype) -> Named:
 
 def _strided(subject: Subject, dtype: torch.dtype) -> Named:
     for name, change in LAYOUTS:
-        job = offered(subject, dtype)
+        job = unmasked_job(subject, dtype)
         x = change(job.query)
         yield name, replace(job, query=x, key=x, value=x)
 

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
-from headwise.verify.checks import LENGTH, Check, Subject, compute, expected, holds, offered, own
+from headwise.verify.checks import (
+    LENGTH,
+    Check,
+    Subject,
+    compute,
+    expected,
+    masked_job,
+    unmasked_job,
+    yes_or_no,
+)
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
 from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
@@ -25,14 +34,14 @@ ORDER = (2, 0, 5, 6, 1, 3, 4)
 
 def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Another sample 1 leaves sample 0 alone."""
-    job = offered(subject, dtype)
+    job = unmasked_job(subject, dtype)
     x = torch.cat((job.query[:1], -job.query[1:]))
     yield from _unchanged("sample 0", subject, job, x, (slice(0, 1),))
 
 
 def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Under a causal mask another last token changes nothing before it."""
-    job = own(subject, dtype, causal())
+    job = masked_job(subject, dtype, causal())
     x = torch.cat((job.query[:, :-1], -job.query[:, -1:]), dim=1)
     before = (slice(None), slice(0, -1))
     yield from _unchanged("tokens before the last", subject, job, x, before)
@@ -40,7 +49,7 @@ def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Another token in the padding of sample 1 changes nothing before it."""
-    job = own(subject, dtype, padding([LENGTH, REAL]))
+    job = masked_job(subject, dtype, padding([LENGTH, REAL]))
     x = job.query.clone()
     x[1, REAL:] = -x[1, REAL:] + 1.0
     yield from _unchanged("real tokens", subject, job, x, (slice(1, 2), slice(0, REAL)))
@@ -48,7 +57,7 @@ def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A sample that is nothing but padding leaves the other alone, whatever it gives itself."""
-    job = own(subject, dtype, padding([LENGTH, 0]))
+    job = masked_job(subject, dtype, padding([LENGTH, 0]))
     try:
         outcome = compute(subject, job)
     except Exception:  # to refuse a sample without a token is a choice, which the notes tell
@@ -61,7 +70,7 @@ def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Without a mask, tokens in another order give the same outputs in that order."""
-    job, order = own(subject, dtype), list(ORDER)
+    job, order = masked_job(subject, dtype), list(ORDER)
     x = job.query[:, order]
     outcome = compute(subject, replace(job, query=x, key=x, value=x))
     if outcome is not None:
@@ -79,14 +88,20 @@ def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Ev
 def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """In eval the same input gives the same bits, whatever was given in between."""
     for mask in (full(), causal()):
-        job, other = own(subject, dtype, mask), own(subject, dtype, mask, length=LENGTH - 2)
+        job, other = (
+            masked_job(subject, dtype, mask),
+            masked_job(subject, dtype, mask, length=LENGTH - 2),
+        )
         first = compute(subject, job)
         if first is None:
             continue
-        second = compute(subject, replace(job, chance=1))
-        yield "twice the same input", holds(_same(first, second))
+        second = compute(subject, replace(job, rng_seed=1))
+        yield "twice the same input", yes_or_no(_same(first, second))
         compute(subject, _negated(other))
-        yield "after another input", holds(_same(first, compute(subject, replace(job, chance=2))))
+        yield (
+            "after another input",
+            yes_or_no(_same(first, compute(subject, replace(job, rng_seed=2)))),
+        )
 
 
 def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -97,7 +112,7 @@ def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
         ("padding", padding([LENGTH, REAL])),
     )
     for name, mask in shown:
-        job = own(subject, dtype, mask)
+        job = masked_job(subject, dtype, mask)
         outcome = compute(subject, job)
         if outcome is None or outcome.weights is None:
             continue
@@ -111,12 +126,12 @@ def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 def masked_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """No gradient reaches a token that a mask hides, and every gradient is finite."""
-    padded = own(subject, dtype, padding([LENGTH, REAL])).tracked()
+    padded = masked_job(subject, dtype, padding([LENGTH, REAL])).tracked()
     yield from _hidden("padding", subject, padded, (1, slice(0, REAL)), (1, slice(REAL, None)))
-    future = own(subject, dtype, causal()).tracked()
+    future = masked_job(subject, dtype, causal()).tracked()
     seen, unseen = (slice(None), slice(0, REAL)), (slice(None), slice(REAL, None))
     yield from _hidden("causal", subject, future, seen, unseen)
-    yield from _beside_blind(subject, own(subject, dtype, padding([LENGTH, 0])).tracked())
+    yield from _beside_blind(subject, masked_job(subject, dtype, padding([LENGTH, 0])).tracked())
 
 
 Part = tuple[slice | int, slice]
@@ -179,7 +194,7 @@ def _beside_blind(subject: Subject, job: Job) -> Iterator[Evidence]:
     )
     for leaf, gradient in zip(leaves, found, strict=True):
         good = gradient is None or bool(gradient.isfinite().all())
-        yield f"a query that sees nothing: {leaf}", holds(good)
+        yield f"a query that sees nothing: {leaf}", yes_or_no(good)
 
 
 METAMORPHIC: tuple[Check, ...] = (

@@ -20,7 +20,7 @@ CHECKS: tuple[Check, ...] = (*PROPERTIES, *CONTRACT)
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found.
 
     Attributes:
@@ -45,7 +45,7 @@ class Finding:
         return not self.failed
 
 
-def examine(check: Check, subject: Subject, dtype: torch.dtype) -> Finding:
+def examine(check: Check, subject: Subject, dtype: torch.dtype) -> CheckResult:
     """One check of one subject; whatever the subject raises is a failure of the check."""
     trials, times, roundings, failed = 0, 0.0, 0.0, ""
     try:
@@ -58,8 +58,10 @@ def examine(check: Check, subject: Subject, dtype: torch.dtype) -> Finding:
     except Exception as error:
         words = " ".join(str(error).split())[:200]
         said = f"{type(error).__name__}: {words}"
-        return Finding(check, trials + 1, float("inf"), said, raised=True, roundings=float("inf"))
-    return Finding(check, trials, times, failed, roundings=roundings)
+        return CheckResult(
+            check, trials + 1, float("inf"), said, raised=True, roundings=float("inf")
+        )
+    return CheckResult(check, trials, times, failed, roundings=roundings)
 
 
 def gate(
@@ -67,7 +69,7 @@ def gate(
     run: Callable[[Call], Result],
     why_not: Callable[[Call], Iterable[Text]],
     dtype: torch.dtype = torch.float32,
-) -> tuple[Finding, ...]:
+) -> tuple[CheckResult, ...]:
     """Every property of an attention, for one engine.
 
     Args:
@@ -94,9 +96,9 @@ class SelfTest:
         false_alarms: what failed on the right pipeline.
     """
 
-    findings: tuple[tuple[Mistake, Finding], ...]
+    findings: tuple[tuple[Mistake, CheckResult], ...]
     trips: tuple[tuple[Check, Mistake | None], ...]
-    false_alarms: tuple[Finding, ...]
+    false_alarms: tuple[CheckResult, ...]
 
     @property
     def survivors(self) -> tuple[Mistake, ...]:
@@ -150,11 +152,11 @@ def self_test(
 
 def mutant(mistake: Mistake) -> Subject:
     """The pipeline with one mistake, as a subject."""
-    return of_pipeline(mistake.name, Pipeline().having(mistake.replacement))
+    return of_pipeline(mistake.name, Pipeline().with_steps(mistake.replacement))
 
 
 def _first(
-    check: Check, findings: Sequence[tuple[Mistake, Finding]], dtype: torch.dtype
+    check: Check, findings: Sequence[tuple[Mistake, CheckResult]], dtype: torch.dtype
 ) -> Mistake | None:
     """The first mistake that a check rejects by a wrong number."""
     for mistake, finding in findings:

@@ -31,7 +31,7 @@ BLOCKED = -1e4
 """Scores at or below are taken as blocked: people write -1e9 where -inf is meant."""
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps a copy of every floating point tensor that an operation gives."""
 
     def __init__(self) -> None:
@@ -64,13 +64,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def record(run: Callable[[], object]) -> list[Tensor]:
     """Every tensor that operations gave while it ran, without gradients."""
-    recorder = Recorder()
+    recorder = OperationRecorder()
     with torch.no_grad(), recorder:
         run()
     return recorder.seen
 
 
-def appearing(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> frozenset[str]:
+def matching_quantities(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> frozenset[str]:
     """The names of the quantities that appear among the tensors seen.
 
     Args:

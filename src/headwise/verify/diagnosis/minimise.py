@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask, causal, full, padding
-from headwise.verify.checks.mutation_testing import Finding
+from headwise.verify.checks.mutation_testing import CheckResult
 from headwise.verify.diagnosis.snippet import GRADIENT, differentiable, gradient, snippet
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
@@ -42,7 +42,7 @@ OUTPUT, WEIGHTS = "output", "weights"
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class FailureQuery:
     """What fails: an output, weights, or the gradient of the input, under a mask.
 
     Attributes:
@@ -85,8 +85,8 @@ def _bends_wrongly(conventions: Conventions, job: Job, outcome: Outcome) -> bool
     return not judge(found, plain, exact.double()).accepted
 
 
-def smallest(
-    target: object, name: str, conventions: Conventions, findings: Sequence[Finding]
+def minimise(
+    target: object, name: str, conventions: Conventions, findings: Sequence[CheckResult]
 ) -> dict[str, str]:
     """For each failing check, by its name, source that shows it; none where nothing small fails.
 
@@ -104,7 +104,7 @@ def smallest(
         what = _what(finding)
         for word, mask in _masks(finding):
             if (what, word) not in known:
-                known[what, word] = _shown(target, name, conventions, Question(what, mask))
+                known[what, word] = _shown(target, name, conventions, FailureQuery(what, mask))
             code = known[what, word]
             if code is not None:
                 found[finding.check.name] = code
@@ -112,19 +112,21 @@ def smallest(
     return found
 
 
-def _what(finding: Finding) -> str:
+def _what(finding: CheckResult) -> str:
     name = finding.check.name
     return GRADIENT if name in OF_GRADIENTS else WEIGHTS if name in OF_WEIGHTS else OUTPUT
 
 
-def _masks(finding: Finding) -> Iterator[tuple[str, Callable[[int, int], Mask]]]:
+def _masks(finding: CheckResult) -> Iterator[tuple[str, Callable[[int, int], Mask]]]:
     """The mask that the failing trial or the check is about, or any."""
     words = f"{finding.check.name} {finding.failed}"
     named = [(word, mask) for word, mask in MASKS if word and word in words]
     yield from named or MASKS
 
 
-def _shown(target: object, name: str, conventions: Conventions, question: Question) -> str | None:
+def _shown(
+    target: object, name: str, conventions: Conventions, question: FailureQuery
+) -> str | None:
     for sized, job in _jobs(target, name, conventions, question):
         if question.fails(sized, job):
             return snippet(sized, _simplified(sized, job, question), name, question.what)
@@ -132,7 +134,7 @@ def _shown(target: object, name: str, conventions: Conventions, question: Questi
 
 
 def _jobs(
-    target: object, name: str, conventions: Conventions, question: Question
+    target: object, name: str, conventions: Conventions, question: FailureQuery
 ) -> Iterator[tuple[Conventions, Job]]:
     """Jobs from small to large, each with the target made for its size."""
     fixed = isinstance(target, torch.nn.Module)
@@ -153,13 +155,13 @@ def _made(
 ) -> Runner | None:
     """The chosen reading of the target for a size; not every one can be as small as one number."""
     try:
-        made = runner(target, name, *size, conventions.runner.tell)
+        made = runner(target, name, *size, conventions.runner.log)
         return made.variants[conventions.variant]
     except Exception:
         return None
 
 
-def _simplified(conventions: Conventions, job: Job, question: Question) -> Job:
+def _simplified(conventions: Conventions, job: Job, question: FailureQuery) -> Job:
     """The job with each tensor as simple as it still fails with: 0, the identity, or few digits."""
     for name, tensor in job.weights.named().items():
         for simple in _simpler(tensor, _removable(conventions, name)):

@@ -16,7 +16,7 @@ from headwise.verify.checks import Subject, compute
 from headwise.verify.checks.edge_cases import refusals
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
-from headwise.verify.oracle.pipeline import at_job
+from headwise.verify.oracle.pipeline import job_context
 from headwise.verify.oracle.tolerance import judge, judge_job
 from headwise.verify.target.conventions import LENGTH, Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
@@ -24,7 +24,7 @@ from headwise.verify.target.parameter_names import Binding
 from headwise.verify.target.runners import FunctionRunner
 
 
-def facts(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
+def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
     """The notes for a report."""
     notes = [*_calls(conventions), *_blind(subject), *_dropped(subject)]
     notes += choices(conventions, subject)
@@ -250,8 +250,8 @@ def _scope(runner: ModuleRunner) -> Iterator[Text]:
             "its attribute scaling is 1: it omits the division by sqrt(D) on purpose, as T5 "
             "does, whose initialisation compensates for it"
         )
-    if runner.binding.silenced:
-        names = ", ".join(name for name, _ in runner.binding.silenced)
+    if runner.binding.zeroed:
+        names = ", ".join(name for name, _ in runner.binding.zeroed)
         yield Text("{names}: set to 0, not verified", names=names)
     if runner.binding.groups is not None:
         count = runner.binding.groups
@@ -349,10 +349,10 @@ def _rotated(outcome: Outcome, job: Job, pairs: str) -> bool:
 
 def _with_rotary(job: Job, pairs: str) -> Tensor:
     """The job by the reference, with rotated q and k, in its own dtype."""
-    at = at_job(job)
+    context = job_context(job)
     counts = (job.heads, job.groups, job.groups)
-    parts = steps.project(at, job.query, job.key, job.value)
-    q, k, v = (steps.split(at, x, n) for x, n in zip(parts, counts, strict=True))
+    parts = steps.project(context, job.query, job.key, job.value)
+    q, k, v = (steps.split(context, x, n) for x, n in zip(parts, counts, strict=True))
     rotary = Rotary(q.shape[-1], pairs=pairs)
     call = Call.of(q, k, v, mask=job.mask, position=rotary)
-    return steps.output(at, steps.merge(at, reference(call, q.dtype).output.to(q.dtype)))
+    return steps.output(context, steps.merge(context, reference(call, q.dtype).output.to(q.dtype)))

@@ -9,7 +9,7 @@ from headwise.call import Call
 from headwise.reference import reference
 from headwise.verify.oracle import oracle, steps
 from headwise.verify.oracle.jobs import Job
-from headwise.verify.oracle.pipeline import at_job
+from headwise.verify.oracle.pipeline import job_context
 from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.runners import AdapterRunner, FunctionRunner
@@ -106,10 +106,10 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
 
 def _heads(job: Job) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v of each head, (B, H, L, D)."""
-    at = at_job(job)
-    parts = steps.project(at, job.query, job.key, job.value)
+    context = job_context(job)
+    parts = steps.project(context, job.query, job.key, job.value)
     counts = (job.heads, job.groups, job.groups)
-    q, k, v = (steps.split(at, x, n) for x, n in zip(parts, counts, strict=True))
+    q, k, v = (steps.split(context, x, n) for x, n in zip(parts, counts, strict=True))
     return q, k, v
 
 
@@ -118,7 +118,7 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     inputs = [x.transpose(0, 1) if runner.sequence_first else x for x in (job.query, job.key)]
     arguments = runner.signature.arguments(inputs[0], inputs[0], inputs[0])
     head_dim = job.weights.q.shape[0] // heads
-    angles = runner.signature.unturned(job.query, head_dim)
+    angles = runner.signature.zero_angles(job.query, head_dim)
     shared = {key for key, value in arguments.items() if value is inputs[0]}
     given = {key: "x" if key in shared else _literal(value) for key, value in arguments.items()}
     given |= {key: _literal(value) for key, value in (angles | dict(masks)).items()}
@@ -141,8 +141,8 @@ def _called(runner: ModuleRunner, call: str) -> list[str]:
     """The call, with the norms around the attention set aside."""
     if not runner.norms:
         return [call]
-    aside = f"with without(module, {runner.norms}):"
-    return ["from headwise.verify.target.construct import without", aside, f"    {call}"]
+    aside = f"with bypassed(module, {runner.norms}):"
+    return ["from headwise.verify.target.construct import bypassed", aside, f"    {call}"]
 
 
 def _function(

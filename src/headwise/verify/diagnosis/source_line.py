@@ -47,7 +47,7 @@ AFTER_SOFTMAX = ("mix", "merge", "output")
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """One line of a file.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Statement:
     function: str
 
 
-def most_likely(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Line]:
+def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, SourceLine]:
     """For each mistake, by its name, the line it most likely stands on; none where unreadable.
 
     A line is taken by what stands on it: it has to look like the mistake's step, on the right side
@@ -89,7 +89,7 @@ def most_likely(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Line
     statements = [] if file is None else _statements(target, file)
     found = {mistake.name: _of(mistake, statements) for mistake in mistakes}
     return {
-        name: Line(str(file), statement.number, statement.text)
+        name: SourceLine(str(file), statement.number, statement.text)
         for name, statement in found.items()
         if statement is not None
     }

@@ -12,20 +12,20 @@ from headwise.lang import Text
 from headwise.masks import padding
 from headwise.verify.checks import Check, Subject, compute
 from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, jobs, masks
-from headwise.verify.checks.edge_cases import COMPILED, edges
-from headwise.verify.checks.mutation_testing import Finding, examine, mutant
-from headwise.verify.diagnosis import appearing, first_difference, first_inside, record
-from headwise.verify.diagnosis.minimise import smallest
-from headwise.verify.diagnosis.notes import facts
-from headwise.verify.diagnosis.source_line import Line, most_likely
-from headwise.verify.mistakes import MISTAKES, Mistake, Seen, explain, explain_gradients
+from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
+from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
+from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
+from headwise.verify.diagnosis.minimise import minimise
+from headwise.verify.diagnosis.notes import notes_on
+from headwise.verify.diagnosis.source_line import SourceLine, likely_lines
+from headwise.verify.mistakes import MISTAKES, Mistake, Observation, explain, explain_gradients
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
 from headwise.verify.target.conventions import LENGTH, Conventions, Runner
 from headwise.verify.target.discovery import black_box, find_conventions
-from headwise.verify.target.guarded_call import Exhausted, Tell, silent
+from headwise.verify.target.guarded_call import CallLog, OutOfMemory, no_log
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner, runner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 
@@ -59,14 +59,14 @@ class Report:
     name: str
     embed_dim: int
     heads: int
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
     step: str | None
     appeared: frozenset[str]
     mistakes: tuple[tuple[Mistake, ...], ...]
     conventions: Conventions
     notes: tuple[Text, ...]
     seed: int = 0
-    lines: Mapping[str, Line] = field(default_factory=dict)
+    lines: Mapping[str, SourceLine] = field(default_factory=dict)
     smallest: Mapping[str, str] = field(default_factory=dict)
     not_compared: NotRecognised | None = None
 
@@ -95,7 +95,7 @@ def verify(
     heads: int = 3,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
-    watch: Tell = silent,
+    watch: CallLog = no_log,
     compiled: bool = False,
 ) -> Report:
     """Hold an attention against the oracle. This runs the target's code.
@@ -127,11 +127,11 @@ def verify(
         if compiled:
             report = _with_compiled(report)
         named = [mistake for group in report.mistakes for mistake in group]
-        shown = smallest(target, name, report.conventions, report.findings)
-        return replace(report, lines=most_likely(target, named), smallest=shown)
+        shown = minimise(target, name, report.conventions, report.findings)
+        return replace(report, lines=likely_lines(target, named), smallest=shown)
     except HeadwiseError:
         raise
-    except Exhausted as error:
+    except OutOfMemory as error:
         raise no_memory(name, str(error)) from error
     except (Exception, SystemExit) as error:  # the target is somebody else's code
         details = one_line(error, 300)
@@ -152,7 +152,7 @@ def _reported(
     called: tuple[str, int, int],
     seed: int,
     progress: Callable[[str], None] | None,
-    watch: Tell,
+    watch: CallLog,
 ) -> Report:
     """The report on a target; on itself alone where its weights are not found."""
     try:
@@ -184,7 +184,7 @@ def _observed(
         appeared=frozenset(),
         mistakes=(),
         conventions=conventions,
-        notes=facts(conventions, subject),
+        notes=notes_on(conventions, subject),
         seed=seed,
         not_compared=runner.why if isinstance(runner, BlackBoxRunner) else None,
     )
@@ -192,7 +192,7 @@ def _observed(
 
 def _examined(
     checks: tuple[Check, ...], subject: Subject, progress: Callable[[str], None] | None
-) -> tuple[Finding, ...]:
+) -> tuple[CheckResult, ...]:
     findings = []
     for check in checks:
         if progress:
@@ -218,7 +218,7 @@ def _verified(
         appeared=appeared,
         mistakes=mistakes,
         conventions=conventions,
-        notes=facts(conventions, subject),
+        notes=notes_on(conventions, subject),
         seed=seed,
     )
 
@@ -227,13 +227,13 @@ Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
 
 
 def _diagnose(
-    conventions: Conventions, subject: Subject, findings: tuple[Finding, ...], seed: int
+    conventions: Conventions, subject: Subject, findings: tuple[CheckResult, ...], seed: int
 ) -> Diagnosis:
     """The step, what appeared, and the mistakes; nothing where nothing failed."""
     if all(finding.passed for finding in findings):
         return None, frozenset(), ()
     seen = _seen(conventions, subject, seed)
-    whole: tuple[Run, list[Seen]] = (partial(compute, subject), seen)
+    whole: tuple[Run, list[Observation]] = (partial(compute, subject), seen)
     wrong = [each for each in (whole, *_through(conventions, subject, seen)) if _wrong(each[1])]
     if not wrong:
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
@@ -251,13 +251,13 @@ def _diagnose(
 Run = Callable[[Job], Outcome | None]
 
 
-def _wrong(seen: list[Seen]) -> list[Seen]:
+def _wrong(seen: list[Observation]) -> list[Observation]:
     return [each for each in seen if not judge_job(each.outcome, each.job).accepted]
 
 
 def _through(
-    conventions: Conventions, subject: Subject, seen: list[Seen]
-) -> Iterator[tuple[Run, list[Seen]]]:
+    conventions: Conventions, subject: Subject, seen: list[Observation]
+) -> Iterator[tuple[Run, list[Observation]]]:
     """The target with masks in one argument only, beside what it gave without a mask."""
     bare = [each for each in seen if each.job.mask == conventions.base]
     for _, way in conventions.ways:
@@ -267,7 +267,7 @@ def _through(
 
 
 def _mistakes(
-    conventions: Conventions, subject: Subject, failed: list[Finding], seen: list[Seen]
+    conventions: Conventions, subject: Subject, failed: list[CheckResult], seen: list[Observation]
 ) -> tuple[tuple[Mistake, ...], ...]:
     """What explains a target that gives the right output for every ordinary input."""
     names = {finding.check.name for finding in failed}
@@ -277,12 +277,12 @@ def _mistakes(
         tried = [job, *([blind] if "masked_gradients" in names else [])]
         return explain_gradients(lambda each: compute(subject, each) or seen[0].outcome, tried)
     candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
-    tried = [*edges(subject, DTYPE, names)]
+    tried = [*edge_case_jobs(subject, DTYPE, names)]
     strange = [each for job in tried if (each := _attempt(partial(compute, subject), job))]
     return explain([*seen, *strange], candidates, most=1 if strange else 2)
 
 
-def _fails_alike(mistake: Mistake, finding: Finding, subject: Subject) -> bool:
+def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bool:
     """Whether the check that names a mistake fails with it where it fails with the target."""
     if mistake.check != finding.check.name:
         return False
@@ -294,7 +294,7 @@ def _fails_alike(mistake: Mistake, finding: Finding, subject: Subject) -> bool:
     return examine(finding.check, wrong, DTYPE).failed == finding.failed
 
 
-def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Seen]:
+def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Observation]:
     """The target on everything it offers: two inputs, cross-attention, every mask."""
     tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1))]
     tried += [_job(conventions, subject, seed + n) for n in (0, 1)]
@@ -307,12 +307,12 @@ def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Seen]:
     return seen
 
 
-def _attempt(run: Run, job: Job) -> Seen | None:
+def _attempt(run: Run, job: Job) -> Observation | None:
     try:
         outcome = run(job)
     except Exception:
         return None
-    return None if outcome is None else Seen(job, outcome)
+    return None if outcome is None else Observation(job, outcome)
 
 
 def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
@@ -322,4 +322,4 @@ def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
 
 
 def _appeared(run: Callable[[], object], job: Job) -> frozenset[str]:
-    return appearing(record(run), oracle(job, DTYPE), oracle(job))
+    return matching_quantities(record(run), oracle(job, DTYPE), oracle(job))

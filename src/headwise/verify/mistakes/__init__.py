@@ -32,7 +32,7 @@ FAR = 2.0**-4
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Observation:
     """One job and what the target gave for it."""
 
     job: Job
@@ -55,7 +55,7 @@ class Seen:
 
 
 def explain(
-    seen: Sequence[Seen], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
+    seen: Sequence[Observation], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
 ) -> tuple[tuple[Mistake, ...], ...]:
     """The smallest sets of mistakes that reproduce the target on everything seen.
 
@@ -81,7 +81,7 @@ def explain(
 
 
 def _sets(
-    seen: Sequence[Seen], mistakes: Sequence[Mistake], size: int
+    seen: Sequence[Observation], mistakes: Sequence[Mistake], size: int
 ) -> Iterator[tuple[Mistake, ...]]:
     """The sets of so many mistakes; of several only those that each change what was seen."""
     if size > 1:
@@ -100,13 +100,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def reproduces(mistakes: Sequence[Mistake], seen: Sequence[Seen]) -> bool:
+def reproduces(mistakes: Sequence[Mistake], seen: Sequence[Observation]) -> bool:
     """Whether a run with these mistakes gives the target's outputs, to rounding.
 
     What the target got wrong comes first, the small before the large: most candidates end there.
     """
     ordered = sorted(seen, key=lambda each: (each.right, each.outcome.output.numel()))
-    pipelines = (Pipeline().having(way) for way in combine(mistakes))
+    pipelines = (Pipeline().with_steps(way) for way in combine(mistakes))
     return bool(seen) and any(all(_matches(p, each) for each in ordered) for p in pipelines)
 
 
@@ -120,7 +120,7 @@ def explain_gradients(
     return tuple((m,) for m in candidates if _same_gradients(m, seen))
 
 
-def _matches(pipeline: Pipeline, seen: Seen) -> bool:
+def _matches(pipeline: Pipeline, seen: Observation) -> bool:
     exact = _output(pipeline, seen.wide)
     found, known = seen.outcome.output, seen.known
     if exact is None or exact.shape != found.shape or 2 * known.sum() < known.numel():
@@ -132,9 +132,9 @@ def _matches(pipeline: Pipeline, seen: Seen) -> bool:
     return plain is not None and judge(found, plain[known], exact).accepted
 
 
-def _acts(replacement: Replacement, seen: Seen) -> bool:
+def _acts(replacement: Replacement, seen: Observation) -> bool:
     """Whether a mistake changes anything of what was seen."""
-    wrong, right = (_output(Pipeline().having(way), seen.wide) for way in (replacement, {}))
+    wrong, right = (_output(Pipeline().with_steps(way), seen.wide) for way in (replacement, {}))
     plain = _output(Pipeline(), seen.job)
     if wrong is None or right is None or plain is None:
         return wrong is None
@@ -150,7 +150,7 @@ def _output(pipeline: Pipeline, job: Job) -> Tensor | None:
 
 
 def _same_gradients(mistake: Mistake, seen: Sequence[tuple[Job, Tensor]]) -> bool:
-    pipeline = Pipeline().having(mistake.replacement)
+    pipeline = Pipeline().with_steps(mistake.replacement)
     for job, output in seen:
         plain, exact = (
             pipeline.run(job.to(dtype))["output"] for dtype in (output.dtype, torch.float64)

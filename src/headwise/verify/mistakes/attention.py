@@ -10,75 +10,75 @@ from headwise.call import softmax_dtype
 from headwise.lang import Text
 from headwise.verify.mistakes.mistake import Mistake
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import At
+from headwise.verify.oracle.steps import StepContext
 
 
-def _softmax_over(axis: int) -> Callable[[At, Tensor], Tensor]:
+def _softmax_over(axis: int) -> Callable[[StepContext, Tensor], Tensor]:
     """A softmax over another axis; where every score is blocked the weight is 0, not NaN."""
 
-    def softmax(at: At, scores: Tensor) -> Tensor:
-        del at
+    def softmax(context: StepContext, scores: Tensor) -> Tensor:
+        del context
         blind = scores.isneginf().all(axis, keepdim=True)
         return scores.masked_fill(blind, 0.0).softmax(axis).masked_fill(blind, 0.0)
 
     return softmax
 
 
-def _scaled_by(factor: Callable[[At, int], float]) -> dict[str, Callable[..., Tensor]]:
-    """Another factor on the dots; `factor` gets ``at`` and D. The right scale gives D away."""
+def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Callable[..., Tensor]]:
+    """Another factor on the dots; `factor` gets ``context`` and D. The right scale gives D away."""
 
-    def scale(at: At, dots: Tensor) -> Tensor:
-        return dots.to(softmax_dtype(dots.dtype)) * factor(at, round(at.scale**-2))
+    def scale(context: StepContext, dots: Tensor) -> Tensor:
+        return dots.to(softmax_dtype(dots.dtype)) * factor(context, round(context.scale**-2))
 
     return {"scale": scale}
 
 
-def _swapped(at: At, q: Tensor, k: Tensor) -> Tensor:
-    return steps.score(at, k, q)
+def _swapped(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
+    return steps.score(context, k, q)
 
 
-def _half(at: At, scores: Tensor) -> Tensor:
+def _half(context: StepContext, scores: Tensor) -> Tensor:
     """Exponentials and their sum in bfloat16, whatever the scores were in."""
-    return steps.softmax(at, scores.bfloat16()).to(scores.dtype)
+    return steps.softmax(context, scores.bfloat16()).to(scores.dtype)
 
 
-def _naive(at: At, scores: Tensor) -> Tensor:
-    blind = ~at.allowed.any(-1, keepdim=True)
+def _naive(context: StepContext, scores: Tensor) -> Tensor:
+    blind = ~context.allowed.any(-1, keepdim=True)
     powers = scores.masked_fill(blind, 0.0).exp()
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
 
 
-def _scaled_in_place(at: At, q: Tensor, k: Tensor) -> Tensor:
-    return steps.score(at, q.mul_(at.scale), k)
+def _scaled_in_place(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
+    return steps.score(context, q.mul_(context.scale), k)
 
 
-def _already_scaled(at: At, dots: Tensor) -> Tensor:
-    del at
+def _already_scaled(context: StepContext, dots: Tensor) -> Tensor:
+    del context
     return dots.to(softmax_dtype(dots.dtype))
 
 
-def _no_group(at: At, shared: Tensor) -> Tensor:
+def _no_group(context: StepContext, shared: Tensor) -> Tensor:
     """Key/value heads laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
-    rows = shared.repeat(1, at.frame.heads // max(at.groups, 1), 1, 1)
-    return torch.where(at.allowed.any(-2)[..., None], rows, 0.0)
+    rows = shared.repeat(1, context.frame.heads // max(context.groups, 1), 1, 1)
+    return torch.where(context.allowed.any(-2)[..., None], rows, 0.0)
 
 
-def _dropped_scores(at: At, scores: Tensor) -> Tensor:
-    active = at.training and at.dropout
-    return steps.softmax(at, F.dropout(scores, at.dropout) if active else scores)
+def _dropped_scores(context: StepContext, scores: Tensor) -> Tensor:
+    active = context.training and context.dropout
+    return steps.softmax(context, F.dropout(scores, context.dropout) if active else scores)
 
 
-def _passed(at: At, values: Tensor) -> Tensor:
-    del at
+def _passed(context: StepContext, values: Tensor) -> Tensor:
+    del context
     return values
 
 
-def _always(at: At, weights: Tensor) -> Tensor:
-    return F.dropout(weights, at.dropout) if at.dropout else weights
+def _always(context: StepContext, weights: Tensor) -> Tensor:
+    return F.dropout(weights, context.dropout) if context.dropout else weights
 
 
-def _detached(at: At, scores: Tensor) -> Tensor:
-    return steps.softmax(at, scores).detach()
+def _detached(context: StepContext, scores: Tensor) -> Tensor:
+    return steps.softmax(context, scores).detach()
 
 
 INSIDE: tuple[Mistake, ...] = (
@@ -116,7 +116,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores = q @ k.transpose(-2, -1)",
         "scores = q @ k.transpose(-2, -1) / math.sqrt(head_dim)",
         "scale_closed_form",
-        _scaled_by(lambda _at, _dim: 1.0),
+        _scaled_by(lambda _context, _dim: 1.0),
     ),
     Mistake(
         "scale_by_dim",
@@ -125,7 +125,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores / head_dim",
         "scores / math.sqrt(head_dim)",
         "scale_closed_form",
-        _scaled_by(lambda _at, dim: 1.0 / dim),
+        _scaled_by(lambda _context, dim: 1.0 / dim),
     ),
     Mistake(
         "scale_by_sqrt_embed",
@@ -134,7 +134,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores / math.sqrt(embed_dim)",
         "scores / math.sqrt(head_dim)",
         "scale_closed_form",
-        _scaled_by(lambda at, _dim: at.embed_dim**-0.5),
+        _scaled_by(lambda context, _dim: context.embed_dim**-0.5),
     ),
     Mistake(
         "scale_multiplied",
@@ -143,7 +143,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores * math.sqrt(head_dim)",
         "scores / math.sqrt(head_dim)",
         "scale_closed_form",
-        _scaled_by(lambda _at, dim: dim**0.5),
+        _scaled_by(lambda _context, dim: dim**0.5),
     ),
     Mistake(
         "query_key_swapped",

@@ -9,101 +9,101 @@ from torch import Tensor
 from headwise.lang import Text
 from headwise.verify.mistakes.mistake import Mistake
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import At
+from headwise.verify.oracle.steps import StepContext
 
 WEAK = tuple(map(float, (-1, -2, -3, -4, -5, -6, -8, -9, -10, -12)))
 """What a mask too weak to hide anything adds or fills in."""
 
 
-def _inverted(at: At, scaled: Tensor) -> Tensor:
-    return steps.biased(at, scaled).masked_fill(at.allowed, -torch.inf)
+def _inverted(context: StepContext, scaled: Tensor) -> Tensor:
+    return steps.biased(context, scaled).masked_fill(context.allowed, -torch.inf)
 
 
-def _softmax_inverted(at: At, scores: Tensor) -> Tensor:
-    blind = at.allowed.all(-1, keepdim=True)
+def _softmax_inverted(context: StepContext, scores: Tensor) -> Tensor:
+    blind = context.allowed.all(-1, keepdim=True)
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
-def _plain_softmax(at: At, scores: Tensor) -> Tensor:
-    del at
+def _plain_softmax(context: StepContext, scores: Tensor) -> Tensor:
+    del context
     return scores.softmax(-1)
 
 
-def _then_zeroed(at: At, scores: Tensor) -> Tensor:
-    return scores.softmax(-1).masked_fill(~at.allowed, 0.0)
+def _then_zeroed(context: StepContext, scores: Tensor) -> Tensor:
+    return scores.softmax(-1).masked_fill(~context.allowed, 0.0)
 
 
-def _filled(value: float) -> Callable[[At, Tensor], Tensor]:
-    def mask(at: At, scaled: Tensor) -> Tensor:
-        return steps.biased(at, scaled).masked_fill(~at.allowed, value)
-
-    return mask
-
-
-def _added(value: float) -> Callable[[At, Tensor], Tensor]:
-    def mask(at: At, scaled: Tensor) -> Tensor:
-        return steps.biased(at, scaled) + value * ~at.allowed
+def _filled(value: float) -> Callable[[StepContext, Tensor], Tensor]:
+    def mask(context: StepContext, scaled: Tensor) -> Tensor:
+        return steps.biased(context, scaled).masked_fill(~context.allowed, value)
 
     return mask
 
 
-def _weak(mask: Callable[[At, Tensor], Tensor]) -> dict[str, Callable[..., Tensor]]:
+def _added(value: float) -> Callable[[StepContext, Tensor], Tensor]:
+    def mask(context: StepContext, scaled: Tensor) -> Tensor:
+        return steps.biased(context, scaled) + value * ~context.allowed
+
+    return mask
+
+
+def _weak(mask: Callable[[StepContext, Tensor], Tensor]) -> dict[str, Callable[..., Tensor]]:
     return {"group": steps.repeated, "mask": mask, "softmax": _plain_softmax}
 
 
-def _transposed(at: At, scaled: Tensor) -> Tensor:
+def _transposed(context: StepContext, scaled: Tensor) -> Tensor:
     """Rows that see nothing then get the mean, as with a large finite number; NaN with -inf."""
-    seen = at.allowed if bool(at.allowed.all()) else at.allowed.transpose(-1, -2)
+    seen = context.allowed if bool(context.allowed.all()) else context.allowed.transpose(-1, -2)
     lowest = torch.finfo(scaled.dtype).min
-    return steps.biased(at, scaled).masked_fill(~seen, lowest)
+    return steps.biased(context, scaled).masked_fill(~seen, lowest)
 
 
-def _moved(offset: Callable[[At], int]) -> dict[str, Callable[..., Tensor]]:
+def _moved(offset: Callable[[StepContext], int]) -> dict[str, Callable[..., Tensor]]:
     """The mask evaluated as if the first query stood elsewhere."""
 
-    def there(at: At) -> At:
-        return replace(at, frame=replace(at.frame, offset=offset(at)))
+    def there(context: StepContext) -> StepContext:
+        return replace(context, frame=replace(context.frame, offset=offset(context)))
 
-    def group(at: At, shared: Tensor) -> Tensor:
-        return steps.group(there(at), shared)
+    def group(context: StepContext, shared: Tensor) -> Tensor:
+        return steps.group(there(context), shared)
 
-    def mask(at: At, scaled: Tensor) -> Tensor:
-        moved = there(at)
-        return steps.biased(at, scaled).masked_fill(~moved.allowed, -torch.inf)
+    def mask(context: StepContext, scaled: Tensor) -> Tensor:
+        moved = there(context)
+        return steps.biased(context, scaled).masked_fill(~moved.allowed, -torch.inf)
 
-    def softmax(at: At, scores: Tensor) -> Tensor:
-        return steps.softmax(there(at), scores)
+    def softmax(context: StepContext, scores: Tensor) -> Tensor:
+        return steps.softmax(there(context), scores)
 
     return {"group": group, "mask": mask, "softmax": softmax}
 
 
-def _head_major(at: At) -> At:
+def _head_major(context: StepContext) -> StepContext:
     """Allowed as (H B) where (B H) is read: sample b's mask lands on other samples."""
-    batch, heads = at.frame.batch, at.frame.heads
-    wrong = at.allowed.transpose(0, 1).reshape(batch, heads, *at.allowed.shape[2:])
-    moved = replace(at)
+    batch, heads = context.frame.batch, context.frame.heads
+    wrong = context.allowed.transpose(0, 1).reshape(batch, heads, *context.allowed.shape[2:])
+    moved = replace(context)
     vars(moved)["allowed"] = wrong
     return moved
 
 
-def _head_major_group(at: At, shared: Tensor) -> Tensor:
-    return steps.group(_head_major(at), shared)
+def _head_major_group(context: StepContext, shared: Tensor) -> Tensor:
+    return steps.group(_head_major(context), shared)
 
 
-def _head_major_mask(at: At, scaled: Tensor) -> Tensor:
-    return steps.mask(_head_major(at), scaled)
+def _head_major_mask(context: StepContext, scaled: Tensor) -> Tensor:
+    return steps.mask(_head_major(context), scaled)
 
 
-def _head_major_softmax(at: At, scores: Tensor) -> Tensor:
-    return steps.softmax(_head_major(at), scores)
+def _head_major_softmax(context: StepContext, scores: Tensor) -> Tensor:
+    return steps.softmax(_head_major(context), scores)
 
 
-def _bias_ignored(at: At, scaled: Tensor) -> Tensor:
-    return scaled.masked_fill(~at.allowed, -torch.inf)
+def _bias_ignored(context: StepContext, scaled: Tensor) -> Tensor:
+    return scaled.masked_fill(~context.allowed, -torch.inf)
 
 
-def _unmasked(at: At, scaled: Tensor) -> Tensor:
-    return steps.biased(at, scaled)
+def _unmasked(context: StepContext, scaled: Tensor) -> Tensor:
+    return steps.biased(context, scaled)
 
 
 MASKING: tuple[Mistake, ...] = (
@@ -169,7 +169,7 @@ MASKING: tuple[Mistake, ...] = (
         "torch.tril(ones, diagonal=-1)",
         "torch.tril(ones)",
         "own_key_visible",
-        _moved(lambda at: at.frame.offset - 1),
+        _moved(lambda context: context.frame.offset - 1),
     ),
     Mistake(
         "causal_one_ahead",
@@ -178,7 +178,7 @@ MASKING: tuple[Mistake, ...] = (
         "torch.tril(ones, diagonal=1)",
         "torch.tril(ones)",
         "no_future_leak",
-        _moved(lambda at: at.frame.offset + 1),
+        _moved(lambda context: context.frame.offset + 1),
     ),
     Mistake(
         "causal_upper_left",
@@ -187,7 +187,7 @@ MASKING: tuple[Mistake, ...] = (
         "torch.tril(torch.ones(Lq, Lk))",
         "torch.tril(torch.ones(Lq, Lk), diagonal=Lk - Lq)",
         "lower_right",
-        _moved(lambda _at: 0),
+        _moved(lambda _context: 0),
     ),
     Mistake(
         "padding_head_major",

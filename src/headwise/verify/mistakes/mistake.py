@@ -8,7 +8,7 @@ from typing import Any
 
 from headwise.lang import Text
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.oracle.steps import At
+from headwise.verify.oracle.steps import StepContext
 
 Replacement = Mapping[str, Callable[..., Any]]
 """The functions that take the place of the right steps, by step name."""
@@ -40,7 +40,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, eq=False)
-class Reweighted:
+class WeightChange:
     """A step that is right but for the weights it is given; two of them combine.
 
     Attributes:
@@ -51,12 +51,12 @@ class Reweighted:
     step: Callable[..., Any]
     change: Callable[[Weights], Weights]
 
-    def __call__(self, at: At, *tensors: Any) -> Any:
-        return self.step(replace(at, weights=self.change(at.projections)), *tensors)
+    def __call__(self, context: StepContext, *tensors: Any) -> Any:
+        return self.step(replace(context, weights=self.change(context.projections)), *tensors)
 
-    def then(self, other: "Reweighted") -> "Reweighted":
+    def then(self, other: "WeightChange") -> "WeightChange":
         """The same step with both changes, the other's last."""
-        return Reweighted(self.step, lambda weights: other.change(self.change(weights)))
+        return WeightChange(self.step, lambda weights: other.change(self.change(weights)))
 
 
 def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
@@ -79,9 +79,9 @@ def _at(step: str, made: Sequence[tuple[Mistake, Replacement]]) -> Callable[...,
     """The function of one step with all its mistakes, or None where they exclude each other."""
     there = [(mistake, way[step]) for mistake, way in made if step in way]
     functions = [function for _, function in there]
-    changed = [function for function in functions if isinstance(function, Reweighted)]
+    changed = [function for function in functions if isinstance(function, WeightChange)]
     if len(changed) == len(functions):
-        return reduce(Reweighted.then, changed)
+        return reduce(WeightChange.then, changed)
     if len(functions) == 1:
         return functions[0]
     own = [function for mistake, function in there if mistake.step == step]

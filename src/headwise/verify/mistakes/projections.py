@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake, Reweighted
+from headwise.verify.mistakes.mistake import Mistake, WeightChange
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.oracle.steps import At
+from headwise.verify.oracle.steps import StepContext
 
 Three = tuple[Tensor, Tensor, Tensor]
 
@@ -47,49 +47,49 @@ def _ordered(order: str) -> Callable[[Weights], Weights]:
     return change
 
 
-def _viewed(at: At, x: Tensor, heads: int) -> Tensor:
-    del at
+def _viewed(context: StepContext, x: Tensor, heads: int) -> Tensor:
+    del context
     batch, length, width = x.shape
     return x.reshape(batch, heads, length, width // heads)
 
 
-def _interleaved(at: At, x: Tensor, heads: int) -> Tensor:
-    del at
+def _interleaved(context: StepContext, x: Tensor, heads: int) -> Tensor:
+    del context
     return x.reshape(*x.shape[:2], -1, heads).movedim(-1, 1)
 
 
-def _joined(at: At, heads: Tensor) -> Tensor:
-    del at
+def _joined(context: StepContext, heads: Tensor) -> Tensor:
+    del context
     batch, count, length, dim = heads.shape
     return heads.reshape(batch, length, count * dim)
 
 
-def _averaged(at: At, heads: Tensor) -> Tensor:
-    return heads.mean(1).repeat(1, 1, at.frame.heads)
+def _averaged(context: StepContext, heads: Tensor) -> Tensor:
+    return heads.mean(1).repeat(1, 1, context.frame.heads)
 
 
-def _no_output(at: At, merged: Tensor) -> Tensor:
-    del at
+def _no_output(context: StepContext, merged: Tensor) -> Tensor:
+    del context
     return merged
 
 
-def _lengthwise(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    q, k, v = steps.project(at, query, key, value)
+def _lengthwise(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> Three:
+    q, k, v = steps.project(context, query, key, value)
     return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
 
 
-def _unmasked(at: At, scores: Tensor) -> Tensor:
-    del at
+def _unmasked(context: StepContext, scores: Tensor) -> Tensor:
+    del context
     return scores
 
 
-def _plain_softmax(at: At, scores: Tensor) -> Tensor:
-    del at
+def _plain_softmax(context: StepContext, scores: Tensor) -> Tensor:
+    del context
     return torch.softmax(scores, -1)
 
 
-def _lengthwise_output(at: At, merged: Tensor) -> Tensor:
-    return steps.output(at, merged.transpose(0, 1))
+def _lengthwise_output(context: StepContext, merged: Tensor) -> Tensor:
+    return steps.output(context, merged.transpose(0, 1))
 
 
 def _order(name: str, order: str) -> Mistake:
@@ -101,7 +101,7 @@ def _order(name: str, order: str) -> Mistake:
         f"{taken} = packed.chunk(3, dim=-1)",
         "q, k, v = packed.chunk(3, dim=-1)",
         "projections_in_order",
-        {"project": Reweighted(steps.project, _ordered(_inverse(order)))},
+        {"project": WeightChange(steps.project, _ordered(_inverse(order)))},
     )
 
 
@@ -154,7 +154,7 @@ AROUND: tuple[Mistake, ...] = (
         "x @ linear.weight + linear.bias",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
-        {"project": Reweighted(steps.project, _turned)},
+        {"project": WeightChange(steps.project, _turned)},
     ),
     Mistake(
         "output_weight_not_transposed",
@@ -163,7 +163,7 @@ AROUND: tuple[Mistake, ...] = (
         "merged @ out.weight + out.bias",
         "merged @ out.weight.T + out.bias",
         "output_projection",
-        {"output": Reweighted(steps.output, _output_turned)},
+        {"output": WeightChange(steps.output, _output_turned)},
     ),
     Mistake(
         "biases_dropped",
@@ -172,7 +172,7 @@ AROUND: tuple[Mistake, ...] = (
         "x @ linear.weight.T",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
-        {"project": Reweighted(steps.project, _unbiased)},
+        {"project": WeightChange(steps.project, _unbiased)},
     ),
     Mistake(
         "output_bias_dropped",
@@ -181,7 +181,7 @@ AROUND: tuple[Mistake, ...] = (
         "merged @ out.weight.T",
         "merged @ out.weight.T + out.bias",
         "output_projection",
-        {"output": Reweighted(steps.output, _output_unbiased)},
+        {"output": WeightChange(steps.output, _output_unbiased)},
     ),
     Mistake(
         "output_missing",

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from headwise.lang import Text
 from headwise.verify.mistakes.mistake import Mistake
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import At
+from headwise.verify.oracle.steps import StepContext
 
 RATES = (0.1, 0.2, 0.3, 0.5, 0.05, 0.15, 0.25, 0.4, 0.6)
 """Probabilities of dropout that people write into the code, the common ones first."""
@@ -21,23 +21,23 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 def _dropped(rate: float) -> dict[str, Callable[..., Tensor]]:
-    def dropout(at: At, weights: Tensor) -> Tensor:
-        del at
+    def dropout(context: StepContext, weights: Tensor) -> Tensor:
+        del context
         return F.dropout(weights, rate)
 
     return {"dropout": dropout}
 
 
-def _squeezed(at: At, scores: Tensor) -> Tensor:
-    del at
+def _squeezed(context: StepContext, scores: Tensor) -> Tensor:
+    del context
     return scores.squeeze().softmax(-1).view_as(scores) if scores.numel() > 1 else scores * 0 + 1
 
 
 def _cut(block: int) -> dict[str, Callable[..., Tensor]]:
     """The keys after the last whole block hidden, where there is a whole block."""
 
-    def mask(at: At, scaled: Tensor) -> Tensor:
-        scores = steps.mask(at, scaled)
+    def mask(context: StepContext, scaled: Tensor) -> Tensor:
+        scores = steps.mask(context, scaled)
         keys = scaled.shape[-1]
         last = keys // block * block or keys
         beyond = torch.arange(keys, device=scaled.device) >= last
@@ -49,9 +49,9 @@ def _cut(block: int) -> dict[str, Callable[..., Tensor]]:
 def _not_rescaled(block: int) -> dict[str, Callable[..., Tensor]]:
     """Each block's exponentials below the largest score up to that block, and never again."""
 
-    def softmax(at: At, scores: Tensor) -> Tensor:
+    def softmax(context: StepContext, scores: Tensor) -> Tensor:
         if scores.shape[-1] <= block:
-            return steps.softmax(at, scores)
+            return steps.softmax(context, scores)
         largest, powers = torch.full_like(scores[..., :1], -torch.inf), []
         for part in torch.split(scores, block, -1):
             largest = torch.maximum(largest, part.amax(-1, keepdim=True))
@@ -71,32 +71,32 @@ def _as_if_in_order(x: Tensor) -> Tensor:
     return F.pad(memory, (0, max(size - numbers, 0)))[:size].view(x.shape)
 
 
-def _unstrided(at: At, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    return steps.project(at, *(_as_if_in_order(x) for x in (query, key, value)))
+def _unstrided(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> Three:
+    return steps.project(context, *(_as_if_in_order(x) for x in (query, key, value)))
 
 
-def _added(at: At, scaled: Tensor) -> Tensor:
-    hidden = torch.zeros_like(scaled).masked_fill(~at.allowed, -torch.inf)
-    return steps.biased(at, scaled) + hidden
+def _added(context: StepContext, scaled: Tensor) -> Tensor:
+    hidden = torch.zeros_like(scaled).masked_fill(~context.allowed, -torch.inf)
+    return steps.biased(context, scaled) + hidden
 
 
-def _nan_replaced(at: At, scores: Tensor) -> Tensor:
-    del at
+def _nan_replaced(context: StepContext, scores: Tensor) -> Tensor:
+    del context
     return scores.softmax(-1).nan_to_num(0.0)
 
 
-def _float32(at: At, merged: Tensor) -> Tensor:
-    return steps.output(at, merged).float()
+def _float32(context: StepContext, merged: Tensor) -> Tensor:
+    return steps.output(context, merged).float()
 
 
-def _below_all(at: At, scores: Tensor) -> Tensor:
-    blind = ~at.allowed.any(-1, keepdim=True)
+def _below_all(context: StepContext, scores: Tensor) -> Tensor:
+    blind = ~context.allowed.any(-1, keepdim=True)
     powers = (scores - scores.max()).exp().masked_fill(blind, 1.0)
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
 
 
-def _cut_off(at: At, shared: Tensor) -> Tensor:
-    return steps.group(at, shared).detach()
+def _cut_off(context: StepContext, shared: Tensor) -> Tensor:
+    return steps.group(context, shared).detach()
 
 
 EDGES: tuple[Mistake, ...] = (

@@ -77,7 +77,7 @@ class Job:
         mask: who may attend to whom, not resolved.
         dropout: the probability the module was made with.
         training: whether it acts.
-        chance: the seed of what is random in a target: the same target gives the same again.
+        rng_seed: seeds what is random in the target.
     """
 
     query: Tensor
@@ -89,7 +89,7 @@ class Job:
     mask: Mask
     dropout: float = 0.0
     training: bool = False
-    chance: int = 0
+    rng_seed: int = 0
 
     @property
     def alike(self) -> bool:
@@ -165,7 +165,7 @@ def self_job(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """A random self-attention job, D = E / H, every bias present."""
-    draw = _Draw(seed, dtype)
+    draw = _SeededNormal(seed, dtype)
     x = draw(batch, length, embed_dim)
     mask = full() if mask is None else mask
     return Job(x, x, x, draw.weights(embed_dim), heads, heads, mask)
@@ -182,7 +182,7 @@ def cross_job(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """A random job whose queries, keys and values are three tensors, of lengths (Lq, Lk)."""
-    draw = _Draw(seed, dtype)
+    draw = _SeededNormal(seed, dtype)
     query, (key, value) = (
         draw(batch, lengths[0], embed_dim),
         (draw(batch, lengths[1], embed_dim) for _ in range(2)),
@@ -192,7 +192,7 @@ def cross_job(
     )
 
 
-class _Draw:
+class _SeededNormal:
     """Normal numbers from one seed, the same in every dtype up to rounding."""
 
     def __init__(self, seed: int, dtype: torch.dtype) -> None:
@@ -226,7 +226,7 @@ class Outcome:
 
 
 @contextmanager
-def chance(seed: int) -> Iterator[None]:
+def seeded_rng(seed: int) -> Iterator[None]:
     """PyTorch's random numbers begin at a seed, and outside go on as if nothing had been drawn.
 
     On the CPU, where targets are run: `torch.manual_seed` costs more than a small attention.

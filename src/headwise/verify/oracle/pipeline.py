@@ -12,8 +12,8 @@ from headwise.masks import Mask
 from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Job, chance
-from headwise.verify.oracle.steps import At
+from headwise.verify.oracle.jobs import Job, seeded_rng
+from headwise.verify.oracle.steps import StepContext
 
 Trace = dict[str, Tensor]
 """Every quantity of one run by its name, in the order of `QUANTITIES`."""
@@ -42,23 +42,25 @@ class Pipeline:
 
     Example:
         >>> from headwise.verify.mistakes import MISTAKES
-        >>> Pipeline().having(MISTAKES[0].replacement).softmax is steps.softmax
+        >>> Pipeline().with_steps(MISTAKES[0].replacement).softmax is steps.softmax
         False
     """
 
-    project: Callable[[At, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = steps.project
-    split: Callable[[At, Tensor, int], Tensor] = steps.split
-    group: Callable[[At, Tensor], Tensor] = steps.group
-    score: Callable[[At, Tensor, Tensor], Tensor] = steps.score
-    scale: Callable[[At, Tensor], Tensor] = steps.scale
-    mask: Callable[[At, Tensor], Tensor] = steps.mask
-    softmax: Callable[[At, Tensor], Tensor] = steps.softmax
-    dropout: Callable[[At, Tensor], Tensor] = steps.dropout
-    mix: Callable[[At, Tensor, Tensor], Tensor] = steps.mix
-    merge: Callable[[At, Tensor], Tensor] = steps.merge
-    output: Callable[[At, Tensor], Tensor] = steps.output
+    project: Callable[[StepContext, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = (
+        steps.project
+    )
+    split: Callable[[StepContext, Tensor, int], Tensor] = steps.split
+    group: Callable[[StepContext, Tensor], Tensor] = steps.group
+    score: Callable[[StepContext, Tensor, Tensor], Tensor] = steps.score
+    scale: Callable[[StepContext, Tensor], Tensor] = steps.scale
+    mask: Callable[[StepContext, Tensor], Tensor] = steps.mask
+    softmax: Callable[[StepContext, Tensor], Tensor] = steps.softmax
+    dropout: Callable[[StepContext, Tensor], Tensor] = steps.dropout
+    mix: Callable[[StepContext, Tensor, Tensor], Tensor] = steps.mix
+    merge: Callable[[StepContext, Tensor], Tensor] = steps.merge
+    output: Callable[[StepContext, Tensor], Tensor] = steps.output
 
-    def having(self, replacement: Mapping[str, Callable[..., Any]]) -> "Pipeline":
+    def with_steps(self, replacement: Mapping[str, Callable[..., Any]]) -> "Pipeline":
         """This pipeline with some steps replaced, by name."""
         return dataclasses.replace(self, **replacement)
 
@@ -66,41 +68,41 @@ class Pipeline:
         """A whole module: projections, attention, output projection."""
         if self.dropout is steps.dropout and not job.training:
             return self._run(job)
-        with chance(job.chance):
+        with seeded_rng(job.rng_seed):
             return self._run(job)
 
     def _run(self, job: Job) -> Trace:
-        at = at_job(job)
-        q, k, v = self.project(at, job.query, job.key, job.value)
-        q_heads = self.split(at, q, job.heads)  # (B, H, Lq, D)
-        k_heads, v_heads = (self.split(at, x, job.groups) for x in (k, v))  # (B, G, Lk, D)
-        inside = self._inside(at, q_heads, k_heads, v_heads)
-        merged = self.merge(at, inside["heads"])  # (B, Lq, H Dv)
+        context = job_context(job)
+        q, k, v = self.project(context, job.query, job.key, job.value)
+        q_heads = self.split(context, q, job.heads)  # (B, H, Lq, D)
+        k_heads, v_heads = (self.split(context, x, job.groups) for x in (k, v))  # (B, G, Lk, D)
+        inside = self._inside(context, q_heads, k_heads, v_heads)
+        merged = self.merge(context, inside["heads"])  # (B, Lq, H Dv)
         return {
             "q": q,
             "k": k,
             "v": v,
             **inside,
             "merged": merged,
-            "output": self.output(at, merged),
+            "output": self.output(context, merged),
         }
 
     def attend(self, call: Call) -> Result:
         """The attention alone: an engine, as wrong as its steps."""
-        trace = self._inside(_at_call(call), call.q, call.k, call.v)
+        trace = self._inside(_call_context(call), call.q, call.k, call.v)
         return Result(
             output=trace["heads"],
             weights=trace["weights"].to(call.q.dtype) if "weights" in call.need else None,
             logsumexp=trace["scores"].logsumexp(-1) if "logsumexp" in call.need else None,
         )
 
-    def _inside(self, at: At, q: Tensor, k: Tensor, v: Tensor) -> Trace:
-        k, v = self.group(at, k), self.group(at, v)
-        dots = self.score(at, q, k)
-        scaled = self.scale(at, dots)
-        scores = self.mask(at, scaled)
-        weights = self.softmax(at, scores)
-        heads = self.mix(at, self.dropout(at, weights), v)
+    def _inside(self, context: StepContext, q: Tensor, k: Tensor, v: Tensor) -> Trace:
+        k, v = self.group(context, k), self.group(context, v)
+        dots = self.score(context, q, k)
+        scaled = self.scale(context, dots)
+        scores = self.mask(context, scaled)
+        weights = self.softmax(context, scores)
+        heads = self.mix(context, self.dropout(context, weights), v)
         return {
             "q_heads": q,
             "k_heads": k,
@@ -113,10 +115,10 @@ class Pipeline:
         }
 
 
-def at_job(job: Job) -> At:
+def job_context(job: Job) -> StepContext:
     """What the steps of a whole module look at."""
     head_dim = job.weights.q.shape[0] // job.heads
-    return At(
+    return StepContext(
         frame=job.frame,
         mask=job.mask,
         scale=head_dim**-0.5,
@@ -128,8 +130,8 @@ def at_job(job: Job) -> At:
     )
 
 
-def _at_call(call: Call) -> At:
-    return At(
+def _call_context(call: Call) -> StepContext:
+    return StepContext(
         frame=call.frame,
         mask=_loose(call.mask),
         scale=call.scale,

@@ -1,6 +1,6 @@
 """The steps of multi-head attention, one function each, in the dtype they are given.
 
-Each takes ``at``, which holds what is the same for all of them, and the tensors it works on. A
+Each takes ``context``, which holds what is the same for all of them, and the tensors it works on. A
 mistake replaces one or two of these functions by wrong ones.
 """
 
@@ -33,7 +33,7 @@ STEPS = (
 
 
 @dataclass(frozen=True, eq=False)
-class At:
+class StepContext:
     """What every step may look at.
 
     Attributes:
@@ -75,74 +75,76 @@ class At:
         return self.weights
 
 
-def project(at: At, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def project(
+    context: StepContext, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """x Wᵀ + b three times: (B, Lq, H D), (B, Lk, G D), (B, Lk, G Dv)."""
-    w = at.projections
+    w = context.projections
     q = F.linear(query, w.q, w.q_bias)
     return q, F.linear(key, w.k, w.k_bias), F.linear(value, w.v, w.v_bias)
 
 
-def split(at: At, x: Tensor, heads: int) -> Tensor:
+def split(context: StepContext, x: Tensor, heads: int) -> Tensor:
     """(B, L, heads D) to (B, heads, L, D); head h is the h-th slice of the last axis."""
-    del at
+    del context
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
-def group(at: At, shared: Tensor) -> Tensor:
+def group(context: StepContext, shared: Tensor) -> Tensor:
     """Keys or values (B, G, Lk, D) for every query head, 0 in the rows that no query sees."""
-    return torch.where(at.allowed.any(-2)[..., None], repeated(at, shared), 0.0)
+    return torch.where(context.allowed.any(-2)[..., None], repeated(context, shared), 0.0)
 
 
-def score(at: At, q: Tensor, k: Tensor) -> Tensor:
+def score(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
     """Every query times every key, (B, H, Lq, Lk)."""
-    del at
+    del context
     return q @ k.transpose(-2, -1)
 
 
-def scale(at: At, dots: Tensor) -> Tensor:
+def scale(context: StepContext, dots: Tensor) -> Tensor:
     """The dots times the scale, in float32 at least."""
-    return dots.to(softmax_dtype(dots.dtype)) * at.scale
+    return dots.to(softmax_dtype(dots.dtype)) * context.scale
 
 
-def mask(at: At, scaled: Tensor) -> Tensor:
+def mask(context: StepContext, scaled: Tensor) -> Tensor:
     """The bias added, and -inf where a query may not attend."""
-    return biased(at, scaled).masked_fill(~at.allowed, -torch.inf)
+    return biased(context, scaled).masked_fill(~context.allowed, -torch.inf)
 
 
-def softmax(at: At, scores: Tensor) -> Tensor:
+def softmax(context: StepContext, scores: Tensor) -> Tensor:
     """Softmax over the keys; the row of a query that sees none is 0."""
-    blind = ~at.allowed.any(-1, keepdim=True)
+    blind = ~context.allowed.any(-1, keepdim=True)
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
-def dropout(at: At, weights: Tensor) -> Tensor:
+def dropout(context: StepContext, weights: Tensor) -> Tensor:
     """Weights dropped while training."""
-    return F.dropout(weights, at.dropout) if at.training and at.dropout else weights
+    return F.dropout(weights, context.dropout) if context.training and context.dropout else weights
 
 
-def mix(at: At, weights: Tensor, v: Tensor) -> Tensor:
+def mix(context: StepContext, weights: Tensor, v: Tensor) -> Tensor:
     """The weighted sum of the values, (B, H, Lq, Dv)."""
-    del at
+    del context
     return weights.to(v.dtype) @ v
 
 
-def merge(at: At, heads: Tensor) -> Tensor:
+def merge(context: StepContext, heads: Tensor) -> Tensor:
     """(B, H, Lq, Dv) to (B, Lq, H Dv), heads side by side."""
-    del at
+    del context
     return heads.transpose(1, 2).flatten(-2)
 
 
-def output(at: At, merged: Tensor) -> Tensor:
+def output(context: StepContext, merged: Tensor) -> Tensor:
     """The output projection, (B, Lq, E)."""
-    w = at.projections
+    w = context.projections
     return merged if w.out is None else F.linear(merged, w.out, w.out_bias)
 
 
-def biased(at: At, scaled: Tensor) -> Tensor:
+def biased(context: StepContext, scaled: Tensor) -> Tensor:
     """The scores with the mask's bias, before anything is blocked."""
-    return scaled if at.bias is None else scaled + at.bias.to(scaled.dtype)
+    return scaled if context.bias is None else scaled + context.bias.to(scaled.dtype)
 
 
-def repeated(at: At, shared: Tensor) -> Tensor:
+def repeated(context: StepContext, shared: Tensor) -> Tensor:
     """Keys or values for every query head, whatever stands in rows that no query sees."""
-    return shared.repeat_interleave(at.frame.heads // max(at.groups, 1), dim=1)
+    return shared.repeat_interleave(context.frame.heads // max(context.groups, 1), dim=1)

@@ -83,7 +83,7 @@ class Stopped(BadFile):
 
 
 @dataclass
-class _Told:
+class _ProcessState:
     """What has come from the process so far."""
 
     stage: str = "start"
@@ -102,7 +102,7 @@ def isolated(
     limits: Limits | None = None,
     *,
     progress: Callable[[str], None] | None = None,
-    hear: Callable[[str], None] | None = None,
+    on_output: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Verify a target in a process of its own.
 
@@ -110,7 +110,7 @@ def isolated(
         request: what to verify.
         limits: what it may use.
         progress: called with the name of each check before it runs.
-        hear: called with what the target printed, once, whatever became of it.
+        on_output: called with what the target printed, once, whatever became of it.
 
     Returns:
         The report as `headwise.verify.report.data` makes it.
@@ -121,7 +121,7 @@ def isolated(
         NotRecognised: if it needs an adapter.
     """
     limits = Limits() if limits is None else limits
-    told = _Told()
+    told = _ProcessState()
     with (
         tempfile.TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True) as folder,
         _process(request, limits, folder) as process,
@@ -130,8 +130,8 @@ def isolated(
         _watch(heard, told, limits, progress, lambda: process.poll() is not None)
         status = _status(process, told)
     printed = told.printed.decode("utf-8", "replace")
-    if hear is not None:
-        hear(printed)
+    if on_output is not None:
+        on_output(printed)
     if "report" in told.final:
         report: dict[str, Any] = told.final["report"]
         return report
@@ -171,7 +171,7 @@ def _process(request: Request, limits: Limits, folder: str) -> Iterator[subproce
         process.wait()
 
 
-def _status(process: subprocess.Popen[bytes], told: _Told) -> int:
+def _status(process: subprocess.Popen[bytes], told: _ProcessState) -> int:
     """How it ended; it is given a moment where it has said its last word or closed its pipes."""
     if not told.ended:
         with suppress(subprocess.TimeoutExpired):
@@ -223,7 +223,7 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
 
 def _watch(
     heard: Heard,
-    told: _Told,
+    told: _ProcessState,
     limits: Limits,
     progress: Callable[[str], None] | None,
     gone: Callable[[], bool],
@@ -249,14 +249,14 @@ def _watch(
 
 
 def _hear(heard: Heard, seconds: float) -> tuple[str, bytes]:
-    """Who said something and what; nobody, where all are silent for so long."""
+    """Who said something and what; nobody, where all are no_log for so long."""
     try:
         return heard.get(timeout=seconds)
     except queue.Empty:
         return "", b""
 
 
-def _print(told: _Told, chunk: bytes, limits: Limits) -> None:
+def _print(told: _ProcessState, chunk: bytes, limits: Limits) -> None:
     told.much += len(chunk)
     told.printed += chunk[: limits.output - len(told.printed)]
     if told.much > limits.output:
@@ -264,7 +264,7 @@ def _print(told: _Told, chunk: bytes, limits: Limits) -> None:
 
 
 def _say(
-    told: _Told, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
+    told: _ProcessState, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
 ) -> float | None:
     """Take in what the process said; how long it has from now on, where that changes."""
     *lines, told.rest = (told.rest + chunk).split(b"\n")
@@ -304,7 +304,7 @@ def _message(line: bytes) -> tuple[str, Any]:
     return (kind, value) if kind in fits and fits[kind]() else ("", None)
 
 
-def _error(request: Request, limits: Limits, told: _Told, status: int) -> BadFile:
+def _error(request: Request, limits: Limits, told: _ProcessState, status: int) -> BadFile:
     where, name = _where(told, request), request.target
     if "error" in told.final:
         error = told.final["error"]
@@ -342,7 +342,7 @@ def _exit(status: int) -> Text:
     return Text("crashed with {name}", name=name)
 
 
-def _where(told: _Told, request: Request) -> Text:
+def _where(told: _ProcessState, request: Request) -> Text:
     """The stage the target had reached, and the line of its file where that is known."""
     number = _line(told, request)
     line = Text(" at line {number}", number=number) if number else Text("")
@@ -364,7 +364,7 @@ def _where(told: _Told, request: Request) -> Text:
     )
 
 
-def _line(told: _Told, request: Request) -> str:
+def _line(told: _ProcessState, request: Request) -> str:
     """The innermost line of the target's own file in the trace that Python left behind."""
     path = request.target.rpartition(":")[0]
     if not path or not (told.ended == "time" or b"Fatal Python error" in told.printed):

@@ -12,8 +12,8 @@ from headwise.verify.target import without_example
 
 if TYPE_CHECKING:
     from headwise.errors import HeadwiseError
-    from headwise.verify.checks.mutation_testing import Finding
-    from headwise.verify.diagnosis.source_line import Line
+    from headwise.verify.checks.mutation_testing import CheckResult
+    from headwise.verify.diagnosis.source_line import SourceLine
     from headwise.verify.diagnosis.verdict import Report
     from headwise.verify.mistakes import Mistake
 
@@ -66,7 +66,7 @@ def both(text: Text) -> dict[str, str]:
     return {"en": text.en, "zh": text.zh}
 
 
-def finding_data(finding: "Finding") -> Data:
+def finding_data(finding: "CheckResult") -> Data:
     """What one check found."""
     return {
         "check": finding.check.name,
@@ -90,12 +90,12 @@ def _head(name: str, status: str) -> Data:
     }
 
 
-def _finding(finding: "Finding", report: "Report") -> Data:
+def _finding(finding: "CheckResult", report: "Report") -> Data:
     smallest = report.smallest.get(finding.check.name)
     return {**finding_data(finding), "smallest": smallest}
 
 
-def _mistake(mistake: "Mistake", line: "Line | None") -> Data:
+def _mistake(mistake: "Mistake", line: "SourceLine | None") -> Data:
     return {
         "name": mistake.name,
         "step": mistake.step,

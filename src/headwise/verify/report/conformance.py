@@ -58,7 +58,7 @@ def assert_attention(
 
 
 @dataclass(frozen=True, eq=False)
-class _Examined:
+class _LazySubject:
     """A target whose conventions are found once, when the first of its tests runs."""
 
     target: object
@@ -85,7 +85,7 @@ class Test:
     __test__ = False  # pytest collects classes of this name
 
     check: Check
-    of: _Examined
+    of: _LazySubject
 
     def __call__(self) -> None:
         """Run the check.
@@ -143,7 +143,7 @@ def conformance(
             raise one_of("expected_failures", name, tuple(sorted(known)))
     tests = []
     for target in targets:
-        examined = _Examined(target, embed_dim, heads, seed)
+        examined = _LazySubject(target, embed_dim, heads, seed)
         for check in CONTRACT:
             why = expected.get(check.name)
             marks = () if why is None else (tool.mark.xfail(reason=why, strict=True),)

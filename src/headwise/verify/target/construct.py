@@ -162,7 +162,7 @@ class Longformer(nn.Module):
         return output[:, :length]
 
 
-def dressed(module: nn.Module) -> nn.Module:
+def wrap_known_module(module: nn.Module) -> nn.Module:
     """The module, or where it is one of those known here a module around it that can be called."""
     kind = type(module)
     return Longformer(module) if (kind.__module__, kind.__name__) == LONGFORMER else module
@@ -174,7 +174,7 @@ INNER = re.compile(r"(?i)[qk]_?(layer)?norm")
 """Those of a norm of q or k, which stands inside."""
 
 
-def surrounded(module: nn.Module) -> bool:
+def has_outer_norms(module: nn.Module) -> bool:
     """Whether a module holds more than an attention: a norm that is not of q or k."""
     return bool(norms(module))
 
@@ -187,7 +187,7 @@ def norms(module: nn.Module) -> tuple[str, ...]:
 
 
 @contextmanager
-def without(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
+def bypassed(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
     """The module with what stands at these paths handing on what it is given."""
     handles = [
         module.get_submodule(path).register_forward_hook(lambda _m, args, _y: args[0])
@@ -200,17 +200,22 @@ def without(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
             handle.remove()
 
 
-def reached(module: nn.Module, weights: Weights, heads: int) -> str:
+def find_attention(module: nn.Module, weights: Weights, heads: int) -> str:
     """The path of the one attention inside of a module; empty where there is none, or several."""
     found: list[str] = []
     for path, inner in module.named_modules():
         inside = any(path.startswith(f"{other}.") for other in found)
-        if path and not inside and not surrounded(inner) and attends(inner, weights, heads):
+        if (
+            path
+            and not inside
+            and not has_outer_norms(inner)
+            and is_attention(inner, weights, heads)
+        ):
             found.append(path)
     return found[0] if len(found) == 1 else ""
 
 
-def attends(module: nn.Module, weights: Weights, heads: int) -> bool:
+def is_attention(module: nn.Module, weights: Weights, heads: int) -> bool:
     """Whether a module is an attention that could be called."""
     try:
         bind(module, weights, heads)

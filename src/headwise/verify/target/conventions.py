@@ -13,8 +13,8 @@ from headwise.masks import Mask
 from headwise.masks.mask import And
 from headwise.verify.checks import Subject, Ways
 from headwise.verify.oracle.jobs import Job, Outcome
-from headwise.verify.target.guarded_call import Tell
-from headwise.verify.target.signature import Form, Signature, lengths_of, pads
+from headwise.verify.target.guarded_call import CallLog
+from headwise.verify.target.signature import MaskForm, Signature, lengths_of, pads
 
 Masks = Mapping[str, Tensor]
 """The mask arguments of one call, by name."""
@@ -44,7 +44,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[MaskForm, ...]:
         """Every form its mask could have, the likely ones first."""
         ...
 
@@ -59,7 +59,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def tell(self) -> Tell:
+    def log(self) -> CallLog:
         """Told of every call before it is made."""
         ...
 
@@ -88,7 +88,7 @@ class Conventions:
 
     runner: Runner
     base: Mask
-    forms: tuple[Form, ...]
+    forms: tuple[MaskForm, ...]
     neutral: bool
     certain: bool
     variant: int = 0

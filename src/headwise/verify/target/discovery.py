@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from headwise.errors import BadFile
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding, window
-from headwise.verify.mistakes import Seen, explain
+from headwise.verify.mistakes import Observation, explain
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import SLACK, judge_job
 from headwise.verify.target import NotRecognised, no_function, not_recognised, one_line
 from headwise.verify.target.construct import make, takes_dropout
 from headwise.verify.target.conventions import LENGTH, Conventions, Masks, Runner
-from headwise.verify.target.guarded_call import Tell
+from headwise.verify.target.guarded_call import CallLog
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.parameter_names import Binding
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner
-from headwise.verify.target.signature import Form, read_signature
+from headwise.verify.target.signature import MaskForm, read_signature
 
 
 def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions:
@@ -52,7 +52,7 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
     return _with_forms(chosen, job)
 
 
-def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[Form, ...]]:
+def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[MaskForm, ...]]:
     """The number of the first reading that can be called, and how.
 
     Raises:
@@ -73,7 +73,7 @@ def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[Form,
     return 0, *_callable(first, job)
 
 
-def _wants_arrays(runner: Runner, job: Job, forms: Sequence[Form]) -> bool:
+def _wants_arrays(runner: Runner, job: Job, forms: Sequence[MaskForm]) -> bool:
     """Whether a function hands its tensors to NumPy, which refuses those with gradients."""
     allowed = full().dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
     masks = {form.argument: form.encode(allowed) for form in forms[:1]}
@@ -107,7 +107,7 @@ def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Convention
     return _with_forms(some[0], job, (_influential,)) if some else None
 
 
-def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[Form, ...]]:
+def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[MaskForm, ...]]:
     """Whether it needs a mask, and the forms left; raises where nothing works."""
     error_text = ""
     if not runner.signature.needs_mask:
@@ -138,7 +138,7 @@ def _split(job: Job) -> tuple[int, int, int, int]:
     return (batch, job.heads, length, embed_dim // job.heads)
 
 
-def _attempt(runner: Runner, job: Job, form: Form, allowed: Tensor) -> Outcome | None:
+def _attempt(runner: Runner, job: Job, form: MaskForm, allowed: Tensor) -> Outcome | None:
     encoded = form.encode(allowed)
     if encoded is None:
         return None
@@ -173,7 +173,7 @@ def _base(conventions: Conventions, job: Job) -> Mask:
     everything = bool((seen == _off_diagonal(full(), job)).all())
     for most in (1,) if everything else (1, 2):  # a softmax over the queries lets the future in
         for mask in (full(), causal()):
-            if explain([Seen(replace(job, mask=mask), run(job))], most=most):
+            if explain([Observation(replace(job, mask=mask), run(job))], most=most):
                 return mask
     return full() if bool(seen.sum() > seen.numel() // 2) else causal()
 
@@ -204,7 +204,7 @@ def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
     for most in (1, 2):
         for (each, run), own in zip(runs, masks, strict=True):
             for mask in own:
-                if explain([Seen(replace(job, mask=mask), run(job))], most=most):
+                if explain([Observation(replace(job, mask=mask), run(job))], most=most):
                     return each
     return None
 
@@ -237,14 +237,14 @@ def _off_diagonal(mask: Mask, job: Job) -> Tensor:
     return mask.dense(job.frame)[:, 0].expand(job.frame.batch, -1, -1) & ~own
 
 
-Fits = Callable[["_Trial"], bool]
+Fits = Callable[["_MaskTrial"], bool]
 
 
 def _with_forms(
     conventions: Conventions, job: Job, fits: tuple[Fits, ...] | None = None
 ) -> Conventions:
     """For each mask argument the encoding that fits best, with every shape that works so."""
-    kept: list[Form] = []
+    kept: list[MaskForm] = []
     certain = True
     for argument in conventions.runner.signature.masks:
         trials = _trials(conventions, job, argument)
@@ -257,16 +257,16 @@ def _with_forms(
 
 
 @dataclass(frozen=True, eq=False)
-class _Trial:
+class _MaskTrial:
     """One form that did not raise: the job with its mask, what came, and the target itself."""
 
-    form: Form
+    form: MaskForm
     job: Job
     outcome: Outcome
     run: Callable[[Job], Outcome]
 
 
-def _trials(conventions: Conventions, job: Job, argument: str) -> list[_Trial]:
+def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTrial]:
     runner, trials = conventions.runner, []
     for form in conventions.forms:
         tried = replace(job, mask=_probe(form) & conventions.base)
@@ -277,16 +277,16 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[_Trial]:
         found = _attempt(runner, job, form, allowed)
         run = partial(_run_with, runner, {argument: encoded})
         if found is not None:
-            trials.append(_Trial(form, tried, found, run))
+            trials.append(_MaskTrial(form, tried, found, run))
     return trials
 
 
-def _one_each(trials: list[_Trial]) -> list[_Trial]:
+def _one_each(trials: list[_MaskTrial]) -> list[_MaskTrial]:
     """One trial of every encoding."""
     return list({trial.form.encoding: trial for trial in reversed(trials)}.values())[::-1]
 
 
-def _alike(trials: list[_Trial], must: bool, ways: tuple[Fits, ...]) -> list[Form]:
+def _alike(trials: list[_MaskTrial], must: bool, ways: tuple[Fits, ...]) -> list[MaskForm]:
     """Every shape of the encoding that fits best where none gives what the oracle gives.
 
     Where nothing fits the mask is left alone, rather than accuse the target of what was guessed;
@@ -303,25 +303,25 @@ def _run_with(runner: Runner, masks: Masks, job: Job) -> Outcome:
     return runner.run(job, masks)
 
 
-def _exact(trial: _Trial) -> bool:
+def _exact(trial: _MaskTrial) -> bool:
     return judge_job(trial.outcome, trial.job).accepted
 
 
-def _influential(trial: _Trial) -> bool:
+def _influential(trial: _MaskTrial) -> bool:
     """Whether exactly the tokens that the mask allows have an influence."""
     seen = influences(trial.run, trial.job)
     return bool((seen == _off_diagonal(trial.job.mask, trial.job)).all())
 
 
-def _explained(trial: _Trial) -> bool:
-    return bool(explain([Seen(trial.job, trial.outcome)], most=1))
+def _explained(trial: _MaskTrial) -> bool:
+    return bool(explain([Observation(trial.job, trial.outcome)], most=1))
 
 
-def _explained_by_two(trial: _Trial) -> bool:
-    return bool(explain([Seen(trial.job, trial.outcome)]))
+def _explained_by_two(trial: _MaskTrial) -> bool:
+    return bool(explain([Observation(trial.job, trial.outcome)]))
 
 
-def _probe(form: Form) -> Mask:
+def _probe(form: MaskForm) -> Mask:
     """A mask that this form can say: a padding, or pairs without a symmetry."""
     if "q" not in form.shape.split():
         return padding([LENGTH, LENGTH - 3])
@@ -331,7 +331,7 @@ def _probe(form: Form) -> Mask:
 
 
 def black_box(
-    target: object, name: str, size: tuple[int, int], seed: int, why: NotRecognised, tell: Tell
+    target: object, name: str, size: tuple[int, int], seed: int, why: NotRecognised, log: CallLog
 ) -> Conventions | None:
     """How a target with unknown weights is called, or None where that is not enough either.
 
@@ -341,20 +341,20 @@ def black_box(
         size: E and H.
         seed: of the inputs.
         why: what kept its weights from being found.
-        tell: told of every call before it is made.
+        log: called with a description of every call before it is made.
     """
     if not isinstance(target, nn.Module) and not (
         isinstance(target, type) and issubclass(target, nn.Module)
     ):
         return None
     try:
-        return observe(BlackBoxRunner(_whole(target, name, size, tell), why), *size, seed)
+        return observe(BlackBoxRunner(_whole(target, name, size, log), why), *size, seed)
     except NotRecognised:
         return None
 
 
 def _whole(
-    target: nn.Module | type[nn.Module], name: str, size: tuple[int, int], tell: Tell
+    target: nn.Module | type[nn.Module], name: str, size: tuple[int, int], log: CallLog
 ) -> ModuleRunner:
     """All of a module, with no parameter known."""
 
@@ -368,6 +368,6 @@ def _whole(
         signature=read_signature(made(0.0).forward, f"{name}.forward"),
         binding=Binding({}),
         drops=not isinstance(target, nn.Module) and takes_dropout(cls),
-        turnable="batch_first" not in inspect.signature(cls).parameters,
-        tell=tell,
+        either_axis_order="batch_first" not in inspect.signature(cls).parameters,
+        log=log,
     )

@@ -6,46 +6,48 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from headwise.verify.oracle.jobs import Job, Outcome, chance
+from headwise.verify.oracle.jobs import Job, Outcome, seeded_rng
 from headwise.verify.oracle.jobs import copied as laid_alike
 
 T = TypeVar("T")
 
-Tell = Callable[[str], None]
+CallLog = Callable[[str], None]
 """Told what is called with which shapes, before it is called."""
 
 SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
 """What a library says where Python would say MemoryError."""
 
 
-class Exhausted(BaseException):
+class OutOfMemory(BaseException):
     """A call ran out of memory. No check may take this for a wrong number: it ends the run."""
 
 
-def silent(words: str) -> None:
+def no_log(words: str) -> None:
     """Tells nobody."""
     del words
 
 
-def guarded(run: Callable[[], T], arguments: Mapping[str, object], tell: Tell, seed: int = 0) -> T:
+def guarded(
+    run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
+) -> T:
     """Run one call.
 
     Args:
         run: the call.
-        arguments: what it is given, for the words of `tell`.
-        tell: told of it before.
+        arguments: what it is given, for the description.
+        log: called with the description first.
         seed: of what is random in it.
 
     Raises:
-        Exhausted: if it runs out of memory.
+        OutOfMemory: if it runs out of memory.
     """
-    tell(described(arguments))
+    log(described(arguments))
     try:
-        with chance(seed):
+        with seeded_rng(seed):
             return run()
     except Exception as error:
         if out_of_memory(error):
-            raise Exhausted(str(error)) from error
+            raise OutOfMemory(str(error)) from error
         raise
 
 
@@ -65,7 +67,7 @@ def out_of_memory(error: BaseException | None) -> bool:
     for _ in range(20):  # causes may run in a circle
         if error is None:
             return False
-        if isinstance(error, MemoryError | Exhausted):
+        if isinstance(error, MemoryError | OutOfMemory):
             return True
         if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in SHORT):
             return True

@@ -17,29 +17,29 @@ from headwise.verify.oracle.jobs import Job, Outcome, Weights, self_job
 from headwise.verify.target import NotRecognised, not_recognised, one_line
 from headwise.verify.target.construct import (
     HEADS,
-    attends,
-    dressed,
+    bypassed,
+    find_attention,
+    has_outer_norms,
     in_dtype,
+    is_attention,
     make,
     norms,
-    reached,
-    surrounded,
     takes_dropout,
-    without,
+    wrap_known_module,
 )
 from headwise.verify.target.conventions import Masks, Runner
 from headwise.verify.target.guarded_call import (
-    Tell,
+    CallLog,
     copied,
     guarded,
+    no_log,
     outcome,
-    silent,
     versions,
     written,
 )
 from headwise.verify.target.parameter_names import Binding, Layout, bind
 from headwise.verify.target.parameter_probe import probe
-from headwise.verify.target.signature import Form, Signature, forms_for, read_signature
+from headwise.verify.target.signature import MaskForm, Signature, forms_for, read_signature
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +52,8 @@ class ModuleRunner:
         binding: where its projections stand.
         drops: whether it can be made with dropout.
         sequence_first: whether it takes (L, B, E).
-        turnable: whether (L, B, E) is worth a try.
-        tell: told of every call before it is made.
+        either_axis_order: whether (L, B, E) is worth a try.
+        log: called with a description of every call before it is made.
         given: other arguments of every call.
         reached: where the attention stands in the module that was asked for; empty if it is it.
         others: other readings of its parameters.
@@ -68,8 +68,8 @@ class ModuleRunner:
     drops: bool
     differentiable: bool = True
     sequence_first: bool = False
-    turnable: bool = False
-    tell: Tell = silent
+    either_axis_order: bool = False
+    log: CallLog = no_log
     given: Mapping[str, object] = field(default_factory=dict)
     reached: str = ""
     others: tuple[Binding, ...] = ()
@@ -86,16 +86,16 @@ class ModuleRunner:
         return self.binding.groups
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[MaskForm, ...]:
         return forms_for(self.signature)
 
     @property
     def variants(self) -> tuple[Runner, ...]:
         read = (self.binding, *self.others)
-        bindings = [*read, *(each.straight() for each in read if each.raw)]
+        bindings = [*read, *(each.untransposed() for each in read if each.orientation_guessed)]
         if self.binding.packed:
             bindings = [replace(b, layout=how) for how in get_args(Layout) for b in bindings]
-        orders = [False, True] if self.turnable else [False]
+        orders = [False, True] if self.either_axis_order else [False]
         added = [True, False] if self.norms else [False]
         return tuple(
             replace(self, binding=binding, sequence_first=order, residual=residual)
@@ -118,15 +118,15 @@ class ModuleRunner:
             inputs = (turned,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
         head_dim = job.weights.q.shape[0] // job.heads
         arguments = self.signature.arguments(*inputs) | dict(masks)
-        arguments |= self.signature.unturned(inputs[0], head_dim) | dict(self.given)
+        arguments |= self.signature.zero_angles(inputs[0], head_dim) | dict(self.given)
         before = versions(arguments)
         given = dict(laid)
-        with without(module, self.norms):
+        with bypassed(module, self.norms):
             result = guarded(
                 lambda: functional_call(module, given, (), arguments),
                 arguments,
-                self.tell,
-                job.chance,
+                self.log,
+                job.rng_seed,
             )
         wrote = written(arguments, before)
         found = outcome(result, job, self.sequence_first)
@@ -143,7 +143,9 @@ def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> M
         return sized(make(cls, embed_dim, heads, dropout), name, embed_dim)
 
     known = "batch_first" in inspect.signature(cls).parameters
-    return _of_module(made, name, weights, heads, drops=takes_dropout(cls), turnable=not known)
+    return _of_module(
+        made, name, weights, heads, drops=takes_dropout(cls), either_axis_order=not known
+    )
 
 
 def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
@@ -187,7 +189,7 @@ def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> M
             heads=heads,
         )
     sized(module, name, weights.q.shape[1])
-    return _of_module(lambda _p: module, name, weights, heads, drops=False, turnable=True)
+    return _of_module(lambda _p: module, name, weights, heads, drops=False, either_axis_order=True)
 
 
 def _of_module(
@@ -197,21 +199,21 @@ def _of_module(
     heads: int,
     *,
     drops: bool,
-    turnable: bool,
+    either_axis_order: bool,
 ) -> ModuleRunner:
     """The module, or the one attention inside of it where it is a layer around one."""
     module, path = made(0.0), ""
-    if surrounded(module) or not attends(module, weights, heads):
-        path = reached(module, weights, heads)
-    module = dressed(module.get_submodule(path))
-    around = norms(module) if surrounded(module) else ()
+    if has_outer_norms(module) or not is_attention(module, weights, heads):
+        path = find_attention(module, weights, heads)
+    module = wrap_known_module(module.get_submodule(path))
+    around = norms(module) if has_outer_norms(module) else ()
     where = f"{name}.{path}.forward" if path else f"{name}.forward"
     blank = ModuleRunner(
-        make=lambda p: dressed(made(p).get_submodule(path)),
+        make=lambda p: wrap_known_module(made(p).get_submodule(path)),
         signature=Signature((), (), needs_mask=False, extras={}),
         binding=Binding({}),
         drops=drops,
-        turnable=turnable,
+        either_axis_order=either_axis_order,
         reached=path,
         norms=around,
         residual=bool(around),

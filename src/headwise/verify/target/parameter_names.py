@@ -18,17 +18,17 @@ POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterSlot:
     """One parameter, and how a projection is laid out in it.
 
     Attributes:
         name: the parameter's.
-        turned: whether it is (in, out), multiplied as x @ W.
+        transposed: whether it is (in, out), multiplied as x @ W.
         shape: what it has; three axes mean one matrix a head.
     """
 
     name: str
-    turned: bool
+    transposed: bool
     shape: tuple[int, ...]
 
     def lay(self, part: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class Place:
             if (heads * last, first) == tuple(part.shape):
                 return part.reshape(heads, last, first).transpose(1, 2)
             return part.T.reshape(heads, first, last)
-        laid = part.T if self.turned and part.dim() == 2 else part
+        laid = part.T if self.transposed and part.dim() == 2 else part
         return laid.reshape(self.shape) if part.dim() == 1 else laid
 
 
@@ -56,13 +56,13 @@ class Binding:
             parameters that hold them one below the other.
         layout: how a matrix that holds q, k and v is ordered.
         groups: G, the key/value heads; None for as many as heads.
-        silenced: parameters of a position, which are set to 0, with their shapes.
+        zeroed: parameters of a position, which are set to 0, with their shapes.
     """
 
-    places: Mapping[tuple[str, ...], tuple[Place, ...]]
+    places: Mapping[tuple[str, ...], tuple[ParameterSlot, ...]]
     layout: Layout = "parts"
     groups: int | None = None
-    silenced: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    zeroed: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -71,9 +71,9 @@ class Binding:
         return frozenset(Weights.__dataclass_fields__) - held
 
     @property
-    def raw(self) -> bool:
+    def orientation_guessed(self) -> bool:
         """Whether the orientation of a weight is a guess."""
-        return any(place.turned for places in self.places.values() for place in places)
+        return any(place.transposed for places in self.places.values() for place in places)
 
     @property
     def packed(self) -> tuple[str, ...]:
@@ -84,12 +84,12 @@ class Binding:
             if len(names) == 3 and len(places) == 1
         )
 
-    def straight(self) -> "Binding":
+    def untransposed(self) -> "Binding":
         """The same with every weight in PyTorch's orientation."""
         return replace(
             self,
             places={
-                names: tuple(Place(place.name, False, place.shape) for place in places)
+                names: tuple(ParameterSlot(place.name, False, place.shape) for place in places)
                 for names, places in self.places.items()
             },
         )
@@ -97,7 +97,7 @@ class Binding:
     def lay(self, weights: Weights, heads: int = 1) -> dict[str, Tensor]:
         """The parameters of the module that hold these weights; gradients flow through."""
         named = weights.named()
-        laid = {name: weights.q.new_zeros(shape) for name, shape in self.silenced}
+        laid = {name: weights.q.new_zeros(shape) for name, shape in self.zeroed}
         for names, places in self.places.items():
             whole = self._whole([named[name] for name in names], heads)
             for place, part in zip(places, whole.chunk(len(places)), strict=True):
@@ -126,15 +126,15 @@ def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
     Raises:
         BadFile: if q, k or v is not found, or does not fit.
     """
-    groups: dict[tuple[str, ...], list[Place]] = {}
+    groups: dict[tuple[str, ...], list[ParameterSlot]] = {}
     for name, parameter in module.named_parameters():
         key = None if POSITION.search(name) else _key(name)
         if key:
             groups.setdefault(key, []).append(place_of(module, name, parameter))
-    silenced = tuple(
+    zeroed = tuple(
         (name, tuple(p.shape)) for name, p in module.named_parameters() if POSITION.search(name)
     )
-    binding = Binding({k: tuple(places) for k, places in groups.items()}, silenced=silenced)
+    binding = Binding({k: tuple(places) for k, places in groups.items()}, zeroed=zeroed)
     missing = sorted({"q", "k", "v"} & binding.lacks)
     if missing:
         has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
@@ -154,7 +154,7 @@ def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
     if len(places) != 1 or len(places[0].shape) != 2:
         return binding
     (key,) = places
-    size, head_dim = key.shape[1 if key.turned else 0], weights.q.shape[0] // heads
+    size, head_dim = key.shape[1 if key.transposed else 0], weights.q.shape[0] // heads
     groups = size // head_dim
     fits = groups and size == groups * head_dim and groups < heads and heads % groups == 0
     return replace(binding, groups=groups) if fits else binding
@@ -190,12 +190,12 @@ def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -
     return binding
 
 
-def place_of(module: nn.Module, name: str, parameter: Tensor) -> Place:
+def place_of(module: nn.Module, name: str, parameter: Tensor) -> ParameterSlot:
     """One parameter; raw ones are taken to be multiplied as x @ W, and Conv1D's are."""
     owner = module.get_submodule(name.rpartition(".")[0])
     leaf = name.rpartition(".")[2]
     raw = not isinstance(owner, nn.Linear) and not leaf.endswith(("_weight", "_bias"))
-    return Place(name, raw or is_transposed(owner), tuple(parameter.shape))
+    return ParameterSlot(name, raw or is_transposed(owner), tuple(parameter.shape))
 
 
 def _key(name: str) -> tuple[str, ...] | None:

@@ -22,7 +22,13 @@ from torch import Tensor, nn
 
 from headwise.errors import BadFile
 from headwise.verify.oracle.jobs import Weights
-from headwise.verify.target.parameter_names import POSITION, Binding, Place, fitting, place_of
+from headwise.verify.target.parameter_names import (
+    POSITION,
+    Binding,
+    ParameterSlot,
+    fitting,
+    place_of,
+)
 
 Give = Callable[[Mapping[str, Tensor]], Tensor]
 """The output (B, L, E) of a module with some of its parameters replaced."""
@@ -47,7 +53,7 @@ class Block:
         part, parts: which of how many equal parts of them it is.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[ParameterSlot, ...]
     part: int
     parts: int
 
@@ -127,7 +133,7 @@ def _together(named: Mapping[str, Tensor], total: int, heads: int) -> list[tuple
     return found
 
 
-def _rows(place: Place, embed_dim: int) -> int:
+def _rows(place: ParameterSlot, embed_dim: int) -> int:
     """How many features a parameter gives; 0 where it is no projection of E features."""
     shape = place.shape
     if len(shape) == 3:
@@ -187,7 +193,7 @@ def _moved(
     }
 
 
-def _axis(place: Place, block: Block) -> int:
+def _axis(place: ParameterSlot, block: Block) -> int:
     """The axis along which parts stand: that of the features it gives."""
     if len(place.shape) != 2 or block.parts == 1:
         return 0
@@ -254,8 +260,8 @@ def _binding(
     roles: Mapping[Block, str], biases: Mapping[Block, str], turned: bool | None
 ) -> Binding | None:
     """The blocks by their parameters; None where a part of a parameter has no role."""
-    grouped: dict[tuple[Place, ...], dict[int, str]] = {}
-    parts: dict[tuple[Place, ...], int] = {}
+    grouped: dict[tuple[ParameterSlot, ...], dict[int, str]] = {}
+    parts: dict[tuple[ParameterSlot, ...], int] = {}
     for block, role in (*roles.items(), *biases.items()):
         grouped.setdefault(block.places, {})[block.part] = role
         parts[block.places] = block.parts
@@ -268,8 +274,8 @@ def _binding(
     return Binding(places)
 
 
-def _oriented(place: Place, turned: bool | None) -> Place:
+def _oriented(place: ParameterSlot, turned: bool | None) -> ParameterSlot:
     """A raw matrix the way the output projection stands; others as their shape or kind says."""
-    if not place.turned or turned is None or len(place.shape) != 2:
+    if not place.transposed or turned is None or len(place.shape) != 2:
         return place
-    return Place(place.name, turned, place.shape)
+    return ParameterSlot(place.name, turned, place.shape)

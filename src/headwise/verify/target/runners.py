@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.verify.checks import Subject, attempt, compute, offered
+from headwise.verify.checks import Subject, attempt, compute, unmasked_job
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
-from headwise.verify.oracle.pipeline import at_job
+from headwise.verify.oracle.pipeline import job_context
 from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.construct import in_dtype
 from headwise.verify.target.conventions import Conventions, Masks, Runner
 from headwise.verify.target.guarded_call import (
-    Tell,
+    CallLog,
     arrays_of,
     changed,
     copied,
     guarded,
+    no_log,
     no_output,
     outcome,
-    silent,
     tensors_in,
     tensors_of,
     versions,
@@ -34,7 +34,7 @@ from headwise.verify.target.guarded_call import (
 )
 from headwise.verify.target.module_runner import ModuleRunner, of_class, of_instance
 from headwise.verify.target.signature import (
-    Form,
+    MaskForm,
     Signature,
     forms_for,
     parameters_of,
@@ -49,7 +49,7 @@ class FunctionRunner:
     Attributes:
         function: somebody's.
         signature: how it takes its tensors.
-        tell: told of every call before it is made.
+        log: called with a description of every call before it is made.
         given: other arguments of every call.
         arrays: whether it works on NumPy's arrays.
     """
@@ -59,7 +59,7 @@ class FunctionRunner:
     lacks: frozenset[str] = frozenset()
     groups: int | None = None
     drops: bool = False
-    tell: Tell = silent
+    log: CallLog = no_log
     given: Mapping[str, object] = field(default_factory=dict)
     arrays: bool = False
 
@@ -69,7 +69,7 @@ class FunctionRunner:
         return not self.arrays
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[MaskForm, ...]:
         return forms_for(self.signature)
 
     @property
@@ -77,23 +77,23 @@ class FunctionRunner:
         return (self, replace(self, arrays=True))
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        at = at_job(job)
-        parts = steps.project(at, job.query, job.key, job.value)
+        context = job_context(job)
+        parts = steps.project(context, job.query, job.key, job.value)
         counts = (job.heads, job.groups, job.groups)
         q, k, v = (
-            steps.split(at, x, n) for x, n in zip(parts, counts, strict=True)
+            steps.split(context, x, n) for x, n in zip(parts, counts, strict=True)
         )  # (B, H, L, D)
         arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
         given = arrays_of(arguments) if self.arrays else arguments
         before = versions(arguments)
-        result = guarded(lambda: self.function(**given), arguments, self.tell, job.chance)
+        result = guarded(lambda: self.function(**given), arguments, self.log, job.rng_seed)
         wrote = changed(arguments, given) if self.arrays else written(arguments, before)
         found = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in found if tuple(t.shape) == shape), None)
         if heads is None:
             raise no_output(result, found, shape)
-        output = steps.output(at, steps.merge(at, heads))
+        output = steps.output(context, steps.merge(context, heads))
         return Outcome(output, weights_in([t for t in found if t is not heads], job), wrote)
 
 
@@ -109,8 +109,8 @@ class AdapterRunner:
     groups: int | None = None
     drops: bool = False
     differentiable: bool = True
-    forms: tuple[Form, ...] = (Form("mask", "b h q k", "may"),)
-    tell: Tell = silent
+    forms: tuple[MaskForm, ...] = (MaskForm("mask", "b h q k", "may"),)
+    log: CallLog = no_log
 
     @property
     def variants(self) -> tuple[Runner, ...]:
@@ -122,13 +122,13 @@ class AdapterRunner:
         result = guarded(
             lambda: self.function(given["x"], job.weights, job.heads, given["mask"]),
             given,
-            self.tell,
-            job.chance,
+            self.log,
+            job.rng_seed,
         )
         return replace(outcome(result, job), wrote=written(given, before))
 
 
-def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = silent) -> Runner:
+def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog = no_log) -> Runner:
     """What a loaded target is, by looking at it.
 
     Args:
@@ -136,7 +136,7 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
         name: how messages call it.
         embed_dim: E.
         heads: H.
-        tell: told of every call before it is made.
+        log: called with a description of every call before it is made.
 
     Raises:
         BadFile: if it is not recognised; the message shows the adapter to write.
@@ -152,13 +152,13 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
         )
     weights = self_job(embed_dim, heads).weights
     if isinstance(target, type) and issubclass(target, nn.Module):
-        return replace(of_class(target, name, weights, heads), tell=tell)
+        return replace(of_class(target, name, weights, heads), log=log)
     if isinstance(target, nn.Module):
-        return replace(of_instance(target, name, weights, heads), tell=tell)
+        return replace(of_instance(target, name, weights, heads), log=log)
     if isinstance(target, type) or not callable(target):
         raise not_recognised(Text("{name} is neither a torch.nn.Module nor a function", name=name))
     if [p.name for p in parameters_of(target, name)][1:2] == ["weights"]:
-        return AdapterRunner(target, tell=tell)
+        return AdapterRunner(target, log=log)
     signature = read_signature(target, name)
     if len(signature.tensors) != 3:
         raise not_recognised(
@@ -168,7 +168,7 @@ def runner(target: object, name: str, embed_dim: int, heads: int, tell: Tell = s
                 count=len(signature.tensors),
             )
         )
-    return FunctionRunner(target, signature, tell=tell)
+    return FunctionRunner(target, signature, log=log)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ class BlackBoxRunner:
         return self.module.signature
 
     @property
-    def forms(self) -> tuple[Form, ...]:
+    def forms(self) -> tuple[MaskForm, ...]:
         return self.module.forms
 
     @property
@@ -203,8 +203,8 @@ class BlackBoxRunner:
         return True
 
     @property
-    def tell(self) -> Tell:
-        return self.module.tell
+    def log(self) -> CallLog:
+        return self.module.log
 
     @property
     def sequence_first(self) -> bool:
@@ -213,7 +213,7 @@ class BlackBoxRunner:
 
     @property
     def variants(self) -> tuple[Runner, ...]:
-        orders = (False, True) if self.module.turnable else (False,)
+        orders = (False, True) if self.module.either_axis_order else (False,)
         turned = (replace(self.module, sequence_first=order) for order in orders)
         return tuple(replace(self, module=module) for module in turned)
 
@@ -229,7 +229,7 @@ def subject_of(conventions: Conventions, name: str) -> Subject:
 
 
 def _truth(subject: Subject) -> Callable[[Job, torch.dtype], Tensor]:
-    wide = _gives(subject, offered(subject, torch.float64))
+    wide = _gives(subject, unmasked_job(subject, torch.float64))
 
     def truth(job: Job, dtype: torch.dtype) -> Tensor:
         if dtype == torch.float64 and not wide:

@@ -40,7 +40,7 @@ SHAPES = ("q k", "b 1 q k", "b q k", "1 1 q k", "b h q k", "b k", "b 1 1 k")
 
 
 @dataclass(frozen=True)
-class Form:
+class MaskForm:
     """How a mask is handed over.
 
     Attributes:
@@ -133,7 +133,7 @@ class Signature:
         roles = {"x": query, "q": query, "k": key, "v": value, "kv": key}
         return {name: roles[role] for name, role in self.tensors} | self.extras
 
-    def unturned(self, query: Tensor, head_dim: int) -> dict[str, object]:
+    def zero_angles(self, query: Tensor, head_dim: int) -> dict[str, object]:
         """Cosines of 1 and sines of 0 for the arguments that want angles: nothing is turned."""
         ones = query.new_ones(*query.shape[:2], head_dim)
         return dict.fromkeys(self.angles, (ones, torch.zeros_like(ones)))
@@ -246,14 +246,14 @@ def _roles(names: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(zip(names, roles, strict=True))
 
 
-def forms_for(signature: Signature) -> tuple[Form, ...]:
+def forms_for(signature: Signature) -> tuple[MaskForm, ...]:
     """Every form a mask of this signature could have, the likely ones first.
 
     An argument called padding takes (B, Lk), one of lengths takes (B,), and what is called a bias
     is added; PyTorch's own names mean True = blocked.
     """
     forms = [
-        Form(argument, shape, encoding)
+        MaskForm(argument, shape, encoding)
         for argument in signature.masks
         for encoding in _encodings(argument.lower())
         for shape in _shapes(argument.lower())
@@ -274,6 +274,6 @@ def _shapes(argument: str) -> tuple[str, ...]:
     return ("b k",) if "padding" in argument else SHAPES
 
 
-def with_argument(form: Form, argument: str) -> Form:
+def with_argument(form: MaskForm, argument: str) -> MaskForm:
     """The same form for another argument."""
     return replace(form, argument=argument)
