@@ -20,5 +20,5 @@ __all__ = ["Report", "assert_attention", "conformance", "verify"]
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'headwise.verify' has no attribute '{name}'")
-    found: object = getattr(import_module(_HOME[name]), name)
-    return found
+    result: object = getattr(import_module(_HOME[name]), name)
+    return result

@@ -132,8 +132,8 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
         w = job.weights
         zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
         no_log = replace(job, weights=replace(w, **zeros))
-        each = w.spread(job.heads, job.groups)
-        values = _times(job.value, each.v, each.v_bias).mean(1, keepdim=True)
+        expanded = w.spread(job.heads, job.groups)
+        values = _times(job.value, expanded.v, expanded.v_bias).mean(1, keepdim=True)
         exact = values if w.out is None else _times(values, w.out, w.out_bias)
         yield from matches_exact(subject, no_log, exact.expand(-1, job.query.shape[1], -1))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
@@ -177,8 +177,8 @@ def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     rows = w.k.shape[0] // job.groups
     first = {n: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)) for n, t in _keys(w).items()}
     alike = replace(job, query=one, key=one, value=one, weights=replace(w, **first))
-    for name, each in (("the same in every head", alike), ("another in each head", job)):
-        loud, exact = _loud(each, dtype)
+    for name, expanded in (("the same in every head", alike), ("another in each head", job)):
+        loud, exact = _loud(expanded, dtype)
         outcome = compute(subject, loud)
         if outcome is not None:
             yield name, judge(outcome.output, oracle(loud, dtype)["output"], exact)
@@ -209,10 +209,10 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
         if outcome is not None:
             yield ", ".join(outcome.wrote) or "inputs", yes_or_no(not outcome.wrote)
     draw = torch.Generator().manual_seed(4)
-    given = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
-    before = tuple(tensor.clone() for tensor in given)
-    if attend(subject, Call.of(*given)) is not None:
-        for name, old, new in zip("qkv", before, given, strict=True):
+    arguments = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
+    before = tuple(tensor.clone() for tensor in arguments)
+    if attend(subject, Call.of(*arguments)) is not None:
+        for name, old, new in zip("qkv", before, arguments, strict=True):
             yield name, yes_or_no(torch.equal(old, new))
 
 
@@ -303,12 +303,12 @@ def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
         outcome = attempt(subject, replace(job, query=x, key=x, value=x))
         if outcome is None:
             continue
-        found = outcome.output if mask == full() else outcome.output[:, :LENGTH]
+        result = outcome.output if mask == full() else outcome.output[:, :LENGTH]
         times = TIMES if mask == full() else 1
         plain, exact = (
             expected(subject, job, d).repeat(1, times, 1) for d in (dtype, torch.float64)
         )
-        yield f"L = {LENGTH * TIMES}{name}", judge(found, plain, exact)
+        yield f"L = {LENGTH * TIMES}{name}", judge(result, plain, exact)
 
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:

@@ -75,18 +75,20 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
     """What the checks of this file left out, since the target raises there."""
     job = unmasked_job(subject, dtype, batch=1, length=LONG[0])
-    said = _refused(subject, job)
-    if said:
-        yield Text("a sequence of {length} tokens: {error}", length=LONG[0], error=said)
+    message = _refused(subject, job)
+    if message:
+        yield Text("a sequence of {length} tokens: {error}", length=LONG[0], error=message)
     for name, job in _strided(subject, dtype):
-        said = _refused(subject, job)
-        if said:
-            yield Text("an input that is not contiguous ({name}): {error}", name=name, error=said)
+        message = _refused(subject, job)
+        if message:
+            yield Text(
+                "an input that is not contiguous ({name}): {error}", name=name, error=message
+            )
             break
     for other in DTYPES:
-        said = _refused(subject, unmasked_job(subject, other))
-        if said:
-            yield Text("{dtype}: {error}", dtype=_word(other), error=said)
+        message = _refused(subject, unmasked_job(subject, other))
+        if message:
+            yield Text("{dtype}: {error}", dtype=_word(other), error=message)
 
 
 def edge_case_jobs(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:

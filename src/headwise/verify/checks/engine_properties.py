@@ -246,8 +246,8 @@ def _unchanged(
     subject: Subject, call: Call, other: Call, part: tuple[slice | list[int], ...]
 ) -> Iterator[Evidence]:
     """A part of the output of another call held against the oracle of this one."""
-    for name, each in (("before", call), ("after", other)):
-        result = attend(subject, each)
+    for name, item in (("before", call), ("after", other)):
+        result = attend(subject, item)
         if result is not None:
             plain, exact = steps_of(call)
             yield name, judge(result.output[part], plain.output[part], exact.output[part])

@@ -163,8 +163,8 @@ def _same(first: Outcome, second: Outcome | None) -> bool:
 def _nothing(part: Tensor, of: Tensor) -> Verdict:
     """Whether a part is 0, to the rounding of the largest number of the whole."""
     anchor = of.detach().abs().max().reshape(1)
-    found, zeros = (torch.cat((x.detach().flatten(), anchor)) for x in (part, part * 0))
-    return judge(found, zeros, zeros.double())
+    result, zeros = (torch.cat((x.detach().flatten(), anchor)) for x in (part, part * 0))
+    return judge(result, zeros, zeros.double())
 
 
 def _hidden(
@@ -189,10 +189,10 @@ def _beside_blind(subject: Subject, job: Job) -> Iterator[Evidence]:
     if not bool(outcome.output.isfinite().all()):
         return  # a choice, which the notes tell
     leaves = {"input": job.query} if subject.truth else job.leaves()
-    found = torch.autograd.grad(
+    result = torch.autograd.grad(
         outcome.output.square().sum(), list(leaves.values()), allow_unused=True
     )
-    for leaf, gradient in zip(leaves, found, strict=True):
+    for leaf, gradient in zip(leaves, result, strict=True):
         good = gradient is None or bool(gradient.isfinite().all())
         yield f"a query that sees nothing: {leaf}", yes_or_no(good)
 

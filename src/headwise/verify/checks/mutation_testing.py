@@ -57,9 +57,9 @@ def examine(check: Check, subject: Subject, dtype: torch.dtype) -> CheckResult:
             failed = failed or (name if bad else "")
     except Exception as error:
         words = " ".join(str(error).split())[:200]
-        said = f"{type(error).__name__}: {words}"
+        message = f"{type(error).__name__}: {words}"
         return CheckResult(
-            check, trials + 1, float("inf"), said, raised=True, roundings=float("inf")
+            check, trials + 1, float("inf"), message, raised=True, roundings=float("inf")
         )
     return CheckResult(check, trials, times, failed, roundings=roundings)
 
@@ -103,7 +103,7 @@ class SelfTest:
     @property
     def survivors(self) -> tuple[Mistake, ...]:
         """The mistakes that their own check let pass, or met only by a crash."""
-        return tuple(m for m, found in self.findings if found.passed or found.raised)
+        return tuple(m for m, result in self.findings if result.passed or result.raised)
 
     @property
     def idle(self) -> tuple[Check, ...]:

@@ -131,8 +131,8 @@ def _same(tensor: Tensor, plain: Tensor, exact: Tensor, order: tuple[int, ...]) 
     joined = _sizes(o.flatten(0, 1)) if set(order[:2]) == {0, 1} else wanted
     if shape not in (wanted, joined):
         return False
-    found, n, o = (_levelled(t.reshape(exact.permute(order).shape)) for t in (tensor, n, o))
-    return judge(found, n.to(found.dtype), o).accepted
+    result, n, o = (_levelled(t.reshape(exact.permute(order).shape)) for t in (tensor, n, o))
+    return judge(result, n.to(result.dtype), o).accepted
 
 
 def _sizes(tensor: Tensor) -> tuple[int, ...]:

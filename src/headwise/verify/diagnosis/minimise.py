@@ -77,12 +77,12 @@ def _bends_wrongly(conventions: Conventions, job: Job, outcome: Outcome) -> bool
     """Whether the gradient of the input is wrong, where a snippet can ask for one."""
     if not differentiable(conventions.runner) or not outcome.output.requires_grad:
         return False
-    found = gradient(outcome.output, job.query)
+    result = gradient(outcome.output, job.query)
     plain, exact = (
         gradient(oracle(job, dtype)["output"], job.query)
         for dtype in (job.query.dtype, torch.float64)
     )
-    return not judge(found, plain, exact.double()).accepted
+    return not judge(result, plain, exact.double()).accepted
 
 
 def minimise(
@@ -97,7 +97,7 @@ def minimise(
         findings: every check.
     """
     known: dict[tuple[str, str], str | None] = {}
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for finding in findings:
         if finding.passed or finding.raised or finding.check.name in UNSHOWN:
             continue
@@ -107,9 +107,9 @@ def minimise(
                 known[what, word] = _shown(target, name, conventions, FailureQuery(what, mask))
             code = known[what, word]
             if code is not None:
-                found[finding.check.name] = code
+                result[finding.check.name] = code
                 break
-    return found
+    return result
 
 
 def _what(finding: CheckResult) -> str:
@@ -139,15 +139,15 @@ def _jobs(
     """Jobs from small to large, each with the target made for its size."""
     fixed = isinstance(target, torch.nn.Module)
     for embed_dim, heads in (conventions.size,) if fixed else (*SIZES, conventions.size):
-        made = _made(target, name, conventions, (embed_dim, heads))
-        if made is None:
+        instance = _made(target, name, conventions, (embed_dim, heads))
+        if instance is None:
             continue
-        sized = replace(conventions, runner=made, size=(embed_dim, heads))
+        sized = replace(conventions, runner=instance, size=(embed_dim, heads))
         for length in range(1, LONGEST + 1):
             for batch in range(1, LARGEST_BATCH + 1):
                 mask = question.mask(batch, length) & conventions.base
                 job = self_job(embed_dim, heads, batch=batch, length=length, mask=mask)
-                yield sized, job.fitted(made.lacks, made.groups)
+                yield sized, job.fitted(instance.lacks, instance.groups)
 
 
 def _made(
@@ -155,8 +155,8 @@ def _made(
 ) -> Runner | None:
     """The chosen reading of the target for a size; not every one can be as small as one number."""
     try:
-        made = runner(target, name, *size, conventions.runner.log)
-        return made.variants[conventions.variant]
+        instance = runner(target, name, *size, conventions.runner.log)
+        return instance.variants[conventions.variant]
     except Exception:
         return None
 

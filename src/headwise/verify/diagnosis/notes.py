@@ -83,7 +83,7 @@ def _packed(runner: Runner) -> list[Text]:
     binding = getattr(runner, "binding", None)
     if binding is None or binding.layout == "parts":
         return []
-    layers = (each.removesuffix(".weight").removesuffix(".bias") for each in binding.packed)
+    layers = (item.removesuffix(".weight").removesuffix(".bias") for item in binding.packed)
     name = ", ".join(dict.fromkeys(layers))
     if binding.layout == "heads":
         return [
@@ -98,9 +98,11 @@ def _probed(runner: Runner) -> list[Text]:
         return []
     binding: Binding = getattr(runner, "binding")  # noqa: B009 - only modules have one
     places = binding.places.items()
-    held = {" + ".join(names): places[0].name for names, places in places if "bias" not in names[0]}
-    order = sorted(held, key=lambda names: ("qkvo".index(names[0]), names))
-    words = ", ".join(f"{names}: {held[names]}" for names in order)
+    by_role = {
+        " + ".join(names): places[0].name for names, places in places if "bias" not in names[0]
+    }
+    order = sorted(by_role, key=lambda names: ("qkvo".index(names[0]), names))
+    words = ", ".join(f"{names}: {by_role[names]}" for names in order)
     return [
         Text(
             "its parameter names are not recognised; by their effect on the output they are "
@@ -268,7 +270,7 @@ def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
     }
     inner = {name: module.get_submodule(name) for name in names if name}
     called: set[str] = set()
-    handles = [_notes(each, name, called) for name, each in inner.items()]
+    handles = [_notes(item, name, called) for name, item in inner.items()]
     job = subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
     try:
         ran = compute(subject, job) is not None
@@ -325,10 +327,10 @@ def _turned(
         ("neighbours", angles.repeat_interleave(2, -1)),
     ):
         whole = spread.expand(job.query.shape[0], -1, -1).to(job.query.dtype)
-        given = {argument: (whole.cos(), whole.sin())}
+        arguments = {argument: (whole.cos(), whole.sin())}
         try:
             masks = conventions.masks(job) or {}
-            outcome = replace(runner, given=given).run(job, masks)
+            outcome = replace(runner, given=arguments).run(job, masks)
         except Exception:
             return unturned
         if _rotated(outcome, job, pairs):

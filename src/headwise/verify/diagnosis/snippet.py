@@ -43,13 +43,13 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
         lines = _module(runner, job, masks, name) if isinstance(runner, ModuleRunner) else []
     if what == "output" and isinstance(runner, ModuleRunner) and runner.residual:
         exact = exact + job.query
-    found = "result" if what == "output" else "weights of each head in result"
+    result = "result" if what == "output" else "weights of each head in result"
     return "\n".join(
         (
             "import torch",
             *lines,
             f"exact = {_literal(_rounded(exact))}",
-            f"print(result, exact, sep='\\n')  # the {found}, and what is exact",
+            f"print(result, exact, sep='\\n')  # the {result}, and what is exact",
         )
     )
 
@@ -57,8 +57,8 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
 def gradient(output: Tensor, *inputs: Tensor) -> Tensor:
     """That of the sum of the squared output; 0 where an input has no influence."""
     total = output.square().sum()
-    found = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
-    return torch.stack(found) if len(found) > 1 else found[0]
+    result = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
+    return torch.stack(result) if len(result) > 1 else result[0]
 
 
 def differentiable(runner: Runner) -> bool:
@@ -72,9 +72,9 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
     """Source that prints the gradient of x, or of q, k and v, and what is exact."""
     if isinstance(runner, FunctionRunner):
         q, k, v = (x.detach() for x in _heads(job))
-        given = runner.signature.arguments(q, k, v)
-        lines = [f"{key} = {_literal(value)}.requires_grad_()" for key, value in given.items()]
-        words = ", ".join([f"{key}={key}" for key in given])
+        arguments = runner.signature.arguments(q, k, v)
+        lines = [f"{key} = {_literal(value)}.requires_grad_()" for key, value in arguments.items()]
+        words = ", ".join([f"{key}={key}" for key in arguments])
         words += "".join(f", {key}={_literal(value)}" for key, value in masks.items())
         lines = [*_loading(name), *lines, f"result = {_loaded(name)}({words})"]
         leaves = [x.double().requires_grad_() for x in (q, k, v)]
@@ -86,7 +86,7 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
             lines = _module(runner, job, masks, name)
         else:
             lines = _adapter(job, masks, name)
-        lines = [f"{each}.requires_grad_()" if each[:4] == "x = " else each for each in lines]
+        lines = [f"{item}.requires_grad_()" if item[:4] == "x = " else item for item in lines]
         wide = job.to(torch.float64).tracked()
         exact, of = gradient(oracle(wide)["output"], wide.query), ["x"]
         exact = exact.transpose(0, 1) if getattr(runner, "sequence_first", False) else exact
@@ -149,11 +149,11 @@ def _function(
     runner: FunctionRunner, job: Job, masks: Mapping[str, Tensor], name: str
 ) -> list[str]:
     q, k, v = _heads(job)
-    given = runner.signature.arguments(q, k, v) | dict(masks)
+    arguments = runner.signature.arguments(q, k, v) | dict(masks)
     end = ".numpy()" if runner.arrays else ""
     words = [
         f"    {key}={_literal(value)}{end if isinstance(value, Tensor) else ''},"
-        for key, value in given.items()
+        for key, value in arguments.items()
     ]
     return [*_loading(name), f"result = {_loaded(name)}(", *words, ")"]
 
@@ -192,7 +192,7 @@ def _dict(given: Mapping[str, str]) -> str:
 def _literal(value: object) -> str:
     """A value as Python writes it; what is infinite by its name in torch."""
     if isinstance(value, tuple):
-        return "(" + "".join(f"{_literal(each)}, " for each in value) + ")"
+        return "(" + "".join(f"{_literal(item)}, " for item in value) + ")"
     if not isinstance(value, Tensor):
         return repr(value)
     if (

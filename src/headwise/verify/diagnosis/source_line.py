@@ -87,10 +87,10 @@ def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Sou
     """
     file = _file(target)
     statements = [] if file is None else _statements(target, file)
-    found = {mistake.name: _of(mistake, statements) for mistake in mistakes}
+    result = {mistake.name: _of(mistake, statements) for mistake in mistakes}
     return {
         name: SourceLine(str(file), statement.number, statement.text)
-        for name, statement in found.items()
+        for name, statement in result.items()
         if statement is not None
     }
 
@@ -145,12 +145,12 @@ def _statements(target: object, file: Path) -> list[_Statement]:
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
     lines = text.splitlines()
-    found = {
+    result = {
         number: _Statement(number, lines[number - 1].strip(), function.name)
         for function in _running(_reached(tree, _definition(target).__name__))
         for number in _computing(function)
     }
-    return [found[number] for number in sorted(found)]
+    return [result[number] for number in sorted(result)]
 
 
 def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef]:
@@ -164,7 +164,7 @@ def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef
         if name in defined and name not in names:
             names.append(name)
             used = (node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
-            waiting += [each for each in used if each in top]
+            waiting += [statement for statement in used if statement in top]
     return [defined[name] for name in names]
 
 
@@ -177,16 +177,16 @@ def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.Functi
         for base in node.bases
         if isinstance(base, ast.Name)
     }
-    found: dict[tuple[str, str], ast.FunctionDef] = {}
+    result: dict[tuple[str, str], ast.FunctionDef] = {}
     for node in nodes:
-        for each in ast.walk(node):
-            if isinstance(each, ast.FunctionDef) and each.name != "__init__":
-                own, child = (node.name, each.name), bases.get(node.name)
-                while child is not None and (child, each.name) not in found:
+        for statement in ast.walk(node):
+            if isinstance(statement, ast.FunctionDef) and statement.name != "__init__":
+                own, child = (node.name, statement.name), bases.get(node.name)
+                while child is not None and (child, statement.name) not in result:
                     child = bases.get(child)
                 if child is None:
-                    found.setdefault(own, each)
-    return list(found.values())
+                    result.setdefault(own, statement)
+    return list(result.values())
 
 
 def _computing(function: ast.FunctionDef) -> Iterator[int]:

@@ -234,13 +234,13 @@ def _diagnose(
         return None, frozenset(), ()
     seen = _seen(conventions, subject, seed)
     whole: tuple[Run, list[Observation]] = (partial(compute, subject), seen)
-    wrong = [each for each in (whole, *_through(conventions, subject, seen)) if _wrong(each[1])]
+    wrong = [item for item in (whole, *_through(conventions, subject, seen)) if _wrong(item[1])]
     if not wrong:
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
         mistakes = _mistakes(conventions, subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
-    found = ((run, offered, explain(offered)) for run, offered in wrong)
-    run, offered, mistakes = next((each for each in found if each[2]), (*wrong[0], ()))
+    result = ((run, offered, explain(offered)) for run, offered in wrong)
+    run, offered, mistakes = next((item for item in result if item[2]), (*wrong[0], ()))
     job = _wrong(offered)[0].job
     appeared = _appeared(partial(run, job), job)
     first = first_inside if isinstance(conventions.runner, FunctionRunner) else first_difference
@@ -252,18 +252,18 @@ Run = Callable[[Job], Outcome | None]
 
 
 def _wrong(seen: list[Observation]) -> list[Observation]:
-    return [each for each in seen if not judge_job(each.outcome, each.job).accepted]
+    return [item for item in seen if not judge_job(item.outcome, item.job).accepted]
 
 
 def _through(
     conventions: Conventions, subject: Subject, seen: list[Observation]
 ) -> Iterator[tuple[Run, list[Observation]]]:
     """The target with masks in one argument only, beside what it gave without a mask."""
-    bare = [each for each in seen if each.job.mask == conventions.base]
+    unmasked = [item for item in seen if item.job.mask == conventions.base]
     for _, way in conventions.ways:
         masked = [replace(_job(conventions, subject, 0), mask=mask) for _, mask in masks()[1:]]
         tried = [_attempt(way, job) for job in masked]
-        yield way, [*bare, *(each for each in tried if each is not None)]
+        yield way, [*unmasked, *(item for item in tried if item is not None)]
 
 
 def _mistakes(

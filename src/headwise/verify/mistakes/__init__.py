@@ -55,12 +55,12 @@ class Observation:
 
 
 def explain(
-    seen: Sequence[Observation], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
+    observations: Sequence[Observation], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
 ) -> tuple[tuple[Mistake, ...], ...]:
     """The smallest sets of mistakes that reproduce the target on everything seen.
 
     Args:
-        seen: jobs that differ in input, mask and form, with the target's outcomes.
+        observations: jobs that differ in input, mask and form, with the target's outcomes.
         mistakes: the candidates, the common ones first.
         most: how many mistakes a set may have.
 
@@ -69,23 +69,33 @@ def explain(
         target. More than one cannot be told apart by what was seen. Where nothing explains every
         mask, what explains the target under the first mask alone, which should be none.
     """
-    bare = [each for each in seen if each.job.mask == seen[0].job.mask]
-    masked = len(seen) > len(bare) > 1 and not all(each.right for each in bare)
+    unmasked = [
+        observation
+        for observation in observations
+        if observation.job.mask == observations[0].job.mask
+    ]
+    masked = len(observations) > len(unmasked) > 1 and not all(
+        observation.right for observation in unmasked
+    )
     with _one_thread():
-        for tried in (seen, bare) if masked else (seen,):
+        for tried in (observations, unmasked) if masked else (observations,):
             for size in range(1, most + 1):
-                found = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
-                if found:
-                    return found
+                result = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
+                if result:
+                    return result
     return ()
 
 
 def _sets(
-    seen: Sequence[Observation], mistakes: Sequence[Mistake], size: int
+    observations: Sequence[Observation], mistakes: Sequence[Mistake], size: int
 ) -> Iterator[tuple[Mistake, ...]]:
     """The sets of so many mistakes; of several only those that each change what was seen."""
     if size > 1:
-        mistakes = [m for m in mistakes if any(_acts(m.replacement, each) for each in seen)]
+        mistakes = [
+            m
+            for m in mistakes
+            if any(_acts(m.replacement, observation) for observation in observations)
+        ]
     return combinations(mistakes, size)
 
 
@@ -100,14 +110,14 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def reproduces(mistakes: Sequence[Mistake], seen: Sequence[Observation]) -> bool:
+def reproduces(mistakes: Sequence[Mistake], observations: Sequence[Observation]) -> bool:
     """Whether a run with these mistakes gives the target's outputs, to rounding.
 
     What the target got wrong comes first, the small before the large: most candidates end there.
     """
-    ordered = sorted(seen, key=lambda each: (each.right, each.outcome.output.numel()))
+    ordered = sorted(observations, key=lambda each: (each.right, each.outcome.output.numel()))
     pipelines = (Pipeline().with_steps(way) for way in combine(mistakes))
-    return bool(seen) and any(all(_matches(p, each) for each in ordered) for p in pipelines)
+    return bool(observations) and any(all(_matches(p, each) for each in ordered) for p in pipelines)
 
 
 def explain_gradients(
@@ -115,21 +125,21 @@ def explain_gradients(
 ) -> tuple[tuple[Mistake, ...], ...]:
     """The mistakes that leave the output right and reproduce the target's gradients of all jobs."""
     tracked = [job.tracked() for job in jobs]
-    seen = [(job, module(job).output) for job in tracked]
+    observations = [(job, module(job).output) for job in tracked]
     candidates = (m for m in mistakes if m.check in GRADIENTS)
-    return tuple((m,) for m in candidates if _same_gradients(m, seen))
+    return tuple((m,) for m in candidates if _same_gradients(m, observations))
 
 
 def _matches(pipeline: Pipeline, seen: Observation) -> bool:
     exact = _output(pipeline, seen.wide)
-    found, known = seen.outcome.output, seen.known
-    if exact is None or exact.shape != found.shape or 2 * known.sum() < known.numel():
+    result, known = seen.outcome.output, seen.known
+    if exact is None or exact.shape != result.shape or 2 * known.sum() < known.numel():
         return False
-    found, exact = found[known], exact[known]
-    if bool((found - exact).abs().max() > FAR * exact.abs().max()):
+    result, exact = result[known], exact[known]
+    if bool((result - exact).abs().max() > FAR * exact.abs().max()):
         return False
     plain = _output(pipeline, seen.job)
-    return plain is not None and judge(found, plain[known], exact).accepted
+    return plain is not None and judge(result, plain[known], exact).accepted
 
 
 def _acts(replacement: Replacement, seen: Observation) -> bool:
@@ -149,9 +159,9 @@ def _output(pipeline: Pipeline, job: Job) -> Tensor | None:
         return None
 
 
-def _same_gradients(mistake: Mistake, seen: Sequence[tuple[Job, Tensor]]) -> bool:
+def _same_gradients(mistake: Mistake, observations: Sequence[tuple[Job, Tensor]]) -> bool:
     pipeline = Pipeline().with_steps(mistake.replacement)
-    for job, output in seen:
+    for job, output in observations:
         plain, exact = (
             pipeline.run(job.to(dtype))["output"] for dtype in (output.dtype, torch.float64)
         )

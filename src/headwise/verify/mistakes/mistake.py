@@ -69,8 +69,8 @@ def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
         mistakes: one or more.
     """
     for ways in product(*((m.replacement, *m.others) for m in mistakes)):
-        made = tuple(zip(mistakes, ways, strict=True))
-        joined = {step: _at(step, made) for way in ways for step in way}
+        instance = tuple(zip(mistakes, ways, strict=True))
+        joined = {step: _at(step, instance) for way in ways for step in way}
         if None not in joined.values():
             yield {step: function for step, function in joined.items() if function}
 

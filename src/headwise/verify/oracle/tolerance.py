@@ -142,7 +142,7 @@ def gradients(
     cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     if not output.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    found = torch.autograd.grad(
+    result = torch.autograd.grad(
         output,
         list(leaves.values()),
         cotangent.to(output.dtype),
@@ -151,7 +151,7 @@ def gradients(
     )
     return {
         name: torch.zeros_like(leaf) if gradient is None else gradient
-        for (name, leaf), gradient in zip(leaves.items(), found, strict=True)
+        for (name, leaf), gradient in zip(leaves.items(), result, strict=True)
     }
 
 
@@ -169,10 +169,10 @@ def judge_gradients(
     of the dtype covers. A gradient that is exactly 0, such as the one of a key's bias, is noise in
     every finite precision; it is judged on the scale of the largest gradient.
     """
-    found = gradients(output, leaves, again=again)
-    rough, right = (gradients(each, leaves) for each in (plain, exact))
+    result = gradients(output, leaves, again=again)
+    rough, right = (gradients(item, leaves) for item in (plain, exact))
     largest = max((g.abs().max() for g in right.values() if g.numel()), default=torch.zeros(()))
-    for name, gradient in found.items():
+    for name, gradient in result.items():
         anchor = largest.reshape(1).to(gradient.dtype)
         x, n, o = (
             torch.cat((g.flatten(), anchor)) for g in (gradient, rough[name], right[name].double())

@@ -372,5 +372,5 @@ def _line(told: _ProcessState, request: Request) -> str:
     trace = told.printed.decode("utf-8", "replace")
     trace = trace[max(trace.rfind("Timeout ("), trace.rfind("Fatal Python error"), 0) :]
     name = re.escape(str(Path(path).resolve()))
-    found = re.search(rf'File "{name}", line (\d+)', trace)
-    return found[1] if found else ""
+    result = re.search(rf'File "{name}", line (\d+)', trace)
+    return result[1] if result else ""

@@ -69,8 +69,8 @@ class _LazySubject:
     @cached_property
     def subject(self) -> Subject:
         name, size = _name(self.target), (self.embed_dim, self.heads)
-        found = find_conventions(runner(self.target, name, *size), *size, self.seed)
-        return found.subject(name, *size)
+        result = find_conventions(runner(self.target, name, *size), *size, self.seed)
+        return result.subject(name, *size)
 
 
 @dataclass(frozen=True, eq=False)

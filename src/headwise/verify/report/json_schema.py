@@ -77,7 +77,7 @@ def _const(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
 
 
 def _enum(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
-    if not any(type(value) is type(each) and value == each for each in rule):
+    if not any(type(value) is type(item) and value == item for item in rule):
         yield f"{at}: expected one of {rule}"
 
 
@@ -114,14 +114,14 @@ def _additional(
 
 def _items(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
     if isinstance(value, list):
-        for i, each in enumerate(value):
-            yield from below(each, rule, f"{at}[{i}]")
+        for i, item in enumerate(value):
+            yield from below(item, rule, f"{at}[{i}]")
 
 
 def _one_of(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
-    found = [list(below(value, rules, at)) for rules in rule]
-    if sum(not each for each in found) != 1:
-        yield min(found, key=len)[0] if all(found) else f"{at}: fits more than one shape"
+    result = [list(below(value, rules, at)) for rules in rule]
+    if sum(not item for item in result) != 1:
+        yield min(result, key=len)[0] if all(result) else f"{at}: fits more than one shape"
 
 
 def _ref(

@@ -44,17 +44,19 @@ def junit(report: Data, lang: Lang = "en") -> str:
 
 def _cases(report: Data, lang: Lang) -> list[str]:
     if report["status"] == "unusable":
-        said = verdict(report).to(lang)
-        return [_case(report, "verify", _inside("error", said, said))]
+        message = verdict(report).to(lang)
+        return [_case(report, "verify", _inside("error", message, message))]
     cases = [
         _case(report, check["check"], _outcome(check, report, lang)) for check in report["checks"]
     ]
     for argument in report["not_understood"]:
-        said = Text("how it takes a mask was not understood").to(lang)
-        cases.append(_case(report, f"mask argument {argument}", _inside("failure", said, said)))
+        message = Text("how it takes a mask was not understood").to(lang)
+        cases.append(
+            _case(report, f"mask argument {argument}", _inside("failure", message, message))
+        )
     if report["not_compared"] is not None:
-        said = text_of(report["not_compared"]).to(lang)
-        cases.append(_case(report, "numbers", _inside("error", said, said)))
+        message = text_of(report["not_compared"]).to(lang)
+        cases.append(_case(report, "numbers", _inside("error", message, message)))
     return cases
 
 

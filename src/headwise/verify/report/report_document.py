@@ -121,8 +121,8 @@ def _failed(report: Data) -> list[Data]:
 def _not_compared(report: Data) -> list[Block]:
     """Why there was nothing to hold its numbers against, and the way out."""
     why = text_of(report["not_compared"])
-    said = Text("Its numbers were not compared with the exact ones: {why}", why=why)
-    return [Paragraph(said), Code(EXAMPLE)]
+    message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
+    return [Paragraph(message), Code(EXAMPLE)]
 
 
 def _unknown(report: Data) -> Text:
@@ -165,8 +165,8 @@ def _smallest(report: Data) -> list[Block]:
             failing.setdefault(finding["smallest"], []).append(finding["check"])
     if not failing:
         return []
-    said = Text("The smallest input on which it still fails")
-    blocks: list[Block] = [Heading(said)]
+    message = Text("The smallest input on which it still fails")
+    blocks: list[Block] = [Heading(message)]
     for code, checks in failing.items():
         blocks += [Paragraph(same(", ".join(checks))), Code(code)]
     return blocks
@@ -219,14 +219,14 @@ def self_test_document(tested: "SelfTest") -> Document:
     """A line for every mutant."""
     rows = []
     for mistake, finding in tested.findings:
-        found = finding_data(finding)
+        result = finding_data(finding)
         rows.append(
             (
                 same(mistake.name),
                 same(mistake.step),
                 same(finding.check.name),
-                result_of(found),
-                same(figure(found, "times")),
+                result_of(result),
+                same(figure(result, "times")),
             )
         )
     head = (

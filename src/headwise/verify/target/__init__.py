@@ -87,14 +87,14 @@ def load(target: str) -> object:
             nothing that can be called.
     """
     path, colon, name = target.rpartition(":")
-    found = _attribute(_from_file(Path(path)), name, path) if colon else _dotted(target)
-    if not callable(found):
+    result = _attribute(_from_file(Path(path)), name, path) if colon else _dotted(target)
+    if not callable(result):
         raise BadFile(
             "target: {target} is {found_type}, expected a class, a function or a module",
             target=target,
-            found_type=type(found).__name__,
+            found_type=type(result).__name__,
         )
-    return found
+    return result
 
 
 def _from_file(path: Path) -> ModuleType:

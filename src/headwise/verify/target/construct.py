@@ -55,9 +55,9 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        found, value = _value(name, embed_dim, heads, dropout)
+        result, value = _value(name, embed_dim, heads, dropout)
         required = parameter.default is parameter.empty
-        if found and (required or (parameter.default is not None and name not in LENGTH)):
+        if result and (required or (parameter.default is not None and name not in LENGTH)):
             arguments[name] = value
         elif required:
             raise not_recognised(
@@ -182,8 +182,8 @@ def has_outer_norms(module: nn.Module) -> bool:
 def norms(module: nn.Module) -> tuple[str, ...]:
     """The paths of the norms in a module that are not of q or k."""
     names = (name for name, _ in module.named_parameters())
-    found = (n.rpartition(".")[0] for n in names if NORM.search(n) and not INNER.search(n))
-    return tuple(dict.fromkeys(path for path in found if path))
+    result = (n.rpartition(".")[0] for n in names if NORM.search(n) and not INNER.search(n))
+    return tuple(dict.fromkeys(path for path in result if path))
 
 
 @contextmanager
@@ -202,17 +202,17 @@ def bypassed(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
 
 def find_attention(module: nn.Module, weights: Weights, heads: int) -> str:
     """The path of the one attention inside of a module; empty where there is none, or several."""
-    found: list[str] = []
+    result: list[str] = []
     for path, inner in module.named_modules():
-        inside = any(path.startswith(f"{other}.") for other in found)
+        inside = any(path.startswith(f"{other}.") for other in result)
         if (
             path
             and not inside
             and not has_outer_norms(inner)
             and is_attention(inner, weights, heads)
         ):
-            found.append(path)
-    return found[0] if len(found) == 1 else ""
+            result.append(path)
+    return result[0] if len(result) == 1 else ""
 
 
 def is_attention(module: nn.Module, weights: Weights, heads: int) -> bool:

@@ -148,9 +148,9 @@ class Conventions:
             masks = {
                 f.argument: f.encode(side) for f, side in zip((one, other), sides, strict=True)
             }
-            given = {name: mask for name, mask in masks.items() if mask is not None}
-            if len(given) == 2:
-                return self.runner.run(job, given)
+            arguments = {name: mask for name, mask in masks.items() if mask is not None}
+            if len(arguments) == 2:
+                return self.runner.run(job, arguments)
         return None
 
     def _pads_unknown(self, job: Job) -> bool:

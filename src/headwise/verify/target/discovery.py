@@ -44,7 +44,7 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
         variant=first,
         size=(embed_dim, heads),
     )
-    tried = [replace(guess, runner=each, variant=i) for i, each in readings]
+    tried = [replace(guess, runner=candidate, variant=i) for i, candidate in readings]
     chosen = next((c for c in tried if _equals(c, job, full())), None)
     chosen = chosen or next((c for c in tried if _equals(c, job, causal())), None)
     chosen = chosen or _banded(tried, job) or _understood(tried, job) or guess
@@ -97,13 +97,17 @@ def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Convention
     job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
     neutral, forms = _callable(runner, job)
     guess = Conventions(runner, full(), forms, neutral, certain=False, size=(embed_dim, heads))
-    tried = [replace(guess, runner=each, variant=i) for i, each in enumerate(runner.variants)]
-    seen = [(each, influences(run, job)) for each in tried if (run := _runs(each, job))]
-    for each, influence in seen:
+    tried = [
+        replace(guess, runner=candidate, variant=i) for i, candidate in enumerate(runner.variants)
+    ]
+    seen = [
+        (candidate, influences(run, job)) for candidate in tried if (run := _runs(candidate, job))
+    ]
+    for candidate, influence in seen:
         for mask in (full(), causal()):
             if bool((influence == _off_diagonal(mask, job)).all()):
-                return _with_forms(replace(each, base=mask), job, (_influential,))
-    some = [each for each, influence in seen if bool(influence.any())]
+                return _with_forms(replace(candidate, base=mask), job, (_influential,))
+    some = [candidate for candidate, influence in seen if bool(influence.any())]
     return _with_forms(some[0], job, (_influential,)) if some else None
 
 
@@ -187,11 +191,11 @@ def _bands(seen: Tensor, job: Job) -> tuple[Mask, ...]:
 
 def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
     """The first reading that is right on a window of its own."""
-    for each in tried:
-        run = _runs(each, job)
+    for candidate in tried:
+        run = _runs(candidate, job)
         bands = () if run is None else _bands(influences(run, job), job)
-        if any(_equals(each, job, mask) for mask in bands):
-            return each
+        if any(_equals(candidate, job, mask) for mask in bands):
+            return candidate
     return None
 
 
@@ -199,13 +203,13 @@ def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
     """Of several readings the one in which the fewest mistakes explain what the target gives."""
     if len(tried) == 1:
         return None
-    runs = [(each, run) for each in tried if (run := _runs(each, job)) is not None]
+    runs = [(candidate, run) for candidate in tried if (run := _runs(candidate, job)) is not None]
     masks = [(full(), causal(), *_bands(influences(run, job), job)) for _, run in runs]
     for most in (1, 2):
-        for (each, run), own in zip(runs, masks, strict=True):
+        for (candidate, run), own in zip(runs, masks, strict=True):
             for mask in own:
                 if explain([Observation(replace(job, mask=mask), run(job))], most=most):
-                    return each
+                    return candidate
     return None
 
 
@@ -274,10 +278,10 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTria
         encoded = form.encode(allowed) if form.argument == argument else None
         if encoded is None:
             continue
-        found = _attempt(runner, job, form, allowed)
+        result = _attempt(runner, job, form, allowed)
         run = partial(_run_with, runner, {argument: encoded})
-        if found is not None:
-            trials.append(_MaskTrial(form, tried, found, run))
+        if result is not None:
+            trials.append(_MaskTrial(form, tried, result, run))
     return trials
 
 

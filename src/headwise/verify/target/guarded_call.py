@@ -91,14 +91,14 @@ def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
 
 def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
     """Output and weights among whatever was returned."""
-    found = tensors_in(result)
+    matches = tensors_in(result)
     shape = tuple(job.query.shape)
     if sequence_first:
-        found = [t.transpose(0, 1) if t.dim() == 3 else t for t in found]
-    output = next((t for t in found if tuple(t.shape) == shape), None)
+        matches = [t.transpose(0, 1) if t.dim() == 3 else t for t in matches]
+    output = next((t for t in matches if tuple(t.shape) == shape), None)
     if output is None:
-        raise no_output(result, found, shape)
-    return Outcome(output, weights_in([t for t in found if t is not output], job))
+        raise no_output(result, matches, shape)
+    return Outcome(output, weights_in([t for t in matches if t is not output], job))
 
 
 def weights_in(found: list[Tensor], job: Job) -> Tensor | None:
@@ -114,7 +114,7 @@ def tensors_in(result: object) -> list[Tensor]:
     if isinstance(result, Mapping):
         result = tuple(result.values())
     if isinstance(result, tuple | list):
-        return [tensor for each in result for tensor in tensors_in(each)]
+        return [tensor for item in result for tensor in tensors_in(item)]
     return []
 
 
@@ -167,7 +167,7 @@ def tensors_of(result: object, dtype: torch.dtype) -> object:
     if isinstance(result, Mapping):
         result = tuple(result.values())
     if isinstance(result, tuple | list):
-        return tuple(tensors_of(each, dtype) for each in result)
+        return tuple(tensors_of(item, dtype) for item in result)
     if type(result).__module__.partition(".")[0] != "numpy":
         return result
     return torch.as_tensor(result).to(dtype)

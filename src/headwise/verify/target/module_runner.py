@@ -92,7 +92,7 @@ class ModuleRunner:
     @property
     def variants(self) -> tuple[Runner, ...]:
         read = (self.binding, *self.others)
-        bindings = [*read, *(each.untransposed() for each in read if each.orientation_guessed)]
+        bindings = [*read, *(item.untransposed() for item in read if item.orientation_guessed)]
         if self.binding.packed:
             bindings = [replace(b, layout=how) for how in get_args(Layout) for b in bindings]
         orders = [False, True] if self.either_axis_order else [False]
@@ -129,9 +129,9 @@ class ModuleRunner:
                 job.rng_seed,
             )
         wrote = written(arguments, before)
-        found = outcome(result, job, self.sequence_first)
-        output = found.output - job.query if self.residual else found.output
-        return replace(found, output=output, wrote=wrote)
+        matches = outcome(result, job, self.sequence_first)
+        output = matches.output - job.query if self.residual else matches.output
+        return replace(matches, output=output, wrote=wrote)
 
 
 def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> ModuleRunner:
@@ -156,7 +156,7 @@ def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
     Raises:
         NotRecognised: if it raises when it is called with one sequence.
     """
-    if not any(isinstance(each, UninitializedParameter) for each in module.parameters()):
+    if not any(isinstance(item, UninitializedParameter) for item in module.parameters()):
         return module
     x = torch.zeros(1, 3, embed_dim)
     signature = read_signature(module.forward, f"{name}.forward")

@@ -67,8 +67,8 @@ class Binding:
     @property
     def lacks(self) -> frozenset[str]:
         """The weights that the module does not have."""
-        held = {name for names in self.places for name in names}
-        return frozenset(Weights.__dataclass_fields__) - held
+        by_role = {name for names in self.places for name in names}
+        return frozenset(Weights.__dataclass_fields__) - by_role
 
     @property
     def orientation_guessed(self) -> bool:

@@ -122,15 +122,15 @@ def _together(named: Mapping[str, Tensor], total: int, heads: int) -> list[tuple
     alike: dict[str, list[str]] = {}
     for name in named:
         alike.setdefault(re.sub(r"\d+", "#", name), []).append(name)
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     for names in alike.values():
         sizes = {named[name].shape for name in names}
         one = len(sizes) == 1 and total // heads in next(iter(sizes))
         if len(names) == heads > 1 and one:
-            found.append(tuple(names))
+            result.append(tuple(names))
         else:
-            found += [(name,) for name in names]
-    return found
+            result += [(name,) for name in names]
+    return result
 
 
 def _rows(place: ParameterSlot, embed_dim: int) -> int:
@@ -212,14 +212,14 @@ def _readings(
     (value,) = lines if len(lines) == 1 else [block for block in lines if block not in outs]
     out = outs[0] if len(lines) == 2 else None
     turned = matrices[outs[0]] == "turned" if outs else None
-    found = []
+    result = []
     for query, key in permutations(scores):
         roles = {query: "q", key: "k", value: "v", **({out: "out"} if out else {})}
         for biases in _biases(roles, kinds):
             binding = _binding(roles, biases, turned)
             with suppress(BadFile):  # other sizes than an attention has
-                found += [] if binding is None else [fitting(binding, module, weights, heads)]
-    return tuple(found)
+                result += [] if binding is None else [fitting(binding, module, weights, heads)]
+    return tuple(result)
 
 
 def _biases(
@@ -234,7 +234,7 @@ def _biases(
     owners = Counter(_homes(block) for block in roles if block.part == 0)
     homes = {(_homes(block), block.part, block.parts): role for block, role in roles.items()}
     has_out = "out" in roles.values()
-    found: dict[Block, str] = {}
+    result: dict[Block, str] = {}
     guessed = False
     for block in biases:
         role = homes.get((_homes(block), block.part, block.parts))
@@ -243,11 +243,11 @@ def _biases(
             local = "out" if has_out else "v"
             by_kind = {"curved": "q", "still": "k", "linear": "v", "straight": local}
             role, guessed = by_kind.get(kind, local), True
-        if role not in found.values():
-            found[block] = role
+        if role not in result.values():
+            result[block] = role
     other = {"q": "k", "k": "q"}
-    named = {block: f"{role}_bias" for block, role in found.items()}
-    swapped = {block: f"{other.get(role, role)}_bias" for block, role in found.items()}
+    named = {block: f"{role}_bias" for block, role in result.items()}
+    swapped = {block: f"{other.get(role, role)}_bias" for block, role in result.items()}
     return (named, swapped) if guessed else (named,)
 
 

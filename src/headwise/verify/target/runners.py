@@ -88,13 +88,13 @@ class FunctionRunner:
         before = versions(arguments)
         result = guarded(lambda: self.function(**given), arguments, self.log, job.rng_seed)
         wrote = changed(arguments, given) if self.arrays else written(arguments, before)
-        found = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
+        matches = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
         shape = (*q.shape[:3], v.shape[3])
-        heads = next((t for t in found if tuple(t.shape) == shape), None)
+        heads = next((t for t in matches if tuple(t.shape) == shape), None)
         if heads is None:
-            raise no_output(result, found, shape)
+            raise no_output(result, matches, shape)
         output = steps.output(context, steps.merge(context, heads))
-        return Outcome(output, weights_in([t for t in found if t is not heads], job), wrote)
+        return Outcome(output, weights_in([t for t in matches if t is not heads], job), wrote)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,15 +117,15 @@ class AdapterRunner:
         return (self,)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        given = {"x": copied(job)[0], "mask": masks.get("mask")}
-        before = versions(given)
+        arguments = {"x": copied(job)[0], "mask": masks.get("mask")}
+        before = versions(arguments)
         result = guarded(
-            lambda: self.function(given["x"], job.weights, job.heads, given["mask"]),
-            given,
+            lambda: self.function(arguments["x"], job.weights, job.heads, arguments["mask"]),
+            arguments,
             self.log,
             job.rng_seed,
         )
-        return replace(outcome(result, job), wrote=written(given, before))
+        return replace(outcome(result, job), wrote=written(arguments, before))
 
 
 def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog = no_log) -> Runner:
@@ -218,8 +218,8 @@ class BlackBoxRunner:
         return tuple(replace(self, module=module) for module in turned)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        made = in_dtype(self.module.make(job.dropout), job.query.dtype)
-        return self.module.called(made.train(job.training), {}, job, masks)
+        instance = in_dtype(self.module.make(job.dropout), job.query.dtype)
+        return self.module.called(instance.train(job.training), {}, job, masks)
 
 
 def subject_of(conventions: Conventions, name: str) -> Subject:
@@ -270,8 +270,8 @@ def compiled(conventions: Conventions) -> Conventions | None:
 
 def _compiled(runner: Runner) -> Runner | None:
     if isinstance(runner, ModuleRunner):
-        made: Callable[[float], nn.Module] = cache(lambda p: _module(runner.make(p)))
-        return replace(runner, make=made)
+        instance: Callable[[float], nn.Module] = cache(lambda p: _module(runner.make(p)))
+        return replace(runner, make=instance)
     if isinstance(runner, FunctionRunner) and not runner.arrays:
         return replace(runner, function=torch.compile(runner.function, backend=BACKEND))
     return None

@@ -208,19 +208,19 @@ def _documented(function: Callable[..., object]) -> list[inspect.Parameter]:
     ``name(query, key, attn_mask=None, dropout_p=0.0) -> Tensor``
     """
     name = re.escape(str(getattr(function, "__name__", "")))
-    found = re.match(rf"\s*{name}\((.*?)\)\s*->", str(getattr(function, "__doc__", "")), re.DOTALL)
-    if not name or found is None:
+    result = re.match(rf"\s*{name}\((.*?)\)\s*->", str(getattr(function, "__doc__", "")), re.DOTALL)
+    if not name or result is None:
         return []
     try:
         taken = next(
             node.args
-            for node in ast.walk(ast.parse(f"def f({found[1]}): ..."))
+            for node in ast.walk(ast.parse(f"def f({result[1]}): ..."))
             if isinstance(node, ast.FunctionDef)
         )
-        defaults = [ast.literal_eval(each) for each in taken.defaults]
+        defaults = [ast.literal_eval(argument) for argument in taken.defaults]
     except (SyntaxError, ValueError):
         return []
-    names = [each.arg for each in taken.args]
+    names = [argument.arg for argument in taken.args]
     empty = [inspect.Parameter.empty] * (len(names) - len(defaults))
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [
