@@ -68,7 +68,7 @@ Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
 
 @dataclass(frozen=True)
 class Check:
-    """One question that is put to a subject.
+    """One property that a subject must have.
 
     Attributes:
         name: its name, which mistakes refer to.
@@ -92,28 +92,27 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
 
 
 def _positions(what: Call | Job) -> Text | None:
-    """The pipeline has no step for a position."""
     if isinstance(what, Call) and what.position.stages - {Stage.INPUT}:
         return Text("it has no position")
     return None
 
 
 def attend(subject: Subject, call: Call) -> Result | None:
-    """What the subject gives, or None where it does not offer this call."""
+    """The subject's result for a call; None where it does not support the call."""
     if subject.attend is None or subject.refuses(call) is not None:
         return None
     return subject.attend(call)
 
 
 def compute(subject: Subject, job: Job) -> Outcome | None:
-    """What the subject's module gives, or None where it does not offer this job."""
+    """The subject's outcome for a job; None where it does not support the job."""
     if subject.module is None or subject.refuses(job) is not None:
         return None
     return subject.module(job)
 
 
 def attempt(subject: Subject, job: Job) -> Outcome | None:
-    """What the subject gives, or None where it does not offer the job or raises."""
+    """Like `compute`, and None where the subject raises."""
     try:
         return compute(subject, job)
     except Exception:
@@ -141,30 +140,30 @@ def masked_job(
 def unmasked_job(
     subject: Subject, dtype: torch.dtype, *, batch: int = 2, length: int = LENGTH
 ) -> Job:
-    """Self-attention without a mask; under a causal one where a subject hides the future itself."""
+    """Self-attention without a mask; causal where the subject has its own causal mask."""
     job = masked_job(subject, dtype, batch=batch, length=length)
     return job if subject.refuses(job) is None else replace(job, mask=causal())
 
 
 def yes_or_no(good: bool) -> Verdict:
-    """A yes or no as a verdict."""
+    """A verdict of a condition that is true or false."""
     return Verdict(good, float(not good), 0.0, float(not good), 0.0)
 
 
 def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The output that is right: the oracle's, or where there is none the subject's own."""
+    """The exact output: the oracle's, or the subject's own where there is no oracle."""
     return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
 
 
 def matches_oracle(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
-    """The output held against the oracle's."""
+    """Compare the output with the oracle's."""
     outcome = compute(subject, job)
     if outcome is not None:
         yield name, judge_job(outcome, job)
 
 
 def matches_exact(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:
-    """The output held against numbers found in another way."""
+    """Compare the output with exact numbers computed in another way."""
     outcome = compute(subject, job)
     if outcome is not None:
         name = "self-attention" if job.alike else "cross-attention"

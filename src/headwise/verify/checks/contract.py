@@ -1,4 +1,4 @@
-"""What must hold for a whole module, projections included."""
+"""The contract: what must hold for a whole module, projections included."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +35,7 @@ LARGE = 200.0
 
 
 def masks() -> tuple[tuple[str, Mask], ...]:
-    """The masks that a module is tried with, by name; none of them makes a blind row."""
+    """The masks of the trials, by name; none of them makes a fully masked row."""
     generator = torch.Generator().manual_seed(2)
     some = torch.rand(LENGTH, LENGTH, generator=generator) > 0.4
     some.fill_diagonal_(fill_value=True)
@@ -48,14 +48,14 @@ def masks() -> tuple[tuple[str, Mask], ...]:
 
 
 def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
-    """The masks, and what the subject hides by itself where that is another one."""
+    """The masks of the trials, and the subject's own mask where it differs from them."""
     named = masks()
     own_pattern = subject.base not in [mask for _, mask in named]
     return (*named, ("its own pattern", subject.base)) if own_pattern else named
 
 
 def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
-    """Self- and cross-attention without a mask, those that the subject offers."""
+    """Self- and cross-attention without a mask, where the subject supports it."""
     for seed in seeds:
         for make in (self_job, cross_job):
             job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
@@ -73,7 +73,7 @@ def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output beside that of `torch.nn.MultiheadAttention` with the same weights."""
+    """The output equals that of `torch.nn.MultiheadAttention` with the same weights."""
     for name, mask in tried(subject):
         job = masked_job(subject, dtype, mask=mask)
         outcome = compute(subject, job)
@@ -105,7 +105,7 @@ def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """With queries of zeros, the output is the output projection of the mean of x Wᵀ + b."""
+    """With zero queries, the output is the output projection of the mean of x Wᵀ + b."""
     for job in jobs(subject, dtype):
         job = replace(job, weights=_silent(job.weights))
         w = job.weights.spread(job.heads, job.groups)
@@ -115,7 +115,7 @@ def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evi
 
 
 def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Without values, the output is W^O times the bias of v, plus the bias of the output."""
+    """With zero values, the output is W^O times the bias of v, plus the output bias."""
     for job in jobs(subject, dtype):
         w = replace(job.weights, v=torch.zeros_like(job.weights.v))
         job, w = replace(job, weights=w), w.spread(job.heads, job.groups)
@@ -127,7 +127,7 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Keys of zeros give the mean of the values; queries that are constant do not."""
+    """Zero keys give the mean of the values; constant queries do not."""
     for job in jobs(subject, dtype):
         w = job.weights
         zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
@@ -147,7 +147,7 @@ def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output where each mask is given in one argument only, for every argument there is."""
+    """The output with the mask given in one argument at a time, for every mask argument."""
     ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
     for argument, way in ways:
         for name, mask in masks()[1:]:
@@ -169,7 +169,7 @@ def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Tokens that are all alike, with scores of 200 and more: the output is one of their values."""
+    """Equal tokens with scores of 200 and more: the output is their common value."""
     job = masked_job(subject, dtype)
     w, one = job.weights, job.query[:1]
     if (w.q_bias is None) != (w.k_bias is None):
@@ -185,7 +185,7 @@ def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
-    """Every token the first one, every query its own key made large; and the output of that."""
+    """A job of equal tokens whose queries are scaled-up keys, and its exact output."""
     x, w = job.query[:, :1].expand_as(job.query).contiguous(), job.weights
     keys = w.spread(job.heads, job.groups)  # a key for every head; the query is to equal it
     k = _times(x, keys.k, keys.k_bias).reshape(*x.shape[:2], job.heads, -1)
@@ -203,7 +203,7 @@ def _keys(w: Weights) -> dict[str, Tensor]:
 
 
 def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """What it was given stands as it was."""
+    """The inputs are not modified."""
     for job in jobs(subject, dtype):
         outcome = compute(subject, job)
         if outcome is not None:
@@ -217,13 +217,13 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A module made with dropout gives in eval what it gives without."""
+    """In eval, a module constructed with dropout gives the output without dropout."""
     job = replace(masked_job(subject, dtype), dropout=0.5)
     yield from matches_oracle("eval", subject, job)
 
 
 def _silent(w: Weights) -> Weights:
-    """The same weights with queries of zeros, so that every score is 0."""
+    """The weights with zero queries, so that every score is 0."""
     bias = None if w.q_bias is None else torch.zeros_like(w.q_bias)
     return replace(w, q=torch.zeros_like(w.q), q_bias=bias)
 
@@ -234,7 +234,7 @@ def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _sum_of_heads(job: Job) -> Tensor:
-    """Single-head attentions in float64, summed through the slices of the output weight."""
+    """The sum of single-head attentions in float64, each through its slice of the output weight."""
     w, total = job.weights.spread(job.heads, job.groups), torch.zeros(())
     slices = range(0, w.q.shape[0], w.q.shape[0] // job.heads)
     for start in slices:
@@ -283,7 +283,7 @@ TIMES = 37
 
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """One token gives what the first of two equal ones gives; one sample what it gives of two."""
+    """One token equals either of two equal tokens; one sample equals itself in a batch."""
     pair = masked_job(subject, dtype, length=2)
     x = pair.query[:, :1].expand_as(pair.query).contiguous()
     pair = replace(pair, query=x, key=x, value=x)
@@ -293,7 +293,7 @@ def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Tokens repeated many times over give the same outputs over and over; a causal one begins so.
+    """A repeated sequence gives repeated outputs; a causal mask keeps the first period.
 
     Repeated keys share the weights that one of them had. What raises at this length is not tried.
     """
@@ -312,7 +312,7 @@ def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A module made with dropout gives in eval what it gives without."""
+    """In eval, a module constructed with dropout gives the output without dropout."""
     job = unmasked_job(subject, dtype)
     outcome = compute(subject, replace(job, dropout=0.5))
     if outcome is not None:

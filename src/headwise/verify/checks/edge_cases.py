@@ -1,4 +1,4 @@
-"""Checks at the edges of what a target may be given: its shapes, its memory, its dtypes."""
+"""Checks of edge cases: sizes, memory layouts, dtypes, and `torch.compile`."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,13 +40,13 @@ def smallest_sizes(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def long_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A sequence longer than a block of the kernels people write."""
+    """A sequence longer than the usual block sizes of attention kernels."""
     for name, job in _long(subject, dtype):
         yield from _right(name, subject, job)
 
 
 def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Inputs whose numbers do not lie one after the other in memory.
+    """Inputs that are not contiguous.
 
     What raises refuses them, as `view` does; the notes tell it.
     """
@@ -56,7 +56,7 @@ def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output has the dtype of the input, and in half precision the numbers are right too.
+    """The output has the dtype of the input, and is accurate in half precision.
 
     What raises was not made for that dtype; the notes tell it.
     """
@@ -73,7 +73,7 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
-    """What the checks of this file left out, since the target raises there."""
+    """The edge cases in which the target raises, as notes."""
     job = unmasked_job(subject, dtype, batch=1, length=LONG[0])
     message = _refused(subject, job)
     if message:
@@ -92,7 +92,7 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
 
 
 def edge_case_jobs(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
-    """The jobs of those checks of this file that failed: a diagnosis has to explain them."""
+    """The jobs of the edge-case checks that failed, for the diagnosis."""
     for name, jobs in _JOBS:
         if name in failed:
             yield from (job for _, job in jobs(subject, dtype))
@@ -159,7 +159,7 @@ def _right(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
 
 
 def _refused(subject: Subject, job: Job) -> str:
-    """What the subject raises for a job, in one line; empty where it does not."""
+    """The error that the subject raises for a job, in one line; empty without an error."""
     try:
         compute(subject, job)
     except Exception as error:
@@ -198,7 +198,7 @@ def compiled_equals(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def _quietly(subject: Subject, job: Job) -> Outcome | None:
-    """What it gives, without what the compiler says of weights that were laid into the module."""
+    """The outcome, without the compiler's warning about replaced parameters."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         return compute(subject, job)

@@ -1,4 +1,4 @@
-"""The attentions that every engine is tried on: sizes are distinct primes, inputs are seeded."""
+"""The cases that every engine must pass: sizes are distinct primes, inputs are seeded."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Draw = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """One attention by its sizes and its mask; `call` makes it.
+    """One attention call, described by its sizes, mask and position.
 
     The sizes are distinct primes, so that no exchange of two axes goes unseen; where H is no prime
     it is a multiple of G.
@@ -76,7 +76,7 @@ class Case:
 
 
 def _seeded(position: Position, draw: Draw) -> Position:
-    """The position with its parameters drawn, so that every dtype gets the same."""
+    """The position with seeded parameters, equal in every dtype."""
     with torch.no_grad():
         for parameter in position.parameters():
             parameter.copy_(draw(*parameter.shape))
@@ -89,7 +89,7 @@ def _lengths(case: Case, draw: Draw) -> Mask:
 
 
 def _booleans(case: Case, draw: Draw) -> Mask:
-    """Three quarters of the pairs; the query 1 of every head is blind."""
+    """Three quarters of the pairs; query 1 of every head is fully masked."""
     allowed = draw(case.batch, case.heads, case.queries, case.keys) > -0.7
     allowed[:, :, 1] = False
     return from_tensor(allowed)
@@ -101,7 +101,7 @@ def _floats(case: Case, draw: Draw) -> Mask:
 
 
 def _rotary(case: Case) -> Rotary:
-    """As many pairs as an odd head dim has room for."""
+    """Rotary on as many pairs as an odd head dim holds."""
     return Rotary(case.dim, pairs="halves", rotary_dim=case.dim // 2 * 2)
 
 

@@ -1,4 +1,4 @@
-"""What must hold for an attention, each property with the name that mistakes refer to."""
+"""Properties that every attention engine must have; mistakes refer to them by name."""
 
 import math
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ SMALL = 300
 
 
 def forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output of every case, on two seeds."""
+    """The output of every case equals the oracle's, for two seeds."""
     for case in CASES:
         for seed in (0, 1):
             call = case.call(dtype, seed=seed)
@@ -38,7 +38,7 @@ def forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The gradients of every case that is small."""
+    """The gradients of every small case."""
     for case in CASES:
         call = case.call(dtype, grad=True)
         result = attend(subject, call) if case.queries * case.keys <= SMALL else None
@@ -51,7 +51,7 @@ def gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The weights, where they are given."""
+    """The weights, where they are returned."""
     for case in CASES:
         call = case.call(dtype, need=("weights",))
         result = attend(subject, call)
@@ -61,7 +61,7 @@ def weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def logsumexp(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The logsumexp, where it is given."""
+    """The logsumexp, where it is returned."""
     for case in CASES:
         call = case.call(dtype, need=("logsumexp",))
         result = attend(subject, call)
@@ -99,7 +99,7 @@ def one_key_copies(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def rows_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Where every value is 1 the output is 1, and 0 for a blind query."""
+    """With values of 1 the output is 1, and 0 in a fully masked row."""
     for case in CASES:
         call = case.call(dtype)
         if Stage.VALUES in call.position.stages:
@@ -112,7 +112,7 @@ def rows_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def heads_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Another query in head 1 leaves the other heads alone."""
+    """Changing the queries of head 1 does not change the other heads."""
     call = _sized(queries=7).call(dtype)
     q = call.q.clone()
     q[:, 1] = -q[:, 1]
@@ -120,7 +120,7 @@ def heads_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
 
 
 def samples_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Another sample 1 leaves sample 0 alone."""
+    """Changing sample 1 does not change sample 0."""
     call = _sized(queries=7).call(dtype)
     q, k, v = (torch.cat((x[:1], -x[1:])) for x in (call.q, call.k, call.v))
     yield from _unchanged(subject, call, replace(call, q=q, k=k, v=v), (slice(0, 1),))
@@ -162,7 +162,7 @@ def lower_right(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def blind_rows_zero(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A query that sees no key gives 0, whatever hides the keys."""
+    """A fully masked row gives 0, for every kind of mask."""
     empty = torch.zeros(5, 7, dtype=torch.bool)
     blind: tuple[tuple[str, Mask], ...] = (
         ("padding", padding([0, 0])),
@@ -176,7 +176,7 @@ def blind_rows_zero(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def padding_without_influence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """What stands in padded keys and values does not matter."""
+    """The contents of padded keys and values have no influence."""
     call = _sized(mask=padding([5, 3])).call(dtype)
     k, v = call.k.clone(), call.v.clone()
     for x in (k, v):
@@ -185,7 +185,7 @@ def padding_without_influence(subject: Subject, dtype: torch.dtype) -> Iterator[
 
 
 def padding_nan(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """NaN and inf in padded keys and values do not matter."""
+    """NaN and inf in padded keys and values have no influence."""
     call = _sized(mask=padding([5, 3])).call(dtype)
     k, v = call.k.clone(), call.v.clone()
     k[:, :, 5:], v[:, :, 5:] = torch.nan, torch.inf
@@ -193,7 +193,7 @@ def padding_nan(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def padding_of_own_sample(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Each sample is hidden by its own length: equal scores give the mean of its real values."""
+    """Each sample has its own padding: equal scores give the mean of its real values."""
     lengths = [5, 3]
     call = _sized(mask=padding(lengths)).call(dtype)
     call = replace(call, q=torch.zeros_like(call.q))
@@ -236,7 +236,7 @@ def _sized(
 
 
 def _against(subject: Subject, call: Call, exact: Tensor) -> Iterator[Evidence]:
-    """The output held against numbers a person can compute."""
+    """Compare the output with a closed form."""
     result = attend(subject, call)
     if result is not None:
         yield "closed form", judge(result.output, reference(call, call.q.dtype).output, exact)
@@ -245,7 +245,7 @@ def _against(subject: Subject, call: Call, exact: Tensor) -> Iterator[Evidence]:
 def _unchanged(
     subject: Subject, call: Call, other: Call, part: tuple[slice | list[int], ...]
 ) -> Iterator[Evidence]:
-    """A part of the output of another call held against the oracle of this one."""
+    """A part of the output of both calls equals the oracle of the first."""
     for name, item in (("before", call), ("after", other)):
         result = attend(subject, item)
         if result is not None:

@@ -1,4 +1,4 @@
-"""Checks that compare a target with itself: what a change of its input may do to its output.
+"""Metamorphic checks: how a change of the input may change the output.
 
 None of them needs to know its weights. Where the target has an oracle, what it gives is held
 against that; where it has none, against what it gives in float64 for the input before the change.
@@ -33,14 +33,14 @@ ORDER = (2, 0, 5, 6, 1, 3, 4)
 
 
 def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Another sample 1 leaves sample 0 alone."""
+    """Changing sample 1 does not change sample 0."""
     job = unmasked_job(subject, dtype)
     x = torch.cat((job.query[:1], -job.query[1:]))
     yield from _unchanged("sample 0", subject, job, x, (slice(0, 1),))
 
 
 def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Under a causal mask another last token changes nothing before it."""
+    """Under a causal mask, changing the last token changes no earlier output."""
     job = masked_job(subject, dtype, causal())
     x = torch.cat((job.query[:, :-1], -job.query[:, -1:]), dim=1)
     before = (slice(None), slice(0, -1))
@@ -48,7 +48,7 @@ def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Another token in the padding of sample 1 changes nothing before it."""
+    """Changing a padded token of sample 1 changes no output of its real tokens."""
     job = masked_job(subject, dtype, padding([LENGTH, REAL]))
     x = job.query.clone()
     x[1, REAL:] = -x[1, REAL:] + 1.0
@@ -56,7 +56,7 @@ def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """A sample that is nothing but padding leaves the other alone, whatever it gives itself."""
+    """A fully padded sample does not affect the other sample."""
     job = masked_job(subject, dtype, padding([LENGTH, 0]))
     try:
         outcome = compute(subject, job)
@@ -69,7 +69,7 @@ def blind_rows_alone(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """Without a mask, tokens in another order give the same outputs in that order."""
+    """Without a mask, permuted tokens give permuted outputs."""
     job, order = masked_job(subject, dtype), list(ORDER)
     x = job.query[:, order]
     outcome = compute(subject, replace(job, query=x, key=x, value=x))
@@ -86,7 +86,7 @@ def permutation_equivariant(subject: Subject, dtype: torch.dtype) -> Iterator[Ev
 
 
 def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """In eval the same input gives the same bits, whatever was given in between."""
+    """In eval the same input gives bitwise equal outputs, also after another input."""
     for mask in (full(), causal()):
         job, other = (
             masked_job(subject, dtype, mask),
@@ -105,7 +105,7 @@ def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 
 def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The weights it returns sum to 1 over the keys, and are 0 where a key is hidden."""
+    """Returned weights sum to 1 over the keys, and are 0 for hidden keys."""
     shown: tuple[tuple[str, Mask], ...] = (
         ("no mask", full()),
         ("causal", causal()),
@@ -140,7 +140,7 @@ Part = tuple[slice | int, slice]
 def _unchanged(
     name: str, subject: Subject, job: Job, x: Tensor, part: tuple[slice, ...]
 ) -> Iterator[Evidence]:
-    """A part of the output for another input, held against what is right for the first."""
+    """A part of the output for a changed input equals the exact output of the original."""
     outcome = compute(subject, replace(job, query=x, key=x, value=x))
     if outcome is not None:
         plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
@@ -153,7 +153,7 @@ def _negated(job: Job) -> Job:
 
 
 def _same(first: Outcome, second: Outcome | None) -> bool:
-    """Whether two outputs are alike, bit for bit; a NaN is like a NaN."""
+    """Whether two outputs are bitwise equal; NaN equals NaN."""
     if second is None:
         return False
     a, b = first.output, second.output
@@ -161,7 +161,7 @@ def _same(first: Outcome, second: Outcome | None) -> bool:
 
 
 def _nothing(part: Tensor, of: Tensor) -> Verdict:
-    """Whether a part is 0, to the rounding of the largest number of the whole."""
+    """Whether a part of a tensor is 0, up to rounding at the scale of the whole tensor."""
     anchor = of.detach().abs().max().reshape(1)
     result, zeros = (torch.cat((x.detach().flatten(), anchor)) for x in (part, part * 0))
     return judge(result, zeros, zeros.double())
@@ -170,7 +170,7 @@ def _nothing(part: Tensor, of: Tensor) -> Verdict:
 def _hidden(
     name: str, subject: Subject, job: Job, outputs: Part, unseen: Part
 ) -> Iterator[Evidence]:
-    """Some outputs hang on no token that is hidden from them."""
+    """The gradient of some outputs with respect to tokens hidden from them is 0."""
     outcome = compute(subject, job)
     if outcome is None or not outcome.output.requires_grad:
         return
@@ -179,7 +179,7 @@ def _hidden(
 
 
 def _beside_blind(subject: Subject, job: Job) -> Iterator[Evidence]:
-    """Where a query that sees nothing gives a finite output, its gradient is finite too."""
+    """Where a fully masked row gives a finite output, its gradient is finite."""
     try:
         outcome = compute(subject, job)
     except Exception:

@@ -1,4 +1,4 @@
-"""The gate: a subject goes through every check, and the checks go through every mutant."""
+"""Run checks on subjects, and test the checks themselves on mutants."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ CHECKS: tuple[Check, ...] = (*PROPERTIES, *CONTRACT)
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
         check: the check.
@@ -46,7 +46,7 @@ class CheckResult:
 
 
 def examine(check: Check, subject: Subject, dtype: torch.dtype) -> CheckResult:
-    """One check of one subject; whatever the subject raises is a failure of the check."""
+    """Run one check; an exception of the subject is a failure of the check."""
     trials, times, roundings, failed = 0, 0.0, 0.0, ""
     try:
         for name, verdict in check.probe(subject, dtype):
@@ -70,7 +70,7 @@ def gate(
     why_not: Callable[[Call], Iterable[Text]],
     dtype: torch.dtype = torch.float32,
 ) -> tuple[CheckResult, ...]:
-    """Every property of an attention, for one engine.
+    """Check every engine property for one engine.
 
     Args:
         name: the engine's name.
@@ -88,7 +88,7 @@ def gate(
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What the checks made of the mutants.
+    """The results of testing the checks on mutants.
 
     Attributes:
         findings: for each mistake, what the check that names it found.
@@ -102,7 +102,7 @@ class SelfTest:
 
     @property
     def survivors(self) -> tuple[Mistake, ...]:
-        """The mistakes that their own check let pass, or met only by a crash."""
+        """The mistakes that their check accepts, or rejects only through an exception."""
         return tuple(m for m, result in self.findings if result.passed or result.raised)
 
     @property
@@ -112,7 +112,7 @@ class SelfTest:
 
     @property
     def passed(self) -> bool:
-        """Whether every mutant was rejected by its check and every check is one."""
+        """Whether every check and every mutant behaved as required."""
         return not (self.survivors or self.false_alarms or self.idle)
 
 
@@ -121,7 +121,7 @@ def self_test(
     progress: Callable[[str], None] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> SelfTest:
-    """Every mutant against the check that names it, every check against the right pipeline.
+    """Test every mutant with the check that names it, and the correct pipeline with every check.
 
     A check that no mistake names is tried on the mutants until it rejects one.
 
@@ -158,7 +158,7 @@ def mutant(mistake: Mistake) -> Subject:
 def _first(
     check: Check, findings: Sequence[tuple[Mistake, CheckResult]], dtype: torch.dtype
 ) -> Mistake | None:
-    """The first mistake that a check rejects by a wrong number."""
+    """The first mistake that a check rejects without an exception."""
     for mistake, finding in findings:
         if finding.check is check and not finding.passed and not finding.raised:
             return mistake

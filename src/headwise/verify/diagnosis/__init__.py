@@ -1,4 +1,4 @@
-"""Which of the oracle's quantities appear inside a target while it runs.
+"""Which intermediate quantities of the oracle appear in a target while it runs.
 
 Nothing is asked of the target: every operation of PyTorch that it runs is seen from below, and its
 result is compared with each quantity in the layouts that people use. The first step after the
@@ -32,7 +32,7 @@ BLOCKED = -1e4
 
 
 class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps a copy of every floating point tensor that an operation gives."""
+    """Keeps a copy of every floating-point tensor that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: PyTorch would load its compiler for that, a second; where it asks this at all."""
+        """False, since PyTorch would load its compiler otherwise."""
         return False
 
     def __torch_dispatch__(
@@ -63,7 +63,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def record(run: Callable[[], object]) -> list[Tensor]:
-    """Every tensor that operations gave while it ran, without gradients."""
+    """Every tensor that operations returned during a run, without gradients."""
     recorder = OperationRecorder()
     with torch.no_grad(), recorder:
         run()
@@ -71,7 +71,7 @@ def record(run: Callable[[], object]) -> list[Tensor]:
 
 
 def matching_quantities(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> frozenset[str]:
-    """The names of the quantities that appear among the tensors seen.
+    """The names of the quantities that appear among recorded tensors.
 
     Args:
         seen: from `record`.
@@ -93,13 +93,13 @@ def first_difference(
 
 
 def first_inside(appeared: frozenset[str]) -> str:
-    """The same for a function of q, k and v, which has no step before the dots or after the mix."""
+    """The same for a function of q, k and v, which has only the steps from scores to values."""
     inside = QUANTITIES[INSIDE]
     return first_difference(appeared, inside) or inside[-1][1]
 
 
 def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) -> bool:
-    """Whole in some layout, or one head at a time."""
+    """Whether a quantity appears in some layout, whole or one head at a time."""
     whole = by_size.get(exact.numel(), [])
     if any(_same(t, plain, exact, order) for order in _orders(exact) for t in whole):
         return True
@@ -141,5 +141,5 @@ def _sizes(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _levelled(scores: Tensor) -> Tensor:
-    """Blocked scores as -inf, however they were written."""
+    """Masked scores as -inf, whatever number was filled in."""
     return scores.masked_fill(scores <= BLOCKED, -torch.inf)

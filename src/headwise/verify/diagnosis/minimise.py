@@ -1,4 +1,4 @@
-"""The smallest input on which a target still fails, as source that a person can paste and run."""
+"""Minimise the input on which a target fails, as source to paste and run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ OUTPUT, WEIGHTS = "output", "weights"
 
 @dataclass(frozen=True, eq=False)
 class FailureQuery:
-    """What fails: an output, weights, or the gradient of the input, under a mask.
+    """A kind of failure: of the output, the weights or the input's gradient, under a mask.
 
     Attributes:
         what: which of the three.
@@ -54,7 +54,7 @@ class FailureQuery:
     mask: Callable[[int, int], Mask]
 
     def fails(self, conventions: Conventions, job: Job) -> bool:
-        """Whether the target gives something else than the oracle; what raises tells nothing."""
+        """Whether the target differs from the oracle; False where it raises."""
         job = job.tracked() if self.what == GRADIENT else job
         try:
             masks = conventions.masks(job)
@@ -74,7 +74,7 @@ class FailureQuery:
 
 
 def _bends_wrongly(conventions: Conventions, job: Job, outcome: Outcome) -> bool:
-    """Whether the gradient of the input is wrong, where a snippet can ask for one."""
+    """Whether the input's gradient is wrong, where a snippet can compute it."""
     if not differentiable(conventions.runner) or not outcome.output.requires_grad:
         return False
     result = gradient(outcome.output, job.query)
@@ -88,7 +88,7 @@ def _bends_wrongly(conventions: Conventions, job: Job, outcome: Outcome) -> bool
 def minimise(
     target: object, name: str, conventions: Conventions, findings: Sequence[CheckResult]
 ) -> dict[str, str]:
-    """For each failing check, by its name, source that shows it; none where nothing small fails.
+    """For each failing check, by name, source of a minimal failing input.
 
     Args:
         target: what was verified.
@@ -118,7 +118,7 @@ def _what(finding: CheckResult) -> str:
 
 
 def _masks(finding: CheckResult) -> Iterator[tuple[str, Callable[[int, int], Mask]]]:
-    """The mask that the failing trial or the check is about, or any."""
+    """The mask that the failed trial names, else every mask."""
     words = f"{finding.check.name} {finding.failed}"
     named = [(word, mask) for word, mask in MASKS if word and word in words]
     yield from named or MASKS
@@ -136,7 +136,7 @@ def _shown(
 def _jobs(
     target: object, name: str, conventions: Conventions, question: FailureQuery
 ) -> Iterator[tuple[Conventions, Job]]:
-    """Jobs from small to large, each with the target made for its size."""
+    """Jobs from small to large, each with the target constructed for its size."""
     fixed = isinstance(target, torch.nn.Module)
     for embed_dim, heads in (conventions.size,) if fixed else (*SIZES, conventions.size):
         instance = _made(target, name, conventions, (embed_dim, heads))
@@ -153,7 +153,7 @@ def _jobs(
 def _made(
     target: object, name: str, conventions: Conventions, size: tuple[int, int]
 ) -> Runner | None:
-    """The chosen reading of the target for a size; not every one can be as small as one number."""
+    """The target for a size; None where it cannot be that small."""
     try:
         instance = runner(target, name, *size, conventions.runner.log)
         return instance.variants[conventions.variant]
@@ -162,7 +162,7 @@ def _made(
 
 
 def _simplified(conventions: Conventions, job: Job, question: FailureQuery) -> Job:
-    """The job with each tensor as simple as it still fails with: 0, the identity, or few digits."""
+    """The job with every tensor simplified as far as it still fails: 0, identity, few digits."""
     for name, tensor in job.weights.named().items():
         for simple in _simpler(tensor, _removable(conventions, name)):
             weights = replace(job.weights, **{name: simple})
@@ -177,7 +177,7 @@ def _simplified(conventions: Conventions, job: Job, question: FailureQuery) -> J
 
 
 def _removable(conventions: Conventions, name: str) -> bool:
-    """Whether zeros tell a reader something: a projection of zeros hides what it projects."""
+    """Whether a weight may become 0 and the example stays instructive."""
     return name.endswith("_bias") or isinstance(conventions.runner, ModuleRunner)
 
 

@@ -1,4 +1,4 @@
-"""Notes on a target that are no failure: where its conventions differ from those of headwise."""
+"""Notes in a report: where a target's conventions differ from those of headwise."""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
 
 
 def _calls(conventions: Conventions) -> list[Text]:
-    """How it is called, where a reader could expect something else."""
+    """Notes on how the target is called."""
     runner, notes = conventions.runner, []
     if getattr(runner, "sequence_first", False):
         notes.append(Text("it takes (L, B, E): length first"))
@@ -79,7 +79,7 @@ def _calls(conventions: Conventions) -> list[Text]:
 
 
 def _packed(runner: Runner) -> list[Text]:
-    """How one matrix holds q, k and v, where it is not one below the other."""
+    """The order of a packed q, k, v matrix, where it is not q over k over v."""
     binding = getattr(runner, "binding", None)
     if binding is None or binding.layout == "parts":
         return []
@@ -93,7 +93,7 @@ def _packed(runner: Runner) -> list[Text]:
 
 
 def _probed(runner: Runner) -> list[Text]:
-    """Which parameter was taken for which projection, where no name told."""
+    """The roles of parameters that were identified by their effect."""
     if not getattr(runner, "probed", False):
         return []
     binding: Binding = getattr(runner, "binding")  # noqa: B009 - only modules have one
@@ -113,7 +113,7 @@ def _probed(runner: Runner) -> list[Text]:
 
 
 def _around(runner: Runner) -> list[Text]:
-    """What stands around the attention in the same module."""
+    """Norms and residual connections in the same module."""
     norms = ", ".join(getattr(runner, "norms", ()))
     if not norms:
         return []
@@ -124,7 +124,7 @@ def _around(runner: Runner) -> list[Text]:
 
 
 def _blind(subject: Subject) -> list[Text]:
-    """What a query gives that sees no key; headwise gives 0."""
+    """The output of a fully masked row; headwise gives 0."""
     job = replace(_job(subject), mask=padding([LENGTH, 0]))
     try:
         outcome = compute(subject, job)
@@ -193,7 +193,7 @@ def _with(runner: ModuleRunner | FunctionRunner, flag: str) -> ModuleRunner | Fu
 
 
 def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
-    """Where a causal flag puts the diagonal when there are fewer queries than keys."""
+    """How a causal flag aligns the mask with fewer queries than keys."""
     same = subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
     outcome = _call_without_mask(asked, same)
     if outcome is None:
@@ -232,7 +232,7 @@ def _call_without_mask(conventions: Conventions, job: Job) -> Outcome | None:
 
 
 def _scope(runner: ModuleRunner) -> Iterator[Text]:
-    """What of the module stood outside of what was verified."""
+    """The parts of the module that were not verified."""
     if runner.reached:
         yield Text(
             "the attention was found at {path}; the layers around it were not verified",
@@ -261,7 +261,7 @@ def _scope(runner: ModuleRunner) -> Iterator[Text]:
 
 
 def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
-    """Submodules that hold a projection and are never called, so that no hook on them fires."""
+    """Submodules with a projection that are never called, so that their hooks do not fire."""
     module = runner.make(0.0)
     names = {
         place.name.rpartition(".")[0]
@@ -292,7 +292,7 @@ def _notes(module: nn.Module, name: str, called: set[str]) -> "torch.utils.hooks
 
 
 def _leaks(subject: Subject) -> Iterator[Text]:
-    """Whether a NaN that is hidden behind a mask comes through; headwise keeps it out."""
+    """Whether NaN in masked tokens reaches the output; in headwise it does not."""
     real = LENGTH - 3
     job = subject.fit(
         self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=padding([LENGTH, real]))
@@ -312,7 +312,7 @@ def _leaks(subject: Subject) -> Iterator[Text]:
 def _turned(
     conventions: Conventions, runner: ModuleRunner, argument: str, subject: Subject
 ) -> Text:
-    """How q and k are turned by the cosines and sines of consecutive positions."""
+    """How q and k are rotated by the cosines and sines of consecutive positions."""
     job = self_job(subject.embed_dim, subject.heads, length=LENGTH, mask=conventions.base)
     job = subject.fit(job)
     dim = job.weights.q.shape[0] // job.heads
@@ -350,7 +350,7 @@ def _rotated(outcome: Outcome, job: Job, pairs: str) -> bool:
 
 
 def _with_rotary(job: Job, pairs: str) -> Tensor:
-    """The job by the reference, with rotated q and k, in its own dtype."""
+    """The reference output with rotary positions, in the job's dtype."""
     context = job_context(job)
     counts = (job.heads, job.groups, job.groups)
     parts = steps.project(context, job.query, job.key, job.value)

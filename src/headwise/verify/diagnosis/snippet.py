@@ -1,4 +1,4 @@
-"""One call of a target as source: its weights, its input, and what it should have given."""
+"""Source code of one call of a target: its weights, its input, and the exact result."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ DIGITS = 6
 
 
 def snippet(conventions: Conventions, job: Job, name: str, what: str = "output") -> str:
-    """Source that prints how far the target is from the truth.
+    """Source that prints the target's result and the exact one.
 
     Args:
         conventions: how the target is called.
@@ -55,7 +55,7 @@ def snippet(conventions: Conventions, job: Job, name: str, what: str = "output")
 
 
 def gradient(output: Tensor, *inputs: Tensor) -> Tensor:
-    """That of the sum of the squared output; 0 where an input has no influence."""
+    """The gradient of the sum of the squared output; 0 for an input without influence."""
     total = output.square().sum()
     result = torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)
     return torch.stack(result) if len(result) > 1 else result[0]

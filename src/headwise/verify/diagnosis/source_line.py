@@ -1,4 +1,4 @@
-"""On which line of somebody's source a mistake most likely stands."""
+"""The source line on which a mistake most likely is."""
 
 import ast
 import inspect
@@ -75,7 +75,7 @@ class _Statement:
 
 
 def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, SourceLine]:
-    """For each mistake, by its name, the line it most likely stands on; none where unreadable.
+    """For each mistake, by name, its most likely source line; empty where unreadable.
 
     A line is taken by what stands on it: it has to look like the mistake's step, on the right side
     of the softmax; among such lines the one wins that shares most words with the wrong line as
@@ -107,7 +107,7 @@ def _of(mistake: "Mistake", statements: Sequence[_Statement]) -> _Statement | No
 
 
 def _side(step: str, each: _Statement, softmax: Mapping[str, int]) -> int:
-    """1 on the step's side of the softmax of its function, -1 on the other, 0 on its line.
+    """1 on the step's side of the softmax in its function, -1 on the other, 0 on the same line.
 
     Where a function has no softmax, or the step may stand on either side, every line is as good.
     """
@@ -119,7 +119,7 @@ def _side(step: str, each: _Statement, softmax: Mapping[str, int]) -> int:
 
 
 def _alike(text: str, wrong: str) -> float:
-    """The share of words and signs that a line and the wrong line have in common."""
+    """The Jaccard similarity of the tokens of two lines."""
     mine, theirs = (set(re.findall(r"[A-Za-z_]\w*|[@*/+-]|\d+", part)) for part in (text, wrong))
     return len(mine & theirs) / max(len(mine | theirs), 1)
 
@@ -138,7 +138,7 @@ def _definition(target: object) -> Any:
 
 
 def _statements(target: object, file: Path) -> list[_Statement]:
-    """What runs when the target does, as far as its own file says, in the order of lines."""
+    """The statements of the target's file that run with it, in line order."""
     try:
         text = file.read_text(encoding="utf-8")[:LARGEST]
         tree = ast.parse(text)
@@ -154,7 +154,7 @@ def _statements(target: object, file: Path) -> list[_Statement]:
 
 
 def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef]:
-    """A definition of a file, and the others of that file that it names, and so on."""
+    """A definition, and the definitions of the same file that it uses, transitively."""
     kinds = (ast.ClassDef, ast.FunctionDef)
     defined = {node.name: node for node in ast.walk(tree) if isinstance(node, kinds)}
     top = {node.name for node in tree.body if isinstance(node, kinds)}
@@ -169,7 +169,7 @@ def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef
 
 
 def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.FunctionDef]:
-    """The functions of these definitions without constructors and what a subclass replaces."""
+    """The functions of these definitions, without constructors and overridden methods."""
     bases = {
         base.id: node.name
         for node in nodes
@@ -190,7 +190,7 @@ def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.Functi
 
 
 def _computing(function: ast.FunctionDef) -> Iterator[int]:
-    """The lines of the statements that compute; a long one has its steps on lines of their own."""
+    """The lines of the statements that compute."""
     kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
     for node in ast.walk(function):
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

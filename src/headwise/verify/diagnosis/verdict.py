@@ -1,4 +1,4 @@
-"""`verify`: one target held against the oracle and PyTorch, and where it differs."""
+"""`verify`: compare one target with the oracle and PyTorch, and diagnose where it differs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ Status = Literal["accepted", "differs", "unproven"]
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What was found about one target.
+    """The report on one target.
 
     Attributes:
         name: the target, as it was asked for.
@@ -72,7 +72,7 @@ class Report:
 
     @property
     def accepted(self) -> bool:
-        """Whether its numbers are right as far as was tried, and every mask was understood."""
+        """Whether every check passes and every mask argument is understood."""
         return self.status == "accepted"
 
     @property
@@ -98,7 +98,7 @@ def verify(
     watch: CallLog = no_log,
     compiled: bool = False,
 ) -> Report:
-    """Hold an attention against the oracle. This runs the target's code.
+    """Compare an attention with the oracle. This runs the target's code.
 
     Args:
         target: a class of modules, a module, a function of q, k and v (B, H, L, D), or an adapter,
@@ -139,7 +139,7 @@ def verify(
 
 
 def _with_compiled(report: Report) -> Report:
-    """The report with what the target gives under `torch.compile`, where it can be compiled."""
+    """The report with the check under `torch.compile`, where the target can be compiled."""
     own = under_compile(report.conventions)
     if own is None:
         return report
@@ -154,7 +154,7 @@ def _reported(
     progress: Callable[[str], None] | None,
     watch: CallLog,
 ) -> Report:
-    """The report on a target; on itself alone where its weights are not found."""
+    """The report on a target; without an oracle where its weights are not found."""
     try:
         return _verified(runner(target, *called, watch), called, seed, progress)
     except NotRecognised as why:
@@ -170,7 +170,7 @@ def _observed(
     seed: int,
     progress: Callable[[str], None] | None,
 ) -> Report:
-    """What can be said of a target whose weights are not known."""
+    """The report on a target with unknown weights."""
     name, embed_dim, heads = called
     subject = subject_of(conventions, name)
     findings = _examined(BLACK_BOX, subject, progress)
@@ -229,7 +229,7 @@ Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
 def _diagnose(
     conventions: Conventions, subject: Subject, findings: tuple[CheckResult, ...], seed: int
 ) -> Diagnosis:
-    """The step, what appeared, and the mistakes; nothing where nothing failed."""
+    """The first wrong step, the matching quantities, and the mistakes."""
     if all(finding.passed for finding in findings):
         return None, frozenset(), ()
     seen = _seen(conventions, subject, seed)
@@ -258,7 +258,7 @@ def _wrong(seen: list[Observation]) -> list[Observation]:
 def _through(
     conventions: Conventions, subject: Subject, seen: list[Observation]
 ) -> Iterator[tuple[Run, list[Observation]]]:
-    """The target with masks in one argument only, beside what it gave without a mask."""
+    """The target with masks in one argument only, and its observations without a mask."""
     unmasked = [item for item in seen if item.job.mask == conventions.base]
     for _, way in conventions.ways:
         masked = [replace(_job(conventions, subject, 0), mask=mask) for _, mask in masks()[1:]]
@@ -269,7 +269,7 @@ def _through(
 def _mistakes(
     conventions: Conventions, subject: Subject, failed: list[CheckResult], seen: list[Observation]
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """What explains a target that gives the right output for every ordinary input."""
+    """The mistakes of a target whose outputs are right for ordinary inputs."""
     names = {finding.check.name for finding in failed}
     if names and names <= {"module_gradients", "masked_gradients"}:
         job = _job(conventions, subject, 0)
@@ -283,7 +283,7 @@ def _mistakes(
 
 
 def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bool:
-    """Whether the check that names a mistake fails with it where it fails with the target."""
+    """Whether a mistake's check fails in the same trial for the mistake and the target."""
     if mistake.check != finding.check.name:
         return False
     if finding.check.name == "inputs_unchanged":  # its trials have the names of arguments
@@ -295,7 +295,7 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
 
 
 def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Observation]:
-    """The target on everything it offers: two inputs, cross-attention, every mask."""
+    """Observations of the target: two inputs, cross-attention, every mask."""
     tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1))]
     tried += [_job(conventions, subject, seed + n) for n in (0, 1)]
     tried += [replace(_job(conventions, subject, seed), mask=mask) for _, mask in masks()[1:]]
@@ -316,7 +316,7 @@ def _attempt(run: Run, job: Job) -> Observation | None:
 
 
 def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
-    """Self-attention under what the target hides by itself."""
+    """Self-attention under the target's own mask."""
     size = subject.embed_dim, subject.heads
     return subject.fit(self_job(*size, length=LENGTH, mask=conventions.base, seed=seed))
 

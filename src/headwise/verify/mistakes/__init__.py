@@ -33,7 +33,7 @@ FAR = 2.0**-4
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One job and what the target gave for it."""
+    """One job and the target's outcome."""
 
     job: Job
     outcome: Outcome
@@ -45,19 +45,19 @@ class Observation:
 
     @cached_property
     def known(self) -> Tensor:
-        """(B, Lq), False on rows that are NaN: a blind row may be NaN there and 0 here."""
+        """(B, Lq), False on rows that are NaN: a fully masked row may be NaN in the target."""
         return ~self.outcome.output.isnan().any(-1)
 
     @cached_property
     def right(self) -> bool:
-        """Whether it is what the oracle gives."""
+        """Whether it equals the oracle."""
         return judge_job(self.outcome, self.job).accepted
 
 
 def explain(
     observations: Sequence[Observation], mistakes: Sequence[Mistake] = MISTAKES, most: int = 2
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The smallest sets of mistakes that reproduce the target on everything seen.
+    """The smallest sets of mistakes that reproduce the target on every observation.
 
     Args:
         observations: jobs that differ in input, mask and form, with the target's outcomes.
@@ -89,7 +89,7 @@ def explain(
 def _sets(
     observations: Sequence[Observation], mistakes: Sequence[Mistake], size: int
 ) -> Iterator[tuple[Mistake, ...]]:
-    """The sets of so many mistakes; of several only those that each change what was seen."""
+    """The sets of a size; with several mistakes only those that each have an effect."""
     if size > 1:
         mistakes = [
             m
@@ -101,7 +101,7 @@ def _sets(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small tensors are no work for several threads, whose start costs more than the sums."""
+    """Run on one thread, which is faster for small tensors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -111,7 +111,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def reproduces(mistakes: Sequence[Mistake], observations: Sequence[Observation]) -> bool:
-    """Whether a run with these mistakes gives the target's outputs, to rounding.
+    """Whether the pipeline with these mistakes gives the target's outputs, up to rounding.
 
     What the target got wrong comes first, the small before the large: most candidates end there.
     """
@@ -143,7 +143,7 @@ def _matches(pipeline: Pipeline, seen: Observation) -> bool:
 
 
 def _acts(replacement: Replacement, seen: Observation) -> bool:
-    """Whether a mistake changes anything of what was seen."""
+    """Whether a mistake changes an observed output."""
     wrong, right = (_output(Pipeline().with_steps(way), seen.wide) for way in (replacement, {}))
     plain = _output(Pipeline(), seen.job)
     if wrong is None or right is None or plain is None:
@@ -152,7 +152,7 @@ def _acts(replacement: Replacement, seen: Observation) -> bool:
 
 
 def _output(pipeline: Pipeline, job: Job) -> Tensor | None:
-    """What it gives, or None where a mistake does not fit, such as a batch read as a length."""
+    """The output; None where a mistake does not fit the shapes."""
     try:
         return pipeline.run(job)["output"].detach()
     except RuntimeError:

@@ -14,7 +14,7 @@ from headwise.verify.oracle.steps import StepContext
 
 
 def _softmax_over(axis: int) -> Callable[[StepContext, Tensor], Tensor]:
-    """A softmax over another axis; where every score is blocked the weight is 0, not NaN."""
+    """A softmax over another axis; fully masked slices give 0, not NaN."""
 
     def softmax(context: StepContext, scores: Tensor) -> Tensor:
         del context
@@ -25,7 +25,7 @@ def _softmax_over(axis: int) -> Callable[[StepContext, Tensor], Tensor]:
 
 
 def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Callable[..., Tensor]]:
-    """Another factor on the dots; `factor` gets ``context`` and D. The right scale gives D away."""
+    """Another scale; `factor` takes the context and D, which follows from the right scale."""
 
     def scale(context: StepContext, dots: Tensor) -> Tensor:
         return dots.to(softmax_dtype(dots.dtype)) * factor(context, round(context.scale**-2))

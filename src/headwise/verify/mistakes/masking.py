@@ -1,4 +1,4 @@
-"""Mistakes about who may attend to whom."""
+"""Mistakes in the mask."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,14 +52,14 @@ def _weak(mask: Callable[[StepContext, Tensor], Tensor]) -> dict[str, Callable[.
 
 
 def _transposed(context: StepContext, scaled: Tensor) -> Tensor:
-    """Rows that see nothing then get the mean, as with a large finite number; NaN with -inf."""
+    """Fully masked rows get the mean, as with a large finite number."""
     seen = context.allowed if bool(context.allowed.all()) else context.allowed.transpose(-1, -2)
     lowest = torch.finfo(scaled.dtype).min
     return steps.biased(context, scaled).masked_fill(~seen, lowest)
 
 
 def _moved(offset: Callable[[StepContext], int]) -> dict[str, Callable[..., Tensor]]:
-    """The mask evaluated as if the first query stood elsewhere."""
+    """The mask evaluated with another offset of the first query."""
 
     def there(context: StepContext) -> StepContext:
         return replace(context, frame=replace(context.frame, offset=offset(context)))

@@ -1,4 +1,4 @@
-"""What a mistake is: one step of attention done wrong, with what a person needs to know of it."""
+"""A mistake: one wrong step of attention, its description, and the check that rejects it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ class Mistake:
 
 @dataclass(frozen=True, eq=False)
 class WeightChange:
-    """A step that is right but for the weights it is given; two of them combine.
+    """A correct step with changed weights; two of them combine.
 
     Attributes:
         step: the right function of `headwise.verify.oracle.steps`.
@@ -60,7 +60,7 @@ class WeightChange:
 
 
 def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
-    """Every way of making these mistakes at once; none where two of them exclude each other.
+    """Every combination of these mistakes; empty where two exclude each other.
 
     Where two mistakes replace the same step, the one that stands in it has its way; two that stand
     in one step exclude each other, unless both only change its weights.
@@ -76,7 +76,7 @@ def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
 
 
 def _at(step: str, made: Sequence[tuple[Mistake, Replacement]]) -> Callable[..., Any] | None:
-    """The function of one step with all its mistakes, or None where they exclude each other."""
+    """The function of one step with all mistakes; None where they exclude each other."""
     there = [(mistake, way[step]) for mistake, way in made if step in way]
     functions = [function for _, function in there]
     changed = [function for function in functions if isinstance(function, WeightChange)]

@@ -106,7 +106,7 @@ def _order(name: str, order: str) -> Mistake:
 
 
 def _inverse(order: str) -> str:
-    """Where q, k and v are found when the parts q, k, v are named in this order."""
+    """The inverse permutation of an order of q, k and v."""
     return "".join("qkv"[order.index(role)] for role in "qkv")
 
 

@@ -1,4 +1,4 @@
-"""Mistakes that ordinary inputs never show: chance, sizes, memory, dtypes, gradients of nothing."""
+"""Mistakes that ordinary inputs do not show: randomness, sizes, memory, dtypes, gradients."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ def _cut(block: int) -> dict[str, Callable[..., Tensor]]:
 
 
 def _not_rescaled(block: int) -> dict[str, Callable[..., Tensor]]:
-    """Each block's exponentials below the largest score up to that block, and never again."""
+    """Exponentials of each block relative to the running maximum, never rescaled."""
 
     def softmax(context: StepContext, scores: Tensor) -> Tensor:
         if scores.shape[-1] <= block:
@@ -64,7 +64,7 @@ def _not_rescaled(block: int) -> dict[str, Callable[..., Tensor]]:
 
 
 def _as_if_in_order(x: Tensor) -> Tensor:
-    """The numbers from where a tensor begins, one after the other; 0 where its memory ends."""
+    """The memory of a tensor read as if contiguous, padded with 0."""
     start, size = int(x.storage_offset()), x.numel()
     numbers = x.untyped_storage().nbytes() // x.element_size() - start
     memory = x.as_strided((numbers,), (1,), start)

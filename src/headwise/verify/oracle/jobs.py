@@ -1,4 +1,4 @@
-"""One multi-head attention with its projections: what a whole module is given to compute."""
+"""A job: one multi-head attention with its projections, inputs and mask."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class Weights:
     out_bias: Tensor | None = None
 
     def named(self) -> dict[str, Tensor]:
-        """Every weight that is there, by its name."""
+        """The weights that are not None, by name."""
         return {f.name: t for f in fields(self) if (t := getattr(self, f.name)) is not None}
 
     def without(self, names: Collection[str]) -> "Weights":
@@ -50,7 +50,7 @@ class Weights:
         return replace(self, **kept)
 
     def spread(self, heads: int, groups: int) -> "Weights":
-        """The same weights with every key/value head written out for each head that reads it."""
+        """The same weights with key/value heads repeated for every query head."""
 
         def written_out(t: Tensor) -> Tensor:
             by_group = t.reshape(groups, -1, *t.shape[1:])
@@ -118,7 +118,7 @@ class Job:
         return replace(self, query=query, key=key, value=value, weights=self.weights.to(dtype))
 
     def leaves(self) -> dict[str, Tensor]:
-        """Every tensor a gradient may be asked for, by name; one tensor has one name."""
+        """Every tensor that may require a gradient, by name; each tensor once."""
         inputs = {"query": self.query, "key": self.key, "value": self.value}
         if self.alike:
             inputs = {"input": self.query}
@@ -127,7 +127,7 @@ class Job:
         return inputs | self.weights.named()
 
     def tracked(self) -> "Job":
-        """A copy whose tensors are leaves that gather gradients."""
+        """A copy whose tensors are leaves that require gradients."""
 
         def leaf(tensor: Tensor) -> Tensor:
             return tensor.detach().clone().requires_grad_()
@@ -141,7 +141,7 @@ class Job:
 
 
 def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A copy that lies in memory as the tensor does, which `clone` keeps of few layouts.
+    """A copy with the same strides, which `clone` preserves for few layouts.
 
     Example:
         >>> copied(torch.zeros(2, 6)[:, ::2]).stride()
@@ -212,7 +212,7 @@ class _SeededNormal:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a module gave.
+    """The output of a module for one job.
 
     Attributes:
         output: (B, Lq, E).
@@ -227,7 +227,7 @@ class Outcome:
 
 @contextmanager
 def seeded_rng(seed: int) -> Iterator[None]:
-    """PyTorch's random numbers begin at a seed, and outside go on as if nothing had been drawn.
+    """Seed PyTorch's CPU generator inside a context, and restore its state afterwards.
 
     On the CPU, where targets are run: `torch.manual_seed` costs more than a small attention.
     """

@@ -1,4 +1,4 @@
-"""Multi-head attention taken apart, so that any step of it can be replaced by a wrong one."""
+"""Multi-head attention as a pipeline whose steps can be replaced by wrong ones."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -88,7 +88,7 @@ class Pipeline:
         }
 
     def attend(self, call: Call) -> Result:
-        """The attention alone: an engine, as wrong as its steps."""
+        """The attention alone, as an engine."""
         trace = self._inside(_call_context(call), call.q, call.k, call.v)
         return Result(
             output=trace["heads"],
@@ -116,7 +116,7 @@ class Pipeline:
 
 
 def job_context(job: Job) -> StepContext:
-    """What the steps of a whole module look at."""
+    """The context of a job."""
     head_dim = job.weights.q.shape[0] // job.heads
     return StepContext(
         frame=job.frame,
@@ -143,7 +143,7 @@ def _call_context(call: Call) -> StepContext:
 
 
 def _loose(mask: Mask) -> Mask:
-    """The mask as it was before it was resolved, so that another frame can resolve it."""
+    """The unresolved mask, so that it can be resolved for another frame."""
     if isinstance(mask, And | Or):
         return type(mask)(_loose(mask.left), _loose(mask.right))
     if isinstance(mask, Not):

@@ -34,7 +34,7 @@ STEPS = (
 
 @dataclass(frozen=True, eq=False)
 class StepContext:
-    """What every step may look at.
+    """The values that all steps share.
 
     Attributes:
         frame: B, H, Lq, Lk and where the first query stands.
@@ -64,7 +64,7 @@ class StepContext:
 
     @cached_property
     def bias(self) -> Tensor | None:
-        """What the mask adds to the scores, or None."""
+        """The mask's bias on the scores, or None."""
         return self.mask.resolve(self.frame).bias(*self.frame.indices())
 
     @property
@@ -102,7 +102,7 @@ def score(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
 
 
 def scale(context: StepContext, dots: Tensor) -> Tensor:
-    """The dots times the scale, in float32 at least."""
+    """The dot products times the scale, in float32 at least."""
     return dots.to(softmax_dtype(dots.dtype)) * context.scale
 
 
@@ -112,13 +112,13 @@ def mask(context: StepContext, scaled: Tensor) -> Tensor:
 
 
 def softmax(context: StepContext, scores: Tensor) -> Tensor:
-    """Softmax over the keys; the row of a query that sees none is 0."""
+    """Softmax over the keys; 0 in fully masked rows."""
     blind = ~context.allowed.any(-1, keepdim=True)
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
 def dropout(context: StepContext, weights: Tensor) -> Tensor:
-    """Weights dropped while training."""
+    """Dropout of the weights in training."""
     return F.dropout(weights, context.dropout) if context.training and context.dropout else weights
 
 
@@ -141,7 +141,7 @@ def output(context: StepContext, merged: Tensor) -> Tensor:
 
 
 def biased(context: StepContext, scaled: Tensor) -> Tensor:
-    """The scores with the mask's bias, before anything is blocked."""
+    """The scores plus the mask's bias, before masking."""
     return scaled if context.bias is None else scaled + context.bias.to(scaled.dtype)
 
 

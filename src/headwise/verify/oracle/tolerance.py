@@ -1,4 +1,4 @@
-"""The one rule by which a number is believed.
+"""The acceptance rule for numerical results.
 
 With O the float64 oracle, N a plain run of the reference in the dtype under test, and X the result:
 X is accepted when ``max|X - O| <= 2 max|N - O| + e`` and the same in root mean square, where e is a
@@ -64,7 +64,7 @@ Evidence = tuple[str, Verdict]
 
 
 def judge(result: Tensor, plain: Tensor, oracle: Tensor) -> Verdict:
-    """Hold a result against the oracle by the rule of this file.
+    """Compare a result with the oracle by the acceptance rule.
 
     Args:
         result: X, in the dtype under test.
@@ -117,12 +117,12 @@ def _error(values: Tensor, exact: Tensor) -> Tensor:
 
 
 def judge_output(result: Result, call: Call) -> Verdict:
-    """The output by the one rule."""
+    """Judge the output of a call."""
     return judge(result.output, reference(call, call.q.dtype).output, reference(call).output)
 
 
 def judge_job(outcome: Outcome, job: Job) -> Verdict:
-    """A module's output by the one rule."""
+    """Judge the output of a module."""
     plain, exact = oracle(job, job.query.dtype), oracle(job)
     return judge(outcome.output, plain["output"], exact["output"])
 
@@ -163,7 +163,7 @@ def judge_gradients(
     *,
     again: bool = True,
 ) -> Iterator[Evidence]:
-    """Every gradient by the one rule; all three outputs hang on the same leaves.
+    """Judge every gradient; all three outputs depend on the same leaves.
 
     The gradient of the oracle is rounded to the leaf's dtype on its way, which the bound's share
     of the dtype covers. A gradient that is exactly 0, such as the one of a key's bias, is noise in
@@ -181,5 +181,5 @@ def judge_gradients(
 
 
 def steps_of(call: Call) -> tuple[Steps, Steps]:
-    """The call in its own dtype, and in float64."""
+    """The reference in the call's dtype, and in float64."""
     return reference(call, call.q.dtype), reference(call)

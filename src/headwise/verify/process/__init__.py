@@ -1,4 +1,4 @@
-"""The target in a process of its own, with limits on its time, its memory and what it prints.
+"""Run a target in a process of its own, with limits on time, memory and output.
 
 The process starts in an empty folder, which is deleted afterwards, reads nothing from the terminal,
 and is killed with everything it has started. It reports each step before it runs (see
@@ -46,7 +46,7 @@ main(asked)
 
 @dataclass(frozen=True)
 class Limits:
-    """What a target may use.
+    """The limits of a target.
 
     Attributes:
         seconds: wall time, from its import to the end of the last check.
@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be verified.
+    """What to verify.
 
     Attributes:
         target: as on the command line, ``file.py:Name`` or ``package.Name``.
@@ -79,12 +79,12 @@ class Request:
 
 
 class Stopped(BadFile):
-    """A target that ended, or had to be ended, before there was a report."""
+    """A target that ended or was stopped before it produced a report."""
 
 
 @dataclass
 class _ProcessState:
-    """What has come from the process so far."""
+    """The state of the process, as far as it has reported it."""
 
     stage: str = "start"
     words: str = ""
@@ -140,7 +140,7 @@ def isolated(
 
 @contextmanager
 def _process(request: Request, limits: Limits, folder: str) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, started; ended with all it started when this is left."""
+    """Start the process; kill it and its children on exit."""
     path, colon, name = request.target.rpartition(":")
     target = f"{Path(path).resolve()}:{name}" if colon else request.target
     asked = {
@@ -172,7 +172,7 @@ def _process(request: Request, limits: Limits, folder: str) -> Iterator[subproce
 
 
 def _status(process: subprocess.Popen[bytes], told: _ProcessState) -> int:
-    """How it ended; it is given a moment where it has said its last word or closed its pipes."""
+    """The exit status; waits briefly where the process has closed its pipes."""
     if not told.ended:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(GRACE)
@@ -193,7 +193,7 @@ Heard = queue.Queue[tuple[str, bytes]]
 
 @contextmanager
 def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
-    """Both pipes read at once, so that neither can block the process."""
+    """Read both pipes in threads, so that neither blocks the process."""
     heard, stop = Heard(maxsize=64), threading.Event()
 
     def put(name: str, chunk: bytes) -> None:
@@ -228,7 +228,7 @@ def _watch(
     progress: Callable[[str], None] | None,
     gone: Callable[[], bool],
 ) -> None:
-    """Listen until it has said its last word, is gone, or has gone over a limit."""
+    """Read messages until the final one, the end of the process, or a limit."""
     deadline, open_ends = time.monotonic() + START, {"said", "printed"}
     while open_ends and not told.ended:
         left = deadline - time.monotonic()
@@ -249,7 +249,7 @@ def _watch(
 
 
 def _hear(heard: Heard, seconds: float) -> tuple[str, bytes]:
-    """Who said something and what; nobody, where all are no_log for so long."""
+    """The next pipe and chunk; empty where neither pipe has data in time."""
     try:
         return heard.get(timeout=seconds)
     except queue.Empty:
@@ -266,7 +266,7 @@ def _print(told: _ProcessState, chunk: bytes, limits: Limits) -> None:
 def _say(
     told: _ProcessState, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
 ) -> float | None:
-    """Take in what the process said; how long it has from now on, where that changes."""
+    """Process messages; return the new time limit where it changes."""
     *lines, told.rest = (told.rest + chunk).split(b"\n")
     if len(told.rest) > LONGEST:
         told.ended = "output"
@@ -289,7 +289,7 @@ def _say(
 
 
 def _message(line: bytes) -> tuple[str, Any]:
-    """One thing that was said, by its kind; no kind, where the target got hold of our pipe."""
+    """One message as kind and value; an empty kind where it is malformed."""
     try:
         ((kind, value),) = json.loads(line).items()
     except (ValueError, AttributeError, RecursionError):

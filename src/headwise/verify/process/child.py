@@ -1,4 +1,4 @@
-"""The inner side of `headwise.verify.process`: limits itself, runs the target, reports.
+"""The child process of `headwise.verify.process`: sets its limits, runs the target, reports.
 
 What it says are lines of JSON on its standard output, one object a line: where it stands, and at
 the end a report or an error. What the target prints goes to standard error.
@@ -22,17 +22,17 @@ LARGEST_FILE = 256 << 20
 
 @dataclass(frozen=True)
 class Channel:
-    """The way back to the process that watches."""
+    """The channel to the parent process."""
 
     stream: TextIO
 
     def say(self, kind: str, value: object) -> None:
-        """One line: what it is about, and its value."""
+        """Write one message: its kind and value."""
         self.stream.write(json.dumps({kind: value}, ensure_ascii=True, allow_nan=False) + "\n")
         self.stream.flush()
 
     def at(self, stage: str, words: str = "") -> None:
-        """Where the target stands: import, construction, check or call."""
+        """Report the stage of the target: import, construction, check or call."""
         self.say("at", [stage, words])
 
 
@@ -60,7 +60,7 @@ def main(asked: Mapping[str, Any]) -> None:
 
 
 def _channel() -> TextIO:
-    """Standard output, kept for ourselves: from here on what is printed goes to standard error."""
+    """Reserve standard output for messages; redirect what is printed to standard error."""
     sys.stdout.flush()
     own = os.dup(1)
     os.dup2(2, 1)
@@ -112,7 +112,7 @@ def _of_error(error: HeadwiseError) -> tuple[str, dict[str, object]]:
 
 
 def _limit(memory: int) -> None:
-    """No more memory than this beside what is taken already, no huge files, no core file."""
+    """Limit additional memory and the size of files, and disable core files."""
     try:
         import resource
     except ImportError:  # Windows has no such limits
@@ -130,7 +130,7 @@ def _limit(memory: int) -> None:
 
 
 def _taken() -> int:
-    """Bytes of address space in use, where the system tells; else a generous guess."""
+    """Bytes of address space in use; a generous guess where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -24,7 +24,7 @@ Data = dict[str, Any]
 
 
 def data(report: "Report") -> Data:
-    """What was found. A figure that is no finite number is None."""
+    """The report as data. A figure that is not finite becomes None."""
     from headwise.verify.mistakes import MISTAKES
 
     signature, why = report.conventions.runner.signature, report.not_compared
@@ -67,7 +67,7 @@ def both(text: Text) -> dict[str, str]:
 
 
 def finding_data(finding: "CheckResult") -> Data:
-    """What one check found."""
+    """The result of one check."""
     return {
         "check": finding.check.name,
         "question": both(finding.check.question),

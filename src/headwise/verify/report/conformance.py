@@ -1,4 +1,4 @@
-"""The contract of an attention as tests that other projects run on their own.
+"""The contract of an attention as tests that other projects run on their own attention.
 
 ``assert_attention`` is one assertion; ``conformance`` makes one pytest test of every check, as
 scikit-learn's ``parametrize_with_checks`` does for estimators. Both run the target in the process
@@ -59,7 +59,7 @@ def assert_attention(
 
 @dataclass(frozen=True, eq=False)
 class _LazySubject:
-    """A target whose conventions are found once, when the first of its tests runs."""
+    """A target whose conventions are found once, when its first test runs."""
 
     target: object
     embed_dim: int
@@ -158,7 +158,7 @@ def _name(target: object) -> str:
 
 
 def _pytest() -> Any:
-    """The module pytest, which only those need who run tests."""
+    """The module pytest, an optional dependency."""
     try:
         import pytest
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The published layout of a report, and whether some data keeps to it.
+"""The JSON schema of a report, and validation against it.
 
 The schema is a file in the package, ``report.schema.json``, in the language of
 https://json-schema.org. What it uses of that language is checked here, so that a report that comes
@@ -42,7 +42,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: object, whole: Schema | None = None) -> list[str]:
-    """Where some data is no report; nothing where it is one.
+    """The violations of a schema; empty where the data is valid.
 
     Args:
         value: the data.

@@ -57,7 +57,7 @@ def document(report: Data) -> Document:
 
 
 def verdict(report: Data) -> Text:
-    """One sentence: accepted, or what differs, or why there is no verdict."""
+    """The verdict in one sentence."""
     if report["status"] == "unusable":
         error = text_of(report["error"])
         return Text("not verified: {error}", error=error)
@@ -93,7 +93,7 @@ def verdict(report: Data) -> Text:
 
 
 def result_of(finding: Data) -> Text:
-    """What became of one check, in a few words."""
+    """One-line result of a check."""
     if finding["failed"]:
         return Text("fails: {failed}", failed=finding["failed"])
     return Text("passes") if finding["trials"] else Text("not tried")
@@ -119,7 +119,7 @@ def _failed(report: Data) -> list[Data]:
 
 
 def _not_compared(report: Data) -> list[Block]:
-    """Why there was nothing to hold its numbers against, and the way out."""
+    """Why the numbers were not compared, and the adapter to write."""
     why = text_of(report["not_compared"])
     message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
     return [Paragraph(message), Code(EXAMPLE)]

@@ -132,7 +132,7 @@ def _dotted(target: str) -> object:
 
 
 def _nameless(path: Path) -> BadFile:
-    """The error for a file without a name behind it: the names are read, nothing is run."""
+    """The error for a file without ``:Name``; lists the names in it without running it."""
     names: list[str] = []
     with suppress(OSError, SyntaxError, ValueError):
         body = ast.parse(path.read_bytes()[:LARGEST]).body
@@ -159,7 +159,7 @@ def _attribute(module: ModuleType, name: str, where: str) -> object:
 
 
 def _own(module: ModuleType) -> list[str]:
-    """The classes and functions that the module itself defines, private names left out."""
+    """The public classes and functions that the module itself defines."""
     return sorted(
         name
         for name, value in vars(module).items()

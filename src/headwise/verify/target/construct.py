@@ -46,7 +46,7 @@ LONGEST = 64
 
 
 def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0) -> nn.Module:
-    """An instance with its arguments filled in by their names.
+    """Construct an instance, with its arguments recognised by name.
 
     Raises:
         BadFile: if a required argument has an unknown name, or the constructor raises.
@@ -71,7 +71,7 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
 
 
 def made(target: object, embed_dim: int, heads: int) -> nn.Module:
-    """A module for a size: of a class an instance, and a module as it is."""
+    """A module of a size: a new instance of a class, or the given module."""
     if isinstance(target, nn.Module):
         return target
     if isinstance(target, type) and issubclass(target, nn.Module):
@@ -80,7 +80,7 @@ def made(target: object, embed_dim: int, heads: int) -> nn.Module:
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """The module as it was made where float32 is asked for, else a copy in another dtype."""
+    """The module itself in float32, else a copy in another dtype."""
     return module if dtype == torch.float32 else deepcopy(module).to(dtype)
 
 
@@ -108,7 +108,7 @@ def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
 
 
 def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool, object]:
-    """Whether the name is known, and what it gets."""
+    """Whether an argument is recognised, and its value."""
     if name in CONFIG:
         return True, _config(embed_dim, heads, dropout)
     known: tuple[tuple[tuple[str, ...], object], ...] = (
@@ -124,7 +124,7 @@ def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool,
 
 
 def _config(embed_dim: int, heads: int, dropout: float) -> SimpleNamespace:
-    """A config with every name that is known, as nanoGPT and many tutorials want it."""
+    """A config object with every recognised name, as nanoGPT expects."""
     every = (*EMBED, *HEADS, *HEAD_DIM, *DROPOUT, *LENGTH)
     values = {name: _value(name, embed_dim, heads, dropout)[1] for name in every}
     return SimpleNamespace(**values, bias=True, qkv_bias=True, batch_first=True)
@@ -163,7 +163,7 @@ class Longformer(nn.Module):
 
 
 def wrap_known_module(module: nn.Module) -> nn.Module:
-    """The module, or where it is one of those known here a module around it that can be called."""
+    """The module, wrapped where it is one of the modules listed here."""
     kind = type(module)
     return Longformer(module) if (kind.__module__, kind.__name__) == LONGFORMER else module
 
@@ -188,7 +188,7 @@ def norms(module: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def bypassed(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
-    """The module with what stands at these paths handing on what it is given."""
+    """A context in which the submodules at these paths return their input."""
     handles = [
         module.get_submodule(path).register_forward_hook(lambda _m, args, _y: args[0])
         for path in paths
@@ -201,7 +201,7 @@ def bypassed(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
 
 
 def find_attention(module: nn.Module, weights: Weights, heads: int) -> str:
-    """The path of the one attention inside of a module; empty where there is none, or several."""
+    """The path of the only attention inside a module; empty where there is none or several."""
     result: list[str] = []
     for path, inner in module.named_modules():
         inside = any(path.startswith(f"{other}.") for other in result)
@@ -216,7 +216,7 @@ def find_attention(module: nn.Module, weights: Weights, heads: int) -> str:
 
 
 def is_attention(module: nn.Module, weights: Weights, heads: int) -> bool:
-    """Whether a module is an attention that could be called."""
+    """Whether a module is an attention that can be called."""
     try:
         bind(module, weights, heads)
         read_signature(module.forward, "forward")

@@ -1,4 +1,4 @@
-"""What every target offers, and the conventions by which one is called."""
+"""The protocol of a target, and the conventions by which it is called."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ Masks = Mapping[str, Tensor]
 
 
 class Runner(Protocol):
-    """A target before anything is known of its conventions."""
+    """A target whose conventions are not known yet."""
 
     @property
     def signature(self) -> Signature:
@@ -30,7 +30,7 @@ class Runner(Protocol):
 
     @property
     def variants(self) -> tuple["Runner", ...]:
-        """Other readings of the same target, the likely one first: itself."""
+        """The possible interpretations of the target, the likely one first."""
         ...
 
     @property
@@ -50,17 +50,17 @@ class Runner(Protocol):
 
     @property
     def differentiable(self) -> bool:
-        """Whether gradients can be asked for."""
+        """Whether the target supports gradients."""
         ...
 
     @property
     def drops(self) -> bool:
-        """Whether dropout can be asked for."""
+        """Whether the target can be constructed with dropout."""
         ...
 
     @property
     def log(self) -> CallLog:
-        """Told of every call before it is made."""
+        """Called with a description of every call before it is made."""
         ...
 
     def run(self, job: Job, masks: Masks) -> Outcome:
@@ -95,7 +95,7 @@ class Conventions:
     size: tuple[int, int] = (15, 3)
 
     def masks(self, job: Job) -> Masks | None:
-        """The mask arguments for a job, or None where it cannot be asked."""
+        """The mask arguments for a job; None where the target cannot express its mask."""
         allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
         alone = self.base.dense(job.frame)
         if bool((allowed & ~alone).any()):
@@ -112,13 +112,13 @@ class Conventions:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The mask arguments in which no way of giving a mask was understood."""
+        """The mask arguments whose encoding is unknown."""
         known = {form.argument for form in self.forms}
         return tuple(name for name in self.runner.signature.masks if name not in known)
 
     @property
     def ways(self) -> Ways:
-        """The target with masks given in one of its arguments only."""
+        """The target with masks given in one argument only, for each argument."""
         masks = self.runner.signature.masks
         return tuple((name, self._through(name)) for name in masks if name not in self.unknown)
 
@@ -154,7 +154,7 @@ class Conventions:
         return None
 
     def _pads_unknown(self, job: Job) -> bool:
-        """Whether the job has padding, and the argument made for it was not understood."""
+        """Whether the job has padding and the target's padding argument is not understood."""
         allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
         hides = not bool(allowed.all()) and lengths_of(allowed) is not None
         return hides and any(pads(argument) for argument in self.unknown)

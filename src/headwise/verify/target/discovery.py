@@ -1,4 +1,4 @@
-"""A target's conventions, found by trying: its reading, its own mask, how it takes masks."""
+"""Discover a target's conventions by trial: axis order, its own mask, its mask encoding."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from headwise.verify.target.signature import MaskForm, read_signature
 
 
 def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions:
-    """Try the target and see.
+    """Find the conventions of a target by trial.
 
     Raises:
         BadFile: if it raises however it is called.
@@ -53,7 +53,7 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
 
 
 def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[MaskForm, ...]]:
-    """The number of the first reading that can be called, and how.
+    """The index of the first variant that can be called, and how.
 
     Raises:
         BadFile: if none can; it says what the first one does.
@@ -74,7 +74,7 @@ def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[MaskF
 
 
 def _wants_arrays(runner: Runner, job: Job, forms: Sequence[MaskForm]) -> bool:
-    """Whether a function hands its tensors to NumPy, which refuses those with gradients."""
+    """Whether a function passes its tensors to NumPy, which rejects those with gradients."""
     allowed = full().dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
     masks = {form.argument: form.encode(allowed) for form in forms[:1]}
     try:
@@ -87,7 +87,7 @@ def _wants_arrays(runner: Runner, job: Job, forms: Sequence[MaskForm]) -> bool:
 
 
 def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions | None:
-    """The same for a target whose weights are not known, by which token changes which output.
+    """Find the conventions of a target with unknown weights, by the influence of tokens.
 
     None where no token changes another's output: that is no attention.
 
@@ -112,7 +112,7 @@ def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Convention
 
 
 def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[MaskForm, ...]]:
-    """Whether it needs a mask, and the forms left; raises where nothing works."""
+    """Whether a mask is required, and the forms that do not raise."""
     error_text = ""
     if not runner.signature.needs_mask:
         try:
@@ -153,7 +153,7 @@ def _attempt(runner: Runner, job: Job, form: MaskForm, allowed: Tensor) -> Outco
 
 
 def _equals(conventions: Conventions, job: Job, mask: Mask) -> bool:
-    """Whether the target without a mask gives what the oracle gives with this one."""
+    """Whether the target without a mask equals the oracle with this mask."""
     try:
         outcome = conventions.runner.run(job, conventions.masks(replace(job, mask=full())) or {})
     except Exception:
@@ -162,7 +162,7 @@ def _equals(conventions: Conventions, job: Job, mask: Mask) -> bool:
 
 
 def _base(conventions: Conventions, job: Job) -> Mask:
-    """What the target hides by itself: seen in its output, its influences, or a known mistake."""
+    """The target's own mask, by its output, its influences, or a known mistake."""
     for mask in (full(), causal()):
         if _equals(conventions, job, mask):
             return mask
@@ -183,14 +183,14 @@ def _base(conventions: Conventions, job: Job) -> Mask:
 
 
 def _bands(seen: Tensor, job: Job) -> tuple[Mask, ...]:
-    """The window that shows in which token changes which output, where it is one."""
+    """The windows that equal the observed influences."""
     pairs = ((left, right) for left in range(LENGTH - 1) for right in range(LENGTH - 1))
     windows = (window(left, right) for left, right in pairs if left + right)
     return tuple(m for m in windows if bool((seen == _off_diagonal(m, job)).all()))
 
 
 def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
-    """The first reading that is right on a window of its own."""
+    """The first variant that equals the oracle under a window."""
     for candidate in tried:
         run = _runs(candidate, job)
         bands = () if run is None else _bands(influences(run, job), job)
@@ -200,7 +200,7 @@ def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
 
 
 def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
-    """Of several readings the one in which the fewest mistakes explain what the target gives."""
+    """The variant that the fewest mistakes explain."""
     if len(tried) == 1:
         return None
     runs = [(candidate, run) for candidate in tried if (run := _runs(candidate, job)) is not None]
@@ -247,7 +247,7 @@ Fits = Callable[["_MaskTrial"], bool]
 def _with_forms(
     conventions: Conventions, job: Job, fits: tuple[Fits, ...] | None = None
 ) -> Conventions:
-    """For each mask argument the encoding that fits best, with every shape that works so."""
+    """For each mask argument the best encoding, with every shape that works."""
     kept: list[MaskForm] = []
     certain = True
     for argument in conventions.runner.signature.masks:
@@ -262,7 +262,7 @@ def _with_forms(
 
 @dataclass(frozen=True, eq=False)
 class _MaskTrial:
-    """One form that did not raise: the job with its mask, what came, and the target itself."""
+    """One mask form that did not raise: its job, outcome, and a function that runs it."""
 
     form: MaskForm
     job: Job
@@ -291,7 +291,7 @@ def _one_each(trials: list[_MaskTrial]) -> list[_MaskTrial]:
 
 
 def _alike(trials: list[_MaskTrial], must: bool, ways: tuple[Fits, ...]) -> list[MaskForm]:
-    """Every shape of the encoding that fits best where none gives what the oracle gives.
+    """Every shape of the best encoding where none equals the oracle.
 
     Where nothing fits the mask is left alone, rather than accuse the target of what was guessed;
     unless it has to be given.
@@ -326,7 +326,7 @@ def _explained_by_two(trial: _MaskTrial) -> bool:
 
 
 def _probe(form: MaskForm) -> Mask:
-    """A mask that this form can say: a padding, or pairs without a symmetry."""
+    """A mask that this form can express: padding, or pairs without symmetry."""
     if "q" not in form.shape.split():
         return padding([LENGTH, LENGTH - 3])
     some = torch.rand(LENGTH, LENGTH, generator=torch.Generator().manual_seed(3)) > 0.4
@@ -337,7 +337,7 @@ def _probe(form: MaskForm) -> Mask:
 def black_box(
     target: object, name: str, size: tuple[int, int], seed: int, why: NotRecognised, log: CallLog
 ) -> Conventions | None:
-    """How a target with unknown weights is called, or None where that is not enough either.
+    """The conventions of a target with unknown weights; None where they are not found.
 
     Args:
         target: what was asked for.

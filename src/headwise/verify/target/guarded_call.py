@@ -19,18 +19,18 @@ SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
 
 
 class OutOfMemory(BaseException):
-    """A call ran out of memory. No check may take this for a wrong number: it ends the run."""
+    """A call ran out of memory. It ends the run and is not the failure of a check."""
 
 
 def no_log(words: str) -> None:
-    """Tells nobody."""
+    """Ignore the description."""
     del words
 
 
 def guarded(
     run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
 ) -> T:
-    """Run one call.
+    """Log a call, run it, and let a lack of memory surface.
 
     Args:
         run: the call.
@@ -63,7 +63,7 @@ def described(arguments: Mapping[str, object]) -> str:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, says that there was no memory left."""
+    """Whether an error or its cause is a lack of memory."""
     for _ in range(20):  # causes may run in a circle
         if error is None:
             return False
@@ -82,7 +82,7 @@ def _shape(value: object) -> str:
 
 
 def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
-    """The job's inputs for somebody who may write into them; one tensor stays one tensor."""
+    """Copies of the job's inputs; equal tensors stay one tensor."""
     query = laid_alike(job.query)
     key = query if job.key is job.query else laid_alike(job.key)
     value = key if job.value is job.key else laid_alike(job.value)
@@ -90,7 +90,7 @@ def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
-    """Output and weights among whatever was returned."""
+    """The output and weights among the returned tensors."""
     matches = tensors_in(result)
     shape = tuple(job.query.shape)
     if sequence_first:
@@ -119,24 +119,24 @@ def tensors_in(result: object) -> list[Tensor]:
 
 
 def no_output(result: object, found: list[Tensor], shape: tuple[int, ...]) -> ValueError:
-    """The error for what holds no output of the shape expected."""
+    """The error for a result without an output of the expected shape."""
     got = ", ".join(str(tuple(t.shape)) for t in found) or _kind(result)
     return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
 
 
 def _kind(result: object) -> str:
-    """None, or the type as a person writes it: numpy.ndarray."""
+    """The type's name as written in code, such as numpy.ndarray."""
     module, name = type(result).__module__, type(result).__qualname__
     return "None" if result is None else name if module == "builtins" else f"{module}.{name}"
 
 
 def versions(arguments: Mapping[str, object]) -> dict[str, int]:
-    """How often each tensor was written to."""
+    """The version counter of each tensor."""
     return {name: t._version for name, t in arguments.items() if isinstance(t, Tensor)}
 
 
 def written(arguments: Mapping[str, object], before: Mapping[str, int]) -> tuple[str, ...]:
-    """The tensors that were written to since."""
+    """The tensors that were modified since."""
     now = versions(arguments)
     return tuple(name for name in before if now[name] != before[name])
 
@@ -154,7 +154,7 @@ def arrays_of(arguments: Mapping[str, object]) -> dict[str, object]:
 
 
 def changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
-    """The tensors whose arrays hold other numbers than they did."""
+    """The tensors whose arrays were modified."""
     return tuple(
         name
         for name, value in before.items()
@@ -163,7 +163,7 @@ def changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[
 
 
 def tensors_of(result: object, dtype: torch.dtype) -> object:
-    """What came back with every array as a tensor; numbers that NumPy widened are rounded."""
+    """The result with every array as a tensor, rounded to the dtype."""
     if isinstance(result, Mapping):
         result = tuple(result.values())
     if isinstance(result, tuple | list):

@@ -1,4 +1,4 @@
-"""Somebody's module, made callable: its projections found, one job in, one outcome out."""
+"""A user's module as a runner: its projections are found, one job gives one outcome."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -135,7 +135,7 @@ class ModuleRunner:
 
 
 def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> ModuleRunner:
-    """A class of modules, made for the sizes of the weights."""
+    """A runner of a class of modules, constructed for the sizes of the weights."""
     embed_dim = weights.q.shape[1]
 
     @cache
@@ -149,7 +149,7 @@ def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> M
 
 
 def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
-    """The module, called once where the sizes of its parameters wait for a first call.
+    """Initialize lazy parameters by one call.
 
     `nn.LazyLinear` is such a layer, as in Dive into Deep Learning.
 
@@ -175,7 +175,7 @@ def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
 
 
 def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> ModuleRunner:
-    """A module that somebody made.
+    """A runner of a module instance.
 
     Raises:
         BadValue: if it has another number of heads.
@@ -201,7 +201,7 @@ def _of_module(
     drops: bool,
     either_axis_order: bool,
 ) -> ModuleRunner:
-    """The module, or the one attention inside of it where it is a layer around one."""
+    """A runner of the module, or of the attention inside it."""
     module, path = made(0.0), ""
     if has_outer_norms(module) or not is_attention(module, weights, heads):
         path = find_attention(module, weights, heads)
@@ -233,7 +233,7 @@ def _of_module(
 def _probed(
     blank: ModuleRunner, module: nn.Module, weights: Weights, heads: int
 ) -> tuple[Binding, ...]:
-    """The readings of a module whose parameters' names say nothing."""
+    """The bindings of a module whose parameter names are not recognised."""
     job = self_job(weights.q.shape[1], heads)
     everything = job.mask.dense(job.frame).expand(job.frame.batch, heads, -1, -1)
     neutral: list[Masks] = [{}] if not blank.signature.needs_mask else []

@@ -1,4 +1,4 @@
-"""Which parameter of somebody's module is which projection, by its name."""
+"""Map the parameters of a user's module to projections, by name."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
 
 @dataclass(frozen=True)
 class ParameterSlot:
-    """One parameter, and how a projection is laid out in it.
+    """One parameter, and the layout of a projection in it.
 
     Attributes:
         name: the parameter's.
@@ -49,7 +49,7 @@ each number of each head."""
 
 @dataclass(frozen=True)
 class Binding:
-    """Where each weight of `Weights` stands in a module.
+    """The parameters of a module that hold each weight of `Weights`.
 
     Attributes:
         places: for each group of weights, such as ("q",) or ("q", "k", "v") or ("q_bias",), the
@@ -149,7 +149,7 @@ def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
 
 
 def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
-    """The binding with fewer key/value heads than heads, where the key's parameter says so."""
+    """The binding with grouped heads, where the shape of the key projection shows them."""
     places = binding.places.get(("k",), ())
     if len(places) != 1 or len(places[0].shape) != 2:
         return binding
@@ -161,7 +161,7 @@ def _sharing(binding: Binding, weights: Weights, heads: int) -> Binding:
 
 
 def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -> Binding:
-    """The binding, with fewer key/value heads where the key says so, if its parameters fit.
+    """The binding, with grouped heads where there are any, if its shapes fit.
 
     Raises:
         BadFile: if the weights laid out so have other shapes than the parameters.
@@ -191,7 +191,7 @@ def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -
 
 
 def place_of(module: nn.Module, name: str, parameter: Tensor) -> ParameterSlot:
-    """One parameter; raw ones are taken to be multiplied as x @ W, and Conv1D's are."""
+    """One parameter; a raw one is assumed to be multiplied as x @ W, as in Conv1D."""
     owner = module.get_submodule(name.rpartition(".")[0])
     leaf = name.rpartition(".")[2]
     raw = not isinstance(owner, nn.Linear) and not leaf.endswith(("_weight", "_bias"))

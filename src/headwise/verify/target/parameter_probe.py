@@ -1,4 +1,4 @@
-"""Which parameter of somebody's module is which projection, by what moves when it is set.
+"""Map the parameters of a user's module to projections, by their effect on the output.
 
 Where names say nothing, the parameters are told apart by how the output depends on them:
 
@@ -46,7 +46,7 @@ MOST_PARAMETERS = 64
 
 @dataclass(frozen=True)
 class Block:
-    """One projection, or its bias: some rows of parameters that belong together.
+    """One projection or bias: rows of parameters that belong together.
 
     Attributes:
         places: the parameters, one below the other, as they would be turned.
@@ -64,7 +64,7 @@ class Block:
 
 
 def probe(module: nn.Module, give: Give, weights: Weights, heads: int) -> tuple[Binding, ...]:
-    """Every reading of a module's parameters that its outputs allow, the likely one first.
+    """Every binding of a module's parameters that its outputs allow, the likely one first.
 
     Args:
         module: somebody's.
@@ -90,7 +90,7 @@ def probe(module: nn.Module, give: Give, weights: Weights, heads: int) -> tuple[
 
 
 def _drawn(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Every matrix and bias with numbers that give scores around 1; the same ones each time."""
+    """Seeded matrices and biases that give scores around 1."""
     draw = torch.Generator().manual_seed(5)
     drawn = {}
     for name, parameter in named.items():

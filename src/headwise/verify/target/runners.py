@@ -65,7 +65,7 @@ class FunctionRunner:
 
     @property
     def differentiable(self) -> bool:
-        """Whether gradients can be asked for."""
+        """Whether the target supports gradients."""
         return not self.arrays
 
     @property
@@ -199,7 +199,7 @@ class BlackBoxRunner:
 
     @property
     def differentiable(self) -> bool:
-        """Whether gradients can be asked for."""
+        """Whether the target supports gradients."""
         return True
 
     @property
