@@ -227,7 +227,9 @@ def kept(dropout: float) -> Keep:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", [None, "Rotary", "Shaw with values"])
+@pytest.mark.parametrize(
+    "name", [None, pytest.param("Rotary", marks=pytest.mark.slow), "Shaw with values"]
+)
 def test_dropout_leaves_what_it_leaves_without_a_compiler(name: str | None, backend: str) -> None:
     position = None if name is None else POSITIONS[name]()
 
@@ -304,7 +306,7 @@ def test_by_inductors_own_numbers_backward_drops_the_same() -> None:
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", [pytest.param("eager", marks=pytest.mark.slow), "aot_eager"])
 @pytest.mark.parametrize("name", [None, "Shaw with values"])
 def test_what_a_checkpoint_makes_again_is_asked_for_once(name: str | None, backend: str) -> None:
     """Its backward runs once only; and what is made again drops the same."""
@@ -326,7 +328,9 @@ def test_what_a_checkpoint_makes_again_is_asked_for_once(name: str | None, backe
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", [None, "T5Bias", "Shaw with values"])
+@pytest.mark.parametrize(
+    "name", [None, pytest.param("T5Bias", marks=pytest.mark.slow), "Shaw with values"]
+)
 def test_the_logsumexp_has_its_gradient(name: str | None, backend: str) -> None:
     position = None if name is None else POSITIONS[name]()
 

@@ -1,4 +1,4 @@
-"""Every mask under `torch.compile`, held to the oracle; `test_compiled_masks` runs these.
+"""Every mask under `torch.compile`, held to the oracle; `test_tiled_operator` runs these.
 
 What a tensor holds is not known while compiling, nor can a generator be made there.
 """
@@ -52,7 +52,13 @@ def compiled(mask: Mask, length: int, batch: int) -> None:
     check([found], Call.of(*qkv, mask=mask))
 
 
-@pytest.mark.parametrize("mask", masks(SHORT, 2), ids=identity)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        pytest.param(mask, id=identity(mask), marks=() if number % 2 else pytest.mark.slow)
+        for number, mask in enumerate(masks(SHORT, 2))
+    ],
+)
 def test_a_short_sequence(mask: Mask) -> None:
     compiled(mask, SHORT, 2)
 

@@ -318,13 +318,14 @@ def test_nothing_as_large_as_the_scores_is_made_inside(kind, handed, monkeypatch
 @pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_it_compiles_whole(marked):
     """In a process of its own: the checks of shapes under pytest cannot be compiled."""
-    script = Path(__file__).with_name("compiled.py")
-    command = [sys.executable, "-m", "pytest", "--noconftest", "-m", marked, str(script)]
+    here = Path(__file__).parent
+    scripts = [str(here / name) for name in ("compiled.py", "compiled_masks.py")]
+    command = [sys.executable, "-m", "pytest", "--noconftest", "-m", marked, *scripts]
     done = subprocess.run(
         [*command, "--show-capture=no", "--tb=short", "-p", "no:cacheprovider"],
         capture_output=True,
         text=True,
-        cwd=script.parents[2],
+        cwd=here.parents[1],
     )
     assert done.returncode == 0, done.stdout[-4000:]
 
