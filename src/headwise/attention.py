@@ -1,4 +1,4 @@
-"""Attention, run by the best engine that can."""
+"""`attend`: attention by the preferred engine that can run it."""
 
 from collections.abc import Collection
 from typing import overload
@@ -66,21 +66,22 @@ def attend(
         q: queries (B, H, Lq, D).
         k: keys (B, G, Lk, D); G divides H, and query head h reads key head h // (H / G).
         v: values (B, G, Lk, Dv).
-        mask: who may attend to whom; a boolean tensor means True = may attend, a float tensor is
-            added to the scaled scores. A query that sees no key gives 0, with gradient 0.
-        position: where tokens stand, such as `ALiBi`, `Rotary`, `Shaw`, `T5Bias` or
-            `TransformerXL`; its sizes must fit.
+        mask: which query may attend to which key. In a boolean tensor True means may attend; a
+            float tensor is added to the scaled scores. A fully masked query gives 0, with gradient
+            0.
+        position: a position encoding, such as `ALiBi`, `Rotary`, `Shaw`, `T5Bias` or
+            `TransformerXL`, of matching sizes.
         scale: factor on the scores; None means 1/sqrt(D).
         dropout: probability with which a weight is dropped; the caller passes 0 outside training.
         offset: position of the first query among the keys; None means Lk - Lq, so that the last
             query stands at the last key.
-        sinks: a logit for each head (H,), one more term of every softmax that belongs to no key, so
-            that a head may attend to nothing: its weights then sum to less than 1. 0 is Miller's
+        sinks: one logit per head (H,), a further term of every softmax that belongs to no key. A
+            head may so attend to nothing: its weights sum to less than 1. 0 is Miller's
             "softmax off by one", -inf none.
-        need: what else to return, out of "weights", "logsumexp", and what is measured on the
-            weights without keeping them: "entropy", "received", "distance" and "largest"; see
-            `Result`. None gives the bare output.
-        engine: "auto" takes the first that can; a name takes that one or raises.
+        need: what else to return: "weights", "logsumexp", and the statistics of the weights
+            "entropy", "received", "distance" and "largest"; see `Result`. None gives the bare
+            output.
+        engine: "auto" chooses; a name runs that engine or raises.
 
     Returns:
         The output (B, H, Lq, Dv), or with ``need`` a `Result` whose ``.output`` it is.
@@ -116,7 +117,7 @@ def attend(
 
 
 def choose(call: Call, engine: str) -> Engine:
-    """The engine that will run the call.
+    """The engine to run the call.
 
     Raises:
         BadValue: if there is no engine of that name.

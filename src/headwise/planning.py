@@ -1,4 +1,4 @@
-"""What would run, and why: the EXPLAIN of an attention."""
+"""Which engine would run an attention, and why: its EXPLAIN."""
 
 import math
 from collections.abc import Collection
@@ -17,10 +17,10 @@ from headwise.masks.tiles import Tiles
 from headwise.positions import Position, Stage
 
 KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}
-"""What a tile can be."""
+"""The kinds of tiles."""
 
 SPARSE = ("tiled", "flex")
-"""Engines that never look at an empty tile."""
+"""Engines that skip empty tiles."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,11 @@ class Plan:
     Attributes:
         engine: the name of the engine that runs it.
         refused: for each other engine that cannot, every reason.
-        tiles: how many tiles of 128 x 128 are empty, mixed or full by the mask's own word.
-        share: share of the dense work that tiles which are not empty hold, 0 to 1.
-        flops: floating point operations of the forward pass with this engine; of one that skips
-            empty tiles, those of the other tiles.
-        bytes: bytes of q, k, v, the output, and at most what this engine holds at once of scores
-            and written masks.
+        tiles: how many tiles of 128 x 128 the mask calls empty, mixed or full.
+        share: share of the pairs that lie in tiles which are not empty, 0 to 1.
+        flops: floating point operations of the forward pass with this engine, without the tiles
+            that it skips.
+        bytes: bytes of q, k, v and the output, and the peak of scores and masks in this engine.
     """
 
     engine: str
@@ -84,7 +83,7 @@ def plan(
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Plan:
-    """What `attend` would do with the same arguments; nothing is computed.
+    """The plan of `attend` for the same arguments; nothing is computed.
 
     Raises:
         BadValue, BadType, EngineRefused: exactly where `attend` raises.
@@ -110,13 +109,13 @@ def plan(
     tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys
     chosen = choose(call, engine).NAME
     refusals = ((e.NAME, list(e.why_not(call))) for e in ENGINES)
-    seen = _seen(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
+    seen = _nonempty_pairs(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
     return Plan(
         engine=chosen,
         refused={name: reasons for name, reasons in refusals if reasons},
         tiles={kind.value: tiles.count(kind) for kind in Tile},
         share=seen / pairs if pairs else 0.0,
-        flops=_flops(call, _computed(call, chosen, seen)),
+        flops=_flops(call, _computed_pairs(call, chosen, seen)),
         bytes=_bytes(call, chosen),
     )
 
@@ -125,25 +124,25 @@ def _kind(kind: str, count: int) -> Text:
     return Text("{count:,} {kinds}", count=count, kinds=KINDS[kind])
 
 
-def _seen(call: Call, tiles: Tiles) -> int:
-    """Pairs of tiles that are not empty, a head on average; heads may have masks of their own."""
-    apart = head_groups(call)
-    by_mask = [tiles] if len(apart) == 1 else [Tiles.of(mask, call.frame) for _, mask in apart]
+def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
+    """Pairs in tiles that are not empty, the mean over heads, which may have different masks."""
+    groups = head_groups(call)
+    by_mask = [tiles] if len(groups) == 1 else [Tiles.of(mask, call.frame) for _, mask in groups]
     pairs = call.frame.queries * call.frame.keys
     seen = (pairs - of.pairs(Tile.EMPTY) for of in by_mask)
-    weighted = sum(len(heads) * n for (heads, _), n in zip(apart, seen, strict=True))
+    weighted = sum(len(heads) * n for (heads, _), n in zip(groups, seen, strict=True))
     return round(weighted / call.frame.heads) if call.frame.heads else 0
 
 
-def _computed(call: Call, engine: str, seen: int) -> int:
-    """How many pairs a head of an engine computes, ``seen`` being those of tiles not empty."""
+def _computed_pairs(call: Call, engine: str, seen: int) -> int:
+    """Pairs that an engine computes for a head, of which ``seen`` lie in nonempty tiles."""
     if engine == lsh.NAME:
         return lsh.pairs(call)
     return seen if engine in SPARSE else call.frame.queries * call.frame.keys
 
 
 def _flops(call: Call, pairs: int) -> int:
-    """Two multiply-adds a pair and head: q kᵀ over D, and weights v over Dv."""
+    """Two products for every pair and head: q kᵀ over D, and weights v over Dv."""
     heads = call.frame.batch * call.frame.heads
     return 2 * heads * pairs * (call.q.shape[3] + call.v.shape[3])
 
@@ -152,11 +151,11 @@ def _bytes(call: Call, engine: str) -> int:
     frame = call.frame
     written = frame.batch * frame.heads * frame.queries * call.v.shape[3]
     elements = call.q.numel() + call.k.numel() + call.v.numel() + written
-    return elements * call.q.element_size() + _beside(call, engine)
+    return elements * call.q.element_size() + _score_bytes(call, engine)
 
 
-def _beside(call: Call, engine: str) -> int:
-    """Bytes that grow with Lq x Lk, or one block of them where an engine goes block by block."""
+def _score_bytes(call: Call, engine: str) -> int:
+    """Bytes of tensors (Lq, Lk), or of one block in an engine that computes in blocks."""
     frame, wide = call.frame, softmax_dtype(call.q.dtype).itemsize
     if 0 in (frame.batch, frame.heads, frame.queries, frame.keys):
         return 0
@@ -166,19 +165,19 @@ def _beside(call: Call, engine: str) -> int:
         samples, queries = blockwise.block_size(call)
         return 2 * min(samples, frame.batch) * frame.heads * queries * frame.keys * wide
     if engine == sdpa.NAME and not sdpa.without_mask(call):
-        return _written(call, wide)
+        return _mask_bytes(call, wide)
     return 0
 
 
-def _written(call: Call, wide: int) -> int:
-    """Bytes of a mask that is written out, and of the keys and values without hidden numbers.
+def _mask_bytes(call: Call, wide: int) -> int:
+    """Bytes of a mask that is written out, and of copies of the keys and values.
 
-    At most at once: the rule while it is evaluated; or who may attend, and beside it the bias while
-    it is made, or the numbers that are added and the bias that they hold.
+    The peak is the rule while it is evaluated; or the booleans with the bias while it is computed,
+    or with the bias and the terms added to the scores.
     """
     first = replace(call.frame, queries=1, keys=1).indices()
     rule, bias = call.mask.rule(*first), call.mask.bias(*first)
-    allowed, biased = _different(rule), 0 if bias is None else _different(bias)
+    allowed, biased = _mask_count(rule), 0 if bias is None else _mask_count(bias)
     if Stage.SCORES in call.position.stages:
         biased = call.frame.batch * call.frame.heads
     numbers = max(allowed, biased) + biased
@@ -189,6 +188,6 @@ def _written(call: Call, wide: int) -> int:
     return math.ceil(per_pair * call.frame.queries * call.frame.keys) + copies
 
 
-def _different(held: Tensor) -> int:
-    """How many masks there are, over samples and heads, by what one pair has of each."""
-    return math.prod(held.shape[:-2])
+def _mask_count(values: Tensor) -> int:
+    """How many masks there are over samples and heads, from the values of one pair."""
+    return math.prod(values.shape[:-2])
