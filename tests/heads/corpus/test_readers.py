@@ -134,7 +134,7 @@ def test_a_corpus_knows_its_size_and_can_be_read_again(put: Put) -> None:
 
 def test_what_a_check_finds_is_said_before_the_work_begins(put: Put) -> None:
     def refuse(document: Document) -> None:
-        raise BadFile(f"corpus: {document.name} is not for us", "corpus：不行")
+        raise BadFile("corpus: {name} is not for us", name=document.name)
 
     with pytest.raises(BadFile, match=r"a\.txt:1 is not for us"):
         look_through(put("a.txt", "the\ncat\n"), check=refuse)

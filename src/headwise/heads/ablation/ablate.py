@@ -75,24 +75,24 @@ def ablate(
         >>> torch.equal(output, layer.out_proj.bias.expand(1, 3, 8))
         True
     """
-    how, wanted, found = method_named(kind), parsed(heads), sites(model)
-    check_exist(wanted, found)
-    by_layer = grouped(wanted)
-    if how is UNIFORM:
-        check_uniform(found, by_layer)
-    instead = _instead(how, seed)
-    if how.reference:
-        read(model, found, by_layer, instead, several(reference, "reference"))
+    method, selected, attentions = method_named(kind), parsed(heads), sites(model)
+    check_exist(selected, attentions)
+    by_layer = grouped(selected)
+    if method is UNIFORM:
+        check_uniform(attentions, by_layer)
+    replacement = _instead(method, seed)
+    if method.reference:
+        read(model, attentions, by_layer, replacement, several(reference, "reference"))
 
-    def edit(layer: Layer, each: Tensor) -> Tensor:
-        numbers = torch.tensor(by_layer[layer], device=each.device)
-        new = instead.heads(layer, each[..., numbers, :])
-        return each.index_copy(each.dim() - 2, numbers, new)
+    def edit(layer: Layer, outputs: Tensor) -> Tensor:
+        numbers = torch.tensor(by_layer[layer], device=outputs.device)
+        replaced = replacement.heads(layer, outputs[..., numbers, :])
+        return outputs.index_copy(outputs.dim() - 2, numbers, replaced)
 
-    start = model.register_forward_pre_hook(instead.begin)
+    start = model.register_forward_pre_hook(replacement.begin)
     try:
-        with tapped(model, found, by_layer, edit, queries=how is UNIFORM):
-            yield Ablation(wanted, how)
+        with tapped(model, attentions, by_layer, edit, queries=method is UNIFORM):
+            yield Ablation(selected, method)
     finally:
         start.remove()
 
@@ -110,7 +110,7 @@ def grouped(heads: Collection[Head]) -> dict[Layer, list[int]]:
         >>> grouped(parsed("L1H2,L0H1,L1H0"))
         {Layer(part='', number=1): [0, 2], Layer(part='', number=0): [1]}
     """
-    found: dict[Layer, list[int]] = {}
+    groups: dict[Layer, list[int]] = {}
     for head in heads:
-        found.setdefault(head.layer, []).append(head.number)
-    return {layer: sorted(numbers) for layer, numbers in found.items()}
+        groups.setdefault(head.layer, []).append(head.number)
+    return {layer: sorted(numbers) for layer, numbers in groups.items()}

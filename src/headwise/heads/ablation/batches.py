@@ -48,13 +48,13 @@ def several(batches: object, argument: str) -> list[Batch]:
             argument=argument,
             batches_type=type(batches).__name__,
         )
-    found = list(batches)
-    if not found:
+    batch_list = list(batches)
+    if not batch_list:
         raise BadValue(
             "{argument}: expected at least one batch, got none; give texts for the model to read",
             argument=argument,
         )
-    return found
+    return batch_list
 
 
 def real(batch: Batch, layer: Layer, length: int) -> Tensor | None:

@@ -91,21 +91,21 @@ def curve(
                 share=share,
             )
     corpus, how = several(batches, "batches"), how or How()
-    found = sites(model)
-    total = len(every_head(found))
-    may = every_head(found) if heads is None else parsed(heads)
-    check_exist(may, found)
-    drawn = _shuffled(may, how.seed) if order == "random" else may
-    whole = losses(model, corpus, loss)
-    points, gone = [_point((), 0.0, whole, whole, how.seed)], list[Head]()
-    for number in _numbers(len(may), step, until):
+    attentions = sites(model)
+    total = len(every_head(attentions))
+    candidates = every_head(attentions) if heads is None else parsed(heads)
+    check_exist(candidates, attentions)
+    ordered = _shuffled(candidates, how.seed) if order == "random" else candidates
+    intact = losses(model, corpus, loss)
+    points, removed = [_point((), 0.0, intact, intact, how.seed)], list[Head]()
+    for number in _numbers(len(candidates), step, until):
         if order == "importance":
-            drawn = _least(model, corpus, tuple(gone), loss, how)
-        left = [head for head in drawn if head in may and head not in gone]
-        gone += left[: number - len(gone)]
-        with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):
-            without = losses(model, corpus, loss)
-        points.append(_point(tuple(gone), len(gone) / total, without, whole, how.seed))
+            ordered = _least(model, corpus, tuple(removed), loss, how)
+        remaining = [head for head in ordered if head in candidates and head not in removed]
+        removed += remaining[: number - len(removed)]
+        with ablate(model, removed, how.kind, reference=how.reference, seed=how.seed):
+            ablated = losses(model, corpus, loss)
+        points.append(_point(tuple(removed), len(removed) / total, ablated, intact, how.seed))
     return tuple(points)
 
 
@@ -137,7 +137,7 @@ def _least(
 
 
 def _point(
-    gone: tuple[Head, ...], share: float, without: Tensor, whole: Tensor, seed: int
+    removed: tuple[Head, ...], share: float, ablated: Tensor, intact: Tensor, seed: int
 ) -> Point:
-    rise = bootstrap(without - whole, seed=seed)
-    return Point(gone, share, bootstrap(without, seed=seed), rise)
+    rise = bootstrap(ablated - intact, seed=seed)
+    return Point(removed, share, bootstrap(ablated, seed=seed), rise)

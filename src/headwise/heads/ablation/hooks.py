@@ -35,9 +35,9 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
     PyTorch's encoder layers bypass ``forward`` in eval mode unless the module has hooks, so it gets
     one. Nested contexts yield the same module.
     """
-    running = module.__dict__.get(TWIN)
-    if running is not None:
-        yield running
+    active = module.__dict__.get(TWIN)
+    if active is not None:
+        yield active
         return
     twin = _twin(module)
 
@@ -99,13 +99,13 @@ def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
         if module.in_proj_weight is None
         else module.in_proj_weight.chunk(3)
     )
-    lent = {f"{name}.weight": each for name, each in zip(NAMES, weights, strict=True)}
+    views = {f"{name}.weight": tensor for name, tensor in zip(NAMES, weights, strict=True)}
     if module.in_proj_bias is not None:
         biases = module.in_proj_bias.chunk(3)
-        lent |= {f"{name}.bias": each for name, each in zip(NAMES, biases, strict=True)}
-    lent |= {f"out_proj.{name}": each for name, each in module.out_proj.named_parameters()}
+        views |= {f"{name}.bias": tensor for name, tensor in zip(NAMES, biases, strict=True)}
+    views |= {f"out_proj.{name}": tensor for name, tensor in module.out_proj.named_parameters()}
     extra = {"bias_k": module.bias_k, "bias_v": module.bias_v}
-    return lent | {name: each for name, each in extra.items() if each is not None}
+    return views | {name: tensor for name, tensor in extra.items() if tensor is not None}
 
 
 Edit = Callable[[Layer, Tensor], Tensor | None]
@@ -116,7 +116,7 @@ for no change."""
 @contextmanager
 def tapped(
     model: nn.Module,
-    found: tuple[Site, ...],
+    attentions: tuple[Site, ...],
     layers: Collection[Layer],
     edit: Edit,
     *,
@@ -126,7 +126,7 @@ def tapped(
 
     Args:
         model: the model; restored on exit.
-        found: its attention modules.
+        attentions: its attention modules.
         layers: the layers that are edited.
         edit: called once a layer in every pass.
         queries: edit the projected queries (..., L, H, D) instead of the outputs.
@@ -136,7 +136,7 @@ def tapped(
         stack.callback(model.register_forward_pre_hook(calls.begin).remove)
         stack.callback(model.register_forward_hook(calls.end, always_call=True).remove)
         stack.enter_context(unnested(model))
-        for site in found:
+        for site in attentions:
             if not set(site.layers) & set(layers):
                 continue
             owner = site.module
@@ -214,9 +214,9 @@ def _queries(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | N
 
     def after(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
         del module, args
-        each = torch.unflatten(output, -1, sizes).unbind(axis)
-        new = change(each[0])
-        return None if new is None else torch.stack((new, *each[1:]), axis).flatten(-3)
+        pieces = torch.unflatten(output, -1, sizes).unbind(axis)
+        changed = change(pieces[0])
+        return None if changed is None else torch.stack((changed, *pieces[1:]), axis).flatten(-3)
 
     projection = attribute(owner, path)
     assert isinstance(projection, nn.Module)  # noqa: S101 - the architecture fits

@@ -38,9 +38,9 @@ class Importance:
 
     def spread(self, head: Head) -> float:
         """The standard error of ``value`` over examples, with the norm of the layer fixed."""
-        each = self.gradients[head.layer].abs()
+        absolute = self.gradients[head.layer].abs()
         norm = self._layer(head.layer).norm().item()
-        error = each[:, head.number].std().item() / len(each) ** 0.5
+        error = absolute[:, head.number].std().item() / len(absolute) ** 0.5
         return error / norm if norm else 0.0
 
     def heads(self) -> tuple[Head, ...]:
@@ -88,38 +88,38 @@ def importance(
         1.0
     """
     in_evaluation(model)
-    found: dict[Layer, list[Tensor]] = {}
+    gradients: dict[Layer, list[Tensor]] = {}
     for batch in several(batches, "batches"):
         gates: dict[Layer, Tensor] = {}
         with torch.enable_grad():
             with gated(model, gates):
-                each = checked(loss(model, batch))
+                losses = checked(loss(model, batch))
             slopes = torch.autograd.grad(
-                each.sum(), list(gates.values()), allow_unused=True, materialize_grads=True
+                losses.sum(), list(gates.values()), allow_unused=True, materialize_grads=True
             )
         for layer, slope in zip(gates, slopes, strict=True):
-            if len(slope) != len(each):
-                raise _not_told_apart(len(each), len(slope))
-            found.setdefault(layer, []).append(slope.double().cpu())
-    return Importance({layer: torch.cat(found[layer]) for layer in sorted(found)})
+            if len(slope) != len(losses):
+                raise _not_told_apart(len(losses), len(slope))
+            gradients.setdefault(layer, []).append(slope.double().cpu())
+    return Importance({layer: torch.cat(gradients[layer]) for layer in sorted(gradients)})
 
 
 @contextmanager
 def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
     """Multiply the outputs of heads by gates (B, H); missing gates are added with value 1."""
-    found = sites(model)
+    attentions = sites(model)
 
-    def gate(layer: Layer, each: Tensor) -> Tensor:
+    def gate(layer: Layer, outputs: Tensor) -> Tensor:
         if layer not in gates:
-            shape = (*each.shape[:-3], each.shape[-2])
-            gates[layer] = each.new_ones(shape[-2:] if len(shape) > 1 else (1, *shape))
+            shape = (*outputs.shape[:-3], outputs.shape[-2])
+            gates[layer] = outputs.new_ones(shape[-2:] if len(shape) > 1 else (1, *shape))
             gates[layer].requires_grad_()
-        if each.dim() != 4 or len(gates[layer]) != len(each):
-            raise _not_told_apart(len(gates[layer]), len(each))
-        return each * gates[layer][:, None, :, None]
+        if outputs.dim() != 4 or len(gates[layer]) != len(outputs):
+            raise _not_told_apart(len(gates[layer]), len(outputs))
+        return outputs * gates[layer][:, None, :, None]
 
-    layers = [layer for site in found for layer in site.layers]
-    with tapped(model, found, layers, gate):
+    layers = [layer for site in attentions for layer in site.layers]
+    with tapped(model, attentions, layers, gate):
         yield
 
 

@@ -110,28 +110,30 @@ def losses(model: nn.Module, corpus: list[Batch], loss: Loss) -> Tensor:
         BadValue: if the loss is not one number for each example.
     """
     with torch.no_grad():
-        found = [checked(loss(model, batch)).double().cpu() for batch in corpus]
-    return torch.cat(found)
+        per_batch = [checked(loss(model, batch)).double().cpu() for batch in corpus]
+    return torch.cat(per_batch)
 
 
-def checked(each: object) -> Tensor:
+def checked(values: object) -> Tensor:
     """Check that the losses of a batch are one finite number for each example.
 
     Raises:
         BadValue: if they are not.
     """
-    if not isinstance(each, Tensor) or each.dim() != 1:
-        got = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else type(each).__name__
+    if not isinstance(values, Tensor) or values.dim() != 1:
+        got = (
+            f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        )
         raise BadValue(
             "loss: expected a tensor (B,), one number for each example, got {got}; "
             "average over tokens, not over examples: the interval is over examples",
             got=got,
         )
-    if not each.isfinite().all():
+    if not values.isfinite().all():
         raise BadValue(
             "loss: expected finite numbers, got NaN or infinity; look at the model's outputs"
         )
-    return each
+    return values
 
 
 def _one(
@@ -139,10 +141,10 @@ def _one(
     corpus: list[Batch],
     heads: tuple[Head, ...],
     loss: Loss,
-    before: tuple[How, Tensor],
+    how_and_clean: tuple[How, Tensor],
 ) -> Effect:
-    how, clean = before
+    how, clean = how_and_clean
     with ablate(model, heads, how.kind, reference=how.reference, seed=how.seed):
         ablated = losses(model, corpus, loss)
-    found = bootstrap(ablated - clean, seed=how.seed)
-    return Effect(heads, method_named(how.kind), clean, ablated, found)
+    interval = bootstrap(ablated - clean, seed=how.seed)
+    return Effect(heads, method_named(how.kind), clean, ablated, interval)

@@ -94,19 +94,19 @@ def method_named(name: object) -> Method:
 
 
 def check_uniform(
-    found: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
+    attentions: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
 ) -> None:
     """Check that queries of 0 make all scores of attention modules equal.
 
     Args:
-        found: the attention modules of a model.
+        attentions: the attention modules of a model.
         layers: the layers to check.
         argument: the name of the argument, for the message.
 
     Raises:
         BadValue: if another term is added to the scores; the message names it.
     """
-    for site in found:
+    for site in attentions:
         reason = _reason(site) if set(site.layers) & set(layers) else None
         if reason is not None:
             raise BadValue(

@@ -96,11 +96,11 @@ def compared(
     """
     if not groups:
         raise BadValue("groups: expected at least one, got none; give heads, such as ['L0H2,L1H8']")
-    chosen, every = [parsed(group) for group in groups], every_head(sites(model))
-    taken = {head for group in chosen for head in group}
-    rest = tuple(head for head in every if head not in taken)
+    selected, every = [parsed(group) for group in groups], every_head(sites(model))
+    in_groups = {head for group in selected for head in group}
+    rest = tuple(head for head in every if head not in in_groups)
     pool = rest if others is None else parsed(others)
-    most = max(map(len, chosen))
+    most = max(map(len, selected))
     if len(pool) < most:
         raise BadValue(
             "heads: {most} of {num_every} leave only {num_pool} others to draw from; choose fewer",
@@ -109,11 +109,12 @@ def compared(
             num_pool=len(pool),
         )
     rises = torch.stack(
-        [_rises(model, batch(seed), (chosen, _drawn(pool, seed)), loss, how) for seed in seeds], -1
+        [_rises(model, batch(seed), (selected, _drawn(pool, seed)), loss, how) for seed in seeds],
+        -1,
     )
     return tuple(
         Comparison(group, bootstrap(theirs), bootstrap(random), bootstrap(theirs - random))
-        for group, theirs, random in zip(chosen, *rises.chunk(2), strict=True)
+        for group, theirs, random in zip(selected, *rises.chunk(2), strict=True)
     )
 
 
@@ -130,10 +131,10 @@ def _rises(
     how: How | None,
 ) -> Tensor:
     """(2 · groups,): the mean rise of the loss without each group, then without random heads."""
-    chosen, drawn = heads
-    random = [drawn[: len(group)] for group in chosen]
-    found = effects(model, batch, [*chosen, *random], loss, how)
-    return torch.stack([(each.ablated - each.clean).mean() for each in found])
+    selected, random_order = heads
+    random = [random_order[: len(group)] for group in selected]
+    results = effects(model, batch, [*selected, *random], loss, how)
+    return torch.stack([(result.ablated - result.clean).mean() for result in results])
 
 
 def repeated(
@@ -174,5 +175,5 @@ def repeated(
             "times: expected at least 2, so that something comes again, got {times}", times=times
         )
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(ids), (texts, period), generator=generator)
-    return ids[drawn].repeat(1, times)
+    sampled = torch.randint(len(ids), (texts, period), generator=generator)
+    return ids[sampled].repeat(1, times)

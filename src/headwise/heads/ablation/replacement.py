@@ -97,17 +97,17 @@ class Resample:
         kept.append(each.detach().clone())
 
     def heads(self, layer: Layer, each: Tensor) -> Tensor:
-        there = torch.cat(self._kept[layer])  # (R, L, n, Dv)
-        if each.dim() != 4 or each.shape[1:] != there.shape[1:]:
-            raise _lengths(there.shape[1], each.shape[-3])
+        stored = torch.cat(self._kept[layer])  # (R, L, n, Dv)
+        if each.dim() != 4 or each.shape[1:] != stored.shape[1:]:
+            raise _lengths(stored.shape[1], each.shape[-3])
         if self._drawn is None or len(self._drawn) != len(each):
-            self._drawn = torch.randint(len(there), (len(each),), generator=self._generator)
-        return there[self._drawn.to(there.device)].to(each)
+            self._drawn = torch.randint(len(stored), (len(each),), generator=self._generator)
+        return stored[self._drawn.to(stored.device)].to(each)
 
 
 def read(
     model: nn.Module,
-    found: tuple[Site, ...],
+    attentions: tuple[Site, ...],
     by_layer: Mapping[Layer, list[int]],
     instead: Instead,
     reference: list[Batch],
@@ -118,7 +118,7 @@ def read(
         def learn(layer: Layer, each: Tensor, batch: Batch = batch) -> None:
             instead.learn(layer, each[..., by_layer[layer], :], batch)
 
-        with tapped(model, found, by_layer, learn), torch.no_grad():
+        with tapped(model, attentions, by_layer, learn), torch.no_grad():
             run(model, batch)
 
 

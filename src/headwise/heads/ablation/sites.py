@@ -69,18 +69,18 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
         raise BadType(
             "model: expected a torch.nn.Module, got {model_type}", model_type=type(model).__name__
         )
-    found: dict[int, tuple[str, nn.Module, list[Layer]]] = {}
+    modules: dict[int, tuple[str, nn.Module, list[Layer]]] = {}
     counts: Counter[str] = Counter()
     named = _attentions(model)
     two = _two_stacks(model, [name for name, _ in named])
     for name, module in named:
         part = _part(name, module, two, model)
-        layers = found.setdefault(id(module), (name, module, []))[2]
+        layers = modules.setdefault(id(module), (name, module, []))[2]
         layers.append(Layer(part, counts[part]))
         counts[part] += 1
-    if not found:
+    if not modules:
         raise _unknown(type(model).__name__)
-    return tuple(_site(*each, model) for each in found.values())
+    return tuple(_site(*entry, model) for entry in modules.values())
 
 
 def parsed(heads: object) -> tuple[Head, ...]:
@@ -92,20 +92,20 @@ def parsed(heads: object) -> tuple[Head, ...]:
     """
     if isinstance(heads, str):
         return parse_heads(heads)
-    given = (heads,) if isinstance(heads, Head) else heads
-    if not isinstance(given, list | tuple | set | frozenset):
+    items = (heads,) if isinstance(heads, Head) else heads
+    if not isinstance(items, list | tuple | set | frozenset):
         raise BadType(
             "heads: expected names such as 'L0H2,L1H8' or a list of heads, got {heads_type}",
             heads_type=type(heads).__name__,
         )
-    each = [head if isinstance(head, Head) else Head.parse(str(head)) for head in given]
-    if not each:
+    parsed_heads = [head if isinstance(head, Head) else Head.parse(str(head)) for head in items]
+    if not parsed_heads:
         raise BadValue("heads: expected at least one, got none; name some, such as 'L0H2,L1H8'")
-    ordered = each if isinstance(given, list | tuple) else sorted(each)
+    ordered = parsed_heads if isinstance(items, list | tuple) else sorted(parsed_heads)
     return tuple(dict.fromkeys(ordered))
 
 
-def every_head(found: tuple[Site, ...]) -> tuple[Head, ...]:
+def every_head(attentions: tuple[Site, ...]) -> tuple[Head, ...]:
     """Every head of a model, part by part and layer by layer.
 
     Example:
@@ -115,48 +115,48 @@ def every_head(found: tuple[Site, ...]) -> tuple[Head, ...]:
     return tuple(
         sorted(
             Head(layer, number)
-            for site in found
+            for site in attentions
             for layer in site.layers
             for number in range(site.heads)
         )
     )
 
 
-def check_exist(heads: tuple[Head, ...], found: tuple[Site, ...]) -> None:
+def check_exist(heads: tuple[Head, ...], attentions: tuple[Site, ...]) -> None:
     """Check that a model has all of the heads.
 
     Raises:
         BadValue: the message lists the heads of the model.
     """
-    counts = {layer: site.heads for site in found for layer in site.layers}
+    counts = {layer: site.heads for site in attentions for layer in site.layers}
     for head in heads:
         if head.number < counts.get(head.layer, 0):
             continue
         last: dict[str, Layer] = {}
         for layer in sorted(counts):
             last[layer.part] = layer
-        there = ", ".join(
+        available = ", ".join(
             f"{Head(Layer(part, 0), 0)} … {Head(layer, counts[layer] - 1)}"
             for part, layer in last.items()
         )
         raise BadValue(
             "heads: {head} does not exist; this model has {there}, counted from 0",
             head=head,
-            there=there,
+            there=available,
         )
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Every attention module under each of its names, without modules inside another one."""
-    found = list[tuple[str, nn.Module]]()
+    modules = list[tuple[str, nn.Module]]()
     for name, module in model.named_modules(remove_duplicate=False):
-        if any(name.startswith(f"{each}.") or not each for each, _ in found):
+        if any(name.startswith(f"{outer}.") or not outer for outer, _ in modules):
             continue
         if isinstance(module, nn.MultiheadAttention) or architecture_of(module) is not None:
-            found.append((name, module))
+            modules.append((name, module))
         elif not isinstance(module, nn.ModuleList) and _attends(module):
             raise _unknown(f"{name}, a {type(module).__name__},")
-    return found
+    return modules
 
 
 def _attends(module: nn.Module) -> bool:

@@ -62,7 +62,7 @@ class Half:
             ("evidence", self.evidence.tensors()),
             ("random", self.random.tensors()),
         )
-        return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
+        return {f"{part}/{name}": tensor for part, all_ in parts for name, tensor in all_.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":
@@ -125,7 +125,7 @@ class Gathered:
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name; each is additive."""
         parts = (("first", self.first.tensors()), ("second", self.second.tensors()))
-        return {f"{part}/{name}": each for part, all_ in parts for name, each in all_.items()}
+        return {f"{part}/{name}": tensor for part, all_ in parts for name, tensor in all_.items()}
 
     def kept(self) -> dict[str, Tensor]:
         """`tensors`, checked to be few enough to be read again.
@@ -134,7 +134,9 @@ class Gathered:
             BadValue: if there are more sums than are read.
         """
         tensors = self.tensors()
-        for part, count in Counter(each[0] for each in map(_TALLY.match, tensors) if each).items():
+        for part, count in Counter(
+            match[0] for match in map(_TALLY.match, tensors) if match
+        ).items():
             if count > MOST_NAMES:
                 raise BadValue(
                     "save: {count} sums under {part}, and at most {most_names} are read "

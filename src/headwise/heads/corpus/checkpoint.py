@@ -73,8 +73,8 @@ def check_folder(option: str, folder: Path) -> None:
         BadFile: if it is not a folder, or cannot be written into.
     """
     try:
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        with tempfile.TemporaryFile(dir=there):
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise unusable(option, folder, error) from error
@@ -110,7 +110,7 @@ KEY = "headwise"
 """The key of the JSON in the header."""
 
 
-def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """Write tensors, in their order, with metadata.
 
     Raises:
@@ -122,8 +122,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], said: Mapping[str, 
         from safetensors.torch import save
     except ImportError as error:
         raise MissingExtra.of("safetensors", "inspect") from error
-    header = json.dumps({**said, "order": list(tensors)})
-    content = save({name: each.contiguous() for name, each in tensors.items()}, {KEY: header})
+    header = json.dumps({**metadata, "order": list(tensors)})
+    content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {KEY: header})
     if len(content) > MOST_TENSOR_BYTES:
         raise BadFile(
             "save: what was measured takes {num_content:,} bytes, and at most "
@@ -153,7 +153,7 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         check_size(file, MOST_TENSOR_BYTES)
         with safe_open(str(file), "pt") as opened:
             header = (opened.metadata() or {}).get(KEY, "")
-        said = json.loads(header)
+        metadata = json.loads(header)
         tensors = load(file.read_bytes())
     except BadFile:
         raise
@@ -162,11 +162,11 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (OSError, SafetensorError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {clean(str(error))[:120]}"
         raise BadFile("damaged ({reason})", reason=reason) from error
-    order = said.get("order") if isinstance(said, dict) else None
+    order = metadata.get("order") if isinstance(metadata, dict) else None
     fits = isinstance(order, list) and all(isinstance(name, str) for name in order)
     if not fits or sorted(order or ()) != sorted(tensors):
         raise BadFile("its header does not list its tensors")
-    return {name: tensors[name] for name in order or ()}, said
+    return {name: tensors[name] for name in order or ()}, metadata
 
 
 def check_size(file: Path, most: int) -> None:
@@ -238,7 +238,7 @@ def save(run: Run, folder: Path) -> None:
         BadFile: if it cannot be written.
     """
     write_tensors(folder / TENSORS, run.gathered.kept(), {"schema": SCHEMA})
-    said = {
+    data = {
         "schema": SCHEMA,
         "headwise": headwise.__version__,
         "model": dict(run.model),
@@ -248,7 +248,7 @@ def save(run: Run, folder: Path) -> None:
         "tensors": {"file": TENSORS, "sha256": _hash(folder / TENSORS)},
     }
     with error_context("save", "output"):
-        write(folder / JSON, json.dumps(said, indent=1) + "\n")
+        write(folder / JSON, json.dumps(data, indent=1) + "\n")
 
 
 def is_saved(folder: Path) -> bool:
@@ -266,20 +266,20 @@ def open_run(folder: Path) -> Run:
         BadFile: if there is none, a file is damaged or too large, the two files do not match, a
             number is impossible, or it was measured with the metrics of another version.
     """
-    said = _read(folder / JSON)
-    _check(folder, said)
+    data = _read(folder / JSON)
+    _check(folder, data)
     try:
-        return _opened(folder, said)
+        return _opened(folder, data)
     except BadValue as error:
         if str(error).startswith("open: "):
             raise
         raise _error(folder, Text("{file}: {problem}", file=TENSORS, problem=error.text)) from error
 
 
-def _opened(folder: Path, said: dict[str, Any]) -> Run:
+def _opened(folder: Path, data: dict[str, Any]) -> Run:
     """The run of a validated run.json."""
     tensors, header = read_tensors(folder / TENSORS)
-    if header.get("schema") != SCHEMA or said["tensors"]["sha256"] != _hash(folder / TENSORS):
+    if header.get("schema") != SCHEMA or data["tensors"]["sha256"] != _hash(folder / TENSORS):
         raise _error(
             folder,
             Text(
@@ -289,21 +289,21 @@ def _opened(folder: Path, said: dict[str, Any]) -> Run:
             ),
         )
     gathered = Gathered.from_tensors(tensors)
-    _check_together(folder, said, gathered)
-    return Run(said["model"], said["corpus"], gathered, said["identity"])
+    _check_together(folder, data, gathered)
+    return Run(data["model"], data["corpus"], gathered, data["identity"])
 
 
-def _check_together(folder: Path, said: dict[str, Any], gathered: Gathered) -> None:
+def _check_together(folder: Path, data: dict[str, Any], gathered: Gathered) -> None:
     """Check the counts of run.json against the sums."""
-    whole, documents = gathered.whole(), said["corpus"]["documents"]
+    total, documents = gathered.whole(), data["corpus"]["documents"]
     counted = (
-        ("layers", said["model"]["layers"], len(whole.statistics.layers)),
-        ("heads", said["model"]["heads"], len(whole.statistics.heads())),
-        ("documents", documents, whole.number("documents")),
+        ("layers", data["model"]["layers"], len(total.statistics.layers)),
+        ("heads", data["model"]["heads"], len(total.statistics.heads())),
+        ("documents", documents, total.number("documents")),
         ("documents of the first half", (documents + 1) // 2, gathered.first.number("documents")),
     )
-    for name, wanted, found in counted:
-        if wanted != found:
+    for name, wanted, measured in counted:
+        if wanted != measured:
             raise _error(
                 folder,
                 Text(
@@ -312,17 +312,17 @@ def _check_together(folder: Path, said: dict[str, Any], gathered: Gathered) -> N
                     wanted=wanted,
                     name=name,
                     tensors=TENSORS,
-                    found=found,
+                    found=measured,
                 ),
             )
-    if whole.number("cut") > documents:
+    if total.number("cut") > documents:
         raise _error(folder, Text("{tensors}: more documents cut than there are", tensors=TENSORS))
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         check_size(file, MOST_JSON_BYTES)
-        said = json.loads(file.read_bytes())
+        data = json.loads(file.read_bytes())
     except BadFile as error:
         raise _error(
             file.parent, Text("{file}: {problem}", file=JSON, problem=error.text)
@@ -332,23 +332,25 @@ def _read(file: Path) -> dict[str, Any]:
         raise _error(file.parent, Text("{file}: {problem}", file=JSON, problem=reason)) from error
     except (ValueError, RecursionError) as error:
         raise _error(file.parent, Text("{json} is damaged", json=JSON)) from error
-    if not isinstance(said, dict) or said.get("schema") != SCHEMA:
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise _error(
             file.parent, Text("{json} is not of layout {schema}", json=JSON, schema=SCHEMA)
         )
-    return said
+    return data
 
 
-def _check(folder: Path, said: dict[str, Any]) -> None:
+def _check(folder: Path, data: dict[str, Any]) -> None:
     """Check the type of every entry of run.json, its counts and its metrics."""
     for part, entries in PARTS:
-        found = said.get(part)
-        fits = isinstance(found, dict) and all(type(found.get(k)) is kind for k, kind in entries)
+        section = data.get(part)
+        fits = isinstance(section, dict) and all(
+            type(section.get(k)) is kind for k, kind in entries
+        )
         if not fits:
             raise _error(folder, Text("{part} of {json} lacks an entry", part=part, json=JSON))
-    _check_counts(folder, said)
+    _check_counts(folder, data)
     names = [metric.name for metric in MEASURED]
-    if said.get("metrics") != names:
+    if data.get("metrics") != names:
         raise _error(
             folder,
             Text(
@@ -357,7 +359,7 @@ def _check(folder: Path, said: dict[str, Any]) -> None:
         )
 
 
-def _check_counts(folder: Path, said: dict[str, Any]) -> None:
+def _check_counts(folder: Path, data: dict[str, Any]) -> None:
     """Check every number against the minimum in the schema of reports."""
     layout = schema()["$defs"]
     for part, rules in (
@@ -366,7 +368,7 @@ def _check_counts(folder: Path, said: dict[str, Any]) -> None:
     ):
         for name, kind in dict(PARTS)[part]:
             least = rules["properties"][name].get("minimum")
-            if kind is int and not least <= said[part][name] <= MOST_COUNTED:
+            if kind is int and not least <= data[part][name] <= MOST_COUNTED:
                 raise _error(
                     folder,
                     Text(

@@ -65,7 +65,7 @@ def read_conllu(file: Path) -> Iterator[Document]:
         BadFile: if a line cannot be read or does not have ten columns, or if words, heads and text
             are inconsistent.
     """
-    for filled, block in groupby(lines(file), key=lambda each: bool(each[1].strip())):
+    for filled, block in groupby(lines(file), key=lambda line: bool(line[1].strip())):
         if filled:
             yield from _sentence(block)
 
@@ -169,9 +169,9 @@ def _words(sentence: _Sentence, tokens: Spans) -> Spans:
     for (start, stop), (form, count) in zip(tokens, sentence.surface, strict=True):
         forms = sentence.forms[len(spans) : len(spans) + count]
         if "".join(forms) == form:
-            for each in forms:
-                spans.append((start, start + len(each)))
-                start += len(each)
+            for word in forms:
+                spans.append((start, start + len(word)))
+                start += len(word)
         else:
             spans += [(start, stop), *[(stop, stop)] * (count - 1)]
     return tuple(spans)

@@ -69,11 +69,11 @@ _A_CORPUS = Text(
 
 def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block, ...]:
     """A row for each name with its heads."""
-    given = [each for each in names if each.name != UNEXPLAINED]
+    explained_names = [named for named in names if named.name != UNEXPLAINED]
     if not names:
         return ()
-    explained, heads = len({each.head for each in given}), len(measured)
-    said = Paragraph(
+    explained, heads = len({named.head for named in explained_names}), len(measured)
+    summary = Paragraph(
         Text(
             "{explained} of {heads} heads have a name; the others are unexplained. Every "
             "second document suggested the names, the others tested them. A model without "
@@ -84,13 +84,13 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
         )
     )
     kinds: dict[str, list[Named]] = {}
-    for each in sorted(given, key=lambda each: -_clear(each)):
-        kinds.setdefault(each.name.partition(WITH)[0], []).append(each)
+    for named in sorted(explained_names, key=lambda named: -_clear(named)):
+        kinds.setdefault(named.name.partition(WITH)[0], []).append(named)
     title = Heading(Text("Names of heads"))
     limits = () if is_comparable(measured) else (Paragraph(_NOT_COMPARED),)
     if not kinds:
-        return title, said, *limits
-    return title, said, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
+        return title, summary, *limits
+    return title, summary, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
 
 
 _NOT_COMPARED = Text("Not compared: {reason}; no head is called redundant.", reason=NOT_COMPARED)
@@ -111,18 +111,18 @@ def _clear(named: Named) -> float:
     return named.value - named.bar if math.isfinite(named.value - named.bar) else 0.0
 
 
-def _kind(found: list[Named]) -> Row:
+def _kind(same_name: list[Named]) -> Row:
     """One name and its heads, the clearest first."""
-    first = found[0]
+    first = same_name[0]
     pairs = WITH in first.name
     title = Text("redundant with another") if pairs else first.title
-    listed = ", ".join(f"{_who(each)} {number(each.value)}" for each in found[:MOST_NAMED])
+    listed = ", ".join(f"{_who(named)} {number(named.value)}" for named in same_name[:MOST_NAMED])
     numbers = (first.bar, first.uniform, first.random, first.rule)
     return (
         title,
-        written(len({each.head for each in found})),
-        same(listed + (" …" if len(found) > MOST_NAMED else "")),
-        *(same(number(each)) for each in numbers),
+        written(len({named.head for named in same_name})),
+        same(listed + (" …" if len(same_name) > MOST_NAMED else "")),
+        *(same(number(named)) for named in numbers),
     )
 
 
@@ -153,12 +153,12 @@ def _alignment(alignment: Alignment) -> tuple[Block, ...]:
     head = (Text("head"), Text("right"), Text("mean weight"), Text("AER"))
     rows = [
         (
-            same(str(each)),
-            same(number(alignment.accuracy(each))),
-            same(number(alignment.mean_weight(each))),
-            same(number(alignment.error_rate(each))),
+            same(str(name)),
+            same(number(alignment.accuracy(name))),
+            same(number(alignment.mean_weight(name))),
+            same(number(alignment.error_rate(name))),
         )
-        for each in best
+        for name in best
     ]
     title = Text("Agreement with gold pairs: the best of {num_heads} heads", num_heads=len(heads))
     return Heading(title), Table(head, rows)

@@ -66,16 +66,16 @@ def align(
         return
     cross = any(head.layer.part == "cross" for head in seen.weights)
     weights = {
-        head: each[0]
-        for head, each in seen.weights.items()
+        head: table[0]
+        for head, table in seen.weights.items()
         if head.layer.part == ("cross" if cross else "")
     }
-    offered = None
+    keys = None
     if "input_ids" in inputs:
         names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
-        offered = atoms(names)
+        keys = atoms(names)
     with error_context("alignment", "pairs"):
-        into.add(weights, document.alignment, keys=offered)
+        into.add(weights, document.alignment, keys=keys)
 
 
 def atoms(names: list[str]) -> Tensor | None:
@@ -88,8 +88,8 @@ def atoms(names: list[str]) -> Tensor | None:
     if ARROW not in names:
         return None
     arrow = names.index(ARROW)
-    found = [n < arrow and ATOM.fullmatch(name) is not None for n, name in enumerate(names)]
-    return torch.tensor(found)
+    is_atom = [n < arrow and ATOM.fullmatch(name) is not None for n, name in enumerate(names)]
+    return torch.tensor(is_atom)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,24 +172,24 @@ class Measurer:
         check_size(document, inputs, self.loaded.config)
         names = self.random is not None
         compare = names and self.compare and compared(self.loaded, inputs)
-        seen = self._seen(self.loaded, inputs, every=compare or bool(document.alignment))
-        read = inputs["input_ids" if "input_ids" in inputs else "decoder_input_ids"].shape[1]
-        found = Half(statistics=seen.statistics)
-        align(found.alignment, document, self.loaded, inputs, seen)
-        found.count(tokens=read, cut=read < whole)
+        recorder = self._seen(self.loaded, inputs, every=compare or bool(document.alignment))
+        tokens = inputs["input_ids" if "input_ids" in inputs else "decoder_input_ids"].shape[1]
+        half = Half(statistics=recorder.statistics)
+        align(half.alignment, document, self.loaded, inputs, recorder)
+        half.count(tokens=tokens, cut=tokens < whole)
         if self.random is not None:
-            take(found.evidence, self.loaded, document, seen)
-            take(found.random, self.random, document, self._seen(self.random, inputs, compare))
-        return found
+            take(half.evidence, self.loaded, document, recorder)
+            take(half.random, self.random, document, self._seen(self.random, inputs, compare))
+        return half
 
     def _seen(self, loaded: Loaded, inputs: dict[str, Tensor], every: bool) -> Recorder:
         """A capture of the model, with the weights of every head or of none."""
         special = separators(loaded.tokenizer)
         with capture(
             loaded.model, heads="all" if every else (), separators=special, punctuation=self.points
-        ) as seen:
+        ) as recorder:
             run(loaded, inputs)
-        return seen
+        return recorder
 
 
 def _at(document: Document, error: HeadwiseError) -> BadFile:

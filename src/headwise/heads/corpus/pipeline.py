@@ -67,11 +67,11 @@ class Share:
         if self.processes == 1:
             return own
         tensors = own.tensors()
-        form = {name: (list(each.shape), str(each.dtype)) for name, each in tensors.items()}
+        shapes = {name: (list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items()}
         reduced = {}
-        for name, (shape, dtype) in self._forms(form).items():
-            kind = torch.float64 if dtype == str(torch.float64) else torch.int64
-            reduced[name] = tensors.get(name, torch.zeros(shape, dtype=kind)).clone()
+        for name, (shape, dtype) in self._forms(shapes).items():
+            tensor_dtype = torch.float64 if dtype == str(torch.float64) else torch.int64
+            reduced[name] = tensors.get(name, torch.zeros(shape, dtype=tensor_dtype)).clone()
             dist.all_reduce(reduced[name])
         return Gathered.from_tensors(reduced)
 
@@ -86,12 +86,12 @@ class Share:
         lengths = [torch.zeros((), dtype=torch.int64) for _ in range(self.processes)]
         dist.all_gather(lengths, torch.tensor(written.numel()))
         longest = int(max(lengths))
-        given = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.processes)]
-        dist.all_gather(given, torch.cat((written, written.new_zeros(longest - len(written)))))
-        found: dict[str, tuple[list[int], str]] = {}
-        for each, length in zip(given, lengths, strict=True):
-            found |= json.loads(_bytes(each[: int(length)]))
-        return found
+        buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.processes)]
+        dist.all_gather(buffers, torch.cat((written, written.new_zeros(longest - len(written)))))
+        shapes: dict[str, tuple[list[int], str]] = {}
+        for buffer, length in zip(buffers, lengths, strict=True):
+            shapes |= json.loads(_bytes(buffer[: int(length)]))
+        return shapes
 
 
 ALONE = Share()
@@ -161,20 +161,20 @@ def run(job: Job, progress: Progress | None = None) -> Gathered:
     keeper = _Keeper(job, job.identity())
     gathered, position = keeper.resumed()
     mine = job.share.numbers(job.corpus.documents)
-    tell = progress or _ignore_progress
-    tell(_before(mine, position), len(mine))
+    report = progress or _ignore_progress
+    report(_before(mine, position), len(mine))
     for number, document in enumerate(job.corpus):
         if number < position or number not in mine:
             continue
         try:
-            found = job.measurer.measure(document)
+            half = job.measurer.measure(document)
         except BaseException:
             keeper.keep(gathered, number)
             raise
-        gathered.half(number).merge(found)
+        gathered.half(number).merge(half)
         position = number + 1
         keeper.keep_now_and_then(gathered, position)
-        tell(_before(mine, position), len(mine))
+        report(_before(mine, position), len(mine))
     job.corpus.check_unchanged()
     keeper.keep(gathered, job.corpus.documents)
     return gathered
@@ -197,11 +197,11 @@ class _Keeper:
         """The sums of the checkpoint, and the number of the next document."""
         if self._file is None or not self._file.exists():
             return Gathered(), 0
-        tensors, said = self._read(self._file)
-        before, position = said.get("identity"), said.get("position")
-        if not isinstance(before, dict) or type(position) is not int:
+        tensors, metadata = self._read(self._file)
+        earlier, position = metadata.get("identity"), metadata.get("position")
+        if not isinstance(earlier, dict) or type(position) is not int:
             raise _not_ours(self._file)
-        check_same(self._file.parent, self._same, before)
+        check_same(self._file.parent, self._same, earlier)
         if not 0 <= position <= self._documents:
             raise _not_ours(self._file)
         try:
@@ -223,8 +223,8 @@ class _Keeper:
     def keep(self, gathered: Gathered, position: int) -> None:
         """Write the sums of the documents before that number."""
         if self._file is not None:
-            said = {"identity": self._same, "position": position}
-            write_tensors(self._file, gathered.kept(), said)
+            metadata = {"identity": self._same, "position": position}
+            write_tensors(self._file, gathered.kept(), metadata)
         self._last = time.monotonic()
 
 
@@ -233,12 +233,12 @@ def _ignore_progress(done: int, whole: int) -> None:
 
 
 def _damaged(file: Path, error: BadFile) -> BadFile:
-    name, said = clean(str(file)), error.text
+    name, problem = clean(str(file)), error.text
     return BadFile(
         "save: expected a file of sums that headwise wrote, got {name}: {said}; take it "
         "away to begin anew",
         name=name,
-        said=said,
+        said=problem,
     )
 
 
@@ -291,9 +291,9 @@ def measure_corpus(
         BadFile: if a document cannot be read, the folder cannot be created or holds another run,
             or a file in it is damaged.
     """
-    say = tell or _ignore_status
+    log = tell or _ignore_status
     check_place(options.folder)
-    say(Text("looking through the corpus"))
+    log(Text("looking through the corpus"))
     measurer = Measurer.of(
         loaded, truncate=options.truncate, names=options.names, folder=file.parent
     )
@@ -303,15 +303,15 @@ def measure_corpus(
     job = Job(measurer, corpus, options.folder, options.share, options.every)
     same = job.identity()
     if options.folder is not None and is_saved(options.folder):
-        found = open_run(options.folder)
-        check_same(options.folder, same, found.identity)
+        finished = open_run(options.folder)
+        check_same(options.folder, same, finished.identity)
         _forget(job)
-        say(Text("this run is finished; it is opened"))
-        return found
+        log(Text("this run is finished; it is opened"))
+        return finished
     gathered = options.share.merged(run(job, progress))
     if options.names and not is_comparable(gathered.whole().statistics.heads()):
-        say(NOT_COMPARED)
-    done = Run(
+        log(NOT_COMPARED)
+    finished_run = Run(
         model=model_facts(loaded, gathered.whole().statistics),
         corpus={
             "file": file.name,
@@ -323,8 +323,8 @@ def measure_corpus(
         gathered=gathered,
         identity=same,
     )
-    _finish(done, job)
-    return done
+    _finish(finished_run, job)
+    return finished_run
 
 
 def check_place(folder: Path | None) -> None:

@@ -77,12 +77,12 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
             num_ordinary=len(ordinary),
             tokens=tokens,
         )
-    make = torch.Generator().manual_seed(seed)
-    found = []
+    generator = torch.Generator().manual_seed(seed)
+    ids = []
     for _ in range(SEQUENCES):
-        chosen = ordinary[torch.randperm(len(ordinary), generator=make)[:tokens]]
-        found.append(chosen.tolist() * times)
-    return found
+        chosen = ordinary[torch.randperm(len(ordinary), generator=generator)[:tokens]]
+        ids.append(chosen.tolist() * times)
+    return ids
 
 
 def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = None) -> Run:
@@ -93,23 +93,23 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
         BadFile: if the model does not run on them.
     """
     loaded, gathered = measurer.loaded, Gathered()
-    alone = replace(
+    without_comparison = replace(
         measurer, compare=False
     )  # agreement of heads on random tokens is not informative
-    given, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
-    for number, ids in enumerate(given):
-        read = torch.tensor([ids])
-        inputs = {"input_ids": read, "attention_mask": torch.ones_like(read)}
+    batches, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
+    for number, ids in enumerate(batches):
+        input_ids = torch.tensor([ids])
+        inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
         document = Document(f"sequence {number}", "")
-        gathered.half(number).merge(alone.measure_inputs(document, inputs, len(ids)))
+        gathered.half(number).merge(without_comparison.measure_inputs(document, inputs, len(ids)))
         if progress is not None:
-            progress(number + 1, len(given))
+            progress(number + 1, len(batches))
     return Run(
         model=model_facts(loaded, gathered.whole().statistics),
         corpus={
             "file": named(tokens, times, seed),
             "sha256": "",
-            "documents": len(given),
+            "documents": len(batches),
             "paragraphs": False,
             "truncate": False,
         },

@@ -60,14 +60,14 @@ def read_paragraphs(file: Path) -> Iterator[Document]:
     Raises:
         BadFile: if a line cannot be read, or a paragraph is longer than a document may be.
     """
-    for filled, block in groupby(lines(file), key=lambda each: bool(each[1].strip())):
+    for filled, block in groupby(lines(file), key=lambda line: bool(line[1].strip())):
         if filled:
             yield _paragraph(block)
 
 
 def _paragraph(block: Iterator[tuple[Place, str]]) -> Document:
     place, first = next(block)
-    held, size = [first], len(first.encode())
+    paragraph, size = [first], len(first.encode())
     for _, line in block:
         size += 1 + len(line.encode())
         if size > MOST_BYTES:
@@ -78,8 +78,8 @@ def _paragraph(block: Iterator[tuple[Place, str]]) -> Document:
                     most_bytes=MOST_BYTES,
                 )
             )
-        held.append(line)
-    return Document(str(place), "\n".join(held).strip())
+        paragraph.append(line)
+    return Document(str(place), "\n".join(paragraph).strip())
 
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -99,7 +99,7 @@ def read_jsonl(file: Path) -> Iterator[Document]:
 
 def _object(place: Place, line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        data = json.loads(line)
     except json.JSONDecodeError as error:
         raise place.error(
             Text(
@@ -112,43 +112,43 @@ def _object(place: Place, line: str) -> dict[str, Any]:
         raise place.error(
             Text("expected JSON of a few levels, got one nested too deep or with a number too long")
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(data, dict):
         raise place.error(
             Text(
                 "expected an object, got {kind}; write {{'text': ...}} with double quotes",
-                kind=_kind(found),
+                kind=_kind(data),
             )
         )
-    return found
+    return data
 
 
-def _document(place: Place, found: dict[str, Any]) -> Document:
-    text = _string(place, found, "text")
+def _document(place: Place, data: dict[str, Any]) -> Document:
+    text = _string(place, data, "text")
     if text is None or not text.strip():
         raise place.error(Text("text: expected some text, got none; give every object a 'text'"))
-    words = _words(place, text, found)
+    words = _words(place, text, data)
     return Document(
         name=str(place),
         text=text,
         words=words,
-        parse=_parse(place, len(words), found),
-        entities=_entities(place, len(words), found),
-        target=_string(place, found, "target"),
-        alignment=_alignment(place, found),
+        parse=_parse(place, len(words), data),
+        entities=_entities(place, len(words), data),
+        target=_string(place, data, "target"),
+        alignment=_alignment(place, data),
     )
 
 
-def _words(place: Place, text: str, found: dict[str, Any]) -> Spans:
-    given = _list(place, found, "words") or []
-    if all(isinstance(word, str) for word in given):
-        return located(place, text, given) if given else ()
-    spans = _tuples(place, "words", given, (int, int))
+def _words(place: Place, text: str, data: dict[str, Any]) -> Spans:
+    values = _list(place, data, "words") or []
+    if all(isinstance(word, str) for word in values):
+        return located(place, text, values) if values else ()
+    spans = _tuples(place, "words", values, (int, int))
     check_spans(place, text, spans)
     return spans
 
 
-def _parse(place: Place, words: int, found: dict[str, Any]) -> Parse | None:
-    heads, relations = _list(place, found, "heads"), _list(place, found, "relations")
+def _parse(place: Place, words: int, data: dict[str, Any]) -> Parse | None:
+    heads, relations = _list(place, data, "heads"), _list(place, data, "relations")
     if heads is None and relations is None:
         return None
     for name, entries, kind in (("heads", heads, int), ("relations", relations, str)):
@@ -166,20 +166,22 @@ def _parse(place: Place, words: int, found: dict[str, Any]) -> Parse | None:
     return parse
 
 
-def _entities(place: Place, words: int, found: dict[str, Any]) -> tuple[Entity, ...] | None:
-    given = _list(place, found, "entities")
-    if given is None:
+def _entities(place: Place, words: int, data: dict[str, Any]) -> tuple[Entity, ...] | None:
+    values = _list(place, data, "entities")
+    if values is None:
         return None
-    entities = tuple(Entity(*each) for each in _tuples(place, "entities", given, (int, int, str)))
+    entities = tuple(
+        Entity(*entry) for entry in _tuples(place, "entities", values, (int, int, str))
+    )
     check_entities(place, words, entities)
     return entities
 
 
-def _alignment(place: Place, found: dict[str, Any]) -> tuple[tuple[int, int], ...] | None:
-    given = _list(place, found, "alignment")
-    if given is None:
+def _alignment(place: Place, data: dict[str, Any]) -> tuple[tuple[int, int], ...] | None:
+    values = _list(place, data, "alignment")
+    if values is None:
         return None
-    pairs = _tuples(place, "alignment", given, (int, int))
+    pairs = _tuples(place, "alignment", values, (int, int))
     for query, key in pairs:
         if query < 0 or key < 0:
             raise place.error(
@@ -192,8 +194,8 @@ def _alignment(place: Place, found: dict[str, Any]) -> tuple[tuple[int, int], ..
     return pairs
 
 
-def _string(place: Place, found: dict[str, Any], name: str) -> str | None:
-    value = found.get(name)
+def _string(place: Place, data: dict[str, Any], name: str) -> str | None:
+    value = data.get(name)
     if value is not None and not isinstance(value, str):
         raise place.error(
             Text("{name}: expected a string, got {kind}", name=name, kind=_kind(value))
@@ -209,18 +211,18 @@ def _string(place: Place, found: dict[str, Any], name: str) -> str | None:
     return value
 
 
-def _list(place: Place, found: dict[str, Any], name: str) -> list[Any] | None:
-    value = found.get(name)
+def _list(place: Place, data: dict[str, Any], name: str) -> list[Any] | None:
+    value = data.get(name)
     if value is not None and not isinstance(value, list):
         raise place.error(Text("{name}: expected a list, got {kind}", name=name, kind=_kind(value)))
     return value
 
 
-def _tuples(place: Place, name: str, given: list[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
+def _tuples(place: Place, name: str, values: list[Any], kinds: tuple[type, ...]) -> tuple[Any, ...]:
     """The entries as tuples; a boolean is not a number."""
-    for number, entry in enumerate(given, 1):
+    for number, entry in enumerate(values, 1):
         fits = isinstance(entry, list) and len(entry) == len(kinds)
-        if not fits or [type(each) for each in entry] != list(kinds):
+        if not fits or [type(value) for value in entry] != list(kinds):
             raise place.error(
                 Text(
                     "{name}: expected entries of the form [{form}], entry {number} is another",
@@ -229,7 +231,7 @@ def _tuples(place: Place, name: str, given: list[Any], kinds: tuple[type, ...]) 
                     number=number,
                 )
             )
-    return tuple(tuple(entry) for entry in given)
+    return tuple(tuple(entry) for entry in values)
 
 
 def _kind(value: object) -> str:
@@ -285,16 +287,16 @@ def reader(file: Path, *, paragraphs: bool = False) -> Reader:
     Raises:
         BadFile: if the suffix is unknown, or paragraphs are requested of another format.
     """
-    found = dict(READERS).get(file.suffix.lower())
-    if found is None or (paragraphs and found is not read_lines):
-        suffixes = ", ".join(suffix for suffix, _ in READERS) if found is None else ".txt"
+    read = dict(READERS).get(file.suffix.lower())
+    if read is None or (paragraphs and read is not read_lines):
+        suffixes = ", ".join(suffix for suffix, _ in READERS) if read is None else ".txt"
         raise BadFile(
             "corpus: expected a name that ends in {suffixes}, got {name}; {remedy}",
             suffixes=suffixes,
             name=clean(file.name),
-            remedy=Text("rename it") if found is None else Text("only plain text has paragraphs"),
+            remedy=Text("rename it") if read is None else Text("only plain text has paragraphs"),
         )
-    return read_paragraphs if paragraphs else found
+    return read_paragraphs if paragraphs else read
 
 
 def look_through(

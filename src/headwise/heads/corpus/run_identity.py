@@ -60,14 +60,14 @@ def check_same(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]
     Raises:
         BadFile: if they differ.
     """
-    other = [key for key in PARTS if wanted.get(key) != found.get(key)]
-    if other:
+    different = [key for key in PARTS if wanted.get(key) != found.get(key)]
+    if different:
         name = clean(str(folder))
         raise BadFile(
             "save: {name} holds another run, which differs in {parts}; choose another folder, or "
             "give the same again",
             name=name,
-            parts=joined(Text(", "), [PARTS[key] for key in other]),
+            parts=joined(Text(", "), [PARTS[key] for key in different]),
         )
 
 
@@ -76,15 +76,15 @@ def _of_model(loaded: Loaded) -> str:
 
     The pooler is excluded: it follows all attention, and is random in a checkpoint without one.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     config = {k: v for k, v in loaded.config.to_dict().items() if not k.startswith("_")}
-    found.update(json.dumps(config, sort_keys=True, default=str).encode())
+    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
     for name, weight in loaded.model.state_dict().items():
         if "pooler" in name:
             continue
-        found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-        found.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _of_tokenizer(tokenizer: Any) -> str:

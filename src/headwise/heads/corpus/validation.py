@@ -101,11 +101,11 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
         BadFile: if one has an unknown name, a wrong dtype or shape, is not finite, or is a negative
             count; the caller adds the file name.
     """
-    above = {name: each for name, each in tensors.items() if name.endswith("/above")}
-    heads = {name.split("/")[1]: each.shape[-1] for name, each in above.items() if each.dim()}
+    above = {name: tensor for name, tensor in tensors.items() if name.endswith("/above")}
+    heads = {name.split("/")[1]: tensor.shape[-1] for name, tensor in above.items() if tensor.dim()}
     for name, sums in tensors.items():
-        found = ((form.fullmatch(name), kind) for form, kind in _FORMS)
-        match, form = next((each for each in found if each[0]), (None, None))
+        matches = ((form.fullmatch(name), kind) for form, kind in _FORMS)
+        match, form = next((tensor for tensor in matches if tensor[0]), (None, None))
         if match is None or form is None:
             raise _error(name, Text("is no sum that a run adds up"))
         _check_numbers(name, sums)

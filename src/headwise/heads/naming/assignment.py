@@ -64,18 +64,18 @@ def taxonomy(
             num_heads=len(heads),
             num_heads_2=len(second.heads()),
         )
-    each = error / (len(heads) * (len(CRITERIA) + len(TRIED)))
-    halves = Halves(first, second, random, each)
-    tried = list(chain.from_iterable(tries(halves) for tries in TRIED))
-    chances = holm([trial.chance for trial in tried])
-    kept = [
+    level = error / (len(heads) * (len(CRITERIA) + len(TRIED)))
+    halves = Halves(first, second, random, level)
+    claims = list(chain.from_iterable(candidates(halves) for candidates in TRIED))
+    chances = holm([trial.chance for trial in claims])
+    assigned = [
         trial.corrected(chance)
-        for trial, chance in zip(tried, chances, strict=True)
+        for trial, chance in zip(claims, chances, strict=True)
         if chance <= error
     ]
-    named = {trial.head for trial in kept}
-    kept += [_unexplained(head) for head in heads if head not in named]
-    return tuple(sorted(kept, key=lambda trial: (trial.head, trial.chance)))
+    named = {trial.head for trial in assigned}
+    assigned += [_unexplained(head) for head in heads if head not in named]
+    return tuple(sorted(assigned, key=lambda trial: (trial.head, trial.chance)))
 
 
 def _unexplained(head: Head) -> Trial:

@@ -125,7 +125,7 @@ def shares(halves: Halves) -> Iterator[Trial]:
 
 def _share(halves: Halves, criterion: Criterion, head: Head, spread: Spread) -> Trial:
     metric = criterion.metric
-    found, tested = halves.first.share(metric, head), halves.second.share(metric, head)
+    suggested, tested = halves.first.share(metric, head), halves.second.share(metric, head)
     bars = [
         max(criterion.least, LIFT * _known(half.uniform(metric, head)), spread.high)
         for half in (halves.first, halves.second)
@@ -135,14 +135,14 @@ def _share(halves: Halves, criterion: Criterion, head: Head, spread: Spread) -> 
         name=criterion.name,
         title=criterion.title,
         criterion=criterion.words,
-        found=found.value,
+        found=suggested.value,
         value=tested.value,
         bar=bars[1],
         uniform=halves.second.uniform(metric, head),
         random=spread.largest,
         rule=math.nan,
         texts=tested.texts,
-        chance=tested.tail(bars[1]) if found.value > bars[0] else 1.0,
+        chance=tested.tail(bars[1]) if suggested.value > bars[0] else 1.0,
     )
 
 
@@ -160,8 +160,8 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
             values = [halves.random.share(metric, copy).value for copy in halves.copies(part)]
             spreads[part] = Spread.of(values, halves.chance)
         spread = spreads[part]
-        found, tested = halves.first.share(metric, head), halves.second.share(metric, head)
-        suggested = found.value > WIDE and not spread.low <= found.value <= spread.high
+        first_share, tested = halves.first.share(metric, head), halves.second.share(metric, head)
+        suggested = first_share.value > WIDE and not spread.low <= first_share.value <= spread.high
         beyond = tested.rest.tail(1 - spread.low), tested.tail(spread.high)
         yield Trial(
             head=head,
@@ -173,7 +173,7 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
                 title=metric.title,
                 wide=WIDE,
             ),
-            found=found.value,
+            found=first_share.value,
             value=tested.value,
             bar=WIDE,
             uniform=1.0,
@@ -304,10 +304,10 @@ def redundant(halves: Halves) -> Iterator[Trial]:
 
 def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
     """For each head the head it agrees with most, and their agreement."""
-    found: dict[Head, tuple[Head, float]] = {}
+    partners: dict[Head, tuple[Head, float]] = {}
     for one, other in evidence.similarity.pairs():
         agreement = evidence.similarity.agreement(one, other)
         for head, partner in ((one, other), (other, one)):
-            if not math.isnan(agreement) and agreement > found.get(head, (head, -math.inf))[1]:
-                found[head] = (partner, agreement)
-    return found
+            if not math.isnan(agreement) and agreement > partners.get(head, (head, -math.inf))[1]:
+                partners[head] = (partner, agreement)
+    return partners

@@ -60,11 +60,11 @@ class Entities:
         for layer, heads in by_layer(weights).items():
             table = between(torch.stack([weights[head] for head in heads]), words, words)
             received = table.double().sum(-2)  # (H, words)
-            each = received @ moved.T  # (H, shifts); the first is where the entities are
-            given, expected = each[:, 0], each.mean(-1)
-            one = torch.ones_like(given)
-            found = (one, given, expected, given**2, given * expected, expected**2)
-            self.sums.add(str(layer), torch.stack((*found, received.sum(-1)), -1))
+            attention = received @ moved.T  # (H, shifts); the first is where the entities are
+            observed, expected = attention[:, 0], attention.mean(-1)
+            one = torch.ones_like(observed)
+            sums = (one, observed, expected, observed**2, observed * expected, expected**2)
+            self.sums.add(str(layer), torch.stack((*sums, received.sum(-1)), -1))
 
     def merge(self, other: "Entities") -> None:
         """Add other sums."""
@@ -128,8 +128,8 @@ def permutation(received: Tensor, entities: Collection[Entity]) -> float:
     """
     inside = _marked(entities, len(received)).to(received.dtype)
     moved = torch.stack([inside.roll(by) for by in range(len(received))])
-    each = moved @ received
-    return (each >= each[0]).double().mean().item()
+    attention = moved @ received
+    return (attention >= attention[0]).double().mean().item()
 
 
 def _marked(entities: Collection[Entity], words: int) -> Tensor:

@@ -88,7 +88,9 @@ class Evidence:
             self.similarity.add(same, shared)
         if document is None or len(words) != len(document.words):
             return
-        reads = {head: each for head, each in weights.items() if head.layer.part in ("", "encoder")}
+        reads = {
+            head: table for head, table in weights.items() if head.layer.part in ("", "encoder")
+        }
         if reads and document.parse is not None:
             self.syntax.add(reads, words, document.parse)
         if reads and document.entities is not None:
@@ -114,8 +116,8 @@ class Evidence:
         Raises:
             BadFile: if a name is unknown.
         """
-        found = cls()
-        parts: dict[str, dict[str, Tensor]] = {part: {} for part in found._parts()}
+        evidence = cls()
+        parts: dict[str, dict[str, Tensor]] = {part: {} for part in evidence._parts()}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
             if part not in parts:
@@ -125,9 +127,9 @@ class Evidence:
                     name=name[:80],
                 )
             parts[part][rest] = tensor
-        for part, tally in found._parts().items():
+        for part, tally in evidence._parts().items():
             tally.merge(Accumulator.from_tensors(parts[part]))
-        return found
+        return evidence
 
     def heads(self) -> tuple[Head, ...]:
         """Every measured head, layer by layer."""

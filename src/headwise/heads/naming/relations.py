@@ -85,11 +85,11 @@ class Syntax:
                 num_heads=len(parse.heads),
                 num_relations=len(parse.relations),
             )
-        asked = {
-            relation: torch.tensor(found)
-            for relation, found in _arcs(words, parse).items()  # (n, 2): dependent, head
+        arcs_of = {
+            relation: torch.tensor(own_moments)
+            for relation, own_moments in _arcs(words, parse).items()  # (n, 2): dependent, head
         }
-        guesses = {name: _guessed(arcs, len(words)) for name, arcs in asked.items()}
+        guesses = {name: _guessed(arcs, len(words)) for name, arcs in arcs_of.items()}
         for name, right in guesses.items():
             self._add(name, "offsets", ratio_sums(right.sum(0), torch.tensor(len(right))))
         layers = by_layer(weights)
@@ -98,12 +98,12 @@ class Syntax:
         table.diagonal(dim1=-2, dim2=-1).fill_(-1.0)  # less than any weight: never the answer
         answers = (_heaviest(table, -1), _heaviest(table, -2))  # (H, words) each
         sizes = [len(heads) for heads in layers.values()]
-        for name, arcs in asked.items():
+        for name, arcs in arcs_of.items():
             for direction, answer in zip(DIRECTIONS, answers, strict=True):
                 hits = (answer[:, arcs[:, 0]] == arcs[:, 1]).sum(-1).double()  # (H,)
-                found = torch.split(ratio_sums(hits, torch.tensor(len(arcs))), sizes)
+                own_moments = torch.split(ratio_sums(hits, torch.tensor(len(arcs))), sizes)
                 both = torch.split(hits[:, None] * guesses[name].sum(0), sizes)
-                for layer, own, product in zip(layers, found, both, strict=True):
+                for layer, own, product in zip(layers, own_moments, both, strict=True):
                     key = f"{direction.replace(' ', '-')}/{layer}"
                     self._add(name, key, own)
                     self._add(name, f"{key}/offsets", product)
@@ -117,8 +117,8 @@ class Syntax:
 
     def relations(self) -> tuple[str, ...]:
         """Every relation, the most frequent first; includes "all"."""
-        found = [name.split("/") for name in self.sums]
-        named = [unquote(parts[0]) for parts in found if parts[1:] == ["offsets"]]
+        keys = [name.split("/") for name in self.sums]
+        named = [unquote(parts[0]) for parts in keys if parts[1:] == ["offsets"]]
         return tuple(sorted(named, key=lambda name: (-self.count(name), name)))
 
     def heads(self) -> tuple[Head, ...]:
@@ -138,8 +138,8 @@ class Syntax:
 
     def share(self, head: Head, relation: str, direction: Direction) -> RatioEstimate:
         """The correct predictions of a head among the words of a relation."""
-        found = self._of(head, relation, direction)
-        return RatioEstimate.of(torch.zeros(6) if found is None else found[head.number])
+        sums = self._of(head, relation, direction)
+        return RatioEstimate.of(torch.zeros(6) if sums is None else sums[head.number])
 
     def accuracy(self, head: Head, relation: str, direction: Direction) -> float:
         """The accuracy of a head on a relation; NaN without words in the relation."""
@@ -155,8 +155,10 @@ class Syntax:
     def best(self, relation: str, direction: Direction | None = None) -> tuple[Head, Direction]:
         """The head and direction with the most correct predictions of a relation."""
         ways = DIRECTIONS if direction is None else (direction,)
-        tried = [(head, way) for head in self.heads() for way in ways]
-        return max(tried, key=lambda each: self.share(each[0], relation, each[1]).x)
+        candidates = [(head, way) for head in self.heads() for way in ways]
+        return max(
+            candidates, key=lambda candidate: self.share(candidate[0], relation, candidate[1]).x
+        )
 
     def baseline(self, relation: str, fitted_on: "Syntax") -> Offset:
         """The best fixed offset of other texts, tested on these."""
@@ -214,14 +216,14 @@ def _heaviest(table: Tensor, axis: int) -> Tensor:
 
 def _arcs(words: Sequence[Sequence[int]], parse: Parse) -> dict[str, list[tuple[int, int]]]:
     """(dependent, head) of each relation; a subtype such as nsubj:pass counts as its relation."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    arcs: dict[str, list[tuple[int, int]]] = {}
     for dependent, (head, name) in enumerate(zip(parse.heads, parse.relations, strict=True)):
         relation = name.split(":")[0]
         if head < 0 or relation in LEFT_OUT or not (words[dependent] and words[head]):
             continue
-        for each in {relation: None, EVERYTHING: None}:
-            found.setdefault(each, []).append((dependent, head))
-    return found
+        for label in {relation: None, EVERYTHING: None}:
+            arcs.setdefault(label, []).append((dependent, head))
+    return arcs
 
 
 def _guessed(arcs: Tensor, words: int) -> Tensor:
@@ -229,5 +231,5 @@ def _guessed(arcs: Tensor, words: int) -> Tensor:
 
     Source: the baseline of Clark et al. 2019, clipped as in their code.
     """
-    said = (arcs[:, :1] + OFFSETS).clamp(0, words - 1)
-    return (said == arcs[:, 1:]).double()
+    predicted = (arcs[:, :1] + OFFSETS).clamp(0, words - 1)
+    return (predicted == arcs[:, 1:]).double()

@@ -53,14 +53,18 @@ def title(result: AblationResult) -> Text:
     return Text("{name} without {count} of its {total} heads", name=name, count=count, total=total)
 
 
-def shown(each: Interval | None) -> str:
+def shown(interval: Interval | None) -> str:
     """A mean with its interval, three decimals.
 
     Example:
         >>> shown(Interval(1.0, 0.5, 1.25, 0.95, 8))
         '1.000 [0.500, 1.250]'
     """
-    return "–" if each is None else f"{_n(each.mean)} [{_n(each.low)}, {_n(each.high)}]"
+    return (
+        "–"
+        if interval is None
+        else f"{_n(interval.mean)} [{_n(interval.low)}, {_n(interval.high)}]"
+    )
 
 
 def _n(value: float) -> str:
@@ -113,24 +117,24 @@ def _how(kind: Method) -> Text:
 
 def _result(result: AblationResult) -> Text:
     """The effect of the last step, in a sentence."""
-    whole, last = result.points[0].loss, result.points[-1]
+    intact, last = result.points[0].loss, result.points[-1]
     heads, compared = _gone(result), result.comparison_at(len(result.points) - 1)
     texts = len(result.texts.measured)
-    said = Text(
+    summary = Text(
         "With every head the loss is {mean}, without {heads} {mean_2}: it rises by "
         "{rise} over {texts} texts.",
-        mean=_n(whole.mean),
+        mean=_n(intact.mean),
         heads=heads,
         mean_2=_n(last.loss.mean),
         rise=shown(last.rise),
         texts=texts,
     )
     if compared is None or result.all_heads:
-        return said
+        return summary
     more = _verdict(compared)
     return Text(
         "{said} Without as many random heads it rises by {random} over {draws} seeds; {more}",
-        said=said,
+        said=summary,
         random=shown(compared.random),
         draws=result.plan.num_seeds,
         more=more,
@@ -218,22 +222,22 @@ def _order(result: AblationResult) -> tuple[Block, ...]:
 
 def _cautions(result: AblationResult) -> tuple[Block, ...]:
     """Caveats."""
-    said = []
+    caveats = []
     if result.plan.order == "importance":
-        said.append(
+        caveats.append(
             Text(
                 "The least important head goes first, by its gradient on these same texts, "
                 "anew at each step (Michel et al. 2019, section 4)."
             )
         )
     if result.plan.same_texts:
-        said.append(
+        caveats.append(
             Text(
                 "A run has named these heads on these very texts, which flatters them: measure "
                 "on others, with another --seed or corpus."
             )
         )
-    return tuple(map(Paragraph, said))
+    return tuple(map(Paragraph, caveats))
 
 
 SCHEMA = "headwise.ablate/1"
@@ -311,7 +315,7 @@ def as_csv(result: AblationResult) -> str:
     columns |= _columns("rise", [rise for _, rise in points])
     compared = [result.comparison_at(number) for number in numbers]
     for name, part in (("rise_over_seeds", "theirs"), ("random", "random"), ("more", "more")):
-        columns |= _columns(name, [getattr(each, part, None) for each in compared])
+        columns |= _columns(name, [getattr(comparison, part, None) for comparison in compared])
     return table_as_csv(columns)
 
 
@@ -332,15 +336,20 @@ def _step(result: AblationResult, number: int) -> dict[str, Any]:
     }
 
 
-def _interval(each: Interval | None) -> dict[str, float | int] | None:
-    if each is None:
+def _interval(interval: Interval | None) -> dict[str, float | int] | None:
+    if interval is None:
         return None
-    return {"mean": each.mean, "low": each.low, "high": each.high, "examples": each.examples}
-
-
-def _columns(name: str, each: list[Interval | None]) -> dict[str, Column]:
     return {
-        name: [None if one is None else one.mean for one in each],
-        f"{name}_low": [None if one is None else one.low for one in each],
-        f"{name}_high": [None if one is None else one.high for one in each],
+        "mean": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "examples": interval.examples,
+    }
+
+
+def _columns(name: str, intervals: list[Interval | None]) -> dict[str, Column]:
+    return {
+        name: [None if interval is None else interval.mean for interval in intervals],
+        f"{name}_low": [None if interval is None else interval.low for interval in intervals],
+        f"{name}_high": [None if interval is None else interval.high for interval in intervals],
     }

@@ -131,18 +131,18 @@ def _probe(options: AblationOptions, loaded: Loaded) -> Texts:
             name=name,
             most=most,
         )
-    found = sequences(loaded, options.seed)
-    texts = tuple(_example(ids) for ids in found)
+    ids_of_texts = sequences(loaded, options.seed)
+    texts = tuple(_example(ids) for ids in ids_of_texts)
     return Texts("probe", named(TOKENS, TIMES, options.seed), "", None, TOKENS, texts)
 
 
 def _text(options: AblationOptions, loaded: Loaded) -> Texts:
     source = "sentence" if options.text is None else "text"
-    words = (options.sentence or "") if options.text is None else read_text(options.text)
-    check_text(words)
+    content = (options.sentence or "") if options.text is None else read_text(options.text)
+    check_text(content)
     _check_one_stack(source, loaded)
     length = min(PIECE, loaded.longest) if options.length is None else options.length
-    texts = pieces(loaded, words, length)
+    texts = pieces(loaded, content, length)
     name = "" if options.text is None else Path(options.text).name
     return Texts(source, name, "", length, 1, tuple(texts))
 
@@ -171,13 +171,13 @@ def _whole(document: Document, measurer: Measurer) -> Example:
     text = document.text
     if takes_sound(measurer.loaded.model):
         text = str(measurer.folder / text)
-    found, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
-    if tokens(found) < 2:
+    inputs, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
+    if tokens(inputs) < 2:
         raise BadFile(
             "corpus: {document_name}: it has one token, and no next one to predict; leave it out",
             document_name=document.name,
         )
-    return found
+    return inputs
 
 
 def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
@@ -212,10 +212,10 @@ def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
 
 
 def _tokens(loaded: Loaded, text: str, special: bool) -> list[int]:
-    found = loaded.tokenizer(
+    encoded = loaded.tokenizer(
         text, verbose=False, padding=False, truncation=False, add_special_tokens=special
     )
-    return list(found["input_ids"])
+    return list(encoded["input_ids"])
 
 
 def _example(ids: Sequence[int]) -> Example:

@@ -56,16 +56,16 @@ def kept_of(total: int, order: Sequence[int], gone: set[int]) -> Kept:
         >>> kept_of(6, (0, 1, 2), {0, 2, 4}).order  # one head of each group
         (0, 1, 2)
     """
-    each = total // len(order)
+    group_size = total // len(order)
     heads = [number for number in range(total) if number not in gone]
     silent = not heads
     heads = heads or [0]
-    read = [order[number // each] for number in heads]
+    read = [order[number // group_size] for number in heads]
     groups = sorted(set(read))
     counts = [read.count(group) for group in groups]
     share = gcd(*counts)
     new = tuple(n for n, count in enumerate(counts) for _ in range(count // share))
-    shown = tuple(number // each for number in heads[::share])
+    shown = tuple(number // group_size for number in heads[::share])
     return Kept(tuple(heads), silent, tuple(groups), new, shown, share)
 
 
@@ -87,8 +87,8 @@ def key_heads(site: Site) -> tuple[int, ...]:
     projection = site.module.get_submodule(architecture.projections[1])
     if isinstance(projection, Shared):
         return tuple(projection.order.tolist())
-    found = features(projection)
-    return tuple(range(found[1] // site.size if found else site.heads))
+    sizes = features(projection)
+    return tuple(range(sizes[1] // site.size if sizes else site.heads))
 
 
 def inner(site: Site) -> nn.Module:

@@ -39,20 +39,20 @@ def update_config(model: nn.Module) -> bool:
         Whether the configuration was updated.
     """
     config: Any = getattr(model, "config", None)
-    found = sites(model)
-    if config is None or len({(site.heads, site.size) for site in found}) > 1:
+    attentions = sites(model)
+    if config is None or len({(site.heads, site.size) for site in attentions}) > 1:
         return False
-    new = copy.deepcopy(config)
-    _set_head_counts(new, found[0])
+    updated = copy.deepcopy(config)
+    _set_head_counts(updated, attentions[0])
     try:
         with torch.device("meta"):
-            made = type(model)(new)
+            rebuilt = type(model)(updated)
     except (ValueError, TypeError, AttributeError, RuntimeError, AssertionError):
         return False  # such a model cannot be built
-    if _shapes(made) != _shapes(model) or _head_counts(made) != _head_counts(model):
+    if _shapes(rebuilt) != _shapes(model) or _head_counts(rebuilt) != _head_counts(model):
         return False
     for each in _configurations(model, type(config)):
-        _set_head_counts(each, found[0])
+        _set_head_counts(each, attentions[0])
     return True
 
 
@@ -118,26 +118,28 @@ def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Mo
         >>> small.self_attn.num_heads, tuple(small.self_attn.out_proj.weight.shape)
         (2, (8, 4))
     """
-    gone = parsed(heads)
-    check_exist(gone, sites(model))
-    smaller = _with_headwise_attention(copy.deepcopy(model), {head.layer for head in gone})
-    found = sites(smaller)
-    numbers = {site.name: _removed_heads(site, gone) for site in found}
-    touched = tuple(site for site in found if numbers[site.name])
+    pruned = parsed(heads)
+    check_exist(pruned, sites(model))
+    smaller = _with_headwise_attention(copy.deepcopy(model), {head.layer for head in pruned})
+    attentions = sites(smaller)
+    numbers = {site.name: _removed_heads(site, pruned) for site in attentions}
+    affected = tuple(site for site in attentions if numbers[site.name])
     owners = Counter(id(p) for m in smaller.modules() for p in m.parameters(recurse=False))
-    for site in touched:
-        why = reason(site, owners)
-        if why is not None:
-            raise _refused(site.name, why)
-    kept = {site.name: kept_of(site.heads, key_heads(site), numbers[site.name]) for site in touched}
-    _cut(found, kept)
+    for site in affected:
+        obstacle = reason(site, owners)
+        if obstacle is not None:
+            raise _refused(site.name, obstacle)
+    kept = {
+        site.name: kept_of(site.heads, key_heads(site), numbers[site.name]) for site in affected
+    }
+    _cut(attentions, kept)
     update_config(smaller)
     return smaller
 
 
-def _cut(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
-    separate_position_biases(found, kept)
-    for site in found:
+def _cut(attentions: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
+    separate_position_biases(attentions, kept)
+    for site in attentions:
         if site.name in kept:
             shrink(site, kept[site.name])
 
@@ -165,13 +167,13 @@ def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Modu
     return model
 
 
-def _removed_heads(site: Site, gone: tuple[Head, ...]) -> set[int]:
+def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
     """The pruned heads of an attention module; shared modules need the same in each layer."""
-    each = {
-        layer: frozenset(head.number for head in gone if head.layer == layer)
+    by_layer = {
+        layer: frozenset(head.number for head in pruned if head.layer == layer)
         for layer in site.layers
     }
-    if len(set(each.values())) > 1:
+    if len(set(by_layer.values())) > 1:
         layers = ", ".join(map(str, site.layers))
         raise BadValue(
             "heads: {layers} are one attention with the same weights, and each loses "
@@ -179,13 +181,13 @@ def _removed_heads(site: Site, gone: tuple[Head, ...]) -> set[int]:
             "hw.ablate",
             layers=layers,
         )
-    return set(each[site.layers[0]])
+    return set(by_layer[site.layers[0]])
 
 
-def _refused(name: str, why: Text) -> BadValue:
+def _refused(name: str, obstacle: Text) -> BadValue:
     place = name or "(itself)"
     return BadValue(
         "model: heads of {place} cannot be cut out: {why}; take them out with hw.ablate",
         place=place,
-        why=why,
+        why=obstacle,
     )

@@ -19,17 +19,17 @@ TABLE = "relative_attention_bias"
 HAS = "has_relative_attention_bias"
 
 
-def separate_position_biases(found: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
+def separate_position_biases(attentions: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
     """Before pruning: give each layer of T5's stacks its own bias table if needed.
 
     Args:
-        found: the attention modules of a model.
+        attentions: the attention modules of a model.
         kept: the kept heads by module name; the other modules keep all.
     """
     for part in ("", "encoder", "decoder", "cross"):
-        stack = [site for site in found if _is_t5(site) and site.layers[0].part == part]
-        every = {_kept_heads(site, kept) for site in stack}
-        if len(every) < 2:
+        stack = [site for site in attentions if _is_t5(site) and site.layers[0].part == part]
+        variants = {_kept_heads(site, kept) for site in stack}
+        if len(variants) < 2:
             continue
         first = next((site.module for site in stack if hasattr(site.module, TABLE)), None)
         for site in stack:
