@@ -91,8 +91,8 @@ def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
         return (heads,)
     if not isinstance(heads, Collection):
         raise _no_names(heads)
-    each = (head if isinstance(head, Head) else Head.parse(head) for head in heads)
-    return tuple(dict.fromkeys(each))
+    parsed = (head if isinstance(head, Head) else Head.parse(head) for head in heads)
+    return tuple(dict.fromkeys(parsed))
 
 
 def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:

@@ -75,13 +75,13 @@ def test_a_word_without_a_piece_gives_and_gets_nothing() -> None:
     same(between(PIECES, [[0], []], [[], [0]]), rows([0.0, 0.5], [0.0, 0.0]))
 
 
-@pytest.mark.parametrize(("asked", "read"), [([[4]], [[0]]), ([[0]], [[-1]])])
+@pytest.mark.parametrize(("queries", "keys"), [([[4]], [[0]]), ([[0]], [[-1]])])
 def test_pieces_beyond_the_weights_are_refused(
-    asked: list[list[int]], read: list[list[int]]
+    queries: list[list[int]], keys: list[list[int]]
 ) -> None:
-    name = "asked" if asked == [[4]] else "read"
+    name = "queries" if queries == [[4]] else "keys"
     with pytest.raises(BadValue, match=f"{name}: expected pieces below 4, got"):
-        between(PIECES, asked, read)
+        between(PIECES, queries, keys)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from torch import Tensor
 from headwise.call import Call
 from headwise.heads.capture import block_layout, recorder
 from headwise.heads.capture.attention_terms import AttentionTerms
-from headwise.heads.capture.block_layout import Layout, Layouts
+from headwise.heads.capture.block_layout import BlockLayout, LayoutCache
+from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.from_tensors import measure, terms_of_call
-from headwise.heads.capture.options import CaptureOptions
 from headwise.heads.capture.pattern import CallPattern, Pattern, TensorPattern
 from headwise.heads.capture.token_positions import TokenPositions
 from headwise.heads.metrics import MEASURED
@@ -62,7 +62,7 @@ MASK = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
     ids=["causal", "another bias", "one mask", "masks that are equal"],
 )
 def test_layers_with_one_mask_share_one_layout(low: Pattern, high: Pattern) -> None:
-    layouts = Layouts(ASKED)
+    layouts = LayoutCache(ASKED)
     first = layouts.of(terms(low), place())
     assert layouts.of(terms(high), place()) is first
     layouts.forget()
@@ -82,12 +82,12 @@ def test_layers_with_one_mask_share_one_layout(low: Pattern, high: Pattern) -> N
     ids=["order", "another mask", "a mask", "a window", "documents", "another kind"],
 )
 def test_layers_with_another_mask_do_not(low: Pattern, high: Pattern) -> None:
-    layouts = Layouts(ASKED)
+    layouts = LayoutCache(ASKED)
     assert layouts.of(terms(low), place()) is not layouts.of(terms(high), place())
 
 
 def test_a_mask_that_was_written_to_since_is_another() -> None:
-    mask, layouts = MASK.clone(), Layouts(ASKED)
+    mask, layouts = MASK.clone(), LayoutCache(ASKED)
     first = layouts.of(terms(tensor_pattern(mask=mask)), place())
     mask[..., -1, 0] = False
     second = layouts.of(terms(tensor_pattern(mask=mask)), place())
@@ -106,18 +106,18 @@ PLACES: tuple[Callable[[TokenPositions], TokenPositions], ...] = (
 
 @pytest.mark.parametrize("change", PLACES)
 def test_another_text_is_looked_at_anew(change: Callable[[TokenPositions], TokenPositions]) -> None:
-    layouts = Layouts(ASKED)
+    layouts = LayoutCache(ASKED)
     first = layouts.of(terms(tensor_pattern()), place())
     second = layouts.of(terms(tensor_pattern()), change(place()))
     assert second is not first
-    alone = Layout.of(terms(tensor_pattern()), change(place()), ASKED).groups[0]
+    alone = BlockLayout.of(terms(tensor_pattern()), change(place()), ASKED).groups[0]
     assert torch.equal(second.groups[0].baseline.sums, alone.baseline.sums)
     same = torch.equal(first.groups[0].baseline.sums, alone.baseline.sums)
     assert not same, "the change makes a difference"
 
 
 def test_only_the_last_layouts_are_remembered() -> None:
-    layouts = Layouts(ASKED)
+    layouts = LayoutCache(ASKED)
     masks = [MASK.clone() for _ in range(block_layout.CACHED_LAYOUTS + 1)]
     patterns = [tensor_pattern(mask=mask) for mask in masks]
     made = [layouts.of(terms(pattern), place()) for pattern in patterns]
@@ -142,7 +142,7 @@ def test_every_query_is_in_one_block_that_is_small_enough(
         patch.setattr(block_layout, "WEIGHTS_OF_BLOCK", most)
         patch.setattr(block_layout, "QUERIES_OF_GROUP", together)
         patch.setattr("headwise.heads.capture.attention_terms.KEY_MULTIPLE", 1)
-        found = Layout.of(given_terms, TokenPositions(0, real, real, None), ASKED)
+        found = BlockLayout.of(given_terms, TokenPositions(0, real, real, None), ASKED)
     parts = [part for group in found.groups for part in group.parts]
     assert [row for part in parts for row in range(part.rows.start, part.rows.stop)] == list(
         range(length)
@@ -189,7 +189,7 @@ def test_memory_goes_back_where_the_c_library_can(
 
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_mask_written_to_without_being_counted_is_looked_at_anew(inference: bool) -> None:
-    layouts = Layouts(ASKED)
+    layouts = LayoutCache(ASKED)
     with torch.inference_mode(inference):
         mask = MASK.clone()
         first = layouts.of(terms(tensor_pattern(mask=mask)), place())

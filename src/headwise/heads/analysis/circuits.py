@@ -156,8 +156,8 @@ def circuits_of(module: nn.Module) -> Circuits:
     (q, _), (k, _), (v, bias) = _inputs(module, architecture, size)
     o = _matrix(attribute(module, architecture.out)).mT.unflatten(0, (-1, size))  # type: ignore[no-untyped-call]
     heads = len(q)
-    each = [part.repeat_interleave(heads // len(part), 0) for part in (k, v, bias)]
-    return Circuits(q, each[0], each[1], o, each[2])
+    k, v, bias = (part.repeat_interleave(heads // len(part), 0) for part in (k, v, bias))
+    return Circuits(q, k, v, o, bias)
 
 
 def circuits(model: nn.Module) -> dict[Layer, Circuits]:

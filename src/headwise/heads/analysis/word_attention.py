@@ -1,4 +1,4 @@
-"""Attention between pieces of words as attention between words."""
+"""Attention between words, computed from attention between their tokens."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
 
 
 def between(
-    weights: Tensor, asked: Sequence[Sequence[int]], read: Sequence[Sequence[int]]
+    weights: Tensor, queries: Sequence[Sequence[int]], keys: Sequence[Sequence[int]]
 ) -> Tensor:
     """The attention from some words to others: of it what lies on these words.
 
@@ -68,11 +68,11 @@ def between(
 
     Args:
         weights: (..., Lq, Lk) between pieces.
-        asked: the pieces of each word that asks, numbers below Lq.
-        read: the pieces of each word that is read, numbers below Lk.
+        queries: the pieces of each query word, numbers below Lq.
+        keys: the pieces of each key word, numbers below Lk.
 
     Returns:
-        (..., words asking, words read).
+        (..., query words, key words).
 
     Raises:
         BadValue: if a piece is none of the weights'.
@@ -85,9 +85,9 @@ def between(
         >>> between(weights, [[1, 2]], [[0], [1]])
         tensor([[0.2500, 0.7500]])
     """
-    mean = _belongs(weights, asked, weights.shape[-2], "asked")
+    mean = _belongs(weights, queries, weights.shape[-2], "queries")
     mean = mean / mean.sum(0).clamp(min=1)
-    return mean.mT @ weights @ _belongs(weights, read, weights.shape[-1], "read")
+    return mean.mT @ weights @ _belongs(weights, keys, weights.shape[-1], "keys")
 
 
 def _belongs(weights: Tensor, words: Sequence[Sequence[int]], length: int, name: str) -> Tensor:

@@ -1,7 +1,7 @@
 """Attention of a running model, measured without changing the model's output.
 
 session             `capture`, the context manager
-options             its options, validated
+capture_options     its options, validated
 recorder            collects statistics and weights while a capture is open
 transformers_hooks  records models of transformers
 torch_hooks         records `nn.MultiheadAttention`

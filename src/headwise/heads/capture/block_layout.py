@@ -6,12 +6,13 @@ allowed keys, and the metrics of a uniform head.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from headwise.heads.capture.attention_terms import AttentionTerms, BlockRange
-from headwise.heads.capture.options import CaptureOptions
+from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.pattern import Pattern
 from headwise.heads.capture.token_positions import TokenPositions
 from headwise.heads.metrics import KeyContext, Rows
@@ -45,7 +46,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class BlockLayout:
     """An attention cut into blocks.
 
     Attributes:
@@ -62,7 +63,7 @@ class Layout:
     buffer_size: int
 
     @classmethod
-    def of(cls, terms: AttentionTerms, place: TokenPositions, options: CaptureOptions) -> "Layout":
+    def of(cls, terms: AttentionTerms, place: TokenPositions, options: CaptureOptions) -> Self:
         """Cut the queries into blocks and compute their contexts."""
         parts = list(_query_slices(terms, place))
         groups, first = [], 0
@@ -88,7 +89,7 @@ class Layout:
         return torch.cat([group.context.queries for group in self.groups], 2)
 
 
-class Layouts:
+class LayoutCache:
     """The layouts of the pass that is running.
 
     Args:
@@ -97,17 +98,17 @@ class Layouts:
 
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options
-        self._cached: list[Layout] = []
+        self._cached: list[BlockLayout] = []
 
     def forget(self) -> None:
         """Forget all layouts: another pass has other texts."""
         self._cached.clear()
 
-    def of(self, terms: AttentionTerms, place: TokenPositions) -> Layout:
+    def of(self, terms: AttentionTerms, place: TokenPositions) -> BlockLayout:
         """The layout of an attention, cached or new."""
         found = next((layout for layout in self._cached if layout.fits(terms, place)), None)
         if found is None:
-            found = Layout.of(terms, place, self._options)
+            found = BlockLayout.of(terms, place, self._options)
             self._cached = [*self._cached[1 - CACHED_LAYOUTS :], found]
         return found
 

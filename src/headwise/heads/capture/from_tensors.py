@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.heads.capture.attention_terms import AttentionTerms, WeightBlock
-from headwise.heads.capture.options import CaptureOptions
+from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.pattern import CallPattern
 from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.token_positions import KeyInfo

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.heads.capture.attention_terms import AttentionTerms, WeightBlock
-from headwise.heads.capture.block_layout import Layout, Layouts
-from headwise.heads.capture.options import CaptureOptions
+from headwise.heads.capture.block_layout import BlockLayout, LayoutCache
+from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.token_positions import KeyInfo, TokenTracker
 from headwise.heads.metrics import Rows
 from headwise.heads.names import Head, Layer, none_such
@@ -50,7 +50,7 @@ class Recorder:
         self.allowed: dict[Head, Tensor] = {}
         self.model, self.taken = model, 0
         self._options = options
-        self._layouts = Layouts(options)
+        self._layouts = LayoutCache(options)
         self._names = {id(module): name for name, module in model.named_modules()}
         self._two_stacks = _two_stacks(model)
         self._tracker = TokenTracker(model, self._two_stacks)
@@ -142,7 +142,7 @@ class Recorder:
             if head.layer == layer and not 0 <= head.number < heads:
                 raise none_such(head, {layer: heads})
 
-    def _measure(self, layer: Layer, terms: AttentionTerms, layout: Layout) -> None:
+    def _measure(self, layer: Layer, terms: AttentionTerms, layout: BlockLayout) -> None:
         """A block of queries at a time; of each only what metrics look at is kept."""
         reads, device = self.statistics.reads, terms.q.device
         buffers = torch.empty(2, layout.buffer_size, dtype=terms.wide, device=device)

@@ -211,7 +211,7 @@ class KeyContext(Queries):
         if self.tokens is None or self.position is None:
             return torch.zeros_like(self.counts, dtype=torch.long), torch.zeros_like(self.counts)
         pairs = zip(self.tokens, self.first.tolist(), strict=True)
-        periods = [period(each[at:]) for each, at in pairs]
+        periods = [period(tokens[start:]) for tokens, start in pairs]
         after = torch.tensor(periods, device=self.first.device)[:, None]  # (B, 1)
         repeated = (after > 0) & (self.position - self.first[:, None] >= after)  # (B, R)
         key = self.position - after + 1

@@ -52,7 +52,7 @@ def read(path: Path) -> Gguf:
     """
     with path.open("rb") as file:
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if _size(path) else b""
-    reader = _Reader(path, content)
+    reader = _GgufReader(path, content)
     magic, version, tensors, values = reader.unpack("4sIQQ")
     if magic != b"GGUF" or version not in (2, 3):
         raise reader.wrong("it does not begin like a GGUF file of format 2 or 3")
@@ -85,7 +85,7 @@ class _Entry:
         return prod(self.shape) // block * size
 
 
-class _Reader(BinaryReader):
+class _GgufReader(BinaryReader):
     """A place in the file that moves on as things are read."""
 
     def number(self, form: str) -> Any:
@@ -122,7 +122,7 @@ class _Reader(BinaryReader):
         return _Entry(name, shape, kind, offset)
 
 
-def _maker(reader: _Reader, entry: _Entry, start: int) -> Callable[[], "Tensor"]:
+def _maker(reader: _GgufReader, entry: _Entry, start: int) -> Callable[[], "Tensor"]:
     begin, end = start + entry.offset, start + entry.offset + entry.bytes
     if end > len(reader.content):
         raise reader.wrong(f"it ends within {entry.name}")

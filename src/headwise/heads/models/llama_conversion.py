@@ -60,22 +60,22 @@ def convert(folder: Path) -> None:
 
 
 def _config(values: dict[str, Any]) -> dict[str, Any]:
-    def said(key: str) -> Any:
+    def setting(key: str) -> Any:
         return values[f"llama.{key}"]
 
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": said("vocab_size"),
-        "hidden_size": said("embedding_length"),
-        "intermediate_size": said("feed_forward_length"),
-        "num_hidden_layers": said("block_count"),
-        "num_attention_heads": said("attention.head_count"),
-        "num_key_value_heads": said("attention.head_count_kv"),
-        "head_dim": said("rope.dimension_count"),
-        "max_position_embeddings": said("context_length"),
-        "rope_parameters": {"rope_type": "default", "rope_theta": said("rope.freq_base")},
-        "rms_norm_eps": round(said("attention.layer_norm_rms_epsilon"), 9),
+        "vocab_size": setting("vocab_size"),
+        "hidden_size": setting("embedding_length"),
+        "intermediate_size": setting("feed_forward_length"),
+        "num_hidden_layers": setting("block_count"),
+        "num_attention_heads": setting("attention.head_count"),
+        "num_key_value_heads": setting("attention.head_count_kv"),
+        "head_dim": setting("rope.dimension_count"),
+        "max_position_embeddings": setting("context_length"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": setting("rope.freq_base")},
+        "rms_norm_eps": round(setting("attention.layer_norm_rms_epsilon"), 9),
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,

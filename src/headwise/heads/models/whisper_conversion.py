@@ -85,7 +85,7 @@ def read(path: Path) -> tuple[dict[str, int], "dict[str, Tensor]"]:
     """
     import torch
 
-    reader = _Reader(path, path.read_bytes())
+    reader = _CTranslate2Reader(path, path.read_bytes())
     version, spec = reader.number("I"), reader.string()
     if version != FORMAT or spec != "WhisperSpec":
         raise reader.wrong(f"expected a WhisperSpec of format {FORMAT}, got {spec} {version}")
@@ -104,14 +104,14 @@ def read(path: Path) -> tuple[dict[str, int], "dict[str, Tensor]"]:
     return numbers, tensors
 
 
-def _shaped(reader: "_Reader", name: str, flat: "Tensor", shape: list[int]) -> "Tensor":
+def _shaped(reader: "_CTranslate2Reader", name: str, flat: "Tensor", shape: list[int]) -> "Tensor":
     try:
         return flat.float().reshape(shape)
     except RuntimeError:
         raise reader.wrong(f"{name} does not have the shape {shape}") from None
 
 
-class _Reader(BinaryReader):
+class _CTranslate2Reader(BinaryReader):
     """A place in the file that moves on as things are read."""
 
     def number(self, form: str) -> int:

@@ -79,7 +79,7 @@ class Sums:
             self.below.clone(),
             self.uniform_above.clone(),
             self.uniform_below.clone(),
-            {name: each.clone() for name, each in self.profiles.items()},
+            {name: sums.clone() for name, sums in self.profiles.items()},
             self.queries,
         )
 
@@ -87,7 +87,7 @@ class Sums:
         """Everything in it by name, each of which adds up on its own."""
         return {
             **{name: getattr(self, name) for name in AXES},
-            **{f"profile.{name}": each for name, each in self.profiles.items()},
+            **{f"profile.{name}": sums for name, sums in self.profiles.items()},
             "queries": torch.tensor(self.queries),
         }
 
@@ -206,7 +206,8 @@ class Statistics:
         for name, tensor in tensors.items():
             layer, _, field_name = name.rpartition("/")
             parts.setdefault(_layer(layer, name), {})[field_name] = tensor
-        return cls({layer: _sums(layer, each, metrics) for layer, each in parts.items()}, metrics)
+        layers = {layer: _sums(layer, named, metrics) for layer, named in parts.items()}
+        return cls(layers, metrics)
 
     def heads(self) -> tuple[Head, ...]:
         """Every head, layer by layer."""
