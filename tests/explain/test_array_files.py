@@ -85,7 +85,7 @@ def test_any_text_is_numbers_or_one_clear_error(text):
 
 BAD = {
     "a.xlsx": (b"x", r"unknown file type '.xlsx'; expected one of .csv, .tsv, .npy"),
-    "noname": (b"x", r"unknown file type 'without suffix'"),
+    "noname": (b"x", r"unknown file type without suffix"),
     "empty.csv": (b"", r"expected at least one row of numbers, got none"),
     "blank.csv": (b"\n , \n", r"expected at least one row"),
     "header.csv": (b"a,b\n", r"expected rows of numbers below the header, got none"),
@@ -172,10 +172,10 @@ def test_what_is_no_file_is_refused(tmp_path):
 def test_sizes_are_bounded(tmp_path, monkeypatch):
     path = tmp_path / "x.csv"
     path.write_text("1,2,3\n4,5,6\n", encoding="utf-8")
-    monkeypatch.setattr(inputs, "MOST_NUMBERS", 5)
+    monkeypatch.setattr(array_files, "MOST_NUMBERS", 5)
     with pytest.raises(BadFile, match=r"expected at most 5 numbers, got 6"):
         read_matrix(str(path))
-    monkeypatch.setattr(inputs, "MOST_BYTES", 11)
+    monkeypatch.setattr(array_files, "MOST_BYTES", 11)
     with pytest.raises(BadFile, match=r"expected at most 11 bytes, got 12"):
         read_matrix(str(path))
 

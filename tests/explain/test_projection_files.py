@@ -176,7 +176,7 @@ def test_an_archive_that_would_grow_too_large_is_not_opened(tmp_path, monkeypatc
     path = tmp_path / "w.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(100_000))
-    monkeypatch.setattr(weights, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(projection_files, "MOST_BYTES", 50_000)
     with pytest.raises(BadFile, match=r"at most 50,000 bytes when unpacked, got 100,000"):
         load_projections(str(path))
 
@@ -192,7 +192,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
 def test_one_projection_is_bounded(tmp_path, monkeypatch):
     path = tmp_path / "w.safetensors"
     path.write_bytes(save(WHOLE))
-    monkeypatch.setattr(weights, "MOST_NUMBERS", 20)
+    monkeypatch.setattr(projection_files, "MOST_NUMBERS", 20)
     with pytest.raises(BadFile, match=r"in_proj_weight: expected 1 to 20 numbers, got 48"):
         load_projections(str(path))
 
