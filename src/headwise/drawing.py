@@ -11,7 +11,6 @@ from headwise.document import Block, Code, Document, Heading, HeatMap, Paragraph
 from headwise.lang import Text, joined, same
 from headwise.masks import Tile
 from headwise.masks.expression import parse
-from headwise.masks.required_sizes import required_sizes
 from headwise.masks.tiles import SIDE, Tiles
 from headwise.planning import KINDS
 from headwise.shapes import AttentionShape
@@ -93,7 +92,7 @@ class Shown:
             BadValue: if the expression is none, or its mask does not fit the size.
         """
         mask = parse(text)
-        held = required_sizes(mask)
+        held = mask.required_sizes()
         keys = keys or held.get("Lk") or queries or LENGTH
         queries = queries or held.get("Lq") or keys
         batch, heads = held.get("B", 1), held.get("H", 1)
@@ -257,8 +256,8 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
 
 def _table(shown: Shown) -> Block:
     frame, tiles = shown.tiles.frame, _tiles(shown.tiles)
-    required_sizes = f"{frame.queries:,} × {frame.keys:,}"
-    parts = [same(required_sizes)]
+    size = f"{frame.queries:,} × {frame.keys:,}"
+    parts = [same(size)]
     parts += [Text("{count} samples", count=frame.batch)] * (frame.batch > 1)
     parts += [Text("{count} heads", count=frame.heads)] * (frame.heads > 1)
     rows = [
@@ -339,7 +338,7 @@ def every_mask_as_json() -> str:
 
 def _small(text: str) -> str:
     mask = parse(text)
-    held = required_sizes(mask)
+    held = mask.required_sizes()
     length = held.get("Lk", SMALL)
     frame = AttentionShape(
         held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu")

@@ -21,6 +21,7 @@ from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.masks import Mask
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
+from tests.engines.test_tiled_operator import LearnedBias, Parity
 from tests.examples import DIM, HEADS, VALUE_DIM, Largest, rounded_otherwise, tensors
 from tests.roundings import hold
 
@@ -430,3 +431,17 @@ def test_auto_leaves_transforms_to_an_engine_that_has_them() -> None:
     exact = torch.autograd.grad(total(*wide), wide)
     for one, other, oracle in zip(found, plain, exact, strict=True):
         accept(one, other, oracle)
+
+
+def test_a_mask_and_a_position_that_headwise_does_not_name_are_compiled() -> None:
+    mask, position = Parity(1, hw.window(3, 1)), LearnedBias()
+
+    def run(*rows: Tensor) -> Tensor:
+        return hw.attend(*rows, mask=mask, position=position, engine="tiled")
+
+    inputs = [x.requires_grad_() for x in tensors(37, 37, dtype=torch.float32)]
+    wanted = [*inputs, *position.parameters()]
+    results = [run(*inputs), torch.compile(run, fullgraph=True, backend="aot_eager")(*inputs)]
+    expected, compiled = ([x, *torch.autograd.grad(x.sin().sum(), wanted)] for x in results)
+    for one, other in zip(expected, compiled, strict=True):
+        torch.testing.assert_close(one, other)

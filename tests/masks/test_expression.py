@@ -10,7 +10,6 @@ from headwise.errors import BadValue
 from headwise.masks import MASKS, Mask, appended, every
 from headwise.masks.expression import DEEPEST, LONGEST, parse
 from headwise.masks.patterns.block_sparse import MOST
-from headwise.masks.required_sizes import required_sizes
 from headwise.shapes import AttentionShape
 from tests.examples import identity
 
@@ -210,7 +209,7 @@ def test_any_text_is_a_mask_or_one_clear_error(text):
     ],
 )
 def test_sizes_are_those_a_mask_can_be_called_with(mask, expected):
-    assert required_sizes(mask) == expected
+    assert mask.required_sizes() == expected
     letters = {"B": 2, "H": 6, "Lq": 5, "Lk": 7} | {n: s for n, s in expected.items() if s > 1}
     place = AttentionShape(*letters.values(), letters["Lk"] - letters["Lq"], torch.device("cpu"))
     assert mask.dense(place).shape[-2:] == (letters["Lq"], letters["Lk"])

@@ -122,11 +122,10 @@ def _made(options: PlanOptions) -> "tuple[Plan, Shapes]":
     import torch
 
     from headwise.masks.expression import parse
-    from headwise.masks.required_sizes import required_sizes
     from headwise.planning import plan
 
     mask = parse(options.mask)
-    held = required_sizes(mask)
+    held = mask.required_sizes()
     batch, heads = options.batch or held.get("B", 1), options.heads or _heads(held)
     queries = options.queries or held.get("Lq", options.length)
     shapes: Shapes = {

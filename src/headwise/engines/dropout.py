@@ -17,7 +17,6 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.masks import Mask, Tile
-from headwise.masks.mask import And, Not, Or
 from headwise.shapes import Index, Truth
 
 FIRST, SECOND = 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
@@ -111,9 +110,7 @@ def drops(mask: Mask) -> bool:
         >>> drops(causal()), drops(causal() & Keep(0.5, 1))
         (False, True)
     """
-    if isinstance(mask, And | Or):
-        return drops(mask.left) or drops(mask.right)
-    return drops(mask.inner) if isinstance(mask, Not) else isinstance(mask, Keep)
+    return any(isinstance(part, Keep) for part in mask.walk())
 
 
 def _mixed(hashes: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """What a mask is: a small immutable value that says which query may attend to which key."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,6 +23,13 @@ class Tile(Enum):
     EMPTY = "empty"  # no pair may attend
     MIXED = "mixed"  # some may, or nothing is known
     FULL = "full"  # every pair may attend
+
+
+if TYPE_CHECKING:
+    Masks = tuple["Mask", ...]
+    Names = tuple[str, ...]
+else:  # the type checker of the tests would draw an element at random
+    Masks = Names = tuple
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,23 +91,64 @@ class Mask(ABC):
     def name(self) -> str:
         """The expression that makes this mask."""
 
+    def children(self) -> "Masks":
+        """The masks in this mask's dataclass fields, in order; a pattern has none."""
+        names = _field_names(self)
+        return tuple(child for name in names for child in _masks_in(getattr(self, name)))
+
+    def map(self, function: Callable[["Mask"], "Mask"]) -> "Mask":
+        """This mask with ``function`` applied to each of its `children`."""
+        changes: dict[str, object] = {}
+        for name in _field_names(self):
+            value, masks = getattr(self, name), list(_masks_in(getattr(self, name)))
+            if masks:
+                parts = [function(child) for child in masks]
+                changes[name] = tuple(parts) if isinstance(value, tuple) else parts[0]
+        return replace(self, **changes) if changes else self  # type: ignore[type-var]
+
+    def walk(self) -> "Masks":
+        """This mask, then every mask inside it, depth first.
+
+        Example:
+            >>> from headwise.masks import causal, full
+            >>> (causal() | ~full()).walk()
+            (causal() | ~full(), causal(), ~full(), full())
+        """
+        return (self, *(inner for child in self.children() for inner in child.walk()))
+
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         """What is added to the scaled scores before the softmax, or None for nothing."""
         del b, h, q, k
         return None
 
     def resolve(self, frame: AttentionShape) -> "Mask":
-        """The mask for one call's shape: checks sizes that the mask holds against the frame."""
-        del frame
-        return self
+        """The mask for one call's shape.
+
+        Raises:
+            BadValue: if a size that the mask was made for is not the frame's.
+        """
+        return self.map(lambda child: child.resolve(frame))
 
     def bind(self, content: Content) -> "Mask":
-        """The resolved mask with what it takes from the q and k of one call."""
-        del content
-        return self
+        """The resolved mask for the q and k of one call."""
+        return self.map(lambda child: child.bind(content))
+
+    def required_sizes(self) -> dict[str, int]:
+        """The sizes B, H, Lq and Lk that the mask was made for; 1 serves every size.
+
+        Example:
+            >>> from headwise.masks import causal, full, padding, per_head
+            >>> (padding([3, 1]) & per_head([causal(), full(), full()])).required_sizes()
+            {'B': 2, 'H': 3}
+        """
+        sizes: dict[str, int] = {}
+        for child in self.children():
+            for letter, size in child.required_sizes().items():
+                sizes[letter] = max(size, sizes.get(letter, 0))
+        return sizes
 
     def unpadded_keys(self, frame: AttentionShape) -> Tensor | None:
-        """(B, Lk), False on padding, which no query sees; None where the mask knows of none."""
+        """(B, Lk), False on padding; None where the mask has none."""
         del frame
         return None
 
@@ -110,36 +160,32 @@ class Mask(ABC):
 
     @property
     def content_dependent(self) -> bool:
-        """Whether the rule depends on q and k, so that `bind` has to be called."""
-        return False
+        """Whether the rule depends on q and k, so that a call has to `bind` the mask."""
+        return any(child.content_dependent for child in self.children())
 
     @property
     def biased(self) -> bool:
         """Whether the mask also adds something to the scores."""
-        return False
+        return any(child.biased for child in self.children())
 
     @property
     def by_distance(self) -> bool:
-        """Whether the rule depends on q - k only: the same for all samples, heads and places."""
+        """Whether the rule depends on q - k only: the same for all samples, heads and positions."""
         return False
 
     def tile_boundaries(self, stop: int) -> frozenset[int]:
-        """Positions before ``stop`` at which tiles had better begin, because the pattern turns."""
-        del stop
-        return frozenset()
+        """Positions before ``stop`` where the pattern changes and a tile should begin."""
+        return frozenset[int]().union(*(child.tile_boundaries(stop) for child in self.children()))
 
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
-        """Rectangles, none touching another's pairs, outside which nothing is allowed; or None.
+        """Disjoint rectangles of queries and keys outside which nothing is allowed, or None.
 
-        Given where they are few and can be told without looking at everything.
+        None where they are many, or cannot be told without evaluating the rule.
         """
         return None
 
     def restrict(self, q: range, k: range) -> "Mask":
-        """A mask with the same rule on a rectangle, without what its tiles decide there.
-
-        What it adds to the scores may be another.
-        """
+        """A simpler mask with the same rule inside a rectangle; its bias may differ."""
         del q, k
         return self
 
@@ -207,7 +253,7 @@ class Mask(ABC):
 
 @dataclass(frozen=True, repr=False)
 class And(Mask):
-    """Both masks allow; what they add to the scores is added together."""
+    """Both masks allow; their biases are added."""
 
     left: Mask
     right: Mask
@@ -221,46 +267,29 @@ class And(Mask):
             return Tile.EMPTY
         return Tile.FULL if kinds == {Tile.FULL} else Tile.MIXED
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        return self.left.tile_boundaries(stop) | self.right.tile_boundaries(stop)
-
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
-        found = self.left.allowed_blocks()
-        return self.right.allowed_blocks() if found is None else found
+        blocks = self.left.allowed_blocks()
+        return self.right.allowed_blocks() if blocks is None else blocks
 
     def restrict(self, q: range, k: range) -> Mask:
-        return _within(self, Tile.FULL, q, k)
+        return _restricted(self, Tile.FULL, q, k)
 
     @property
     def name(self) -> str:
         return f"{_grouped(self.left, Or)} & {_grouped(self.right, And, Or)}"
 
-    @property
-    def biased(self) -> bool:
-        return self.left.biased or self.right.biased
-
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
-        parts = [m.bias(b, h, q, k) for m in (self.left, self.right)]
-        known = [part for part in parts if part is not None]
-        return sum(known[1:], known[0]) if known else None
+        return add(self.left.bias(b, h, q, k), self.right.bias(b, h, q, k))
 
     @property
     def by_distance(self) -> bool:
         return self.left.by_distance and self.right.by_distance
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        return And(self.left.resolve(frame), self.right.resolve(frame))
-
-    @property
-    def content_dependent(self) -> bool:
-        return self.left.content_dependent or self.right.content_dependent
-
     def bind(self, content: Content) -> Mask:
         frame = content.frame
         real = _both(content.real, self.visible_keys(frame))
         real = None if real is None else real.expand(frame.batch, frame.keys)
-        content = replace(content, real=real)
-        return And(self.left.bind(content), self.right.bind(content))
+        return super().bind(replace(content, real=real))
 
     def unpadded_keys(self, frame: AttentionShape) -> Tensor | None:
         return _both(self.left.unpadded_keys(frame), self.right.unpadded_keys(frame))
@@ -287,11 +316,8 @@ class Or(Mask):
             return Tile.FULL
         return Tile.EMPTY if kinds == {Tile.EMPTY} else Tile.MIXED
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        return self.left.tile_boundaries(stop) | self.right.tile_boundaries(stop)
-
     def restrict(self, q: range, k: range) -> Mask:
-        return _within(self, Tile.EMPTY, q, k)
+        return _restricted(self, Tile.EMPTY, q, k)
 
     @property
     def name(self) -> str:
@@ -300,16 +326,6 @@ class Or(Mask):
     @property
     def by_distance(self) -> bool:
         return self.left.by_distance and self.right.by_distance
-
-    def resolve(self, frame: AttentionShape) -> Mask:
-        return Or(self.left.resolve(frame), self.right.resolve(frame))
-
-    @property
-    def content_dependent(self) -> bool:
-        return self.left.content_dependent or self.right.content_dependent
-
-    def bind(self, content: Content) -> Mask:
-        return Or(self.left.bind(content), self.right.bind(content))
 
 
 @dataclass(frozen=True, repr=False)
@@ -325,9 +341,6 @@ class Not(Mask):
         opposite = {Tile.EMPTY: Tile.FULL, Tile.FULL: Tile.EMPTY, Tile.MIXED: Tile.MIXED}
         return opposite[self.inner.tile(q, k)]
 
-    def tile_boundaries(self, stop: int) -> frozenset[int]:
-        return self.inner.tile_boundaries(stop)
-
     def restrict(self, q: range, k: range) -> Mask:
         return Not(self.inner.restrict(q, k))
 
@@ -339,18 +352,15 @@ class Not(Mask):
     def by_distance(self) -> bool:
         return self.inner.by_distance
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        return Not(self.inner.resolve(frame))
-
-    @property
-    def content_dependent(self) -> bool:
-        return self.inner.content_dependent
-
-    def bind(self, content: Content) -> Mask:
-        return Not(self.inner.bind(content))
-
     def __invert__(self) -> Mask:
         return self.inner
+
+
+def add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """The sum of two biases, each of which may be None for 0."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def zero_index(index: Index) -> Index:
@@ -361,14 +371,24 @@ def zero_index(index: Index) -> Index:
     return index.new_zeros((1,) * index.dim())
 
 
+def _masks_in(value: object) -> "Masks":
+    """The masks that a field holds: itself, or those of a tuple."""
+    values = value if isinstance(value, tuple) else (value,)
+    return tuple(one for one in values if isinstance(one, Mask))
+
+
+def _field_names(mask: Mask) -> "Names":
+    return tuple(getattr(type(mask), "__dataclass_fields__", ()))
+
+
 def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """The keys that both leave."""
+    """The keys that neither mask hides."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
-def _within(mask: "And | Or", neutral: Tile, q: range, k: range) -> Mask:
+def _restricted(mask: "And | Or", neutral: Tile, q: range, k: range) -> Mask:
     """One side alone where the other's tile is the neutral kind of the operator."""
     left, right = mask.left.restrict(q, k), mask.right.restrict(q, k)
     if left.tile(q, k) is neutral:

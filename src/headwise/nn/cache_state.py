@@ -7,10 +7,9 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.masks import Mask, causal, full
-from headwise.masks.mask import And, Not, Or, Tile
+from headwise.masks.mask import Tile
 from headwise.masks.patterns.appended import Appended
 from headwise.masks.patterns.block_sparse import RandomBlocks
-from headwise.masks.patterns.per_head import PerHead
 from headwise.nn.cache import KVCache
 from headwise.shapes import AttentionShape, Index, Truth
 
@@ -176,7 +175,7 @@ class Slid(Mask):
 def _check_lasting(mask: Mask) -> None:
     """Refuse a mask that later tokens would change."""
     if mask.content_dependent or any(
-        isinstance(part, RandomBlocks | Appended) for part in _parts(mask)
+        isinstance(part, RandomBlocks | Appended) for part in mask.walk()
     ):
         raise BadValue(
             "cache: with it, whom a query sees must not hang on tokens still to come, "
@@ -184,15 +183,3 @@ def _check_lasting(mask: Mask) -> None:
             "hw.global_tokens(...), or no cache",
             mask=mask,
         )
-
-
-def _parts(mask: Mask) -> list[Mask]:
-    """A mask and what it is composed of."""
-    inner: tuple[Mask, ...] = ()
-    if isinstance(mask, And | Or):
-        inner = (mask.left, mask.right)
-    elif isinstance(mask, Not):
-        inner = (mask.inner,)
-    elif isinstance(mask, PerHead):
-        inner = mask.masks
-    return [mask, *(part for each in inner for part in _parts(each))]

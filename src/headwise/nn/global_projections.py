@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from headwise.call import Result
 from headwise.errors import BadValue
 from headwise.masks import Mask, from_tensor
-from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.shapes import AttentionShape
 
@@ -100,9 +99,7 @@ def one_sided(mask: Mask) -> Mask:
     """The mask without the rows of global tokens, which are attended to apart."""
     if isinstance(mask, GlobalTokens):
         return replace(mask, symmetric=False)
-    if isinstance(mask, And | Or):
-        return type(mask)(one_sided(mask.left), one_sided(mask.right))
-    return Not(one_sided(mask.inner)) if isinstance(mask, Not) else mask
+    return mask.map(one_sided)
 
 
 def joined(result: Result, rows: GlobalRows, own: Result) -> Result:
@@ -139,11 +136,7 @@ def no_cache() -> BadValue:
 
 def _named(mask: Mask) -> list[GlobalTokens]:
     """The symmetric global tokens in a mask."""
-    if isinstance(mask, GlobalTokens):
-        return [mask] if mask.symmetric else []
-    if isinstance(mask, And | Or):
-        return _named(mask.left) + _named(mask.right)
-    return _named(mask.inner) if isinstance(mask, Not) else []
+    return [part for part in mask.walk() if isinstance(part, GlobalTokens) and part.symmetric]
 
 
 def _four(values: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
 from headwise.engines.sinks import widen_for_sinks
 from headwise.engines.tiled.autograd import TiledSetting, dropped, is_plain, tiled
 from headwise.engines.tiled.eligibility import why_not, worthwhile
-from headwise.engines.tiled.encoding import encode, known
+from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.operator import operator
 from headwise.engines.tiled.per_head import head_groups, run_per_head
 from headwise.engines.tiled.problem import clipped_terms, relative_terms
@@ -96,7 +96,7 @@ def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
 
 def _learned(call: Call) -> list[Tensor]:
     """Tensors of mask and position that require gradients."""
-    held = encode(call.mask)[1] if known(call.mask) else []
+    held = encode(call.mask)[1] if encodable(call.mask) else []
     return [t for t in (*call.position.parameters(), *held) if t.requires_grad]
 
 

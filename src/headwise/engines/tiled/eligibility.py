@@ -10,7 +10,7 @@ from headwise.call import Call
 from headwise.engines.autograd_transforms import no_transform_rule, transformed, under_functorch
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, distance_ranges, parts
-from headwise.engines.tiled.encoding import encode, known
+from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.forward import SIDE
 from headwise.engines.tiled.per_head import head_groups
 from headwise.lang import Text
@@ -41,7 +41,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("a size is 0")
     if call.q.device.type == "meta":
         yield Text("the tensors hold no numbers")
-    if call.mask.biased and not known(call.mask):
+    if call.mask.biased and not encodable(call.mask):
         yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)
     if under_functorch() or transformed(call):
         yield no_transform_rule()
@@ -51,14 +51,14 @@ def why_not(call: Call) -> Iterator[Text]:
 
 def _why_not_compiled(call: Call) -> Iterator[Text]:
     """The reasons against a call under `torch.compile`, which sees an operator."""
-    if {Stage.SCORES, Stage.VALUES} & call.position.stages and not known(call.position):
+    if {Stage.SCORES, Stage.VALUES} & call.position.stages and not encodable(call.position):
         yield Text(
-            "under torch.compile it knows headwise's own positions only, not {name}",
+            "under torch.compile {name} cannot be written as integers and tensors",
             name=type(call.position).__name__,
         )
-    if not known(call.mask):
+    if not encodable(call.mask):
         yield Text(
-            "under torch.compile it knows headwise's own masks only, not {name}",
+            "under torch.compile {name} cannot be written as integers and tensors",
             name=type(call.mask).__name__,
         )
 

@@ -1,88 +1,49 @@
-"""A mask or a position as numbers and tensors, and back: what an operator can be handed."""
+"""A mask or a position as integers and tensors, and back: the arguments of a custom operator.
 
+Nothing is registered. A mask is its class and its dataclass fields. A position is its class, its
+attributes, its parameters and buffers, and its submodules, each written in the same way.
+"""
+
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headwise.engines.dropout import Keep
 from headwise.errors import BadValue
 from headwise.masks import Mask
-from headwise.masks.mask import And, Not, Or
-from headwise.masks.patterns.appended import Appended
-from headwise.masks.patterns.block_sparse import BlockSparse
-from headwise.masks.patterns.causal import Causal, Full
-from headwise.masks.patterns.documents import Documents
-from headwise.masks.patterns.from_tensor import FromTensor, Layout
-from headwise.masks.patterns.global_tokens import GlobalTokens
-from headwise.masks.patterns.lsh import Hashed
-from headwise.masks.patterns.padding import Padding
-from headwise.masks.patterns.per_head import PerHead
-from headwise.masks.patterns.sparse_transformer import Fixed, Modular
-from headwise.masks.patterns.window import Dilated, Window
-from headwise.positions import ALiBi, Position, Shaw, Stage, T5Bias, TransformerXL
+from headwise.positions import Stage
 
-MASKS: tuple[type[Mask], ...] = (
-    And,
-    Appended,
-    BlockSparse,
-    Causal,
-    Dilated,
-    Documents,
-    Modular,
-    Fixed,
-    FromTensor,
-    Full,
-    GlobalTokens,
-    Hashed,
-    Not,
-    Or,
-    Padding,
-    PerHead,
-    Window,
-)
-"""Every class of mask that `Mask.resolve` gives."""
+STAGES = tuple(Stage)
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}
+"""What every module has beside its own attributes."""
 
-CLASSES: tuple[type[Mask], ...] = (*MASKS, Keep)
-"""Those, and what dropout leaves."""
-
-POSITIONS: tuple[type[Position], ...] = (ALiBi, Shaw, T5Bias, TransformerXL)
-"""Every class of position that acts on the scores or the values."""
-
-HELD: tuple[tuple[str, ...], ...] = (
-    ("num_heads",),
-    ("max_distance", "stages", "table", "value_table"),
-    ("num_heads", "num_buckets", "max_distance", "bidirectional", "table"),
-    ("embed_dim", "u", "v", "projection"),
-)
-"""What one of each is made of."""
-
-WORDS, STAGES = get_args(Layout), tuple(Stage)
-NONE, TRUTH, NUMBER, WORD, TENSOR, SCALAR, MANY, MASK, POSITION, STAGE = range(10)
+NONE, TRUTH, INTEGER, WORD, TENSOR, SCALAR, TUPLE, MASK, MODULE, STAGE = range(10)
 
 
-def known(value: Mask | Position) -> bool:
-    """Whether `encode` can write it: it and its parts are of headwise's own classes."""
-    if isinstance(value, Position):
-        return type(value) in POSITIONS
-    if type(value) not in CLASSES:
-        return False
-    values = [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type]
-    parts = [one for each in values for one in (each if isinstance(each, tuple) else (each,))]
-    return all(known(one) for one in parts if isinstance(one, Mask))
+def encodable(value: Any) -> bool:
+    """Whether `encode` can write a value: every part is a number, a word, a tensor or a tuple."""
+    if isinstance(value, Mask):
+        names = getattr(value, "__dataclass_fields__", None)
+        return names is not None and all(encodable(getattr(value, name)) for name in names)
+    if isinstance(value, nn.Module):
+        hooks = value._forward_hooks or value._forward_pre_hooks
+        return not hooks and all(encodable(part) for _, part in _module_parts(value))
+    if isinstance(value, tuple | frozenset):
+        return all(isinstance(one, Stage) or encodable(one) for one in value)
+    return value is None or isinstance(value, Tensor | str | int | float | torch.SymInt)
 
 
 def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
-    """Values as numbers, and the tensors that they hold, in the order they are met.
+    """Values as integers, and their tensors in order of appearance.
 
     Args:
         values: masks, positions, tensors, None, and tuples of them. A float is a tensor without
-            axes, and such a tensor is a number that is known only when the operator runs.
+            axes: such a tensor is a number that is known only when the operator runs.
 
     Raises:
-        BadValue: if a mask or a position is of no class in `CLASSES` and `POSITIONS`.
+        BadValue: if a part is of a type that `encodable` does not know.
     """
     numbers: list[int] = []
     tensors: list[Tensor] = []
@@ -92,10 +53,10 @@ def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
 
 
 def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Mask, list[Any]]:
-    """The mask that `encode` wrote first, and what else it wrote."""
-    left, held = iter(numbers), iter(tensors)
-    found = [_read(kind, left, held) for kind in left]
-    mask, *others = found or [None]
+    """The mask that `encode` wrote first, and the other values."""
+    left, given = iter(numbers), iter(tensors)
+    values = [_read(kind, left, given) for kind in left]
+    mask, *others = values or [None]
     if not isinstance(mask, Mask):
         raise BadValue(
             "numbers: expected those of a mask, got {mask!r}; use encode(mask)", mask=mask
@@ -104,44 +65,70 @@ def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Mask, lis
 
 
 def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
-    if isinstance(value, Mask | Position):
-        _write_parts(value, numbers, tensors)
+    if isinstance(value, Mask):
+        names = getattr(value, "__dataclass_fields__", None)
+        if names is None:
+            raise _not_encodable("mask", value)
+        numbers += [MASK, *_word(_class_name(value)), len(names)]
+        for name in names:
+            _write(getattr(value, name), numbers, tensors)
+    elif isinstance(value, nn.Module):
+        parts = _module_parts(value)
+        numbers += [MODULE, *_word(_class_name(value)), len(parts)]
+        for name, part in parts:
+            numbers += _word(name)
+            if isinstance(part, Tensor):  # one without axes too stays a tensor
+                numbers.append(TENSOR)
+                tensors.append(part)
+            else:
+                _write(part, numbers, tensors)
     elif isinstance(value, tuple):
-        numbers += [MANY, len(value)]
+        numbers += [TUPLE, len(value)]
         for one in value:
             _write(one, numbers, tensors)
-    elif isinstance(value, frozenset):
-        numbers += [STAGE, sum(1 << n for n, stage in enumerate(STAGES) if stage in value)]
     elif isinstance(value, Tensor | float):
-        whole = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
-        numbers.append(TENSOR if whole.dim() else SCALAR)
-        tensors.append(whole)
-    elif value is None:
-        numbers.append(NONE)
-    elif isinstance(value, str):
-        numbers += [WORD, WORDS.index(value)]
+        tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        numbers.append(TENSOR if tensor.dim() else SCALAR)
+        tensors.append(tensor)
     else:
-        numbers += [TRUTH if isinstance(value, bool) else NUMBER, int(value)]
+        numbers += _plain(value)
 
 
-def _write_parts(value: Mask | Position, numbers: list[int], tensors: list[Tensor]) -> None:
-    if isinstance(value, Position) and type(value) in POSITIONS:
-        at = POSITIONS.index(type(value))
-        kind, names = POSITION, HELD[at]
-    elif isinstance(value, Mask) and type(value) in CLASSES:
-        at = CLASSES.index(type(value))
-        kind, names = MASK, tuple(field.name for field in fields(value))  # type: ignore[arg-type]
-    else:
-        word = "mask" if isinstance(value, Mask) else "position"
-        raise BadValue(
-            "{word}: {value_type} is none of headwise's own classes and cannot be "
-            "written as numbers; use those in headwise.{word}s",
-            word=word,
-            value_type=type(value).__name__,
-        )
-    numbers += [kind, at]
-    for name in names:
-        _write(getattr(value, name), numbers, tensors)
+def _plain(value: Any) -> list[int]:
+    """A value that has neither parts nor tensors."""
+    if value is None:
+        return [NONE]
+    if isinstance(value, str):
+        return [WORD, *_word(value)]
+    if isinstance(value, frozenset):
+        return [STAGE, sum(1 << n for n, stage in enumerate(STAGES) if stage in value)]
+    if not isinstance(value, int | torch.SymInt):
+        raise _not_encodable("value", value)
+    return [TRUTH if isinstance(value, bool) else INTEGER, int(value)]
+
+
+def _word(text: str) -> list[int]:
+    return [len(text), *[ord(letter) for letter in text]]
+
+
+def _class_name(value: Any) -> str:
+    return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def _module_parts(module: nn.Module) -> list[tuple[str, Any]]:
+    """A module's own attributes, parameters, buffers and submodules, by name."""
+    own = [(name, part) for name, part in module.__dict__.items() if name not in MODULE_ATTRIBUTES]
+    tensors = [*module._parameters.items(), *module._buffers.items()]
+    return [*own, *tensors, *module._modules.items()]
+
+
+def _not_encodable(kind: str, value: object) -> BadValue:
+    return BadValue(
+        "{kind}: {name} cannot be written as integers and tensors; a mask has to be a dataclass, "
+        "and masks and positions hold numbers, words, tensors, tuples, masks and modules only",
+        kind=kind,
+        name=type(value).__name__,
+    )
 
 
 def _read(kind: int, numbers: Iterator[int], tensors: Iterator[Tensor]) -> Any:
@@ -150,24 +137,56 @@ def _read(kind: int, numbers: Iterator[int], tensors: Iterator[Tensor]) -> Any:
     if kind in (TENSOR, SCALAR):
         tensor = next(tensors)
         return tensor if kind == TENSOR else tensor.item()
+    if kind in (MASK, MODULE):
+        kept = _class(_read_word(numbers))
+        return (_read_mask if kind == MASK else _read_module)(kept, numbers, tensors)
+    if kind == WORD:
+        return _read_word(numbers)
     count = next(numbers)
-    if kind == MASK:
-        made = CLASSES[count]
-        each = (next(numbers) for _ in fields(made))  # type: ignore[arg-type]
-        return made(*(_read(one, numbers, tensors) for one in each))
-    if kind == POSITION:
-        return _read_position(count, numbers, tensors)
-    if kind == MANY:
+    if kind == TUPLE:
         return tuple(_read(next(numbers), numbers, tensors) for _ in range(count))
     if kind == STAGE:
         return frozenset(stage for n, stage in enumerate(STAGES) if count >> n & 1)
-    return {TRUTH: bool(count), NUMBER: count}.get(kind) if kind != WORD else WORDS[count]
+    return bool(count) if kind == TRUTH else count
 
 
-def _read_position(at: int, numbers: Iterator[int], tensors: Iterator[Tensor]) -> Position:
-    """One that holds the very tensors given: nothing is drawn, and autograd knows them."""
-    made = POSITIONS[at].__new__(POSITIONS[at])
-    Position.__init__(made)
-    for name in HELD[at]:
-        setattr(made, name, _read(next(numbers), numbers, tensors))
-    return made
+def _read_word(numbers: Iterator[int]) -> str:
+    return "".join(chr(next(numbers)) for _ in range(next(numbers)))
+
+
+def _read_mask(mask: type[Mask], numbers: Iterator[int], tensors: Iterator[Tensor]) -> Mask:
+    return mask(*(_read(next(numbers), numbers, tensors) for _ in range(next(numbers))))
+
+
+def _read_module(
+    kind: type[nn.Module], numbers: Iterator[int], tensors: Iterator[Tensor]
+) -> nn.Module:
+    """A module with the given tensors themselves: nothing is initialised, and autograd works."""
+    module = kind.__new__(kind)
+    nn.Module.__init__(module)
+    for _ in range(next(numbers)):
+        name = _read_word(numbers)
+        setattr(module, name, _read(next(numbers), numbers, tensors))
+    return module
+
+
+def _class(name: str) -> type:
+    """The class of a mask or a module that is already imported; a name never imports anything."""
+    module, _, path = name.partition(":")
+    value: Any = sys.modules.get(module)
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, type):  # one made inside a function: the newest of that name
+        found = (kind for root in (Mask, nn.Module) for kind in _subclasses(root))
+        named = [one for one in found if f"{one.__module__}:{one.__qualname__}" == name]
+        value = named[-1] if named else None
+    if value is None or not issubclass(value, Mask | nn.Module):
+        raise BadValue("class: {name} is no imported mask or module; import it first", name=name)
+    kind: type = value
+    return kind
+
+
+def _subclasses(root: type) -> Iterator[type]:
+    for kind in type.__subclasses__(root):
+        yield kind
+        yield from _subclasses(kind)

@@ -54,22 +54,9 @@ def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) 
 
 def _splits(mask: Mask, frame: AttentionShape) -> bool:
     """Whether a mask contains `per_head`, and no other part of it depends on the head."""
-    leaves, others, found = _leaves(mask), list[Mask](), False
-    while leaves:
-        leaf = leaves.pop()
-        if isinstance(leaf, PerHead):
-            found = True
-            leaves += [leaf for inner in leaf.masks for leaf in _leaves(inner)]
-        else:
-            others.append(leaf)
-    return found and not any(_depends_on_head(other, frame) for other in others)
-
-
-def _leaves(mask: Mask) -> list[Mask]:
-    """The masks that a mask is composed of."""
-    if isinstance(mask, And | Or):
-        return _leaves(mask.left) + _leaves(mask.right)
-    return _leaves(mask.inner) if isinstance(mask, Not) else [mask]
+    patterns = [part for part in mask.walk() if not isinstance(part, And | Or | Not | PerHead)]
+    splits = any(isinstance(part, PerHead) for part in mask.walk())
+    return splits and not any(_depends_on_head(pattern, frame) for pattern in patterns)
 
 
 def _depends_on_head(mask: Mask, frame: AttentionShape) -> bool:
@@ -85,9 +72,7 @@ def _of(mask: Mask, head: int) -> Mask:
     """The mask of one head."""
     if isinstance(mask, PerHead):
         return _of(mask.masks[head], head)
-    if isinstance(mask, And | Or):
-        return type(mask)(_of(mask.left, head), _of(mask.right, head))
-    return Not(_of(mask.inner, head)) if isinstance(mask, Not) else mask
+    return mask.map(lambda child: _of(child, head))
 
 
 def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:

@@ -41,10 +41,6 @@ class Appended(Mask):
         return None if inner is None else torch.where(k >= self._own(), 0.0, inner)
 
     @property
-    def biased(self) -> bool:
-        return self.inner.biased
-
-    @property
     def name(self) -> str:
         return f"appended({self.inner.name}, {self.count})"
 
@@ -59,9 +55,9 @@ class Appended(Mask):
             )
         return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
 
-    @property
-    def content_dependent(self) -> bool:
-        return self.inner.content_dependent
+    def required_sizes(self) -> dict[str, int]:
+        sizes = self.inner.required_sizes()
+        return sizes | ({"Lk": sizes["Lk"] + self.count} if "Lk" in sizes else {})
 
     def bind(self, content: Content) -> Mask:
         own = self._own()

@@ -53,6 +53,9 @@ class BlockSparse(Mask):
     def name(self) -> str:
         return f"block_sparse(<{tuple(self.layout.shape)}>, {self.block})"
 
+    def required_sizes(self) -> dict[str, int]:
+        return {"H": len(self.layout)}
+
     def resolve(self, frame: AttentionShape) -> Mask:
         if len(self.layout) not in (1, frame.heads):
             raise BadValue(

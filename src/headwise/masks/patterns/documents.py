@@ -48,6 +48,9 @@ class Documents(Mask):
     def name(self) -> str:
         return f"documents(<{tuple(self.ids.shape)}>)"
 
+    def required_sizes(self) -> dict[str, int]:
+        return dict(zip(("B", "Lk"), self.ids.shape, strict=True))
+
     def resolve(self, frame: AttentionShape) -> Mask:
         batch, keys = self.ids.shape
         if batch not in (1, frame.batch) or keys != frame.keys:

@@ -54,6 +54,11 @@ class FromTensor(Mask):
         kind = str(self.tensor.dtype).removeprefix("torch.")
         return f"from_tensor(<{kind} {tuple(self.tensor.shape)}>)"
 
+    def required_sizes(self) -> dict[str, int]:
+        layout = self.layout or {2: "q k", 4: "b h q k"}.get(self.tensor.dim(), "")
+        letters = [{"b": "B", "h": "H", "q": "Lq", "k": "Lk"}[axis] for axis in layout.split()]
+        return dict(zip(letters, self.tensor.shape, strict=False))
+
     def resolve(self, frame: AttentionShape) -> Mask:
         if self.offset is not None:
             return self

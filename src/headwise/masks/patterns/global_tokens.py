@@ -39,6 +39,9 @@ class GlobalTokens(Mask):
             return f"global_tokens({self.chosen[0].nonzero()[:, 0].tolist()}{side})"
         return f"global_tokens(<bool {tuple(self.chosen.shape)}>{side})"
 
+    def required_sizes(self) -> dict[str, int]:
+        return dict(zip(("B", "Lk"), self.chosen.shape, strict=True)) if self.whole else {}
+
     def resolve(self, frame: AttentionShape) -> Mask:
         batch, keys = self.chosen.shape
         if batch not in (1, frame.batch) or (self.whole and keys != frame.keys):

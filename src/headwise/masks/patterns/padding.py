@@ -48,6 +48,9 @@ class Padding(Mask):
             return f"padding(<bool {tuple(self.real.shape)}>)"
         return f"padding({self.real.tolist()})"
 
+    def required_sizes(self) -> dict[str, int]:
+        return dict(zip(("B", "Lk"), self.real.shape, strict=False))
+
     def resolve(self, frame: AttentionShape) -> Mask:
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
         if batch not in (1, frame.batch):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue
-from headwise.masks.mask import Content, Mask, Tile
+from headwise.masks.mask import Mask, Tile, add
 from headwise.shapes import AttentionShape, Index, Truth
 
 
@@ -30,17 +30,11 @@ class PerHead(Mask):
     def name(self) -> str:
         return f"per_head([{', '.join(mask.name for mask in self.masks)}])"
 
-    @property
-    def biased(self) -> bool:
-        return any(mask.biased for mask in self.masks)
-
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         total: Tensor | None = None
         for head, mask in enumerate(self.masks):
             part = mask.bias(b, h, q, k)
-            if part is not None:
-                part = part.masked_fill(h != head, 0.0)
-                total = part if total is None else total + part
+            total = add(total, None if part is None else part.masked_fill(h != head, 0.0))
         return total
 
     def resolve(self, frame: AttentionShape) -> Mask:
@@ -51,14 +45,10 @@ class PerHead(Mask):
                 num_masks=len(self.masks),
                 heads=frame.heads,
             )
-        return PerHead(tuple(mask.resolve(frame) for mask in self.masks))
+        return super().resolve(frame)
 
-    @property
-    def content_dependent(self) -> bool:
-        return any(mask.content_dependent for mask in self.masks)
-
-    def bind(self, content: Content) -> Mask:
-        return PerHead(tuple(mask.bind(content) for mask in self.masks))
+    def required_sizes(self) -> dict[str, int]:
+        return super().required_sizes() | {"H": len(self.masks)}
 
 
 def per_head(masks: Sequence[Mask]) -> Mask:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.masks import Mask
-from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, seeded_rng
@@ -144,8 +143,6 @@ def _call_context(call: Call) -> StepContext:
 
 def _loose(mask: Mask) -> Mask:
     """The unresolved mask, so that it can be resolved for another frame."""
-    if isinstance(mask, And | Or):
-        return type(mask)(_loose(mask.left), _loose(mask.right))
-    if isinstance(mask, Not):
-        return Not(_loose(mask.inner))
-    return FromTensor(mask.tensor, mask.layout) if isinstance(mask, FromTensor) else mask
+    if isinstance(mask, FromTensor):
+        return FromTensor(mask.tensor, mask.layout)
+    return mask.map(_loose)

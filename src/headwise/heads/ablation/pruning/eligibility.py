@@ -2,29 +2,24 @@
 
 from collections import Counter
 
+import torch
 from torch import nn
 
+from headwise.errors import BadValue
 from headwise.heads.ablation.pruning.kept_heads import counts_elsewhere
 from headwise.heads.ablation.pruning.slicing import Shared
 from headwise.heads.ablation.sites import Site
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.masks.mask import And, Not, Or
 from headwise.nn import MultiheadAttention
 from headwise.nn.projections import attribute
-from headwise.positions import Learned, NoPosition, Position, Rotary, Shaw, Sinusoidal
+from headwise.positions import POSITIONS, Position
+from headwise.shapes import AttentionShape
+
+CPU = torch.device("cpu")
 
 CONV1D = "Conv1D"
 """The projection class of GPT-2 in transformers."""
-
-HEADLESS_POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, Shaw)
-"""Positions without parameters of single heads."""
-
-HEADLESS_MASKS = (
-    "causal", "dilated", "documents", "fixed", "full", "global_tokens", "padding", "prefix",
-    "strided", "window",
-)  # fmt: skip
-"""The files of masks that are the same for every head."""
 
 HEAD_NORMS = ("q_norm", "k_norm", "query_norm", "key_norm", "q_layernorm", "k_layernorm")
 """Normalisations of each head; unchanged if they have the size of one head."""
@@ -80,7 +75,7 @@ def _headwise_part(module: MultiheadAttention) -> Text | None:
     if module.mask is not None and not _same_for_all_heads(module.mask):
         return Text("its mask {mask} may differ from head to head", mask=module.mask)
     position: Position | None = module.position
-    if position is not None and not isinstance(position, HEADLESS_POSITIONS):
+    if position is not None and not _headless_position(position):
         name = type(position).__name__
         return Text("its {name} has numbers of each head", name=name)
     for name in ("gate", "logit_scale"):
@@ -89,10 +84,21 @@ def _headwise_part(module: MultiheadAttention) -> Text | None:
     return None
 
 
+def _headless_position(position: Position) -> bool:
+    """Whether a position is known to have no numbers of single heads."""
+    return isinstance(position, POSITIONS) and "H" not in position.expected_sizes()
+
+
 def _same_for_all_heads(mask: Mask) -> bool:
-    """Whether a mask is known to be the same for all heads."""
-    if isinstance(mask, And | Or):
-        return _same_for_all_heads(mask.left) and _same_for_all_heads(mask.right)
-    if isinstance(mask, Not):
-        return _same_for_all_heads(mask.inner)
-    return type(mask).__module__.rpartition(".")[2] in HEADLESS_MASKS
+    """Whether a mask is known to be the same for all heads: its rule has no axis of heads."""
+    sizes = mask.required_sizes()
+    if mask.content_dependent or sizes.get("H", 1) > 1:
+        return False
+    keys = sizes.get("Lk", 1)
+    frame = AttentionShape(sizes.get("B", 1), 2, sizes.get("Lq", keys), keys, 0, CPU)
+    try:
+        resolved = mask.resolve(frame)
+    except BadValue:
+        return False
+    values = (resolved.rule(*frame.indices()), resolved.bias(*frame.indices()))
+    return all(value is None or value.dim() < 3 or value.shape[-3] == 1 for value in values)
