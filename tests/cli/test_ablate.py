@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from headwise.cli import BAD_INPUT, main
 from headwise.cli.ablate import METHODS as NAMES
+from headwise.errors import BadValue
 from headwise.heads.ablation import (
     METHODS,
     How,
@@ -30,13 +32,14 @@ from headwise.heads.ablation import (
     sites,
 )
 from headwise.heads.ablation.bootstrap import Interval
+from headwise.heads.ablation.experiment import AblationOptions, as_json, run_experiment
 from headwise.heads.ablation.experiment.ablation_report import faults, schema
 from headwise.heads.ablation.experiment.texts import TOGETHER, pieces, together
 from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
 from headwise.heads.models import is_cached, model_named
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, parse_heads
-from headwise.lang import Translated
+from headwise.lang import Text, Translated
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
 from tests.heads.ablation.families import made, silenced
@@ -127,6 +130,19 @@ def batch(given: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def interval(said: dict[str, Any]) -> Interval:
     return Interval(said["mean"], said["low"], said["high"], 0.95, said["examples"])
+
+
+def test_python_has_the_same_experiment_and_report(
+    capsys: pytest.CaptureFixture[str], model: str, loaded: Loaded, corpus: str
+) -> None:
+    options = AblationOptions(corpus=Path(corpus), heads=HEADS, against="random", seeds=2)
+    result = run_experiment(loaded, options)
+    given = ("--corpus", corpus, "--heads", HEADS, "--against", "random", "--seeds", "2")
+    assert json.loads(as_json(result)) == found(capsys, model, *given)
+    with pytest.raises(BadValue, match="length: expected at least 2, got 1"):
+        run_experiment(loaded, replace(options, length=1))
+    with pytest.raises(BadValue, match="order: unknown 'random'"):
+        run_experiment(loaded, replace(options, order="random"))
 
 
 # The numbers are those of the Python calls, to the bit.

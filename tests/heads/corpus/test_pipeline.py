@@ -297,7 +297,7 @@ def test_a_document_that_fails_is_named_and_the_others_are_kept(
 
     def failing(*given: object) -> None:
         if next(calls) == 6:  # each document is read by the model and by its random copy
-            raise BadFile("model: it does not run", "model：无法运行")
+            raise BadFile("model: it does not run")
         real(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(measurement, "run", failing)
