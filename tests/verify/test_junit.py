@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import BadFile
+from headwise.lang import Translated, same
 from headwise.verify import verify
 from headwise.verify.checks.contract import CONTRACT
 from headwise.verify.report import data, unusable
@@ -76,7 +77,7 @@ def test_what_raised_is_an_error_and_a_mask_not_understood_a_failure(wrong) -> N
 
 
 def test_what_is_unusable_is_one_error() -> None:
-    found = suite(junit(unusable("f.py:f", BadFile("stopped", "已终止"))))
+    found = suite(junit(unusable("f.py:f", BadFile(Translated("stopped", "已终止")))))
     (case,) = found
     assert case.find("error").get("message") == "not verified: stopped"
 
@@ -95,5 +96,5 @@ def test_hostile_words_are_harmless(wrong) -> None:
 
 @given(st.text(st.characters(codec=None)))
 def test_any_words_give_a_document(words: str) -> None:
-    (case,) = suite(junit(unusable(words, BadFile(words, words))))
+    (case,) = suite(junit(unusable(words, BadFile(same(words)))))
     assert case.find("error") is not None

@@ -8,6 +8,7 @@ import torch
 
 from headwise.document import Code, Paragraph
 from headwise.errors import BadFile
+from headwise.lang import Translated
 from headwise.verify import verify
 from headwise.verify.oracle.tolerance import judge
 from headwise.verify.report import data, unusable
@@ -90,7 +91,7 @@ def test_errors_are_told_in_units_of_rounding() -> None:
 
 
 def test_what_is_unusable_says_why_in_both_languages() -> None:
-    found = unusable("x.py:f", BadFile("target: no", "目标：无"))
+    found = unusable("x.py:f", BadFile(Translated("target: no", "目标：无")))
     assert faults(found) == []
     assert (verdict(found).en, verdict(found).zh) == (
         "not verified: target: no",

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headwise.errors import BadFile
+from headwise.lang import Translated
 from headwise.verify import verify
 from headwise.verify.report import data, unusable
 from headwise.verify.report.json_schema import faults, schema
@@ -28,7 +29,7 @@ def reports() -> list[dict]:
     found = [data(verify(target, name)) for target, name in targets]
     found.append(data(verify(F.scaled_dot_product_attention, "fused")))
     found.append(data(verify(nn.TransformerDecoderLayer(15, 3, 7, batch_first=True), "layer")))
-    return [*found, unusable("f.py:f", BadFile("no", "无"))]
+    return [*found, unusable("f.py:f", BadFile(Translated("no", "无")))]
 
 
 def test_every_report_keeps_to_the_schema(reports) -> None:
