@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from headwise.errors import BadFile, BadValue
+from headwise.explain import array_files
 from headwise.explain.array_files import InputFile, read_array, read_matrix, read_tokens
 from headwise.explain.number_tables import from_text
 
