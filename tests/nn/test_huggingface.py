@@ -214,7 +214,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         calls.append(options)
         return hw.attend(*tensors, **options)
 
-    monkeypatch.setattr(attention, "attend", spy)
+    monkeypatch.setattr(attention_function, "attend", spy)
     return calls
 
 
