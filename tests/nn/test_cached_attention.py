@@ -10,7 +10,7 @@ import headwise as hw
 from headwise.errors import BadType, BadValue
 from headwise.masks import appended
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache
-from headwise.nn.cache_state import Slid
+from headwise.nn.cache_state import Shifted
 from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import every_mask, every_position
@@ -235,7 +235,7 @@ def test_every_mask_means_the_same_in_chunks(mask: hw.Mask, made: Callable[[], K
 
 def test_tiles_of_a_mask_whose_keys_slid() -> None:
     inner = hw.window(2, 1) | hw.global_tokens([0, 11], symmetric=False)
-    slid = Slid(inner, 5, SINKS)
+    slid = Shifted(inner, 5, SINKS)
     seen = slid.dense(AttentionShape(1, 1, 4, 9, 5, torch.device("cpu")))[0, 0]
     kept = [0, 1, *range(7, 14)]
     whole = inner.dense(AttentionShape(1, 1, 4, 14, 10, torch.device("cpu")))[0, 0]

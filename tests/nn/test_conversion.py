@@ -159,7 +159,7 @@ def left(model: nn.Module, to: str = "headwise") -> list[str]:
 
 
 def test_what_stays_says_why() -> None:
-    assert left(Own(E, H)) == ["Own is a class of its own, and may compute otherwise"]
+    assert left(Own(E, H)) == ["Own is a subclass, which may compute otherwise"]
     hooked = nn.MultiheadAttention(E, H)
     hooked.register_forward_hook(lambda *_: None)
     assert "hooks" in left(hooked)[0]
@@ -200,7 +200,7 @@ def test_the_report_reads() -> None:
         "1 changed",
         "  good",
         "1 left",
-        "  own: Own is a class of its own, and may compute otherwise",
+        "  own: Own is a subclass, which may compute otherwise",
     ]
 
 

@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.errors import BadType, BadValue, EngineRefused, MissingExtra
 from headwise.masks import Mask
 from headwise.nn.huggingface import NAME, attention_function, register, transformers_masks
-from headwise.nn.huggingface.transformers_masks import Described
+from headwise.nn.huggingface.transformers_masks import PatternMask, mask_function
 from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
@@ -298,13 +298,13 @@ def test_a_rule_means_what_transformers_means(name: str, padded: bool) -> None:
     real = text("left")["attention_mask"].bool() if padded else None
     asked = {"batch_size": 2, "q_length": LENGTH, "kv_length": LENGTH, "attention_mask": real}
     asked |= {"mask_function": rules()[name], "allow_is_causal_skip": "packed" not in name}
-    found = transformers_masks._described(**asked)
+    found = mask_function(**asked)
     wanted = masking_utils.sdpa_mask(**(asked | {"allow_is_causal_skip": False}))
     if name not in KNOWN:
         assert isinstance(found, Tensor)
         assert torch.equal(found, wanted)
         return
-    assert isinstance(found, Described)
+    assert isinstance(found, PatternMask)
     frame = AttentionShape(2, 1, LENGTH, LENGTH, found.offset, torch.device("cpu"))
     allowed = found.mask.dense(frame)
     assert torch.equal(allowed.expand_as(wanted), wanted)
@@ -322,7 +322,7 @@ def test_a_cache_shifts_queries_and_keys(
     asked = {"batch_size": 2, "q_length": queries, "kv_length": q_offset + queries - kv_offset}
     asked |= {"q_offset": q_offset, "kv_offset": kv_offset, "mask_function": rules()[name]}
     asked |= {"attention_mask": real}
-    found = transformers_masks._described(**asked)
+    found = mask_function(**asked)
     wanted = masking_utils.sdpa_mask(**asked, allow_is_causal_skip=False)
     keys = int(asked["kv_length"])
     frame = AttentionShape(2, 1, queries, keys, found.offset, torch.device("cpu"))
@@ -332,17 +332,12 @@ def test_a_cache_shifts_queries_and_keys(
 def test_one_new_token_needs_no_mask_where_it_sees_every_key() -> None:
     asked = {"batch_size": 1, "q_length": 1, "kv_length": 5, "q_offset": 4}
     sliding = rules()["sliding"]
-    assert transformers_masks._described(**asked).mask == hw.full()
-    assert (
-        transformers_masks._described(**asked, mask_function=sliding).mask
-        == hw.window(3, 0) & hw.causal()
-    )
-    assert (
-        transformers_masks._described(**asked | {"kv_length": 4, "kv_offset": 1}).mask == hw.full()
-    )
+    assert mask_function(**asked).mask == hw.full()
+    assert mask_function(**asked, mask_function=sliding).mask == hw.window(3, 0) & hw.causal()
+    assert mask_function(**asked | {"kv_length": 4, "kv_offset": 1}).mask == hw.full()
     real = torch.ones(1, 5, dtype=torch.bool)
     real[0, 1] = False
-    found = transformers_masks._described(**asked, attention_mask=real).mask
+    found = mask_function(**asked, attention_mask=real).mask
     assert found.name == "causal() & padding(<bool (1, 5)>)"
 
 
@@ -353,9 +348,9 @@ def test_who_asks_for_a_tensor_gets_one() -> None:
         {"use_vmap": True},
         {"q_offset": torch.zeros((), dtype=torch.long)},
     ):
-        found = transformers_masks._described(**asked, **flags)
+        found = mask_function(**asked, **flags)
         assert torch.equal(found, torch.ones(1, 1, 5, 5, dtype=torch.bool).tril())
-    assert isinstance(transformers_masks._described(**asked, device="cpu"), Described)
+    assert isinstance(mask_function(**asked, device="cpu"), PatternMask)
 
 
 def test_a_mask_of_the_callers_own_is_kept() -> None:
@@ -503,7 +498,7 @@ def test_what_is_not_known_is_refused() -> None:
 
 
 def test_a_model_that_cuts_its_mask_is_told_what_it_has() -> None:
-    mask = transformers_masks._described(1, 5, 5)
+    mask = mask_function(1, 5, 5)
     with pytest.raises(BadType, match="changes its mask as a tensor, and headwise gives it causal"):
         mask[:, :, :, :3]
 
@@ -528,7 +523,7 @@ def test_a_decoder_without_a_mask_is_causal_from_the_first_key() -> None:
     module = nn.Module()
     module.is_causal = True  # type: ignore[assignment]
     q, k, v = torch.randn(2, 3, 5, 7), torch.randn(2, 3, 11, 7), torch.randn(2, 3, 11, 7)
-    found, weights = attention_function._attention(module, q, k, v, None)
+    found, weights = attention_function.attention_function(module, q, k, v, None)
     causal = {"is_causal": True}
     usual = nn.functional.scaled_dot_product_attention(q, k, v, **causal)
     wide = (x.double() for x in (q, k, v))

@@ -231,7 +231,7 @@ def fused(rows: int = 3 * E, columns: int = E, **more: Tensor) -> dict[str, Tens
         ),
         ({"proj.weight": torch.ones(E, E)}, "blocks", "has qkv, out_proj, each once, got proj"),
         ({}, "blocks", "each once, got nothing"),
-        (fused() | {"q_norm.weight": torch.ones(D)}, "blocks", "q_norm.weight is no projection"),
+        (fused() | {"q_norm.weight": torch.ones(D)}, "blocks", "q_norm.weight is no known"),
         (fused() | {"qkv.bias": torch.ones(3 * E)}, "blocks", "has k_proj.bias.* bias=False"),
         (
             {"to_q.weight": torch.ones(E, E), "kv.weight": torch.ones(E, E),
@@ -264,4 +264,4 @@ def test_only_into_ours() -> None:
 def test_no_name_means_two_parts() -> None:
     every = [name for names in NAMES.values() for name in names]
     assert len(every) == len(set(every))
-    assert {role for each in LAYOUTS for held in each.held for role in held} == set(NAMES)
+    assert {role for each in LAYOUTS for names in each.projections for role in names} == set(NAMES)

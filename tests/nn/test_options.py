@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadType, BadValue
-from headwise.nn.global_projections import GlobalRows, one_sided
+from headwise.nn.global_projections import GlobalRows, without_global_rows
 from headwise.reference import reference
 from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
@@ -298,12 +298,12 @@ def test_global_projections_start_as_copies_and_are_kept():
 def test_the_ordinary_pass_leaves_the_rows_out_and_nothing_of_l_squared_is_made():
     mask = hw.padding([L]) & (hw.window(1, 1) | ~~hw.global_tokens([0]))
     frame = AttentionShape(1, H, L, L, 0, torch.device("cpu"))
-    left = one_sided(mask.resolve(frame)).dense(frame)[0, 0]
+    left = without_global_rows(mask.resolve(frame)).dense(frame)[0, 0]
     assert left[0].tolist() == [True, True] + [False] * 5
     rows = GlobalRows.of(mask.resolve(frame), frame)
     assert rows.index.tolist() == [[0]]
     x = torch.zeros(1, H, 2048, 4)
-    long = one_sided(hw.window(8, 8) | hw.global_tokens([0, 9]))
+    long = without_global_rows(hw.window(8, 8) | hw.global_tokens([0, 9]))
     assert hw.plan(x, x, x, mask=long).engine == "tiled"
 
 

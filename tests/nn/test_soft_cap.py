@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.masks import full
-from headwise.nn.huggingface.soft_cap import Cap, SoftCap, squeezed
+from headwise.nn.huggingface.soft_cap import Cap, SoftCap, capped
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny
@@ -53,7 +53,7 @@ def test_every_engine_gives_capped_attention(engine: str, offset: int | None) ->
     q, k, v = drawn(L, S)
     first = S - L if offset is None else offset
     allowed = torch.arange(S) <= torch.arange(L)[:, None] + first
-    zeros, mask, position = squeezed(q, k, hw.causal(), offset, Cap(CAP, SCALE))
+    zeros, mask, position = capped(q, k, hw.causal(), offset, Cap(CAP, SCALE))
     assert isinstance(position, SoftCap)
     found = hw.attend(zeros, k, v, mask=mask, position=position, offset=offset, engine=engine)
     near, right = (by_hand(q, k, v, allowed, d) for d in (torch.float32, torch.float64))
@@ -63,14 +63,14 @@ def test_every_engine_gives_capped_attention(engine: str, offset: int | None) ->
 def test_it_is_for_all_samples_at_once() -> None:
     """What is measured goes by samples, and would meet the keys of another."""
     q, k, v = drawn(L, S)
-    zeros, mask, position = squeezed(q, k, full(), None, Cap(CAP, SCALE))
-    with pytest.raises(BadValue, match=r"softcap: .*\(2, 6\), and was asked for \(1, 6\)"):
+    zeros, mask, position = capped(q, k, full(), None, Cap(CAP, SCALE))
+    with pytest.raises(BadValue, match=r"softcap: .*\(2, 6\), got \(1, 6\)"):
         hw.attend(zeros, k, v, mask=mask, position=position, need=("entropy",), engine="rows")
 
 
 def test_with_a_gradient_the_scores_are_written_out() -> None:
     q, k, v = (x.requires_grad_() for x in drawn(L, S))
-    zeros, mask, position = squeezed(q, k, full(), None, Cap(CAP, SCALE))
+    zeros, mask, position = capped(q, k, full(), None, Cap(CAP, SCALE))
     assert position is None
     found = torch.autograd.grad(hw.attend(zeros, k, v, mask=mask).square().sum(), (q, k, v))
     grads = []
@@ -84,14 +84,14 @@ def test_with_a_gradient_the_scores_are_written_out() -> None:
 
 def test_the_reference_gives_it_too() -> None:
     q, k, v = drawn(L, S, torch.float64)
-    zeros, mask, position = squeezed(q, k, full(), None, Cap(CAP, SCALE))
+    zeros, mask, position = capped(q, k, full(), None, Cap(CAP, SCALE))
     exact = by_hand(q, k, v, torch.ones(L, S, dtype=torch.bool), torch.float64)
     accept(reference(Call.of(zeros, k, v, mask=mask, position=position)).output, exact, exact)
 
 
 def test_a_long_call_makes_no_square() -> None:
     q, k, v = (x[:1, :3] for x in drawn(2048, 2048))
-    zeros, mask, position = squeezed(q, k, hw.causal(), None, Cap(CAP, SCALE))
+    zeros, mask, position = capped(q, k, hw.causal(), None, Cap(CAP, SCALE))
     with torch.no_grad(), Largest() as seen:
         hw.attend(zeros, k, v, mask=mask, position=position)
     assert seen.most < 2048 * 2048

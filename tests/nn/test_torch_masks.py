@@ -8,7 +8,7 @@ from torch import Tensor
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.nn.torch_compat import PaddingOrMask, from_torch, real_keys, together
+from headwise.nn.torch_compat import PaddingOrMask, from_torch, intersect, real_keys
 from headwise.shapes import AttentionShape
 
 B, H, L, S = 2, 3, 5, 7
@@ -21,7 +21,7 @@ def frame(batch: int = B, heads: int = H, queries: int = L, keys: int = S) -> At
 def dense(*given: object, outer: AttentionShape | None = None, batched: bool = True) -> Tensor:
     """What the arguments of forward mean, written out: True = may attend, (B, H, L, S)."""
     outer = outer or frame()
-    mask = together(from_torch(*given, outer, batched)).resolve(outer)
+    mask = intersect(from_torch(*given, outer, batched)).resolve(outer)
     return mask.dense(outer).expand(outer.batch, outer.heads, -1, -1)
 
 
@@ -62,7 +62,7 @@ def test_one_head_or_one_sample_reads_a_three_axis_mask_one_way(heads):
 
 def test_as_many_samples_as_heads_is_ambiguous():
     outer, blocked = frame(batch=3), torch.rand(3, L, S) > 0.5
-    with pytest.raises(BadValue, match=r"one mask a sample or one a head, .*\[:, None\].*\[None\]"):
+    with pytest.raises(BadValue, match=r"per sample or one per head, .*\[:, None\].*\[None\]"):
         dense(blocked, None, False, outer=outer)
     assert torch.equal(dense(blocked[:, None], None, False, outer=outer)[:, 1], ~blocked)
     assert torch.equal(dense(blocked[None], None, False, outer=outer)[1], ~blocked)
@@ -91,7 +91,7 @@ def test_padding(floats):
         (
             (S, B),
             True,
-            r"key_padding_mask: expected \(B, S\) = \(2, 7\), got \(7, 2\); .*attn_mask",
+            r"key_padding_mask: expected \(B, S\) = \(2, 7\), got \(7, 2\), .*attn_mask",
         ),
         ((S,), True, r"expected \(B, S\)"),
         ((B, L), True, r"expected \(B, S\)"),
@@ -106,8 +106,8 @@ def test_a_padding_of_another_shape_is_refused(shape, batched, message):
 @pytest.mark.parametrize("queries", [1, L, S, S + 4])
 def test_causal_alone_is_the_mask_that_engines_know(queries):
     outer = frame(queries=queries)
-    assert together(from_torch(None, None, True, outer, True)) == hw.causal()
-    assert together(from_torch(None, None, False, outer, True)) == hw.full()
+    assert intersect(from_torch(None, None, True, outer, True)) == hw.causal()
+    assert intersect(from_torch(None, None, False, outer, True)) == hw.full()
     right = torch.ones(queries, S).tril(S - queries).bool()
     assert torch.equal(dense(None, None, True, outer=outer)[1, 1], right)
 

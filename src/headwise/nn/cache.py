@@ -1,12 +1,13 @@
-"""Keys and values of tokens that were seen before, so that a new token is projected alone.
+"""Caches of keys and values, so that only new tokens are projected.
 
-    GrowingCache    all of them
-    StaticCache     all of them, in memory that is taken once
-    SlidingCache    the last ones, and the first few (attention sinks): bounded for ever
+    GrowingCache    keeps all tokens
+    StaticCache     keeps all tokens, in memory that is allocated once
+    SlidingCache    keeps the last tokens and the first few (attention sinks): bounded memory
 
-A cache belongs to one attention of one model: ``layer(x, x, x, cache=cache)``. It holds keys before
-a position turns them; the attention then counts positions from the first key held, the last new
-query standing at the last key, so that masks and relative positions agree with the whole sequence.
+A cache belongs to one attention of one model: ``layer(x, x, x, cache=cache)``. It holds keys as
+they are before a position rotates them. The attention counts positions from the first key in the
+cache and places the last new query at the last key, so that masks and relative positions agree with
+those of the full sequence.
 """
 
 from abc import ABC, abstractmethod
@@ -18,14 +19,12 @@ from torch import Tensor
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_integer
-from headwise.nn.validation import check_index
-
-_ROOM = Text("give the longest sequence you will meet")
+from headwise.nn.validation import check_beam_index
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
-    """What the new queries of a call may look at, the new keys being last.
+class KeyValues:
+    """Keys and values, the new ones last.
 
     Attributes:
         k: (B, G, S, D).
@@ -42,116 +41,114 @@ class KVCache(ABC):
     """Keys and values of earlier calls.
 
     Attributes:
-        seen: how many tokens came in all, so that the next one has this number.
+        seen: the total number of tokens received, which is the position of the next one.
     """
 
     def __init__(self) -> None:
         self.seen = 0
-        self._held: Held | None = None
+        self._content: KeyValues | None = None
 
     @property
     def length(self) -> int:
-        """How many tokens are held."""
-        return 0 if self._held is None else self._held.k.shape[2]
+        """The number of tokens in the cache."""
+        return 0 if self._content is None else self._content.k.shape[2]
 
     @property
     def batch(self) -> int | None:
-        """How many samples are held; None where nothing is."""
-        return None if self._held is None else self._held.k.shape[0]
+        """The batch size of the cache; None while it is empty."""
+        return None if self._content is None else self._content.k.shape[0]
 
     @property
     def real(self) -> Tensor | None:
-        """(B, S), False on padding among the tokens held; None where there is none."""
-        return None if self._held is None else self._held.real
+        """(B, S), False on padding among the tokens in the cache; None where there is none."""
+        return None if self._content is None else self._content.real
 
     @property
     def kept(self) -> int:
-        """How many of the first tokens are never let go, the others standing behind them."""
+        """The number of first tokens that are never dropped."""
         return 0
 
-    def extend(self, k: Tensor, v: Tensor, real: Tensor | None = None) -> Held:
-        """What is held and what is new; the new tokens are then held as well.
+    def extend(self, k: Tensor, v: Tensor, real: Tensor | None = None) -> KeyValues:
+        """Add new tokens, and return the earlier and the new ones.
 
         Args:
             k: the new keys (B, G, n, D).
             v: the new values (B, G, n, Dv).
-            real: (B, n), False on padding, whose keys nobody sees; None means all are real.
+            real: (B, n), False on padding, which no query sees; None means that all are real.
 
         Raises:
-            BadValue: if sizes differ from those held, or the cache is full.
+            BadValue: if sizes differ from those in the cache, or the cache is full.
         """
-        _check(k, v, real, self._held)
-        held = self._extended(k, v, real)
+        _check(k, v, real, self._content)
+        extended = self._extended(k, v, real)
         self.seen += k.shape[2]
-        return held
+        return extended
 
     def reset(self) -> None:
-        """Forget everything."""
-        self.seen, self._held = 0, None
+        """Empty the cache."""
+        self.seen, self._content = 0, None
 
     def reorder(self, index: Tensor) -> None:
-        """Let sample number i go on from sample index[i], as a beam search needs it.
+        """Let sample i continue the old sample index[i], as in a beam search.
 
         Args:
-            index: integers (B',), each below B.
+            index: integers (B',), each from 0 to B - 1.
 
         Raises:
             BadType, BadValue: if it is no such tensor.
         """
-        if self._held is None:
+        old = self._content
+        if old is None:
             return
-        held, batch = self._held, self._held.k.shape[0]
-        check_index(index, batch, Text("the cache"))
-        real = None if held.real is None else held.real.index_select(0, index)
-        self._reordered(held, index, real)
+        check_beam_index(index, old.k.shape[0], Text("the cache"))
+        real = None if old.real is None else old.real.index_select(0, index)
+        self._content = KeyValues(old.k.index_select(0, index), old.v.index_select(0, index), real)
 
     @abstractmethod
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
-        """What `extend` gives, being held from now on as far as the cache goes."""
-
-    def _reordered(self, held: Held, index: Tensor, real: Tensor | None) -> None:
-        self._held = Held(held.k.index_select(0, index), held.v.index_select(0, index), real)
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        """What `extend` returns; also updates the content of the cache."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<{self.length} of {self.seen} tokens held>)"
 
 
 class GrowingCache(KVCache):
-    """Keeps every token. The only one that gradients flow through.
+    """Keeps every token. The only cache that gradients flow through.
 
     Example:
         >>> cache, token = GrowingCache(), torch.zeros(1, 2, 1, 4)
         >>> for _ in range(3):
-        ...     held = cache.extend(token, token)
-        >>> held.k.shape
+        ...     keys_and_values = cache.extend(token, token)
+        >>> keys_and_values.k.shape
         torch.Size([1, 2, 3, 4])
     """
 
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
-        self._held = _joined(self._held, k, v, real)
-        return self._held
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        self._content = _concatenated(self._content, k, v, real)
+        return self._content
 
 
 class StaticCache(KVCache):
-    """Keeps every token up to a number known before, in memory that is taken once.
+    """Keeps every token up to a fixed number, in memory that is allocated once.
 
     Args:
-        max_length: how many tokens it can hold.
+        max_length: the capacity in tokens.
 
     Raises:
         BadType, BadValue: if max_length is no integer of at least 1; when called, if the tokens
-            are too many, or if a gradient is wanted, which would need older contents back.
+            exceed the capacity, or if a gradient is required, which would need overwritten memory.
 
     Example:
         >>> cache, token = StaticCache(5), torch.zeros(1, 2, 1, 4)
-        >>> held = cache.extend(token, token)
-        >>> held.k.shape, cache.length
+        >>> keys_and_values = cache.extend(token, token)
+        >>> keys_and_values.k.shape, cache.length
         (torch.Size([1, 2, 1, 4]), 1)
     """
 
     def __init__(self, max_length: int) -> None:
         super().__init__()
-        check_integer("StaticCache", "max_length", max_length, 1, _ROOM)
+        way_out = Text("use the length of the longest sequence")
+        check_integer("StaticCache", "max_length", max_length, 1, way_out)
         self.max_length = max_length
         self._count = 0
 
@@ -163,45 +160,45 @@ class StaticCache(KVCache):
         super().reset()
         self._count = 0
 
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
-        """Held is all the room, and no view of its tokens: compiled code cannot take both."""
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        # the content is the buffers, since compiled code cannot take both a tensor and its view
         first, last = self._count, self._count + k.shape[2]
-        self._refuse(last, torch.is_grad_enabled() and (k.requires_grad or v.requires_grad))
-        room, length = self._held, self.max_length
-        if room is None:
-            room = Held(_room(k, length), _room(v, length), None)
-        room.k[:, :, first:last] = k.detach()
-        room.v[:, :, first:last] = v.detach()
-        known = _joined_real(room.real, first, real, k)
-        self._held, self._count = Held(room.k, room.v, known), last
-        return Held(room.k[:, :, :last], room.v[:, :, :last], known)
+        self._check_room(last, torch.is_grad_enabled() and (k.requires_grad or v.requires_grad))
+        buffers, length = self._content, self.max_length
+        if buffers is None:
+            buffers = KeyValues(_empty_buffer(k, length), _empty_buffer(v, length), None)
+        buffers.k[:, :, first:last] = k.detach()
+        buffers.v[:, :, first:last] = v.detach()
+        real = _concatenated_real(buffers.real, first, real, k)
+        self._content, self._count = KeyValues(buffers.k, buffers.v, real), last
+        return KeyValues(buffers.k[:, :, :last], buffers.v[:, :, :last], real)
 
-    def _refuse(self, wanted: int, learns: bool) -> None:
-        if wanted > self.max_length:
+    def _check_room(self, length: int, requires_grad: bool) -> None:
+        if length > self.max_length:
             raise BadValue(
-                "StaticCache: holds max_length={max_length} tokens, got {wanted}; make "
+                "StaticCache: holds max_length={max_length} tokens, got {length}; make "
                 "it larger, reset() it, or use SlidingCache(length)",
                 max_length=self.max_length,
-                wanted=wanted,
+                length=length,
             )
-        if learns:
+        if requires_grad:
             raise BadValue(
-                "StaticCache: k and v want a gradient, which memory written again cannot "
-                "give; use torch.no_grad(), or GrowingCache()"
+                "StaticCache: k and v want a gradient, which overwritten memory cannot give; use "
+                "torch.no_grad(), or GrowingCache()"
             )
 
 
 class SlidingCache(KVCache):
-    """Keeps the last tokens, and the first few for ever: its memory is bounded.
+    """Keeps the last tokens and the first few, in bounded memory.
 
-    A call sees what is held and all its new tokens; with a mask that reaches no further back than
-    ``length``, such as ``causal() & window(length, 0)``, the result is that of the whole sequence.
-    Between the sinks and the last tokens no gap is counted: a relative position sees the sinks
-    where they stand in the cache, as in the paper.
+    A call attends to the tokens in the cache and to all its new tokens. With a mask that reaches at
+    most ``length`` back, such as ``causal() & window(length, 0)``, the result is that of the full
+    sequence. Positions do not count the gap between the sinks and the last tokens: a relative
+    position sees the sinks where they are in the cache, as in the paper.
 
     Args:
         length: how many of the last tokens are kept, at least 1.
-        sinks: how many of the first are kept beside them.
+        sinks: how many of the first tokens are kept as well.
 
     Raises:
         BadType, BadValue: if one is no integer, or too small.
@@ -210,8 +207,8 @@ class SlidingCache(KVCache):
 
     Example:
         >>> cache = SlidingCache(3, sinks=1)
-        >>> held = cache.extend(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
-        >>> held.k.shape[2], cache.length, cache.seen
+        >>> keys_and_values = cache.extend(torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+        >>> keys_and_values.k.shape[2], cache.length, cache.seen
         (7, 4, 7)
     """
 
@@ -225,75 +222,78 @@ class SlidingCache(KVCache):
     def kept(self) -> int:
         return self.sinks
 
-    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
-        every = _joined(self._held, k, v, real)
-        self._held = self._kept(every)
-        return every
+    def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+        extended = _concatenated(self._content, k, v, real)
+        self._content = self._shortened(extended)
+        return extended
 
-    def _kept(self, every: Held) -> Held:
-        if every.k.shape[2] <= self.sinks + self.size:
-            return every
-        k, v = (self._ends(t, 2) for t in (every.k, every.v))
-        return Held(k, v, None if every.real is None else self._ends(every.real, 1))
+    def _shortened(self, content: KeyValues) -> KeyValues:
+        if content.k.shape[2] <= self.sinks + self.size:
+            return content
+        real = None if content.real is None else self._ends(content.real, 1)
+        return KeyValues(self._ends(content.k, 2), self._ends(content.v, 2), real)
 
     def _ends(self, rows: Tensor, axis: int) -> Tensor:
-        """Its first and its last rows, copied, so that the others are let go."""
-        tokens = rows.shape[axis]
+        """A copy of the first and last rows, so that the memory of the others is freed."""
         first = rows.narrow(axis, 0, self.sinks)
-        return torch.cat((first, rows.narrow(axis, tokens - self.size, self.size)), axis)
+        last = rows.narrow(axis, rows.shape[axis] - self.size, self.size)
+        return torch.cat((first, last), axis)
 
 
-def _joined(held: Held | None, k: Tensor, v: Tensor, real: Tensor | None) -> Held:
-    if held is None:
-        return Held(k, v, real)
-    known = _joined_real(held.real, held.k.shape[2], real, k)
-    return Held(torch.cat((held.k, k), 2), torch.cat((held.v, v), 2), known)
+def _concatenated(old: KeyValues | None, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
+    if old is None:
+        return KeyValues(k, v, real)
+    real = _concatenated_real(old.real, old.k.shape[2], real, k)
+    return KeyValues(torch.cat((old.k, k), 2), torch.cat((old.v, v), 2), real)
 
 
-def _joined_real(old: Tensor | None, before: int, new: Tensor | None, k: Tensor) -> Tensor | None:
-    """Which keys are real, of ``before`` old ones and the new."""
+def _concatenated_real(
+    old: Tensor | None, old_length: int, new: Tensor | None, k: Tensor
+) -> Tensor | None:
+    """(B, S), False on padding, of the old keys and the new keys k; None where all are real."""
     if old is None and new is None:
         return None
-    batch = k.shape[0]
-    parts = ((old, before), (new, k.shape[2]))
-    rows = (
-        torch.ones(batch, size, dtype=torch.bool, device=k.device) if part is None else part
-        for part, size in parts
-    )
-    return torch.cat(tuple(rows), 1)
+    parts = [
+        k.new_ones(k.shape[0], length, dtype=torch.bool) if part is None else part
+        for part, length in ((old, old_length), (new, k.shape[2]))
+    ]
+    return torch.cat(parts, 1)
 
 
-def _room(like: Tensor, length: int) -> Tensor:
+def _empty_buffer(like: Tensor, length: int) -> Tensor:
     batch, groups, _, dim = like.shape
     return like.new_zeros(batch, groups, length, dim)
 
 
-def _check(k: Tensor, v: Tensor, real: Tensor | None, held: Held | None) -> None:
-    shapes = f"k {tuple(k.shape)}, v {tuple(v.shape)}"
+def _check(k: Tensor, v: Tensor, real: Tensor | None, content: KeyValues | None) -> None:
     if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
+        shapes = f"k {tuple(k.shape)}, v {tuple(v.shape)}"
         raise BadValue("k, v: expected (B, G, n, D) and (B, G, n, Dv), got {shapes}", shapes=shapes)
     if real is not None and (real.dtype != torch.bool or real.shape != (k.shape[0], k.shape[2])):
         raise BadValue(
-            "real: expected booleans (B, n) = {value}, True on real tokens, got "
-            "{real_dtype} {real_shape}",
-            value=(k.shape[0], k.shape[2]),
-            real_dtype=real.dtype,
-            real_shape=tuple(real.shape),
+            "real: expected booleans (B, n) = {expected}, True on real tokens, got {dtype} {shape}",
+            expected=(k.shape[0], k.shape[2]),
+            dtype=real.dtype,
+            shape=tuple(real.shape),
         )
-    if held is None:
+    if content is None:
         return
-    for name, new, old in (("k", k, held.k), ("v", v, held.v)):
-        same = (new.shape[:2], new.shape[3], new.dtype, new.device)
-        if same != (old.shape[:2], old.shape[3], old.dtype, old.device):
+    for name, new, old in (("k", k, content.k), ("v", v, content.v)):
+        fixed = (new.shape[:2], new.shape[3], new.dtype, new.device)
+        if fixed != (old.shape[:2], old.shape[3], old.dtype, old.device):
             raise BadValue(
-                "{name}: the cache holds {old_dtype} {old_shape} on {old_device}, got "
-                "{new_dtype} {new_shape} on {new_device}; reset() it before another "
-                "sequence",
+                "{name}: the cache holds {old}, got {new}; reset() it before another sequence",
                 name=name,
-                old_dtype=old.dtype,
-                old_shape=tuple(old.shape),
-                old_device=old.device,
-                new_dtype=new.dtype,
-                new_shape=tuple(new.shape),
-                new_device=new.device,
+                old=described(old),
+                new=described(new),
             )
+
+
+def described(tensor: Tensor) -> Text:
+    """The dtype, shape and device of a tensor, for a message."""
+    return Text(
+        "{dtype} {shape} on {device}",
+        dtype=tensor.dtype,
+        shape=tuple(tensor.shape),
+        device=tensor.device,
+    )

@@ -1,4 +1,4 @@
-"""What a call with a cache has to know of the calls before it."""
+"""State of the cache before a call: how padding, masks and positions count earlier tokens."""
 
 from dataclasses import dataclass, replace
 
@@ -16,12 +16,12 @@ from headwise.shapes import AttentionShape, Index, Truth
 
 @dataclass(frozen=True, eq=False)
 class CacheState:
-    """The cache of one call as it stood before; all zeros where there is none.
+    """The cache of one call as it was before; all zeros without a cache.
 
     Attributes:
-        cache: what holds the keys and values, or None.
-        seen: how many tokens came before, so that the first new one has this number.
-        length: how many of them are held.
+        cache: the cache, or None.
+        seen: how many tokens came before, which is the position of the first new one.
+        length: how many of them are in the cache.
         real: (B, n), False on padding among the new keys; None where all are real.
     """
 
@@ -32,13 +32,9 @@ class CacheState:
 
     @classmethod
     def of(cls, cache: KVCache | None) -> "CacheState":
-        """The past in a cache.
-
-        Raises:
-            BadType: if it is no cache of `headwise.nn`.
-        """
+        """The state of a cache of `headwise.nn`, or of none."""
         if cache is None:
-            return cls()
+            return NO_CACHE
         if not isinstance(cache, KVCache):
             raise BadType(
                 "cache: expected a cache or None, got {cache_type}; for example "
@@ -47,95 +43,72 @@ class CacheState:
             )
         return cls(cache, cache.seen, cache.length)
 
-    def knowing(self, padded: Tensor | None) -> "CacheState":
+    def with_padding(self, padding: Tensor | None) -> "CacheState":
         """The same with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
-        if self.cache is None or padded is None:
+        if self.cache is None or padding is None:
             return self
-        return replace(self, real=~(padded if padded.dim() == 2 else padded[None]))
+        return replace(self, real=~(padding if padding.dim() == 2 else padding[None]))
 
-    def padding(self, padded: Tensor | None, key: Tensor, batched: bool) -> Tensor | None:
-        """The ``key_padding_mask`` of all keys, held and new, from that of the new ones.
+    def padding(self, new: Tensor | None, key: Tensor, batched: bool) -> Tensor | None:
+        """The ``key_padding_mask`` of all keys, in the cache and new.
 
         Args:
-            padded: (B, n) or unbatched (n,), True = padding.
+            new: that of the new keys, (B, n) or unbatched (n,); must be boolean with a cache.
             key: (B, n, kdim), the new keys.
             batched: whether the input has a batch axis.
-
-        Raises:
-            BadType: if it is not boolean: a cache remembers padding, and no floats.
-            BadValue: if the batch is not the one held, or the mask does not fit the new keys.
         """
         if self.cache is None:
-            return padded
-        known, size = self.cache.real, key.shape[:2]
-        self._check(padded, size, batched)
-        if padded is None and known is None:
+            return new
+        real, size = self.cache.real, key.shape[:2]
+        self._check_batch(size[0])
+        _check_padding(new, size if batched else size[1:])
+        if new is None and real is None:
             return None
-        new = torch.zeros(size, dtype=torch.bool, device=key.device) if padded is None else padded
-        held = torch.ones(size[0], self.length, dtype=torch.bool, device=key.device)
-        old = ~(held if known is None else known)
-        whole = torch.cat((old, new.view(size).to(key.device)), 1)
-        return whole if batched else whole[0]
+        if new is None:
+            new = key.new_zeros(size, dtype=torch.bool)
+        old = key.new_zeros(size[0], self.length, dtype=torch.bool) if real is None else ~real
+        padding = torch.cat((old, new.view(size).to(key.device)), 1)
+        return padding if batched else padding[0]
 
-    def placed(self, mask: Mask) -> Mask:
-        """A mask that counts tokens from the first that ever came, for the keys that are held.
-
-        Raises:
-            BadValue: if what the mask allows hangs on tokens that are still to come.
-        """
+    def shift(self, mask: Mask) -> Mask:
+        """A mask whose positions count from the first token of all, for the keys in the cache."""
         if self.cache is None:
             return mask
-        _check_lasting(mask)
+        _check_fixed(mask)
         dropped, kept = self.seen - self.length, self.cache.kept
         if not dropped or mask in (full(), causal()) or (mask.by_distance and not kept):
             return mask
-        return Slid(mask, dropped, kept)
+        return Shifted(mask, dropped, kept)
 
-    def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """What is held and what is new, (B, G, S, D); the new is held from now on."""
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too."""
         if self.cache is None:
             return k, v
-        held = self.cache.extend(k, v, self.real)
-        return held.k, held.v
+        extended = self.cache.extend(k, v, self.real)
+        return extended.k, extended.v
 
-    def _check(self, padded: Tensor | None, size: tuple[int, ...], batched: bool) -> None:
-        batch = None if self.cache is None else self.cache.batch
-        if batch is not None and batch != size[0]:
+    def _check_batch(self, batch: int) -> None:
+        expected = None if self.cache is None else self.cache.batch
+        if expected not in (None, batch):
             raise BadValue(
-                "cache: it holds {batch} samples, got a batch of {size_0}; reset() it "
-                "before another sequence, or reorder(index) it where samples go on from "
-                "others",
-                batch=batch,
-                size_0=size[0],
-            )
-        if padded is None:
-            return
-        if not isinstance(padded, Tensor) or padded.dtype != torch.bool:
-            got = padded.dtype if isinstance(padded, Tensor) else type(padded).__name__
-            raise BadType(
-                "key_padding_mask: with a cache expected booleans (True = padding), got "
-                "{got}: it remembers which keys are real, and nothing to add to scores; "
-                "use mask < 0 for one of 0 and -inf",
-                got=got,
-            )
-        expected = tuple(size) if batched else tuple(size[1:])
-        if tuple(padded.shape) != expected:
-            letters = "(B, n)" if batched else "(n,)"
-            raise BadValue(
-                "key_padding_mask: with a cache expected {letters} = {expected}, the "
-                "padding of the new keys alone, got {padded_shape}; that of the keys "
-                "held is known",
-                letters=letters,
+                "cache: it holds {expected} samples, got a batch of {batch}; reset() it "
+                "before another sequence, or reorder(index) it where samples continue others",
                 expected=expected,
-                padded_shape=tuple(padded.shape),
+                batch=batch,
             )
+
+
+NO_CACHE = CacheState()
 
 
 @dataclass(frozen=True, repr=False)
-class Slid(Mask):
-    """A mask of tokens as they came, seen by a cache that let ``dropped`` of them go.
+class Shifted(Mask):
+    """A mask of the full sequence, for a cache that has dropped some of its tokens.
 
-    Its first ``kept`` keys have their own numbers, the others stand ``dropped`` further on.
+    Attributes:
+        inner: the mask of the full sequence.
+        dropped: how many tokens were dropped after the first ``kept``.
+        kept: how many of the first keys have their own positions.
     """
 
     inner: Mask
@@ -143,10 +116,10 @@ class Slid(Mask):
     kept: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        return self.inner.rule(b, h, q + self.dropped, self._came(k))
+        return self.inner.rule(b, h, q + self.dropped, self._position(k))
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
-        return self.inner.bias(b, h, q + self.dropped, self._came(k))
+        return self.inner.bias(b, h, q + self.dropped, self._position(k))
 
     def tile(self, q: range, k: range) -> Tile:
         queries = range(q[0] + self.dropped, q[-1] + 1 + self.dropped)
@@ -165,21 +138,40 @@ class Slid(Mask):
         return f"{self.inner.name} of {self.dropped} tokens more"
 
     def resolve(self, frame: AttentionShape) -> Mask:
-        came = replace(frame, keys=frame.keys + self.dropped, offset=frame.offset + self.dropped)
-        return Slid(self.inner.resolve(came), self.dropped, self.kept)
+        frame = replace(frame, keys=frame.keys + self.dropped, offset=frame.offset + self.dropped)
+        return Shifted(self.inner.resolve(frame), self.dropped, self.kept)
 
-    def _came(self, k: Index) -> Index:
+    def _position(self, k: Index) -> Index:
         return torch.where(k < self.kept, k, k + self.dropped)
 
 
-def _check_lasting(mask: Mask) -> None:
-    """Refuse a mask that later tokens would change."""
+def _check_padding(padding: Tensor | None, expected: tuple[int, ...]) -> None:
+    if padding is None:
+        return
+    if not isinstance(padding, Tensor) or padding.dtype != torch.bool:
+        raise BadType(
+            "key_padding_mask: with a cache expected booleans (True = padding), got "
+            "{got}, since a cache stores which keys are real and no floats; "
+            "use mask < 0 for one of 0 and -inf",
+            got=padding.dtype if isinstance(padding, Tensor) else type(padding).__name__,
+        )
+    if padding.shape != expected:
+        raise BadValue(
+            "key_padding_mask: with a cache expected {letters} = {expected}, the "
+            "padding of the new keys alone, got {got}; the cache has that of the earlier keys",
+            letters="(B, n)" if len(expected) == 2 else "(n,)",
+            expected=tuple(expected),
+            got=tuple(padding.shape),
+        )
+
+
+def _check_fixed(mask: Mask) -> None:
+    """Check that later tokens do not change what the mask allows earlier ones."""
     if mask.content_dependent or any(
         isinstance(part, RandomBlocks | Appended) for part in mask.walk()
     ):
         raise BadValue(
-            "cache: with it, whom a query sees must not hang on tokens still to come, "
-            "and {mask} is drawn for a whole sequence; use hw.window(left, 0) and "
-            "hw.global_tokens(...), or no cache",
+            "cache: with a cache the mask cannot depend on future tokens, and {mask} is drawn for "
+            "the full sequence; use hw.window(left, 0) and hw.global_tokens(...), or no cache",
             mask=mask,
         )

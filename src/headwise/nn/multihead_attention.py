@@ -1,4 +1,4 @@
-"""Multi-head attention with its projections, in the shape of `torch.nn.MultiheadAttention`."""
+"""Multi-head attention with its projections, in the interface of `torch.nn.MultiheadAttention`."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -10,71 +10,45 @@ from torch import Tensor, nn
 from headwise.attention import AUTO, attend
 from headwise.call import Result
 from headwise.masks import Mask, padding
-from headwise.nn import init as initial
+from headwise.nn import torch_compat
+from headwise.nn import validation as check
 from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
-from headwise.nn.global_projections import (
-    GlobalProjections,
-    GlobalRows,
-    check_need,
-    joined,
-    no_cache,
-    one_sided,
-)
+from headwise.nn.global_projections import GlobalProjections, GlobalRows, cache_refused
 from headwise.nn.head_layout import (
-    as_given,
-    batch_first,
+    append_keys,
+    from_batch_first,
     merge_heads,
     returned_weights,
     split_heads,
-    with_appended,
-    without_padding,
+    to_batch_first,
+    zero_padding,
 )
-from headwise.nn.init import Place
+from headwise.nn.init import ROLES, ParameterFactory, initialise, words_by_role
 from headwise.nn.norm_scale_gate import (
+    apply_gate,
+    apply_norm,
+    apply_scale,
     checked_gate,
     checked_norm,
     checked_scale,
-    gated,
-    normed,
-    scaled,
-)
-from headwise.nn.projections import QKV
-from headwise.nn.torch_compat import (
-    NotPacked,
-    PackedBias,
-    from_torch,
-    pack,
-    real_keys,
-    together,
-    unpack,
-)
-from headwise.nn.validation import (
-    check_alone,
-    check_dropout,
-    check_dtypes,
-    check_fits,
-    check_groups,
-    check_inputs,
-    check_position,
-    check_positive,
-    checked_engine,
-    checked_mask,
-    head_size,
 )
 from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape
 
+Inputs = tuple[Tensor, Tensor, Tensor]
+"""Query (B, L, E), key (B, n, kdim) and value (B, n, vdim), with the positions added to them."""
+
 
 class MultiheadAttention(nn.Module):
-    """Several attentions side by side, each on its own projection of the input.
+    """Several attentions in parallel, each on its own projection of the input.
 
         query (B, L, E)   key (B, S, kdim)   value (B, S, vdim)
              │ q_proj          │ k_proj           │ v_proj          1 project
         (B, H, L, D)      (B, G, S, D)       (B, G, S, D)           2 split
              └────────────── attend ──────────────┘                 3 score, softmax, sum: per head
                         (B, H, L, D)
-                             │                                      4 merge_heads
+                             │                                      4 concatenate
                         (B, L, H·D)
                              │ out_proj                             5 project
                         (B, L, E)
@@ -86,40 +60,40 @@ class MultiheadAttention(nn.Module):
     Args:
         embed_dim: E, the size of the query and of the output (the paper's d_model).
         num_heads: H.
-        dropout: probability with which a weight is dropped while training.
+        dropout: probability with which a weight is dropped in training.
         bias: whether the projections have a bias.
         add_bias_kv: whether a learned key and value are appended to the sequence.
-        add_zero_attn: whether a key and a value of zeros are appended to the sequence.
+        add_zero_attn: whether a zero key and a zero value are appended to the sequence.
         kdim: the size of the key; None means embed_dim.
         vdim: the size of the value; None means embed_dim.
         batch_first: whether input and output are (B, L, E) and not (L, B, E).
-        device: where the parameters are made.
-        dtype: their type.
-        mask: a mask that holds in every call, together with what the call brings.
-        position: where tokens stand; query i stands at position i + (S - L). `Sinusoidal` and
+        device: device of the parameters.
+        dtype: dtype of the parameters.
+        mask: a mask that holds in every call, together with those of the call.
+        position: the position encoding; query i has position i + (S - L). `Sinusoidal` and
             `Learned` are added to query, key and value before they are projected; the others act
             inside attention.
         num_kv_heads: G, how many key/value heads the H heads share; None means H.
         head_dim: D; None means E / H.
-        engine: which engine runs it, as in `headwise.attend`.
+        engine: the engine, as in `headwise.attend`.
         sinks: whether each head has a learned sink, a logit that belongs to no key, (H,) and 0 at
             the start; see `headwise.attend`.
         global_projections: whether the rows of global tokens, those of a symmetric
             `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
             which start as copies of the others; see `headwise.nn.global_projections`.
-        query_norm: a built part that normalises each head's query before its position turns it,
-            (B, H, L, D) to the same, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
-        key_norm: the same for the keys (B, G, S, D); those that are appended stay as they are.
-        logit_scale: a built part that gives the factor on the scores of each head, (H,), in place
+        query_norm: a module that normalises each head's query before its position is applied,
+            (B, H, L, D) to the same shape, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
+        key_norm: the same for the keys (B, G, S, D), without those that are appended.
+        logit_scale: a module that returns the factor on the scores of each head, (H,), in place
             of 1/sqrt(D), such as `headwise.nn.LogitScale`.
-        gate: a built part that tells from the query (B, L, E) how much of each head's output is
-            let through, (B, L, H) or (B, L, H·D), such as `headwise.nn.OutputGate`.
-        init: how the projections start, "xavier_uniform", "xavier_normal", "orthogonal" or
-            "torch", or a mapping from "q", "k", "v", "out" to one of the first three; the
-            variances stand in `headwise.nn.init`.
+        gate: a module that computes from the query (B, L, E) the factors on the heads' outputs,
+            (B, L, H) or (B, L, H·D), such as `headwise.nn.OutputGate`.
+        init: initialisation of the projections, "xavier_uniform", "xavier_normal", "orthogonal" or
+            "torch", or a mapping from "q", "k", "v", "out" to one of the first three; see
+            `headwise.nn.init` for the variances.
 
     Raises:
-        BadType, BadValue: an argument is wrong; the message names it and the way out.
+        BadType, BadValue: an argument is wrong; the message names it and a correction.
 
     Source: Vaswani et al. 2017, section 3.2.2; W^Q, W^K, W^V of head h are rows h·D to (h+1)·D of
         q_proj.weight, k_proj.weight, v_proj.weight, transposed; W^O is out_proj.weight, transposed.
@@ -135,11 +109,11 @@ class MultiheadAttention(nn.Module):
         [0.5, 0.5, 0.0]
     """
 
-    # a capture looks in here; of its overloads, the one that gives a Result
+    # replaced by a capture; of its overloads, the one that returns a Result
     attend_heads: ClassVar[Callable[..., Result]] = staticmethod(attend)  # type: ignore[assignment]
-    _qkv_same_embed_dim = False  # keeps torch's encoder layer from bypassing this module
-    in_proj_weight = NotPacked()
-    in_proj_bias = PackedBias()
+    _qkv_same_embed_dim = False  # prevents torch's encoder layer from bypassing this module
+    in_proj_weight = torch_compat.NotPacked()
+    in_proj_bias = torch_compat.PackedBias()
     bias_k: nn.Parameter | None
     bias_v: nn.Parameter | None
     sinks: nn.Parameter | None
@@ -177,61 +151,57 @@ class MultiheadAttention(nn.Module):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        names = ("embed_dim", "num_heads", "kdim", "vdim", "num_kv_heads")
-        check_positive({name: getattr(self, name) for name in names})
-        check_groups(num_heads, self.num_kv_heads)
-        self.head_dim = head_size(embed_dim, num_heads, head_dim)
-        check_positive({"head_dim": self.head_dim})
-        self.dropout = check_dropout(dropout)
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": self.kdim}
+        check.check_positive(**sizes, vdim=self.vdim, num_kv_heads=self.num_kv_heads)
+        self.head_dim = check.checked_head_dim(embed_dim, num_heads, self.num_kv_heads, head_dim)
+        self.dropout = check.checked_dropout(dropout)
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self.mask, self.position, self.engine = checked_mask(mask), position, checked_engine(engine)
-        check_position(position, add_bias_kv or add_zero_attn)
-        check_fits(position, (embed_dim, self.kdim, self.vdim), num_heads, self.head_dim)
-        self.init = initial.words(init)
-        if global_projections:
-            check_alone(position, add_bias_kv or add_zero_attn)
+        self.mask, self.engine = check.checked_mask(mask), check.checked_engine(engine)
+        self.position, self.init = position, words_by_role(init)
+        inputs, dim = {embed_dim, self.kdim, self.vdim}, {self.head_dim}
+        check.check_position(position, {"E": inputs, "H": {num_heads}, "D": dim, "Dv": dim})
+        check.check_appended_keys(position, global_projections, add_bias_kv or add_zero_attn)
         self.query_norm = checked_norm("query_norm", query_norm, self.head_dim)
         self.key_norm = checked_norm("key_norm", key_norm, self.head_dim)
         self.logit_scale, self.gate = checked_scale(logit_scale), checked_gate(gate)
-        place = Place.of(device, dtype)
-        self._make(bias, add_bias_kv, place)
-        self._add(sinks, global_projections, place)
+        factory = ParameterFactory(device, dtype)
+        self._add_projections(bias, factory)
+        self._add_vectors(add_bias_kv, sinks, factory)
+        self.global_proj = GlobalProjections(self._qkv_proj) if global_projections else None
         self.reset_parameters()
-        self.register_state_dict_post_hook(pack)  # type: ignore[no-untyped-call]
-        self.register_load_state_dict_pre_hook(unpack)  # type: ignore[no-untyped-call]
+        self.register_state_dict_post_hook(torch_compat.pack)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(torch_compat.unpack)  # type: ignore[no-untyped-call]
 
-    def _make(self, bias: bool, add_bias_kv: bool, place: Place) -> None:
-        """The parameters, empty until `reset_parameters`, so that each is drawn once."""
+    def _add_projections(self, bias: bool, factory: ParameterFactory) -> None:
         q_rows, k_rows, v_rows = self.rows
-        self.q_proj = place.linear(self.embed_dim, q_rows, bias)
-        self.k_proj = place.linear(self.kdim, k_rows, bias)
-        self.v_proj = place.linear(self.vdim, v_rows, bias)
-        self.out_proj = place.linear(q_rows, self.embed_dim, bias)
-        for name, rows in (("bias_k", k_rows), ("bias_v", v_rows)):
-            self.register_parameter(name, place.vector(1, 1, rows) if add_bias_kv else None)
+        self.q_proj = factory.linear(self.embed_dim, q_rows, bias)
+        self.k_proj = factory.linear(self.kdim, k_rows, bias)
+        self.v_proj = factory.linear(self.vdim, v_rows, bias)
+        self.out_proj = factory.linear(q_rows, self.embed_dim, bias)
 
-    def _add(self, sinks: bool, global_projections: bool, place: Place) -> None:
-        """The parameters that PyTorch's module has not, empty too."""
-        self.register_parameter("sinks", place.vector(self.num_heads) if sinks else None)
-        self.global_proj = GlobalProjections(self._inner) if global_projections else None
+    def _add_vectors(self, add_bias_kv: bool, sinks: bool, factory: ParameterFactory) -> None:
+        rows = self.rows[1]
+        for name in ("bias_k", "bias_v"):
+            self.register_parameter(name, factory.vector(1, 1, rows) if add_bias_kv else None)
+        self.register_parameter("sinks", factory.vector(self.num_heads) if sinks else None)
 
     def reset_parameters(self) -> None:
-        """Draw every parameter anew, by the `init` that the module was made with."""
-        projections = {name: getattr(self, f"{name}_proj") for name in initial.PROJECTIONS}
-        extra = [vector for vector in (self.bias_k, self.bias_v) if vector is not None]
-        initial.initialise(projections, extra, self.init, self.packs)
+        """Initialise all parameters by the ``init`` of the constructor."""
+        projections = {role: getattr(self, f"{role}_proj") for role in ROLES}
+        vectors = [vector for vector in (self.bias_k, self.bias_v) if vector is not None]
+        initialise(projections, vectors, self.init, self.packs)
         if self.sinks is not None:
             nn.init.zeros_(self.sinks)
         if self.global_proj is not None:
-            self.global_proj.copy(self._inner)
+            self.global_proj.copy(self._qkv_proj)
 
     @property
-    def _inner(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
+    def _qkv_proj(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.q_proj, self.k_proj, self.v_proj
 
     @property
     def rows(self) -> tuple[int, int, int]:
-        """How many rows q_proj, k_proj and v_proj have: H·D, G·D, G·D."""
+        """The rows of q_proj, k_proj and v_proj: H·D, G·D, G·D."""
         shared = self.num_kv_heads * self.head_dim
         return self.num_heads * self.head_dim, shared, shared
 
@@ -253,7 +223,7 @@ class MultiheadAttention(nn.Module):
         *,
         cache: KVCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention of each query over the keys: project, split, attend, merge_heads, project.
+        """Attention of each query over the keys: project, split, attend, concatenate, project.
 
         Args:
             query: (L, B, E), with batch_first (B, L, E), or unbatched (L, E).
@@ -265,9 +235,9 @@ class MultiheadAttention(nn.Module):
                 (B, H, L, S) where B and H may be 1.
             average_attn_weights: whether the weights are averaged over the heads.
             is_causal: no query sees a later key; holds together with attn_mask, or without it.
-            cache: what earlier calls left, so that key and value are the new tokens alone, n of
-                them, which are then held as well; see `headwise.nn.cache`. S counts those held,
-                too, the last query stands at the last key, and key_padding_mask is of the new.
+            cache: the keys and values of earlier calls; key and value are then those of the n new
+                tokens, which are added to it. S counts all keys, the last query stands at the last
+                key, and key_padding_mask is that of the new keys. See `headwise.nn.cache`.
 
         Returns:
             The output in the query's layout; and the weights before dropout, (B, L, S), or
@@ -276,18 +246,19 @@ class MultiheadAttention(nn.Module):
             weights 0 and heads 0, so that its output is out_proj's bias.
 
         Raises:
-            BadType, BadValue: an argument does not fit; the message names it and the way out.
-            EngineRefused: the engine asked for cannot run this call.
+            BadType, BadValue: an argument does not fit; the message names it and a correction.
+            EngineRefused: the engine named cannot run this call.
         """
-        past = self._past(cache)
-        inputs = self._inputs(query, key, value, past)  # (B, L, E), (B, n, kdim), (B, n, vdim)
-        batched = query.dim() == 3
-        padded = past.padding(key_padding_mask, inputs[1], batched)
-        given = from_torch(attn_mask, padded, is_causal, self._frame(inputs, past), batched)
-        past = past.knowing(key_padding_mask)
-        result = self._attended(inputs, given, ("weights",) if need_weights else (), past)
+        state = self._cache_state(cache)
+        inputs = self._inputs(query, key, value, state)
+        shape, batched = self._shape(inputs, state), query.dim() == 3
+        padding = state.padding(key_padding_mask, inputs[1], batched)
+        masks = torch_compat.from_torch(attn_mask, padding, is_causal, shape, batched)
+        state = state.with_padding(key_padding_mask)
+        need = ("weights",) if need_weights else ()
+        output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
         weights = returned_weights(result.weights, average_attn_weights, batched)
-        return as_given(result.output, query, self.batch_first), weights
+        return from_batch_first(output, query, self.batch_first), weights
 
     def attend(
         self,
@@ -299,24 +270,24 @@ class MultiheadAttention(nn.Module):
         need: Collection[str] = (),
         cache: KVCache | None = None,
     ) -> Result:
-        """`forward` with a mask of headwise's, and what else is asked of every head.
+        """`forward` with a headwise mask, and with other results of every head.
 
         Args:
             query: as for `forward`.
             key: likewise.
             value: likewise.
-            mask: who may attend, together with the module's own mask; None means everybody.
+            mask: holds together with the module's own mask; None means no other mask.
             need: words as in `headwise.attend`, such as ("entropy", "received"), which are measured
                 without keeping the weights.
             cache: as for `forward`.
 
         Returns:
-            The output in the query's layout, and of each head what was asked for: (B, H, L), or
-            what `Result` says, with B = 1 for what is unbatched.
+            The output in the query's layout, and the results named in ``need`` of each head, in
+            the shapes of `headwise.Result`, with B = 1 for unbatched inputs.
 
         Raises:
-            BadType, BadValue: an argument does not fit; the message names it and the way out.
-            EngineRefused: the engine asked for cannot run this call.
+            BadType, BadValue: an argument does not fit; the message names it and a correction.
+            EngineRefused: the engine named cannot run this call.
 
         Example:
             >>> import headwise as hw
@@ -325,96 +296,99 @@ class MultiheadAttention(nn.Module):
             >>> layer.attend(x, x, x, mask=hw.causal(), need=["received"]).received[0, 0]
             tensor([2.0833, 1.0833, 0.5833, 0.2500], grad_fn=<SelectBackward0>)
         """
-        own, past = checked_mask(mask), self._past(cache)
-        inputs = self._inputs(query, key, value, past)
-        padded = past.padding(None, inputs[1], True)
-        given = [] if padded is None else [padding(~padded)]
-        given += [] if own is None else [past.placed(own)]
-        result = self._attended(inputs, given, need, past)
-        return replace(result, output=as_given(result.output, query, self.batch_first))
+        mask, state = check.checked_mask(mask), self._cache_state(cache)
+        inputs = self._inputs(query, key, value, state)
+        shape = self._shape(inputs, state)
+        padded = state.padding(None, inputs[1], True)
+        masks = [] if padded is None else [padding(~padded)]
+        masks += [] if mask is None else [state.shift(mask)]
+        output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
+        return replace(result, output=from_batch_first(output, query, self.batch_first))
 
-    def _attended(
+    def _cache_state(self, cache: KVCache | None) -> CacheState:
+        if cache is not None and self.global_proj is not None:
+            raise cache_refused()
+        return CacheState.of(cache)
+
+    def _inputs(self, query: Tensor, key: Tensor, value: Tensor, state: CacheState) -> Inputs:
+        """Check the inputs, make them batch first, and add the positions of stage INPUT."""
+        inputs = (query, key, value)
+        check.check_inputs(inputs, (self.embed_dim, self.kdim, self.vdim), self.batch_first)
+        check.check_dtypes(inputs, self._qkv_proj)
+        x_q, x_k, x_v = (to_batch_first(x, self.batch_first) for x in inputs)
+        if self.position is None:
+            return x_q, x_k, x_v
+        embed, seen = self.position.embed, state.seen
+        first = seen + x_k.shape[1] - x_q.shape[1]
+        return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
+
+    def _shape(self, inputs: Inputs, state: CacheState) -> AttentionShape:
+        (batch, queries), keys = inputs[0].shape[:2], state.length + inputs[1].shape[1]
+        return AttentionShape(
+            batch, self.num_heads, queries, keys, keys - queries, inputs[0].device
+        )
+
+    def _mask(self, masks: list[Mask], shape: AttentionShape, state: CacheState) -> Mask:
+        """The masks of a call and of the module, resolved for the shape."""
+        own = [] if self.mask is None else [state.shift(self.mask)]
+        return torch_compat.intersect([*own, *masks]).resolve(shape)
+
+    def _attend(
         self,
-        inputs: tuple[Tensor, Tensor, Tensor],
-        masks: list[Mask],
+        inputs: Inputs,
+        mask: Mask,
         need: Collection[str],
-        past: CacheState,
-    ) -> Result:
-        """Project, split, attend, gate, merge_heads, project; the output is (B, L, E)."""
+        state: CacheState,
+        shape: AttentionShape,
+    ) -> tuple[Tensor, Result]:
+        """The output (B, L, E), and the result of the heads: project, attend, gate, project."""
         x_q, x_k, x_v = inputs
-        frame = self._frame(inputs, past)
-        own = [] if self.mask is None else [past.placed(self.mask)]
-        mask = together([*own, *masks]).resolve(frame)
-        x_k, x_v = without_padding(x_k, x_v, real_keys(mask, frame))
-        rows = None if self.global_proj is None else GlobalRows.of(mask, frame)
-        sight = mask if rows is None else one_sided(mask)
-        result = self._head_outputs(self, (x_q, x_k, x_v), sight, need, past)
-        if self.global_proj is not None and rows is not None:
-            check_need(need)
-            theirs = (rows.take(x_q), x_k, x_v)
-            found = self._head_outputs(self.global_proj, theirs, rows.mask(mask, frame), need, past)
-            result = joined(result, rows, found)
-        output = gated(self.gate, result.output, x_q)
-        return replace(result, output=self.out_proj(merge_heads(output)))
+        x_k, x_v = zero_padding(x_k, x_v, torch_compat.real_keys(mask, shape))
+        rows = None if self.global_proj is None else GlobalRows.of(mask, shape)
+        if self.global_proj is None or rows is None:
+            result = self._head_outputs(self, (x_q, x_k, x_v), mask, need, state)
+        else:
+            rows.check_need(need)
+            others, own = rows.others(mask), rows.mask(mask, shape)
+            result = self._head_outputs(self, (x_q, x_k, x_v), others, need, state)
+            own_inputs = (rows.take(x_q), x_k, x_v)
+            own_result = self._head_outputs(self.global_proj, own_inputs, own, need, state)
+            result = rows.replace_rows(result, own_result)
+        heads = apply_gate(self.gate, result.output, x_q)
+        output: Tensor = self.out_proj(merge_heads(heads))
+        return output, result
 
     def _head_outputs(
         self,
         owner: "MultiheadAttention | GlobalProjections",
-        inputs: tuple[Tensor, Tensor, Tensor],
+        inputs: Inputs,
         mask: Mask,
         need: Collection[str],
-        past: CacheState,
+        state: CacheState,
     ) -> Result:
-        """What the heads give, (B, H, L, D), by the projections of their owner."""
+        """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
         x_q, x_k, x_v = inputs
-        q = normed("query_norm", self.query_norm, split_heads(owner.q_proj(x_q), self.num_heads))
-        k = normed("key_norm", self.key_norm, split_heads(owner.k_proj(x_k), self.num_kv_heads))
+        q = apply_norm(
+            "query_norm", self.query_norm, split_heads(owner.q_proj(x_q), self.num_heads)
+        )
+        k = apply_norm("key_norm", self.key_norm, split_heads(owner.k_proj(x_k), self.num_kv_heads))
         v = split_heads(owner.v_proj(x_v), self.num_kv_heads)
-        k, v = past.extended(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
+        k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
-        learned = (self.bias_k, self.bias_v)
-        k, v, mask = with_appended((k, v), learned, self.add_zero_attn, mask)
+        k, v, mask = append_keys((k, v), (self.bias_k, self.bias_v), self.add_zero_attn, mask)
+        position = self.position
         return self.attend_heads(
-            scaled(self.logit_scale, q),
+            apply_scale(self.logit_scale, q),
             k,
             v,
             mask=mask,
-            position=self._inner_position(),
+            position=None if position is None or Stage.INPUT in position.stages else position,
             dropout=self.dropout if self.training else 0.0,
             offset=offset,
             sinks=self.sinks,
             need=need,
             engine=self.engine,
         )
-
-    def _past(self, cache: KVCache | None) -> CacheState:
-        if cache is not None and self.global_proj is not None:
-            raise no_cache()
-        return CacheState.of(cache)
-
-    def _inputs(
-        self, query: Tensor, key: Tensor, value: Tensor, past: CacheState
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The inputs as (B, L, ·), with their positions."""
-        inputs = {"query": query, "key": key, "value": value}
-        sizes = {name: getattr(self, name) for name in ("embed_dim", "kdim", "vdim")}
-        check_inputs(inputs, sizes, self.batch_first)
-        check_dtypes(inputs, {name: getattr(self, name) for name in QKV})
-        x_q, x_k, x_v = (batch_first(x, self.batch_first) for x in inputs.values())
-        if self.position is None:
-            return x_q, x_k, x_v
-        embed, seen = self.position.embed, past.seen
-        first = seen + x_k.shape[1] - x_q.shape[1]
-        return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
-
-    def _frame(self, inputs: tuple[Tensor, Tensor, Tensor], past: CacheState) -> AttentionShape:
-        (batch, length), keys = inputs[0].shape[:2], past.length + inputs[1].shape[1]
-        return AttentionShape(batch, self.num_heads, length, keys, keys - length, inputs[0].device)
-
-    def _inner_position(self) -> Position | None:
-        """The position if attention applies it; None if the inputs have it already."""
-        position = self.position
-        return None if position is None or Stage.INPUT in position.stages else position
 
     def extra_repr(self) -> str:
         """The sizes, and what differs from the defaults."""

@@ -1,29 +1,30 @@
-"""QK-norm: queries and keys are normalised, each head for itself, before they meet."""
+"""Optional submodules of a `MultiheadAttention`: query and key norm, logit scale, output gate."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import BadType, BadValue
-from headwise.nn.validation import check_positive
+from headwise.errors import BadValue
+from headwise.nn.validation import check_positive, checked_module
 
 
 class UnitNorm(nn.Module):
-    """Divides every vector by its length, so that a score is a cosine; for `LogitScale` beside it.
+    """Divide every vector by its Euclidean norm, so that a score is a cosine.
 
         x / max(|x|, eps)
 
-    Computed in float32 at least. A vector of zeros stays one, with a finite gradient.
+    Used with `LogitScale`. Computed in float32 at least; a zero vector stays zero and has a finite
+    gradient.
 
     Args:
-        eps: the least length to divide by.
+        eps: lower bound on the norm that is divided by.
 
     Raises:
         BadValue: if eps is not above 0.
 
-    Source: Henry et al. 2020 (Query-Key Normalization for Transformers), where it is the hat on q
-        and k; Liu et al. 2022 (Swin Transformer V2), the cosine of scaled cosine attention.
+    Source: Henry et al. 2020 (Query-Key Normalization for Transformers), the hat on q and k;
+        Liu et al. 2022 (Swin Transformer V2), the cosine of scaled cosine attention.
 
     Example:
         >>> UnitNorm()(torch.tensor([[3.0, 4.0], [0.0, 0.0]])).tolist()
@@ -37,75 +38,19 @@ class UnitNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (..., D), every vector of length 1."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        # not linalg.norm, whose gradient at zeros is NaN in second order
-        square = wide.square().sum(-1, keepdim=True)
-        return (wide * square.clamp(min=self.eps**2).rsqrt()).to(x.dtype)
+        """Unit vectors in place of the vectors of x (..., D)."""
+        y = x.to(torch.promote_types(x.dtype, torch.float32))
+        # not linalg.norm, whose second derivative is NaN at zero
+        square = y.square().sum(-1, keepdim=True)
+        return (y * square.clamp(min=self.eps**2).rsqrt()).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The least length."""
+        """The lower bound."""
         return f"eps={self.eps}"
 
 
-def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module | None:
-    """The norm, if it is a module that fits a head.
-
-    Args:
-        name: the argument it came by.
-        norm: what should take (B, heads, L, D) to the same shape.
-        head_dim: D.
-
-    Raises:
-        BadType: if it is no module.
-        BadValue: if it says itself that it normalises another size.
-    """
-    if norm is None:
-        return None
-    if not isinstance(norm, nn.Module):
-        raise BadType(
-            "{name}: expected a built module or None, got {norm!r}; for example "
-            "nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()",
-            name=name,
-            norm=norm,
-            head_dim=head_dim,
-        )
-    size = getattr(norm, "normalized_shape", None)
-    if size is not None and tuple(size) != (head_dim,):
-        raise BadValue(
-            "{name}: it is applied to each head, (B, heads, L, D) with D = {head_dim}, "
-            "got one for {size}; use nn.{norm_type}({head_dim}), and for a norm over all "
-            "heads together replace the projection by nn.Sequential(layer.q_proj, norm)",
-            name=name,
-            head_dim=head_dim,
-            size=tuple(size),
-            norm_type=type(norm).__name__,
-        )
-    return norm
-
-
-def normed(name: str, norm: nn.Module | None, rows: Tensor) -> Tensor:
-    """Queries or keys (B, heads, L, D) by their norm.
-
-    Raises:
-        BadValue: if the norm gives another shape.
-    """
-    if norm is None:
-        return rows
-    found: Tensor = norm(rows)
-    if found.shape != rows.shape:
-        raise BadValue(
-            "{name}: expected a module that keeps the shape {rows_shape}, got "
-            "{found_shape}; it is given (B, heads, L, D)",
-            name=name,
-            rows_shape=tuple(rows.shape),
-            found_shape=tuple(found.shape),
-        )
-    return found.to(rows.dtype)
-
-
 class LogitScale(nn.Module):
-    """The factor s_h on the scores of head h, learned, in place of 1/sqrt(D).
+    """A learned factor s_h on the scores of head h, in place of 1/sqrt(D).
 
         scores = s_h q kᵀ        s_h = exp(min(t_h, log most)),   t_h learned
 
@@ -113,21 +58,21 @@ class LogitScale(nn.Module):
 
     Args:
         num_heads: H.
-        start: s_h at the start.
-        most: what s_h never exceeds; None sets no limit. Beyond it the gradient is 0.
-        device: where the parameter is made.
-        dtype: its type.
+        start: initial value of s_h.
+        most: upper bound of s_h, above which the gradient is 0; None means no bound.
+        device: device of the parameter.
+        dtype: dtype of the parameter.
 
     Raises:
         BadType, BadValue: if num_heads is no positive integer, or a factor is no positive number,
             or start is above most.
 
     Source: Henry et al. 2020 (Query-Key Normalization for Transformers), where s is g; Liu et al.
-        2022 (Swin Transformer V2), scaled cosine attention, where it is 1/tau of each head, tau
-        being above 0.01; in their code it starts at 10.
+        2022 (Swin Transformer V2), scaled cosine attention, where s is 1/tau of each head with
+        tau > 0.01; their code starts at 10.
 
     Example:
-        >>> [round(each, 4) for each in LogitScale(2)().tolist()]
+        >>> [round(factor, 4) for factor in LogitScale(2)().tolist()]
         [10.0, 10.0]
     """
 
@@ -141,20 +86,19 @@ class LogitScale(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_positive({"num_heads": num_heads})
+        check_positive(num_heads=num_heads)
         for name, value in (("start", start), ("most", start if most is None else most)):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(
-                    "LogitScale: {name} must be a positive number, got {value}; 10 and "
-                    "100 are those of Swin V2, and head_dim**-0.5 starts as plain "
-                    "attention",
+                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses "
+                    "10 and 100, and start=head_dim**-0.5 is ordinary attention",
                     name=name,
                     value=value,
                 )
         if most is not None and start > most:
             raise BadValue(
-                "LogitScale: start={start} is above most={most}, where nothing is "
-                "learned; use most=None for no limit",
+                "LogitScale: start={start} is above most={most}, where the gradient is 0; "
+                "use most=None for no bound",
                 start=start,
                 most=most,
             )
@@ -163,70 +107,33 @@ class LogitScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start again."""
+        """Set every factor to ``start``."""
         nn.init.constant_(self.log, math.log(self.start))
 
     def forward(self) -> Tensor:
         """The factor of each head, (H,)."""
-        kept = self.log if self.most is None else self.log.clamp(max=math.log(self.most))
-        return kept.exp()
+        log = self.log if self.most is None else self.log.clamp(max=math.log(self.most))
+        return log.exp()
 
     def extra_repr(self) -> str:
-        """The heads, where they start, and the limit."""
+        """The number of heads, the initial factor and its bound."""
         return f"{self.log.shape[0]}, start={self.start}, most={self.most}"
 
 
-def checked_scale(scale: nn.Module | None) -> nn.Module | None:
-    """The part, if it is a module.
-
-    Raises:
-        BadType: if it is not, such as a number.
-    """
-    if scale is None or isinstance(scale, nn.Module):
-        return scale
-    raise BadType(
-        "logit_scale: expected a built module or None, got {scale!r}; for example "
-        "headwise.nn.LogitScale(num_heads); a factor that is not learned is part of "
-        "q_proj",
-        scale=scale,
-    )
-
-
-def scaled(scale: nn.Module | None, q: Tensor) -> Tensor:
-    """Queries (B, H, L, D) such that `attend`, which divides by sqrt(D), gives s_h q kᵀ.
-
-    Raises:
-        BadValue: if the part does not give one factor, or one for each head.
-    """
-    if scale is None:
-        return q
-    factor: Tensor = scale()
-    heads, dim = q.shape[1], q.shape[3]
-    if factor.shape not in ((), (1,), (heads,)):
-        raise BadValue(
-            "logit_scale: expected one factor for each head, ({heads},), got "
-            "{factor_shape}; make it for num_heads={heads}",
-            heads=heads,
-            factor_shape=tuple(factor.shape),
-        )
-    wide = torch.promote_types(q.dtype, torch.float32)
-    return (q.to(wide) * (factor.to(wide) * math.sqrt(dim)).view(-1, 1, 1)).to(q.dtype)
-
-
 class OutputGate(nn.Module):
-    """The sigmoid gate on the heads' outputs, before they are projected.
+    """A sigmoid gate on the heads' outputs, before the output projection.
 
-        O'_h = O_h * sigmoid(x W_h + b_h)        x the token that asked, (E,)
+        O'_h = O_h * sigmoid(x W_h + b_h)        x the query token, (E,)
 
-    A head may thus give nothing, for which otherwise it attends to a sink.
+    A head can output 0 this way, where an ungated head would attend to a sink.
 
     Args:
         embed_dim: E.
         num_heads: H.
-        head_dim: how many gates a head has: 1, or D for one of each number it gives.
-        bias: whether there is a b, which the paper's has not; it starts at 0.
-        device: where the parameters are made.
-        dtype: their type.
+        head_dim: gates per head: 1, or D for one gate per output number.
+        bias: whether there is a b, starting at 0; the paper has none.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Raises:
         BadType, BadValue: if a size is no positive integer.
@@ -251,15 +158,13 @@ class OutputGate(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "head_dim": head_dim}
-        check_positive(sizes)
-        self.proj = nn.Linear(
-            embed_dim, num_heads * head_dim, bias=bias, device=device, dtype=dtype
-        )
+        check_positive(embed_dim=embed_dim, num_heads=num_heads, head_dim=head_dim)
+        width = num_heads * head_dim
+        self.proj = nn.Linear(embed_dim, width, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier weights and no bias, as the projections of attention start."""
+        """Draw Xavier uniform weights and set the bias to 0."""
         nn.init.xavier_uniform_(self.proj.weight)
         if self.proj.bias is not None:
             nn.init.zeros_(self.proj.bias)
@@ -269,44 +174,81 @@ class OutputGate(nn.Module):
         return torch.sigmoid(self.proj(x))
 
 
+def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module | None:
+    """The norm given as argument ``name``, which must be a module for vectors of size D."""
+    example = f"nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()"
+    size = getattr(checked_module(name, norm, example), "normalized_shape", None)
+    if size is not None and tuple(size) != (head_dim,):
+        raise BadValue(
+            "{name}: it is applied to each head, (B, heads, L, D) with D = {head_dim}, "
+            "got one for {size}; use nn.{norm_type}({head_dim}), and for a norm over all "
+            "heads together replace the projection by nn.Sequential(layer.q_proj, norm)",
+            name=name,
+            head_dim=head_dim,
+            size=tuple(size),
+            norm_type=type(norm).__name__,
+        )
+    return norm
+
+
+def checked_scale(scale: nn.Module | None) -> nn.Module | None:
+    """The logit scale, which must be a module or None."""
+    return checked_module("logit_scale", scale, "headwise.nn.LogitScale(num_heads)")
+
+
 def checked_gate(gate: nn.Module | None) -> nn.Module | None:
-    """The gate, if it is a module.
-
-    Raises:
-        BadType: if it is not, such as a flag.
-    """
-    if gate is None or isinstance(gate, nn.Module):
-        return gate
-    raise BadType(
-        "gate: expected a built module or None, got {gate!r}; for example "
-        "headwise.nn.OutputGate(embed_dim, num_heads)",
-        gate=gate,
-    )
+    """The output gate, which must be a module or None."""
+    return checked_module("gate", gate, "headwise.nn.OutputGate(embed_dim, num_heads)")
 
 
-def gated(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
-    """The heads' outputs (B, H, L, D) by the gates of the tokens x (B, L, E) that asked.
+def apply_norm(name: str, norm: nn.Module | None, x: Tensor) -> Tensor:
+    """Normalise queries or keys (B, heads, L, D); the norm must keep their shape."""
+    if norm is None:
+        return x
+    y: Tensor = norm(x)
+    if y.shape != x.shape:
+        raise BadValue(
+            "{name}: expected a module that keeps the shape {expected}, got {got}; its input is "
+            "(B, heads, L, D)",
+            name=name,
+            expected=tuple(x.shape),
+            got=tuple(y.shape),
+        )
+    return y.to(x.dtype)
 
-    Raises:
-        BadValue: if the gate does not give (B, L, H) or (B, L, H·D).
-    """
+
+def apply_scale(scale: nn.Module | None, q: Tensor) -> Tensor:
+    """Scale queries (B, H, L, D) so that `attend`, which divides by sqrt(D), gives s_h q kᵀ."""
+    if scale is None:
+        return q
+    factor: Tensor = scale()
+    heads, dim = q.shape[1], q.shape[3]
+    if factor.shape not in ((), (1,), (heads,)):
+        raise BadValue(
+            "logit_scale: expected one factor for each head, ({heads},), got {got}; make it for "
+            "num_heads={heads}",
+            heads=heads,
+            got=tuple(factor.shape),
+        )
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    return (q.to(dtype) * (factor.to(dtype) * math.sqrt(dim)).view(-1, 1, 1)).to(q.dtype)
+
+
+def apply_gate(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
+    """Multiply the heads' outputs (B, H, L, D) by the gates of the query tokens x (B, L, E)."""
     if gate is None:
         return output
-    found: Tensor = gate(x)
+    gates: Tensor = gate(x)
     batch, heads, length, dim = output.shape
-    if (
-        found.dim() != 3
-        or found.shape[:2] != x.shape[:2]
-        or found.shape[2] not in (heads, heads * dim)
-    ):
+    if gates.shape not in ((batch, length, heads), (batch, length, heads * dim)):
         raise BadValue(
-            "gate: expected (B, L, H) = {value}, or (B, L, H·D) with H·D = {heads}, got "
-            "{found_shape}; make it with num_heads={heads_2} and head_dim=1 or {dim}",
-            value=(batch, length, heads),
-            heads=heads * dim,
-            found_shape=tuple(found.shape),
-            heads_2=heads,
+            "gate: expected (B, L, H) = {expected}, or (B, L, H·D) with H·D = {width}, got "
+            "{got}; make it with num_heads={heads} and head_dim=1 or {dim}",
+            expected=(batch, length, heads),
+            width=heads * dim,
+            got=tuple(gates.shape),
+            heads=heads,
             dim=dim,
         )
-    opened = torch.unflatten(found, -1, (heads, -1)).transpose(1, 2)  # (B, H, L, 1 or D)
-    return (output * opened).to(output.dtype)
+    factors = torch.unflatten(gates, -1, (heads, -1)).transpose(1, 2)  # (B, H, L, 1 or D)
+    return (output * factors).to(output.dtype)

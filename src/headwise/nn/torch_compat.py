@@ -1,7 +1,17 @@
-"""PyTorch's mask arguments as a headwise `Mask`.
+"""The interface of `torch.nn.MultiheadAttention`: its mask arguments and its state_dict.
 
-In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added to the
-scores; in a headwise mask True means may attend. This is the one file where the two meet.
+Masks. In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added
+to the scores; in a headwise mask True means may attend.
+
+Weights. The names and shapes of the state_dict are PyTorch's:
+
+    q_proj.weight, k_proj.weight, v_proj.weight   <->  in_proj_weight, one below the other; or
+                                                       q_proj_weight, k_proj_weight, v_proj_weight
+    q_proj.bias,   k_proj.bias,   v_proj.bias     <->  in_proj_bias
+
+They are packed where PyTorch packs them: kdim = vdim = embed_dim, as many key/value heads as heads,
+heads that fill embed_dim. Only plain projections are renamed: where one is wrapped or quantised
+(LoRA, for example), all three keep their own names.
 """
 
 import warnings
@@ -25,8 +35,8 @@ from headwise.masks.patterns.padding import Padding
 from headwise.nn.projections import QKV
 from headwise.shapes import AttentionShape
 
-CALLER = 6
-"""How many calls lie between `_warn_of_padding` and the line that called the module."""
+STACK_LEVEL = 6
+"""The number of calls from `_warn_of_padding` to the line that called the module."""
 
 
 class PaddingOrMask(UserWarning):
@@ -44,7 +54,7 @@ def from_torch(
     frame: AttentionShape,
     batched: bool,
 ) -> list[Mask]:
-    """The masks that the arguments of ``forward`` stand for; all of them hold together.
+    """The masks that the arguments of ``forward`` mean; all of them hold together.
 
     Args:
         attn_mask: True = blocked, or floats to add: (L, S), (B*H, L, S), (B, L, S), (B, 1, L, S),
@@ -56,10 +66,10 @@ def from_torch(
 
     Raises:
         BadType: if a mask is neither boolean nor floating point.
-        BadValue: if a shape does not fit or fits in two ways, or if a float mask is 0/1.
+        BadValue: if a shape does not fit or is ambiguous, or if a float mask is 0/1.
 
     Example:
-        >>> frame = Frame(1, 1, 2, 3, 1, torch.device("cpu"))
+        >>> frame = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))
         >>> (mask,) = from_torch(None, torch.tensor([[False, False, True]]), False, frame, True)
         >>> print(mask.draw(2, 3))
         ■ ■ ·
@@ -79,20 +89,20 @@ def from_torch(
     return masks
 
 
-def together(masks: list[Mask]) -> Mask:
-    """All of the masks at once; full() if there is none."""
+def intersect(masks: list[Mask]) -> Mask:
+    """What all of the masks allow; full() if there is none."""
     if not masks:
         return full()
-    whole = masks[0]
+    result = masks[0]
     for mask in masks[1:]:
-        whole = whole & mask
-    return whole
+        result = result & mask
+    return result
 
 
 def real_keys(mask: Mask, frame: AttentionShape) -> Tensor | None:
-    """(B or 1, S), False on keys that the mask plainly hides from every query; None if unknown.
+    """(B or 1, S), False on keys that paddings or tensors hide from every query; None if unknown.
 
-    It reads paddings and tensors only, and never builds an (L, S) of its own.
+    No (L, S) tensor is built.
     """
     if isinstance(mask, And):
         left, right = real_keys(mask.left, frame), real_keys(mask.right, frame)
@@ -101,8 +111,8 @@ def real_keys(mask: Mask, frame: AttentionShape) -> Tensor | None:
         b, h, q, k = frame.indices()
         return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if frame.queries else None
     if isinstance(mask, FromTensor):
-        seen = _visible(unexpanded(mask.tensor)).any(2).any(1)
-        return seen.expand(-1, mask.tensor.shape[3])
+        visible = _visible(unexpanded(mask.tensor)).any(2).any(1)
+        return visible.expand(-1, mask.tensor.shape[3])
     return None
 
 
@@ -129,11 +139,11 @@ def _check(name: str, mask: Tensor) -> None:
 
 
 def _attention(mask: Tensor, frame: AttentionShape) -> Mask:
-    """As (B or 1, H or 1, L, S), with headwise's polarity."""
-    whole = _four_axes(mask, frame)
-    held = unexpanded(whole).to(frame.device)
-    held = (~held if held.dtype == torch.bool else held).expand(whole.shape)
-    return FromTensor(held, "b h q k", frame.offset)
+    """(B or 1, H or 1, L, S), with headwise's polarity."""
+    expanded = _four_axes(mask, frame)
+    tensor = unexpanded(expanded).to(frame.device)
+    tensor = (~tensor if tensor.dtype == torch.bool else tensor).expand(expanded.shape)
+    return FromTensor(tensor, "b h q k", frame.offset)
 
 
 def _four_axes(mask: Tensor, frame: AttentionShape) -> Tensor:
@@ -157,29 +167,28 @@ def _four_axes(mask: Tensor, frame: AttentionShape) -> Tensor:
 
 
 def _padding(mask: Tensor, frame: AttentionShape, batched: bool) -> Mask:
-    """A padding, or a bias that every query of a sample shares."""
+    """A padding, or a bias that all queries of a sample share."""
     expected = (frame.batch, frame.keys) if batched else (frame.keys,)
     if mask.shape != expected:
         letters = "(B, S)" if batched else "(S,)"
         raise BadValue(
-            "key_padding_mask: expected {letters} = {expected}, got {mask_shape}; it "
-            "says which keys are padding, True = padding. A mask over queries and keys "
-            "is attn_mask",
+            "key_padding_mask: expected {letters} = {expected}, got {got}, where True = padding; "
+            "a mask of queries and keys is given as attn_mask",
             letters=letters,
             expected=expected,
-            mask_shape=tuple(mask.shape),
+            got=tuple(mask.shape),
         )
     rows = (mask if batched else mask[None]).to(frame.device)
     if rows.dtype == torch.bool:
         return padding(~rows)
-    if _hides_only(rows):
+    if _is_padding(rows):
         return padding(_visible(rows))
     bias = rows[:, None, None, :].expand(-1, -1, frame.queries, -1)
     return FromTensor(bias, "b h q k", frame.offset)
 
 
-def _hides_only(rows: Tensor) -> bool:
-    """Whether a float padding holds 0 and blocked places only, as far as can be known."""
+def _is_padding(rows: Tensor) -> bool:
+    """Whether a float mask of keys is known to hold only 0 and blocked entries."""
     if rows.requires_grad or rows.is_meta or torch.compiler.is_compiling():
         return False
     return bool(((rows == 0) | (rows <= blocked_below(rows.dtype))).all())
@@ -187,77 +196,66 @@ def _hides_only(rows: Tensor) -> bool:
 
 def _warn_of_padding(mask: Tensor, frame: AttentionShape) -> None:
     """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
-    alike = frame.batch == frame.queries > 1 and mask.shape == (frame.queries, frame.keys)
-    if alike and not torch.compiler.is_compiling() and _like_padding(mask):
-        shape = tuple(mask.shape)
+    ambiguous = frame.batch == frame.queries > 1 and mask.shape == (frame.queries, frame.keys)
+    if ambiguous and not torch.compiler.is_compiling() and _looks_like_padding(mask):
         text = Text(
             "attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of "
             "this batch; for padding use key_padding_mask=, for a mask of queries and "
-            "keys pass attn_mask[None, None] to say so",
-            shape=shape,
+            "keys pass attn_mask[None, None]",
+            shape=tuple(mask.shape),
         )
-        warnings.warn(PaddingOrMask(text), stacklevel=CALLER)
+        warnings.warn(PaddingOrMask(text), stacklevel=STACK_LEVEL)
 
 
-def _like_padding(mask: Tensor) -> bool:
-    """Whether each row blocks one run at an end, as padding does, and no triangle explains it."""
+def _looks_like_padding(mask: Tensor) -> bool:
+    """Whether each row blocks a run at one end, as padding does, and the mask is no band."""
     blocked = ~_visible(mask) if mask.is_floating_point() else mask
     if mask.is_floating_point() and bool((mask[~blocked] != 0).any()):
         return False  # a bias
     ends_only = bool(((blocked[:, 1:] != blocked[:, :-1]).sum(1) <= 1).all())
-    alike = bool((blocked == blocked[:1]).all())  # then both readings give the same
+    same = bool((blocked == blocked[:1]).all())  # then both readings agree
     banded = mask.shape[1] > 1 and bool((blocked[1:, 1:] == blocked[:-1, :-1]).all())
-    return ends_only and not alike and not banded
+    return ends_only and not same and not banded
 
 
 def _unfit(mask: Tensor, frame: AttentionShape) -> BadValue:
-    got, (length, keys) = tuple(mask.shape), (frame.queries, frame.keys)
-    batch, heads = frame.batch, frame.heads
-    allowed = (
-        f"(L, S) = {(length, keys)}, (B*H, L, S) = {(batch * heads, length, keys)}, "
-        f"(B, L, S) = {(batch, length, keys)}, or (B, H, L, S) = {(batch, heads, length, keys)}"
-    )
+    batch, heads, size = frame.batch, frame.heads, (frame.queries, frame.keys)
     return BadValue(
-        "attn_mask: expected {allowed} where B and H may be 1, got {got}; padding (B, "
-        "S) = {value} goes to key_padding_mask",
-        allowed=allowed,
-        got=got,
-        value=(batch, keys),
+        "attn_mask: expected (L, S) = {shared}, (B*H, L, S) = {flat}, (B, L, S) = {by_sample}, or "
+        "(B, H, L, S) = {by_head} where B and H may be 1, got {got}; padding (B, S) = {padding} "
+        "goes to key_padding_mask",
+        shared=size,
+        flat=(batch * heads, *size),
+        by_sample=(batch, *size),
+        by_head=(batch, heads, *size),
+        got=tuple(mask.shape),
+        padding=(batch, frame.keys),
     )
 
 
 def _ambiguous(mask: Tensor) -> BadValue:
-    got = tuple(mask.shape)
     return BadValue(
-        "attn_mask: {got} can be one mask a sample or one a head, since B = H; pass "
+        "attn_mask: {got} can be one mask per sample or one per head, since B = H; pass "
         "attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
-        got=got,
+        got=tuple(mask.shape),
     )
 
 
 class Owner(Protocol):
-    """What packing needs to know of the module: its sizes, and whether PyTorch would pack it."""
+    """The sizes of the module, and whether PyTorch would pack its weights."""
 
     embed_dim: int
     kdim: int
     vdim: int
-
-    @property
-    def rows(self) -> tuple[int, int, int]:
-        """How many rows q_proj, k_proj and v_proj have."""
-        ...
-
-    @property
-    def packs(self) -> bool:
-        """Whether PyTorch would keep the three weights as one."""
-        ...
+    rows: tuple[int, int, int]
+    packs: bool
 
 
 class NotPacked:
-    """Stands where PyTorch keeps a packed parameter, and refuses to be used as one.
+    """In place of PyTorch's packed parameter; every use of it raises.
 
-    `torch.nn.TransformerEncoder` looks at ``self_attn.in_proj_weight`` to decide whether it may
-    bypass the module; an object with ``__torch_function__`` tells it not to.
+    `torch.nn.TransformerEncoder` reads ``self_attn.in_proj_weight`` to decide whether it may
+    bypass the module, which an object with ``__torch_function__`` prevents.
     """
 
     @classmethod
@@ -265,16 +263,16 @@ class NotPacked:
         cls, func: object, types: object, args: object = (), kwargs: object = None
     ) -> NoReturn:
         del func, types, args, kwargs
-        raise _unpacked()
+        raise _not_packed()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(str(_unpacked()))
+        raise AttributeError(str(_not_packed()))
 
 
 class PackedBias:
-    """The same for the bias, which is None in a module that was made without: as in PyTorch."""
+    """The same for the bias, which is None in a module without bias, as in PyTorch."""
 
     def __get__(self, module: nn.Module | None, owner: type) -> "NotPacked | None":
         del owner
@@ -282,7 +280,7 @@ class PackedBias:
         return None if bare else NotPacked()
 
 
-def _unpacked() -> BadType:
+def _not_packed() -> BadType:
     return BadType(
         "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no "
         "packed parameter; use q_proj, k_proj and v_proj, or state_dict() for the "
@@ -293,7 +291,7 @@ def _unpacked() -> BadType:
 def pack(
     module: nn.Module, state: MutableMapping[str, object], prefix: str, metadata: object
 ) -> None:
-    """Rename what `nn.Module.state_dict` collected; a post hook."""
+    """Give a state_dict PyTorch's names; a post hook of `nn.Module.state_dict`."""
     del metadata
     owner = cast("Owner", module)
     packed: dict[str, object] = {}
@@ -320,10 +318,9 @@ def unpack(
     unexpected: list[str],
     errors: list[str],
 ) -> None:
-    """Give each projection its part of a state_dict in PyTorch's names; a pre hook of loading.
+    """Split a state_dict in PyTorch's names by projection; a pre hook of `load_state_dict`.
 
-    A tensor of another size is cut in three all the same, so that each projection says what it
-    expected and what it got.
+    A tensor of another size is split in three as well, so that the error names each projection.
     """
     del metadata, strict, missing, unexpected, errors
     rows = cast("Owner", module).rows
@@ -342,17 +339,17 @@ def unpack(
 
 
 def _plain(module: "Owner", state: Mapping[str, object], prefix: str) -> bool:
-    """Whether q, k and v all hold a weight of the size PyTorch gives it, and at most a bias."""
-    whole = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
+    """Whether q, k and v have a weight of PyTorch's size, at most a bias, and nothing else."""
+    expected = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
     kinds = set()
     for name, rows, columns in zip(
         QKV, module.rows, (module.embed_dim, module.kdim, module.vdim), strict=True
     ):
         start = f"{prefix}{name}."
-        if {key.removeprefix(start) for key in state if key.startswith(start)} != whole:
+        if {key.removeprefix(start) for key in state if key.startswith(start)} != expected:
             return False
         shapes = {"weight": (rows, columns), "bias": (rows,)}
-        for kind in whole:
+        for kind in expected:
             tensor = state[start + kind]
             if not isinstance(tensor, Tensor) or tensor.shape != shapes[kind]:
                 return False

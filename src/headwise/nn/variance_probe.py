@@ -1,4 +1,4 @@
-"""What a stack of layers makes of a signal on its way up, and of a gradient on its way down."""
+"""Variance of the signal and of the gradient through a stack of layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ Layer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Flow:
-    """Variances before the first layer and after each; print it to read it.
+    """Variances before the first layer and after every layer; printed as a table.
 
     Attributes:
-        signal: of the input, then of each layer's output: N + 1 numbers.
-        gradient: of the gradient that arrives at the same places; the last is that of the random
-            gradient of variance about 1 that is put in at the top.
+        signal: of the input, then of the output of every layer: N + 1 numbers.
+        gradient: of the gradient at the same places; the last is that of the random gradient, of
+            variance about 1, with which the backward pass starts.
     """
 
     signal: tuple[float, ...]
@@ -32,22 +32,22 @@ class Flow:
 
 
 def measure(layers: Sequence[Layer], x: Tensor, *, seed: int = 0) -> Flow:
-    """The variance of the signal and of the gradient, layer by layer.
+    """The variance of the signal and of the gradient after every layer.
 
-    The numbers of one input and one gradient, both over all entries: draw x from N(0, 1), and take
-    enough entries for the differences that matter.
+    Both are taken over all entries of one input and one gradient: draw x from N(0, 1), and take
+    enough entries for the differences of interest.
 
     Args:
-        layers: functions of one tensor, the first one first; an attention is one by
+        layers: functions of one tensor, in order; of an attention
             ``lambda x: attention(x, x, x, need_weights=False)[0]``.
-        x: the input of the first, floating point.
-        seed: of the gradient at the top.
+        x: the input of the first layer, floating point.
+        seed: of the gradient with which the backward pass starts.
 
     Returns:
-        A `Flow`; no parameter's gradient is touched.
+        A `Flow`; the gradients of parameters are left unchanged.
 
     Raises:
-        BadType: if x or what a layer gives is no floating point tensor.
+        BadType: if x or the output of a layer is no floating point tensor.
         BadValue: if there is no layer, or x has fewer than two entries.
 
     Example:
@@ -62,34 +62,32 @@ def measure(layers: Sequence[Layer], x: Tensor, *, seed: int = 0) -> Flow:
     layers = list(layers)
     if not layers:
         raise BadValue("layers: expected at least one function of a tensor, got none")
-    _check("x", x)
+    _check_floating("x", x)
     if x.numel() < 2:
         raise BadValue(
-            "x: expected at least two entries to have a variance, got {x_shape}",
-            x_shape=tuple(x.shape),
+            "x: expected at least two entries to have a variance, got {shape}", shape=tuple(x.shape)
         )
     with torch.enable_grad():
-        points = [x.detach().requires_grad_()]
+        signals = [x.detach().requires_grad_()]
         for number, layer in enumerate(layers):
-            points.append(layer(points[-1]))
-            _check(f"layers[{number}]", points[-1])
-        draw = torch.Generator().manual_seed(seed)
-        top = torch.randn(points[-1].shape, generator=draw).to(points[-1])
-        gradients = torch.autograd.grad(points[-1], points, top)
-    return Flow(_variances(points), _variances(gradients))
+            signals.append(layer(signals[-1]))
+            _check_floating(f"layers[{number}]", signals[-1])
+        generator = torch.Generator().manual_seed(seed)
+        last = torch.randn(signals[-1].shape, generator=generator).to(signals[-1])
+        gradients = torch.autograd.grad(signals[-1], signals, last)
+    return Flow(_variances(signals), _variances(gradients))
 
 
 def _variances(tensors: Sequence[Tensor]) -> tuple[float, ...]:
-    return tuple(each.detach().double().var().item() for each in tensors)
+    return tuple(tensor.detach().double().var().item() for tensor in tensors)
 
 
-def _check(name: str, value: object) -> None:
+def _check_floating(name: str, value: object) -> None:
     if isinstance(value, Tensor) and value.is_floating_point():
         return
-    got = value.dtype if isinstance(value, Tensor) else type(value).__name__
     raise BadType(
-        "{name}: expected a floating point tensor, got {got}; an attention that returns "
-        "weights too is wrapped as lambda x: attention(x, x, x)[0]",
+        "{name}: expected a floating point tensor, got {got}; wrap an attention that also returns "
+        "weights as lambda x: attention(x, x, x)[0]",
         name=name,
-        got=got,
+        got=value.dtype if isinstance(value, Tensor) else type(value).__name__,
     )

@@ -1,4 +1,4 @@
-"""Weights of other people's attention modules in ours, with the order of heads right.
+"""Loading the weights of other attention modules, with the heads in the right order.
 
 | layout | where the weights are | who |
 |---|---|---|
@@ -7,7 +7,7 @@
 | blocks transposed | the same, each matrix (in, rows) | GPT-2's `Conv1D` `c_attn` |
 | groups | one matrix: for each k/v head its q heads, k, v | GPT-NeoX, BLOOM, Falcon |
 
-A fused matrix has the same shape in every order, so the layout is asked for by name, never guessed.
+A fused matrix has the same shape in every order, so the caller names the layout.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,42 +26,43 @@ Split = Callable[[Tensor, int, int], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to keep the weights.
+    """An arrangement of the weights of one attention.
 
     Attributes:
-        name: what `load_layout` is given.
-        held: the entries of `NAMES` that a module of this layout has; one of the tuples.
-        split: how a fused matrix is taken apart, or None where there is none.
+        name: the word that `load_layout` takes.
+        projections: the combinations of entries of `NAMES` that a module of this layout has.
+        split: how a fused matrix is split, or None where there is none.
         transposed: whether matrices are (in, rows).
     """
 
     name: str
-    held: tuple[tuple[str, ...], ...]
+    projections: tuple[tuple[str, ...], ...]
     split: Split | None = None
     transposed: bool = False
 
 
-def _blocks(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
+def _split_blocks(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
     """((H + 2G)·D, ...): all of q, all of k, all of v."""
     dim = rows.shape[0] // (heads + 2 * groups)
     return torch.split(rows, [heads * dim, groups * dim, groups * dim])
 
 
-def _groups(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
+def _split_groups(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
     """((H + 2G)·D, ...): for each k/v head the H / G query heads that read it, then k, then v."""
-    each = torch.unflatten(rows, 0, (groups, heads // groups + 2, -1))  # (G, H/G + 2, D, ...)
-    return each[:, :-2].flatten(0, 2), each[:, -2].flatten(0, 1), each[:, -1].flatten(0, 1)
+    grouped = torch.unflatten(rows, 0, (groups, heads // groups + 2, -1))  # (G, H/G + 2, D, ...)
+    q, k, v = grouped[:, :-2].flatten(1, 2), grouped[:, -2], grouped[:, -1]
+    return q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
 
 
 _FUSED = (("qkv", "out_proj"),)
 
 LAYOUTS = (
     Layout("separate", (PROJECTIONS, ("q_proj", "kv", "out_proj"))),
-    Layout("blocks", _FUSED, _blocks),
-    Layout("blocks transposed", _FUSED, _blocks, transposed=True),
-    Layout("groups", _FUSED, _groups),
+    Layout("blocks", _FUSED, _split_blocks),
+    Layout("blocks transposed", _FUSED, _split_blocks, transposed=True),
+    Layout("groups", _FUSED, _split_groups),
 )
-"""Every layout that `load_layout` knows."""
+"""Every layout that `load_layout` accepts."""
 
 
 @torch.no_grad()
@@ -69,19 +70,19 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
     """Copy the weights of another attention module into one of ours, all of them or none.
 
     A bias that the other module does not have becomes 0, which is the same. Parameters keep their
-    dtype and device. What positions, norms and masks the other module applies is not in its
-    projections: give them to ours.
+    dtype and device. Positions, norms and masks of the other module are not in its projections:
+    give them to ours.
 
     Args:
-        module: ours, made with the same num_heads, num_kv_heads and sizes.
-        state: the other module's ``state_dict()``; its output projection must be among it, under
-            one of the names in `NAMES`.
+        module: made with the same num_heads, num_kv_heads and sizes as the other.
+        state: the other module's ``state_dict()``, with its output projection, under the names in
+            `headwise.nn.projections.NAMES`.
         layout: "separate", "blocks", "blocks transposed" or "groups"; see the table above.
 
     Raises:
-        BadType: if the module is none of ours.
-        BadValue: if the layout is unknown, a matrix is missing, there under two names, of another
-            shape, or not known; nothing is loaded then.
+        BadType: if the module is no `MultiheadAttention`.
+        BadValue: if the layout is unknown, or a matrix is missing, present under two names, of
+            another shape, or unknown; nothing is loaded then.
 
     Example:
         >>> theirs = {"qkv.weight": torch.randn(12, 4), "proj.weight": torch.randn(4, 4)}
@@ -95,36 +96,34 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
             "module: expected a headwise.MultiheadAttention, got {module_type}",
             module_type=type(module).__name__,
         )
-    chosen = next((each for each in LAYOUTS if each.name == layout), None)
-    if chosen is None:
-        raise one_of("layout", layout, tuple(each.name for each in LAYOUTS))
-    read = _taken_apart(state, chosen, module)
-    targets = {
-        name: value for name, value in module.named_parameters() if _part(name) in PROJECTIONS
-    }
+    by_name = {known.name: known for known in LAYOUTS}
+    if layout not in by_name:
+        raise one_of("layout", layout, tuple(by_name))
+    new = _renamed(state, by_name[layout], module)
+    parameters = module.named_parameters()
+    targets = {name: value for name, value in parameters if _owner(name) in PROJECTIONS}
     for name, target in targets.items():
-        _check_shape(name, read.get(name), target)
-    extra = sorted(read.keys() - targets.keys())
+        _check_shape(name, new.get(name), target)
+    extra = sorted(new.keys() - targets.keys())
     if extra:
         raise BadValue(
             "state: has {extra}, and the module was made with bias=False; make it with bias=True",
             extra=", ".join(extra),
         )
     for name, target in targets.items():
-        target.copy_(read.get(name, torch.zeros(())))
+        target.copy_(new.get(name, torch.zeros(())))
 
 
-def _part(name: str) -> str:
+def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _taken_apart(
+def _renamed(
     state: Mapping[str, Tensor], layout: Layout, module: MultiheadAttention
 ) -> dict[str, Tensor]:
-    """The other module's tensors under our names."""
-    found = _found(state, layout)
-    read: dict[str, Tensor] = {}
-    for name, role in found.items():
+    """The other module's tensors by the names of our parameters."""
+    new: dict[str, Tensor] = {}
+    for name, role in _roles(state, layout).items():
         kind = name.rpartition(".")[2]
         rows = state[name].T if layout.transposed and kind == "weight" else state[name]
         parts: tuple[Tensor, ...] = (rows,)
@@ -134,61 +133,53 @@ def _taken_apart(
         elif role == "qkv" and layout.split is not None:
             _check_rows(name, rows, sum(module.rows))
             parts = layout.split(rows, module.num_heads, module.num_kv_heads)
-        ours = {"qkv": QKV, "kv": PROJECTIONS[1:3]}.get(role, (role,))
-        read |= {f"{part}.{kind}": each for part, each in zip(ours, parts, strict=True)}
-    return read
+        ours = {"qkv": QKV, "kv": QKV[1:]}.get(role, (role,))
+        new |= {f"{own}.{kind}": part for own, part in zip(ours, parts, strict=True)}
+    return new
 
 
-def _found(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
-    """Each name of the state with the entry of `NAMES` that it belongs to."""
-    roles = {name: role for role, names in NAMES.items() for name in names}
-    known = {name: roles.get(_part(name), "") for name in state}
-    _refuse_unknown([name for name, role in known.items() if not role])
-    owners = {(role, _part(name)) for name, role in known.items()}
-    held = sorted(role for role, _ in owners)
-    if held not in [sorted(each) for each in layout.held]:
-        wanted = " or ".join(", ".join(each) for each in layout.held)
-        got = ", ".join(sorted(owner for _, owner in owners)) or "nothing"
+def _roles(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
+    """The entry of `NAMES` for each name of the state."""
+    role_of = {name: role for role, names in NAMES.items() for name in names}
+    unknown = [name for name in state if _owner(name) not in role_of]
+    if unknown:
         raise BadValue(
-            "state: layout '{layout_name}' has {wanted}, each once, got {got}; see "
-            "headwise.nn.projections.NAMES for the names that are known",
-            layout_name=layout.name,
-            wanted=wanted,
-            got=got,
-        )
-    return known
-
-
-def _refuse_unknown(names: list[str]) -> None:
-    if names:
-        raise BadValue(
-            "state: {names} is no projection known here; rename it to a name in "
+            "state: {names} is no known projection; rename it to a name in "
             "headwise.nn.projections.NAMES, or leave it out if attention does not need it",
-            names=", ".join(names),
+            names=", ".join(unknown),
         )
-
-
-def _check_rows(name: str, rows: Tensor, wanted: int) -> None:
-    if rows.shape[0] != wanted:
+    roles = {name: role_of[_owner(name)] for name in state}
+    owners = {(role, _owner(name)) for name, role in roles.items()}
+    if sorted(role for role, _ in owners) not in [sorted(names) for names in layout.projections]:
         raise BadValue(
-            "state: {name} has {rows_shape_0} rows, expected {wanted} for the heads of "
-            "the module; make it with the num_heads, num_kv_heads and head_dim of the "
-            "other",
+            "state: layout '{layout}' has {expected}, each once, got {got}; see "
+            "headwise.nn.projections.NAMES for the known names",
+            layout=layout.name,
+            expected=" or ".join(", ".join(names) for names in layout.projections),
+            got=", ".join(sorted(owner for _, owner in owners)) or "nothing",
+        )
+    return roles
+
+
+def _check_rows(name: str, rows: Tensor, expected: int) -> None:
+    if rows.shape[0] != expected:
+        raise BadValue(
+            "state: {name} has {rows} rows, expected {expected} for the heads of the module; make "
+            "it with the num_heads, num_kv_heads and head_dim of the other",
             name=name,
-            rows_shape_0=rows.shape[0],
-            wanted=wanted,
+            rows=rows.shape[0],
+            expected=expected,
         )
 
 
-def _check_shape(name: str, found: Tensor | None, target: Tensor) -> None:
-    if found is None and name.endswith("bias"):
+def _check_shape(name: str, new: Tensor | None, target: Tensor) -> None:
+    if new is None and name.endswith("bias"):
         return
-    got = None if found is None else tuple(found.shape)
-    if got != tuple(target.shape):
+    if new is None or new.shape != target.shape:
         raise BadValue(
-            "state: {name} should be {target_shape}, got {got}; make the module with the "
-            "sizes of the other, and name the layout that the other has",
+            "state: {name} should be {expected}, got {got}; make the module with the sizes of the "
+            "other, and name the layout of the other",
             name=name,
-            target_shape=tuple(target.shape),
-            got=got,
+            expected=tuple(target.shape),
+            got=None if new is None else tuple(new.shape),
         )

@@ -1,16 +1,17 @@
-"""transformers' models run by headwise, as an attention implementation of that name.
+"""Attention of transformers models, run by headwise as an attention implementation.
 
-`register` makes the name known, with the function that a model's attentions call (attention) and
-the one that makes their masks (masks); `exchange` sets a whole model to it, and `restore` back.
+`register` registers the name "headwise" with transformers: the function that the attentions of a
+model call (attention_function), with logit soft-capping (soft_cap), and the function that makes
+their masks (transformers_masks). `switch` sets a model to it, and `restore` back.
 """
 
 from headwise.nn.huggingface.attn_implementation import (
     NAME,
-    Exchange,
-    exchange,
+    Switched,
     pretrained,
     register,
     restore,
+    switch,
 )
 
-__all__ = ["NAME", "Exchange", "exchange", "pretrained", "register", "restore"]
+__all__ = ["NAME", "Switched", "pretrained", "register", "restore", "switch"]

@@ -1,4 +1,4 @@
-"""The function that a transformers model's attentions call when they run on headwise."""
+"""The function that the attentions of a transformers model call when they run on headwise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ from headwise.attention import AUTO, attend
 from headwise.errors import BadValue
 from headwise.masks import Mask, causal, from_tensor, full
 from headwise.masks.patterns.from_tensor import FromTensor
-from headwise.nn.huggingface.soft_cap import Cap, squeezed
-from headwise.nn.huggingface.transformers_masks import Described
+from headwise.nn.huggingface.soft_cap import Cap, capped
+from headwise.nn.huggingface.transformers_masks import PatternMask
 
 HONOURED = (
     "dropout",
@@ -21,9 +21,9 @@ HONOURED = (
     "scaling",
     "softcap",
 )
-"""What a model may ask for beside q, k, v and a mask."""
+"""The options of a model that headwise applies."""
 
-ELSEWHERE = (
+IGNORED = (
     "cache_position",
     "deterministic",
     "logits_to_keep",
@@ -34,13 +34,13 @@ ELSEWHERE = (
     "sliding_window",
     "use_cache",
 )
-"""What models pass along that the mask says already, or that has nothing to do with attention."""
+"""The options that the mask already contains, or that do not concern attention."""
 
 SETTINGS = "headwise_settings"
 """The attribute of a converted module that holds its `Settings`."""
 
 CROSS = ("encoder_attn", "crossattention", "cross_attn", "encdecattention")
-"""Parts of the names that transformers gives to attention from a decoder to its encoder."""
+"""Parts of transformers' names for cross-attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,9 @@ class Settings:
     """How the attentions of a converted model run.
 
     Attributes:
-        before: the implementation that the model ran on.
-        mask: a mask that holds beside the model's own, or None.
-        engine: which engine runs it.
+        before: the implementation that the model had before.
+        mask: a mask that holds together with the model's own, or None.
+        engine: the engine, as in `headwise.attend`.
     """
 
     before: str
@@ -58,37 +58,30 @@ class Settings:
     engine: str = AUTO
 
 
-def enter(name: str) -> None:
-    """Make the function known to transformers under a name."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(name, _attention)
-
-
 def is_cross_attention(name: str, module: nn.Module) -> bool:
-    """Whether an attention of that name looks from one text at another."""
+    """Whether an attention of that name attends to another sequence."""
     named = any(word in name.lower() for word in CROSS)
     return named or bool(getattr(module, "is_cross_attention", False))
 
 
-def _attention(
+def attention_function(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Described | Tensor | None,
+    attention_mask: PatternMask | Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """One attention of the model: q (B, H, Lq, D), k and v (B, G, Lk, ·) to (B, Lq, H, Dv)."""
-    _refuse_unknown(options)
+    _check_options(options)
     settings = getattr(module, SETTINGS, None) or Settings("")
     scale, cap = options.get("scaling"), options.get("softcap")
     mask, offset = mask_and_offset(module, query, key, attention_mask, options.get("is_causal"))
-    added, position = options.get("position_bias"), None
-    mask = mask if added is None else mask & FromTensor(added, "b h q k")
+    bias, position = options.get("position_bias"), None
+    mask = mask if bias is None else mask & FromTensor(bias, "b h q k")
     if cap is not None:
         factor = query.shape[-1] ** -0.5 if scale is None else scale
-        query, mask, position = squeezed(query, key, mask, offset, Cap(cap, factor))
+        query, mask, position = capped(query, key, mask, offset, Cap(cap, factor))
     result = attend(
         query,
         key,
@@ -105,62 +98,62 @@ def _attention(
     return result.output.transpose(1, 2).contiguous(), result.weights
 
 
-def _refuse_unknown(options: dict[str, Any]) -> None:
-    for name, asked in options.items():
-        if name in HONOURED or name in ELSEWHERE or asked is None or asked is False:
-            continue
-        raise BadValue(
-            "{name}: this model's attention asks for it, and headwise does not know what "
-            "it means; use model.set_attn_implementation('sdpa')",
-            name=name,
-        )
-
-
 def mask_and_offset(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
-    given: Described | Tensor | None,
+    mask: PatternMask | Tensor | None,
     is_causal: bool | None,
 ) -> tuple[Mask, int | None]:
-    """Who sees whom in one attention of the model, and where the first query stands."""
-    mask, offset = _mask(module, query, key, given, is_causal)
+    """The mask of one attention of the model, and the position of the first query."""
+    own, offset = _of_model(module, query, key, mask, is_causal)
     settings = getattr(module, SETTINGS, None) or Settings("")
-    return _with_own(mask, settings.mask, given), offset
+    return _with_converted(own, settings.mask, mask), offset
 
 
-def _mask(
+def _check_options(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name in HONOURED or name in IGNORED or value is None or value is False:
+            continue
+        raise BadValue(
+            "{name}: this model's attention uses it, and headwise does not know what it means; use "
+            "model.set_attn_implementation('sdpa')",
+            name=name,
+        )
+
+
+def _of_model(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
-    given: Described | Tensor | None,
+    mask: PatternMask | Tensor | None,
     is_causal: bool | None,
 ) -> tuple[Mask, int | None]:
-    """The model's mask, and where the first query stands.
+    """The model's mask and offset.
 
-    Without one it is causal from the first key on where the module says so, as transformers' "sdpa"
-    has it.
+    Where the model gives none, a causal module is causal from the first key on, as in transformers'
+    "sdpa".
     """
-    if isinstance(given, Described):
-        return given.mask, given.offset
-    if given is not None:
-        return from_tensor(given, "b h q k"), None
-    wanted = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if not wanted or query.shape[2] == 1:
+    if isinstance(mask, PatternMask):
+        return mask.mask, mask.offset
+    if mask is not None:
+        return from_tensor(mask, "b h q k"), None
+    causal_module = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if not causal_module or query.shape[2] == 1:
         return full(), None
     return causal(), 0 if key.shape[2] > query.shape[2] else None
 
 
-def _with_own(mask: Mask, own: Mask | None, given: Described | Tensor | None) -> Mask:
-    """The model's mask and the one that it was converted with."""
+def _with_converted(mask: Mask, own: Mask | None, source: PatternMask | Tensor | None) -> Mask:
+    """The model's mask together with the one that it was converted with."""
     if own is None:
         return mask
-    if isinstance(given, Described) and given.first and not own.by_distance:
+    if isinstance(source, PatternMask) and source.first and not own.by_distance:
         raise BadValue(
             "mask: {own} counts from the first token, and this model's sliding cache no "
             "longer holds the first {first}; use a mask by distance such as hw.window(3, "
             "0), or transformers.DynamicCache() without a config, which keeps all",
             own=own,
-            first=given.first,
+            first=source.first,
         )
     return own if mask == full() else mask & own

@@ -1,4 +1,4 @@
-"""A transformers model set to run on headwise, and back to what it ran on."""
+"""The attention implementation "headwise" of transformers: register it, switch a model to it."""
 
 import inspect
 import sys
@@ -10,15 +10,23 @@ from torch import nn
 
 from headwise.errors import MissingExtra
 from headwise.lang import Text
-from headwise.nn.huggingface import attention_function, transformers_masks
-from headwise.nn.huggingface.attention_function import SETTINGS, Settings, is_cross_attention
+from headwise.nn.huggingface.attention_function import (
+    SETTINGS,
+    Settings,
+    attention_function,
+    is_cross_attention,
+)
+from headwise.nn.huggingface.transformers_masks import mask_function
 
 NAME = "headwise"
-"""What ``model.set_attn_implementation`` and ``attn_implementation=`` are given."""
+"""The value of ``attn_implementation=`` and ``model.set_attn_implementation``."""
+
+INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+"""The table in which a model's attention looks up its implementation."""
 
 
 def register() -> None:
-    """Make "headwise" an attention implementation of transformers; again changes nothing.
+    """Make "headwise" an attention implementation of transformers; may be called again.
 
     Afterwards ``model.set_attn_implementation("headwise")`` and
     ``from_pretrained(..., attn_implementation="headwise")`` work. `headwise.convert` does both, and
@@ -34,23 +42,20 @@ def register() -> None:
         True
     """
     try:
-        attention_function.enter(NAME)
-        transformers_masks.enter(NAME)
+        from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
-
-
-INTERFACE = "ALL_ATTENTION_FUNCTIONS"
-"""The table in which a model's attention looks its implementation up."""
+    AttentionInterface.register(NAME, attention_function)
+    AttentionMaskInterface.register(NAME, mask_function)
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """What was done to one model.
+class Switched:
+    """The attentions of a model that were switched or not.
 
     Attributes:
-        changed: names of the attentions that run on headwise now, or no longer.
-        left: names of attentions that stayed as they are, each with the reason.
+        changed: names of the attentions that were switched.
+        left: names of the attentions that were not, each with the reason.
     """
 
     changed: tuple[str, ...]
@@ -58,110 +63,99 @@ class Exchange:
 
 
 def pretrained(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The transformers models in a module tree, outermost only; transformers is not imported."""
+    """The outermost transformers models in a module tree; transformers is not imported."""
     library = sys.modules.get("transformers.modeling_utils")
-    kind = getattr(library, "PreTrainedModel", None)
-    outer: list[str] = []
+    base = getattr(library, "PreTrainedModel", None)
+    outermost: list[str] = []
     for name, module in model.named_modules():
-        inside = any(name.startswith(f"{each}.") or not each for each in outer)
-        if kind is not None and isinstance(module, kind) and not inside:
-            outer.append(name)
+        inside = any(_contains(outer, name) for outer in outermost)
+        if base is not None and isinstance(module, base) and not inside:
+            outermost.append(name)
             yield name, module
 
 
-def exchange(model: nn.Module, settings: Settings) -> Exchange:
-    """Let every attention of a transformers model run on headwise.
+def switch(model: nn.Module, settings: Settings) -> Switched:
+    """Run every attention of a transformers model on headwise.
 
     Args:
         model: a transformers model.
-        settings: the mask that holds beside the model's own in its attentions to the same text
-            (attention to another text has no distances), and the engine. ``before`` is not read.
+        settings: the engine, and the mask that holds together with the model's own, in
+            self-attention only. ``before`` is ignored.
     """
     register()
-    configs = _configs(model)
+    configs = {id(config): config for _, _, config in _modules(model)}
     names = {key: config._attn_implementation or "eager" for key, config in configs.items()}
     model.set_attn_implementation(NAME)  # type: ignore[operator]
     changed, left = list[str](), list[tuple[str, Text]]()
-    for name, module, config in _owned(model):
+    for name, module, config in _modules(model):
         old = getattr(module, SETTINGS, None)
-        first = old.before if old is not None else names[id(config)]
-        if config._attn_implementation != NAME:
-            if _is_attention(module):
-                left.append((name, _itself(module)))
-            continue
-        looks_up = _looks_up(module)
-        if looks_up or module is model or hasattr(module, "set_attn_implementation"):
-            own = None if is_cross_attention(name, module) else settings.mask
-            setattr(module, SETTINGS, replace(settings, before=first, mask=own))
-        if looks_up:
+        before = old.before if old is not None else names[id(config)]
+        uses_interface = config._attn_implementation == NAME and _uses_interface(module)
+        if uses_interface:
             changed.append(name)
         elif _is_attention(module):
-            left.append((name, _itself(module)))
-    return Exchange(tuple(changed), tuple(left))
+            left.append((name, _not_in_interface(module)))
+        if config._attn_implementation == NAME and (
+            uses_interface or module is model or hasattr(module, "set_attn_implementation")
+        ):
+            mask = None if is_cross_attention(name, module) else settings.mask
+            setattr(module, SETTINGS, replace(settings, before=before, mask=mask))
+    return Switched(tuple(changed), tuple(left))
 
 
-def restore(model: nn.Module) -> Exchange:
-    """Let a model run on what it ran on before `exchange`."""
+def restore(model: nn.Module) -> Switched:
+    """Run a model on the implementation that it had before `switch`."""
     changed, left = list[str](), list[tuple[str, Text]]()
-    owned = list(_owned(model))
-    for name, module, config in owned:
-        settings = getattr(module, SETTINGS, None)
-        if settings is not None and _looks_up(module):
+    modules = list(_modules(model))
+    for name, module, config in modules:
+        if not _uses_interface(module):
+            continue
+        if getattr(module, SETTINGS, None) is not None:
             changed.append(name)
-        elif config._attn_implementation == NAME and _looks_up(module):
-            left.append((name, _BY_HAND))
-    for _, module, config in owned:
+        elif config._attn_implementation == NAME:
+            left.append((name, _SET_BY_HAND))
+    for _, module, config in modules:
         settings = module.__dict__.pop(SETTINGS, None)
         if settings is not None and hasattr(module, "set_attn_implementation"):
             config._attn_implementation = settings.before
-    return Exchange(tuple(changed), tuple(left))
+    return Switched(tuple(changed), tuple(left))
 
 
-_BY_HAND = Text(
-    "it was set by hand, so what it ran on before is not known; use "
+_SET_BY_HAND = Text(
+    "it was set by hand, so that its earlier implementation is not known; use "
     "model.set_attn_implementation('sdpa')"
 )
 
 
-def _itself(module: nn.Module) -> Text:
+def _not_in_interface(module: nn.Module) -> Text:
     name = type(module).__name__
     return Text(
         "{name} computes attention itself, and not through transformers' interface", name=name
     )
 
 
-def _owned(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
+def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
     """Every module once, with its name and the configuration of the model it is part of."""
-    owners = {"": cast("Any", model.config)}
+    configs = {"": cast("Any", model.config)}
     for name, module in model.named_modules():
         if hasattr(module, "set_attn_implementation"):
-            owners[name] = cast("Any", module.config)
-        nearest = max((each for each in owners if _holds(each, name)), key=len)
-        yield name, module, owners[nearest]
+            configs[name] = cast("Any", module.config)
+        nearest = max((owner for owner in configs if _contains(owner, name)), key=len)
+        yield name, module, configs[nearest]
 
 
-def _holds(owner: str, name: str) -> bool:
+def _contains(owner: str, name: str) -> bool:
     return not owner or name == owner or name.startswith(f"{owner}.")
 
 
-def _configs(model: nn.Module) -> dict[int, Any]:
-    """The configurations of the model and of those inside it, outermost first."""
-    return {id(config): config for _, _, config in _owned(model)}
-
-
-def _looks_up(module: nn.Module) -> bool:
-    """Whether the module's own code looks its attention up in transformers' table."""
-    methods = (inspect.unwrap(each) for each in _functions(type(module)))
-    return any(INTERFACE in method.__code__.co_names for method in methods)
-
-
-def _functions(kind: type) -> Iterator[Any]:
-    for each in (kind.__dict__ | {"forward": kind.forward}).values():  # type: ignore[attr-defined]
-        if inspect.isfunction(each):
-            yield each
+def _uses_interface(module: nn.Module) -> bool:
+    """Whether the module's own code looks up its attention in transformers' table."""
+    attributes = type(module).__dict__ | {"forward": type(module).forward}
+    functions = (inspect.unwrap(f) for f in attributes.values() if inspect.isfunction(f))
+    return any(INTERFACE in function.__code__.co_names for function in functions)
 
 
 def _is_attention(module: nn.Module) -> bool:
-    """Whether it is an attention by its name, and no part of it looks one up."""
+    """Whether its class is an attention by name, and no part of it uses the interface."""
     named = type(module).__name__.endswith("Attention")
-    return named and not any(_looks_up(part) for part in module.modules())
+    return named and not any(_uses_interface(part) for part in module.modules())
