@@ -286,8 +286,7 @@ class MultiheadAttention(nn.Module):
             the shapes of `headwise.Result`, with B = 1 for unbatched inputs.
 
         Raises:
-            BadType, BadValue: an argument does not fit; the message names it and a correction.
-            EngineRefused: the engine named cannot run this call.
+            BadType, BadValue, EngineRefused: as for `forward`.
 
         Example:
             >>> import headwise as hw
@@ -355,8 +354,7 @@ class MultiheadAttention(nn.Module):
             own_result = self._head_outputs(self.global_proj, own_inputs, own, need, state)
             result = rows.replace_rows(result, own_result)
         heads = apply_gate(self.gate, result.output, x_q)
-        output: Tensor = self.out_proj(merge_heads(heads))
-        return output, result
+        return self.out_proj(merge_heads(heads)), result
 
     def _head_outputs(
         self,
