@@ -324,12 +324,8 @@ def test_the_environment_changes_no_number():
 
 
 CATALOGUES = (
-    (
-        "masks",
-        "headwise.masks:MASKS",
-        {"base", "checks", "drawn", "expression", "layout", "sizes", "tiles", "working"},
-    ),
-    ("positions", "headwise.positions:POSITIONS", {"base", "relative"}),
+    ("masks/patterns", "headwise.masks:MASKS", set[str]()),
+    ("positions", "headwise.positions:POSITIONS", {"position", "relative"}),
     (
         "engines",
         "headwise.engines:ENGINES",
@@ -338,7 +334,7 @@ CATALOGUES = (
     (
         "cli",
         "headwise.cli.commands:COMMANDS",
-        {"click_messages", "reporting", "output", "commands"},
+        {"click_messages", "commands", "figures", "output", "progress", "reporting"},
     ),
 )
 """A folder, its catalogue, and the files that are no entry of it."""

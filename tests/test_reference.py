@@ -93,3 +93,13 @@ def test_dropout_is_refused():
     q, k, v = tensors()
     with pytest.raises(BadValue, match="reference is exact and not random"):
         reference(Call.of(q, k, v, dropout=0.1))
+
+
+def test_keys_that_no_query_sees_never_touch_a_result():
+    q, k, v = (torch.randn(2, 3, 5, 4, dtype=torch.float64) for _ in range(3))
+    clean = reference(Call.of(q, k, v, mask=hw.padding([3, 5])))
+    for rows in (k, v):
+        rows[0, :, 3], rows[0, :, 4] = torch.nan, torch.inf
+    steps = reference(Call.of(q, k, v, mask=hw.padding([3, 5])))
+    assert torch.equal(steps.output, clean.output)
+    assert torch.equal(steps.weights, clean.weights)
