@@ -12,6 +12,27 @@ from headwise.shapes import AttentionShape
 PAIRS = ("halves", "neighbours")
 
 
+class Frequencies:
+    """The angle by which each pair of numbers turns from one position to the next.
+
+    A scaled rotary position, such as YaRN, is a subclass with a `per_pair` of its own.
+
+    Args:
+        base: the longest wavelength over 2 pi.
+    """
+
+    length_scale = 1.0
+    """What the turned numbers are multiplied by."""
+
+    def __init__(self, base: float = 10000.0) -> None:
+        self.base = base
+
+    def per_pair(self, rotary_dim: int, device: torch.device) -> Tensor:
+        """Radians per position of each pair, (rotary_dim / 2,), in float64."""
+        even = torch.arange(0, rotary_dim, 2, device=device, dtype=torch.float64)
+        return self.base ** (-even / rotary_dim)
+
+
 class Rotary(Position):
     """Turns q and k by an angle that grows with the position, so that scores see distances only.
 
@@ -24,6 +45,7 @@ class Rotary(Position):
             GPT-NeoX. "neighbours": 2p and 2p + 1, as in the paper and GPT-J.
         rotary_dim: how many numbers of a head are turned, from the first; None means all.
         base: the longest wavelength over 2 pi.
+        frequencies: the angles of the pairs in place of those of ``base``; see `Frequencies`.
 
     Raises:
         BadType: if a size is no integer or base no number.
@@ -48,6 +70,7 @@ class Rotary(Position):
         pairs: str | None = None,
         rotary_dim: int | None = None,
         base: float = 10000.0,
+        frequencies: Frequencies | None = None,
     ) -> None:
         super().__init__()
         check_size("Rotary", "head_dim", head_dim)
@@ -70,6 +93,7 @@ class Rotary(Position):
                 rotary_dim=self.rotary_dim,
             )
         self.pairs, self.base = pairs, check_base("Rotary", base)
+        self.frequencies = Frequencies(self.base) if frequencies is None else frequencies
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
@@ -110,11 +134,12 @@ class Rotary(Position):
     def _turn(self, rows: Tensor, places: Tensor) -> Tensor:
         """Rows (B, H, L, D) turned by the angles of their places."""
         wide = torch.promote_types(rows.dtype, torch.float32)
-        even = torch.arange(0, self.rotary_dim, 2, device=rows.device, dtype=torch.float64)
-        angle = places.double()[..., None] * self.base ** (-even / self.rotary_dim)
+        per_pair = self.frequencies.per_pair(self.rotary_dim, rows.device)
+        angle = places.double()[..., None] * per_pair
         if angle.dim() == 3:
             angle = angle[:, None]  # (B, 1, L, pairs)
-        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+        scale = self.frequencies.length_scale
+        cos, sin = (angle.cos() * scale).to(wide), (angle.sin() * scale).to(wide)
         turned, rest = rows[..., : self.rotary_dim].to(wide), rows[..., self.rotary_dim :]
         first, second = self._split(turned)
         pair = (first * cos - second * sin, second * cos + first * sin)
