@@ -193,7 +193,7 @@ def legend() -> tuple[Block, ...]:
         ),
         *_further(len(MEASURED) - len(METRICS)),
         Table(
-            (Text("name"), Text("what"), Text("formula"), Text("published variant")),
+            (Text("name"), Text("meaning"), Text("formula"), Text("published variant")),
             [_explained(metric) for metric in METRICS],
         ),
     )
