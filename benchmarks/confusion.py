@@ -45,7 +45,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Told:
+class TargetResult:
     """What `verify` said of one target, and the CPU seconds it took."""
 
     target: Target
@@ -69,15 +69,15 @@ def corpus() -> Iterator[Target]:
             yield Target(f"{path}:{name}", mistakes, right, module.get("HEADS", HEADS))
 
 
-def log(target: Target) -> Told:
+def check_target(target: Target) -> TargetResult:
     """Verify one target."""
     start = time.process_time()
     report = verify(load(target.words), target.name, embed_dim=EMBED_DIM, heads=target.heads)
     named = tuple(frozenset(m.name for m in group) for group in report.mistakes)
-    return Told(target, report.accepted, named, time.process_time() - start)
+    return TargetResult(target, report.accepted, named, time.process_time() - start)
 
 
-def figures(told: list[Told]) -> dict[str, int]:
+def figures(told: list[TargetResult]) -> dict[str, int]:
     """The five figures, and the wrong ones of which nothing was said."""
     right = [t for t in told if t.target.right]
     wrong = [t for t in told if not t.target.right]
@@ -93,7 +93,7 @@ def figures(told: list[Told]) -> dict[str, int]:
     }
 
 
-def table(told: list[Told], chinese: bool) -> str:
+def table(told: list[TargetResult], chinese: bool) -> str:
     """The figures as Markdown."""
     f = figures(told)
     rows = [
@@ -110,7 +110,7 @@ def table(told: list[Told], chinese: bool) -> str:
     return "\n".join((*lines, "", times(told, chinese)))
 
 
-def times(told: list[Told], chinese: bool) -> str:
+def times(told: list[TargetResult], chinese: bool) -> str:
     """The CPU seconds of singles and pairs."""
     parts = []
     for count, en, zh in ((1, "one mistake", "单个错误"), (2, "a pair", "两个错误")):
@@ -124,7 +124,7 @@ def times(told: list[Told], chinese: bool) -> str:
     return f"CPU seconds of a whole verification, torch loaded, {size}: {'; '.join(parts)}."
 
 
-def write(told: list[Told]) -> None:
+def write(told: list[TargetResult]) -> None:
     """The table into the page, between its marks."""
     text = PAGE.read_text(encoding="utf-8")
     for language in ("en", "zh"):
@@ -139,7 +139,7 @@ def main() -> None:
     """Every target, one line each where something is not as it should be; then the table."""
     told = []
     for target in corpus():
-        one = tell(target)
+        one = check_target(target)
         told.append(one)
         if one.accepted != target.right or not one.named_right:
             said = " or ".join(" + ".join(sorted(group)) for group in one.named) or "nothing"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.confusion import EMBED_DIM, HEADS, Target, corpus, figures, tell
+from benchmarks.confusion import EMBED_DIM, HEADS, Target, check_target, corpus, figures
 from headwise.verify.mistakes import MISTAKES, combine
 
 CORPUS = tuple(corpus())
@@ -19,7 +19,7 @@ def marked(target: Target) -> object:
 
 @pytest.mark.parametrize("target", [marked(target) for target in CORPUS])
 def test_a_target_is_judged_and_its_mistakes_are_named(target: Target) -> None:
-    told = tell(target)
+    told = check_target(target)
     assert told.accepted == target.right
     assert told.named_right, [sorted(group) for group in told.named]
 
@@ -37,17 +37,17 @@ def test_every_mistake_in_the_corpus_is_in_the_catalogue() -> None:
 
 
 def test_the_figures_tell_the_kinds_apart() -> None:
-    from benchmarks.confusion import Told
+    from benchmarks.confusion import TargetResult
 
     right, wrong = Target("a.py:a", (), True), Target("a.py:b", ("no_scale",), False)
     named, other = (frozenset({"no_scale"}),), (frozenset({"scale_by_dim"}),)
     told = [
-        Told(right, True, (), 0.0),
-        Told(right, False, (), 0.0),
-        Told(wrong, False, named, 0.0),
-        Told(wrong, False, other, 0.0),
-        Told(wrong, False, (), 0.0),
-        Told(wrong, True, (), 0.0),
+        TargetResult(right, True, (), 0.0),
+        TargetResult(right, False, (), 0.0),
+        TargetResult(wrong, False, named, 0.0),
+        TargetResult(wrong, False, other, 0.0),
+        TargetResult(wrong, False, (), 0.0),
+        TargetResult(wrong, True, (), 0.0),
     ]
     assert list(figures(told).values()) == [2, 1, 1, 4, 3, 1, 1, 2]
 

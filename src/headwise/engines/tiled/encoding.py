@@ -187,6 +187,7 @@ def _class(name: str) -> type:
 
 
 def _subclasses(root: type) -> Iterator[type]:
-    for kind in type.__subclasses__(root):
+    children: list[type] = type.__subclasses__(root)
+    for kind in children:
         yield kind
         yield from _subclasses(kind)

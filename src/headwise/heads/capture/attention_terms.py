@@ -122,7 +122,8 @@ class AttentionTerms:
     @cached_property
     def _keys(self) -> Tensor:
         """The keys (B, G, Lk, D) in a layout that blocks need not copy."""
-        return self.k.flatten(0, 1).unflatten(0, self.k.shape[:2])
+        batch, groups, length, dim = self.k.shape
+        return self.k.flatten(0, 1).view(batch, groups, length, dim)
 
     def part(self, rows: slice) -> BlockRange:
         """These queries with the keys that they reach."""
