@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
+from headwise.masks.content import Content
 from headwise.shapes import Allowed, AttentionShape, Index, Truth, check_integer
 
 DRAWN_DIM = 16
@@ -30,34 +31,6 @@ if TYPE_CHECKING:
     Names = tuple[str, ...]
 else:  # the type checker of the tests would draw an element at random
     Masks = Names = tuple
-
-
-@dataclass(frozen=True, eq=False)
-class Content:
-    """What a mask that depends on q and k is resolved against.
-
-    Attributes:
-        q: (B, H, Lq, D) and ``k`` (B, G, Lk, D), as they meet in the scores.
-        frame: the outer shape.
-        real: (B, Lk), False on keys that the masks around hide from every query; None if none is.
-    """
-
-    q: Tensor
-    k: Tensor
-    frame: AttentionShape
-    real: Tensor | None = None
-
-    def counts(self) -> list[int]:
-        """How many keys of each sample are not hidden."""
-        if self.real is None:
-            return [self.frame.keys] * self.frame.batch
-        return [int(count) for count in self.real.sum(-1).tolist()]
-
-    def samples(self, chosen: list[int]) -> "Content":
-        """Some samples of the batch."""
-        real = None if self.real is None else self.real[chosen]
-        frame = replace(self.frame, batch=len(chosen))
-        return Content(self.q[chosen], self.k[chosen], frame, real)
 
 
 class Mask(ABC):

@@ -8,7 +8,8 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_integer
-from headwise.masks.mask import Content, Mask, Tile
+from headwise.masks.content import Content
+from headwise.masks.mask import Mask, Tile
 from headwise.shapes import AttentionShape, Index, Truth
 
 
