@@ -8,6 +8,7 @@ import pytest
 
 import headwise as hw
 from headwise import errors
+from headwise.lang import Translated
 
 ROOT = Path(__file__).parent.parent
 
@@ -50,11 +51,11 @@ def test_errors_are_drawn_as_the_tree_they_are():
 def test_an_error_survives_pickling_with_both_languages():
     import copy
 
-    error = errors.BadValue("x: wrong", "x：错误")
+    error = errors.BadValue(Translated("x: wrong", "x：错误"))
     again = copy.copy(error)
     assert (str(again), again.text.zh) == ("x: wrong", "x：错误")
     assert isinstance(error, ValueError)
-    assert isinstance(errors.BadType("a", "b"), TypeError)
+    assert isinstance(errors.BadType("a"), TypeError)
     assert isinstance(errors.MissingExtra.of("numpy", "explain"), ImportError)
 
 

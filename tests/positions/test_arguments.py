@@ -10,13 +10,20 @@ import torch
 import headwise as hw
 from headwise.errors import BadType, BadValue, HeadwiseError
 from headwise.positions import POSITIONS
+from headwise.positions.rotary import Frequencies
 from headwise.shapes import LARGEST
 
 FITTING = {
     "ALiBi": {"num_heads": 2},
     "Learned": {"max_positions": 3, "embed_dim": 4},
     "NoPosition": {},
-    "Rotary": {"head_dim": 4, "pairs": "halves", "rotary_dim": 2, "base": 100.0},
+    "Rotary": {
+        "head_dim": 4,
+        "pairs": "halves",
+        "rotary_dim": 2,
+        "base": 100.0,
+        "frequencies": Frequencies(),
+    },
     "Shaw": {"max_distance": 1, "head_dim": 4, "value_dim": 4},
     "Sinusoidal": {"embed_dim": 4, "base": 100.0},
     "T5Bias": {"num_heads": 2, "num_buckets": 8, "max_distance": 9, "bidirectional": True},
@@ -65,7 +72,9 @@ def test_no_other_type_is_taken_in_silence_nor_ends_in_a_bare_error(position, ar
 @pytest.mark.parametrize(("position", "argument"), ARGUMENTS)
 def test_a_number_beyond_the_largest_is_refused_by_name(position, argument, value):
     usual = FITTING[position.__name__][argument]
-    if isinstance(usual, bool | str) or (isinstance(usual, float) and value < 10**400):
+    if isinstance(usual, bool | str | Frequencies) or (
+        isinstance(usual, float) and value < 10**400
+    ):
         pytest.skip("takes no such number, or takes it")
     with pytest.raises(BadValue, match=rf"^{position.__name__}: {argument} must be"):
         made(position, argument, value)
@@ -155,7 +164,7 @@ def test_every_position_with_a_size_has_one_that_misfits():
 @pytest.mark.parametrize("sizes", [{"kdim": 5}, {"vdim": 5}])
 @pytest.mark.parametrize("position", [hw.Sinusoidal(EMBED), hw.Learned(7, EMBED)], ids=repr)
 def test_query_key_and_value_of_several_sizes_share_no_position(position, sizes):
-    with pytest.raises(BadValue, match="where query, key and value differ, leave it out"):
+    with pytest.raises(BadValue, match="leave it out where query, key and value differ"):
         hw.MultiheadAttention(EMBED, HEADS, position=position, **sizes)
 
 
@@ -163,3 +172,16 @@ def test_the_size_of_a_head_is_the_one_asked_for():
     hw.MultiheadAttention(EMBED, HEADS, head_dim=7, position=hw.Shaw(1, 7, value_dim=7))
     with pytest.raises(BadValue, match="made for D=4, the module has D=7"):
         hw.MultiheadAttention(EMBED, HEADS, head_dim=7, position=hw.Shaw(1, 4))
+
+
+def test_scaled_frequencies_turn_as_scaled_positions_do():
+    class Scaled(Frequencies):
+        length_scale = 1.5
+
+        def per_pair(self, rotary_dim, device):
+            return super().per_pair(rotary_dim, device) / 4
+
+    q, places = torch.randn(1, 2, 5, 8, dtype=torch.float64), torch.arange(5) / 4
+    scaled, _ = hw.Rotary(8, pairs="halves", frequencies=Scaled()).content(q, q, None)
+    expected, _ = hw.Rotary(8, pairs="halves").at(places, places).content(q, q, None)
+    torch.testing.assert_close(scaled, expected * 1.5)

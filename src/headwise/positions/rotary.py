@@ -48,7 +48,7 @@ class Rotary(Position):
         frequencies: the angles of the pairs in place of those of ``base``; see `Frequencies`.
 
     Raises:
-        BadType: if a size is no integer or base no number.
+        BadType: if a size is no integer, base no number or frequencies no `Frequencies`.
         BadValue: if rotary_dim is odd or above head_dim, base is not above 1, pairs is unknown,
             or, when called, if D is another or given positions do not fit.
 
@@ -94,6 +94,11 @@ class Rotary(Position):
             )
         self.pairs, self.base = pairs, check_base("Rotary", base)
         self.frequencies = Frequencies(self.base) if frequencies is None else frequencies
+        if not isinstance(self.frequencies, Frequencies):
+            raise BadType(
+                "Rotary: frequencies must be a Frequencies, got {got}; None takes those of base",
+                got=type(frequencies).__name__,
+            )
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
