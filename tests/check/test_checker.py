@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from headwise.check import Options, check, read_article
+from headwise.check import CheckOptions, check, read_article
 from headwise.errors import BadFile, BadValue
 from headwise.masks import causal
 from tests.check.corpus import ARTICLES, PUBLISHED, computed, line_of, planted, text_of
@@ -171,9 +171,9 @@ def test_options_stand_in_for_what_the_article_leaves_out():
 
     said = "Softmax: [[1.00, 0.00], [0.27, 0.73]]"
     x = torch.eye(2, dtype=torch.float64)
-    given = Options(x=x, heads=1, scale=1.0, mask=lambda *_: causal())
+    given = CheckOptions(x=x, heads=1, scale=1.0, mask=lambda *_: causal())
     assert not check(said, given).findings
-    assert len(check(said, Options(x=x, heads=1, scale=1.0)).findings) == 2
+    assert len(check(said, CheckOptions(x=x, heads=1, scale=1.0)).findings) == 2
 
 
 def test_one_token():
@@ -303,7 +303,7 @@ def test_the_heads_of_another_model_are_not_those_of_the_example(said):
 
 
 def test_given_heads_outdo_what_the_article_says():
-    report = check("We use 7 heads.\n" + TWO, Options(heads=2))
+    report = check("We use 7 heads.\n" + TWO, CheckOptions(heads=2))
     assert (report.notes[0].en, report.findings) == ("heads: 2", ())
 
 
@@ -312,7 +312,7 @@ def test_the_verdict_counts_what_could_not_be_matched():
 
     said = X + "S_{01} = 3.5\nThe loss was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way."
     report = check(said)
-    assert report.open == 5
+    assert report.unmatched_count == 5
     assert verdict(report).en.endswith("nothing wrong, 1 numbers checked, 5 could not be matched")
     assert verdict(report).zh.endswith("没有错误，共检查 1 个数，5 个无法对应")
     assert "nothing was checked" in verdict(check(X)).en

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from headwise.check import Options, check
+from headwise.check import CheckOptions, check
 from headwise.check.expression_reader import Reader
 from headwise.check.rounding_error import rounded
 from headwise.check.tokens import pairs, scan
@@ -62,7 +62,7 @@ def test_given_options_are_exact():
     text = article(17, 4)
     body = text[text.index("\nQ = ") :]
     x = torch.zeros(5, 4, dtype=torch.float64)
-    report = check(body, Options(x=x, heads=1))
+    report = check(body, CheckOptions(x=x, heads=1))
     assert not any("rounded" in note.en for note in report.notes)
 
 

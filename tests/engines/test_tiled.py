@@ -9,7 +9,7 @@ from headwise.call import Call
 from headwise.engines import best, kernel, sdpa, tiled
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.tiled import backward, batched_kernel, forward
-from headwise.engines.tiled.batched_kernel import Layout
+from headwise.engines.tiled.batched_kernel import BatchLayout
 from headwise.engines.tiled.decompose import parts
 from headwise.engines.tiled.eligibility import nonempty_share
 from headwise.errors import EngineRefused
@@ -255,13 +255,15 @@ def test_blocks_fold_where_samples_share_a_mask_and_go_one_by_one_where_heads_sh
     q, k = torch.zeros(2, 6, 5, 7, 3), torch.zeros(2, 6, 5, 9, 3)
     few = torch.zeros(2, 3, 5, 9, 3)
     band, by_sample = torch.zeros(1, 1, 1, 7, 9), torch.zeros(2, 1, 5, 7, 9)
-    assert batched_kernel.layout_of(q, k, k, band) is Layout.FOLD
-    assert batched_kernel.layout_of(q, k, k, None) is Layout.FOLD
-    assert batched_kernel.layout_of(q, k, k, by_sample) is Layout.EACH
-    assert batched_kernel.layout_of(q, few, few, band) is Layout.EACH
-    assert batched_kernel.layout_of(q[:, :, :1], few[:, :, :1], few[:, :, :1], None) is Layout.ONE
+    assert batched_kernel.layout_of(q, k, k, band) is BatchLayout.FOLD
+    assert batched_kernel.layout_of(q, k, k, None) is BatchLayout.FOLD
+    assert batched_kernel.layout_of(q, k, k, by_sample) is BatchLayout.EACH
+    assert batched_kernel.layout_of(q, few, few, band) is BatchLayout.EACH
+    assert (
+        batched_kernel.layout_of(q[:, :, :1], few[:, :, :1], few[:, :, :1], None) is BatchLayout.ONE
+    )
     apart = torch.zeros(6, 2, 5, 7, 3).transpose(0, 1)
-    assert batched_kernel.layout_of(apart, k, k, band) is Layout.EACH
+    assert batched_kernel.layout_of(apart, k, k, band) is BatchLayout.EACH
 
 
 def test_nothing_of_size_l_squared_is_held(monkeypatch):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from headwise.verify import verify
 from headwise.verify.checks import Subject, of_pipeline
 from headwise.verify.checks.contract import CONTRACT
-from headwise.verify.checks.edge_cases import DTYPES, LAYOUTS, LONG
+from headwise.verify.checks.edge_cases import DTYPES, LAYOUTS, LONG, edge_case_jobs
 from headwise.verify.checks.mutation_testing import examine
 from headwise.verify.oracle.jobs import Outcome, copied
 from headwise.verify.oracle.pipeline import Pipeline
@@ -109,8 +109,8 @@ def test_a_dtype_that_raises_is_not_tried() -> None:
 
 
 def test_the_jobs_of_the_checks_that_failed() -> None:
-    assert list(edges(RIGHT, torch.float32, {"module_forward"})) == []
-    (long, causal) = edges(RIGHT, torch.float32, {"long_sequence"})
+    assert list(edge_case_jobs(RIGHT, torch.float32, {"module_forward"})) == []
+    (long, causal) = edge_case_jobs(RIGHT, torch.float32, {"long_sequence"})
     assert long.query.shape[1] == causal.query.shape[1] == LONG[0]
 
 

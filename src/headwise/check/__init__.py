@@ -2,7 +2,7 @@
 
 from headwise.check.article_lines import read_article
 from headwise.check.checker import check
-from headwise.check.problem_setup import Options
-from headwise.check.report import Finding, Report, Unmatched
+from headwise.check.problem_setup import CheckOptions
+from headwise.check.report import CheckReport, Finding, Unmatched
 
-__all__ = ["Finding", "Options", "Report", "Unmatched", "check", "read_article"]
+__all__ = ["CheckOptions", "CheckReport", "Finding", "Unmatched", "check", "read_article"]

@@ -11,8 +11,8 @@ from headwise.check.derivation import Part, parts
 from headwise.check.expression_tree import BadArticle, Grid, Node, leaves
 from headwise.check.labels import Hint, IndexBases, IndexRef
 from headwise.check.matching import MOST_NODES, Matcher, Reading
-from headwise.check.problem_setup import Options, Setup, setups
-from headwise.check.report import Finding, Report, Unmatched
+from headwise.check.problem_setup import CheckOptions, Setup, setups
+from headwise.check.report import CheckReport, Finding, Unmatched
 from headwise.check.rounding_error import consistent, quantity_errors, value
 from headwise.check.stated_values import StatedSizes, read_sizes
 from headwise.check.statements import Statement, is_empty, read_statements
@@ -40,7 +40,9 @@ class _Outcome:
         return len(self.findings) + 0.5 * len(self.unmatched)
 
 
-def check(text: str, options: Options | None = None, *, source: str = "article") -> Report:
+def check(
+    text: str, options: CheckOptions | None = None, *, source: str = "article"
+) -> CheckReport:
     """Compare every number of a worked example with a float64 computation.
 
     Args:
@@ -59,12 +61,12 @@ def check(text: str, options: Options | None = None, *, source: str = "article")
         [('0.32', '0.33', 'head 1, softmax, row 1, column 0')]
     """
     try:
-        return _checked(text, options or Options(), source)
+        return _checked(text, options or CheckOptions(), source)
     except BadArticle as error:
         raise BadFile("{source}: {problem}", source=source, problem=error.text) from None
 
 
-def _checked(text: str, options: Options, source: str) -> Report:
+def _checked(text: str, options: CheckOptions, source: str) -> CheckReport:
     flat = normalized(text)
     statements = read_statements(flat)
     sizes = read_sizes(flat)
@@ -76,7 +78,7 @@ def _checked(text: str, options: Options, source: str) -> Report:
     if best is None:
         raise BadArticle("nothing to check")
     findings = {**best.findings, **_contradictions(sizes, best.setup)}
-    return Report(
+    return CheckReport(
         source=source,
         checked=best.checked,
         findings=tuple(findings[start] for start in sorted(findings)),

@@ -29,7 +29,7 @@ MaskFor = Callable[[int, int], Mask]
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class CheckOptions:
     """Inputs that override the article; None takes them from the article."""
 
     x: Tensor | None = None
@@ -63,7 +63,7 @@ class Setup:
     upper: tuple[Tensor, Projections] | None = None
 
 
-def setups(statements: list[Statement], sizes: StatedSizes, options: Options) -> list[Setup]:
+def setups(statements: list[Statement], sizes: StatedSizes, options: CheckOptions) -> list[Setup]:
     """Every possible setup, the likeliest first.
 
     Raises:
@@ -99,7 +99,9 @@ def _bounded(setup: Setup) -> None:
         )
 
 
-def _inputs(statements: list[Statement], sizes: StatedSizes, options: Options) -> Iterable[Setup]:
+def _inputs(
+    statements: list[Statement], sizes: StatedSizes, options: CheckOptions
+) -> Iterable[Setup]:
     grids, used, note = _x(statements, options)
     x = None if grids is None else [row for grid in grids for row in grid.values]
     given = StatedMatrices.of(statements)
@@ -160,20 +162,22 @@ def _rounding_note(*grids: Grid) -> tuple[Text, ...]:
     )
 
 
-def _heads(sizes: StatedSizes, options: Options, given: StatedMatrices, width: int | None) -> int:
+def _heads(
+    sizes: StatedSizes, options: CheckOptions, given: StatedMatrices, width: int | None
+) -> int:
     if given.weights:
         width = None  # the heads divide the columns of W, which need not be those of X
     return options.heads or sizes.heads(width) or given.heads or 1
 
 
-def _width(x: list[list[float]] | None, options: Options) -> int | None:
+def _width(x: list[list[float]] | None, options: CheckOptions) -> int | None:
     if options.x is not None:
         return options.x.shape[1]
     return len(x[0]) if x else None
 
 
 def _weights(
-    given: StatedMatrices, x: Tensor, heads: int, options: Options
+    given: StatedMatrices, x: Tensor, heads: int, options: CheckOptions
 ) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
     if options.projections is not None:
         yield options.projections, (Text("weights from the options"),)
@@ -185,7 +189,7 @@ def _weights(
 
 
 def _x(
-    statements: list[Statement], options: Options
+    statements: list[Statement], options: CheckOptions
 ) -> tuple[list[Grid] | None, frozenset[int], Text]:
     """The rows of the input, the offsets of its numbers, and a note on its origin."""
     if options.x is not None:
@@ -257,7 +261,7 @@ def _sequence(statements: Iterable[Statement]) -> list[Grid]:
 
 
 def _masks(
-    statements: list[Statement], sizes: StatedSizes, options: Options, setup: Setup
+    statements: list[Statement], sizes: StatedSizes, options: CheckOptions, setup: Setup
 ) -> list[tuple[Mask | Tensor | None, tuple[Text, ...]]]:
     if options.mask is not None:
         given = options.mask(setup.heads, len(setup.x))
@@ -285,7 +289,9 @@ def _pattern(statements: list[Statement]) -> Tensor | None:
     return None
 
 
-def _scales(sizes: StatedSizes, options: Options) -> list[tuple[float | None, tuple[Text, ...]]]:
+def _scales(
+    sizes: StatedSizes, options: CheckOptions
+) -> list[tuple[float | None, tuple[Text, ...]]]:
     if options.scale is not None:
         return [(options.scale, (Text("scale from the options"),))]
     usual: tuple[float | None, tuple[Text, ...]] = (None, ())

@@ -42,7 +42,7 @@ class Unmatched:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """The result of checking one article.
 
     Attributes:
@@ -65,7 +65,7 @@ class Report:
         return sum(array.count for array in self.unmatched)
 
 
-def verdict(report: Report) -> Text:
+def verdict(report: CheckReport) -> Text:
     """The result in one sentence."""
     if not report.checked and not report.findings:
         return Text("{source}: nothing was checked", source=report.source)
@@ -80,7 +80,7 @@ def verdict(report: Report) -> Text:
     return Text("{source}: {result}", source=report.source, result=result)
 
 
-def document(report: Report) -> Document:
+def document(report: CheckReport) -> Document:
     """The report: verdict, wrong numbers, unmatched arrays and assumptions."""
     blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
     if report.findings:
@@ -92,7 +92,7 @@ def document(report: Report) -> Document:
     return Document(TITLE, tuple(blocks))
 
 
-def _findings(report: Report) -> Table:
+def _findings(report: CheckReport) -> Table:
     head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
     rows = [
         (same(str(finding.line)), same(finding.printed), same(finding.right), finding.what)
@@ -101,13 +101,13 @@ def _findings(report: Report) -> Table:
     return Table(head, tuple(rows))
 
 
-def _unmatched(report: Report) -> Table:
+def _unmatched(report: CheckReport) -> Table:
     head = (Text("line"), Text("printed"), Text("why"))
     rows = [(same(str(array.line)), same(array.text), array.why) for array in report.unmatched]
     return Table(head, tuple(rows))
 
 
-def as_json(report: Report) -> str:
+def as_json(report: CheckReport) -> str:
     """The report as JSON: "format", "source", "wrong", "findings", "unmatched", "notes"."""
     data = {
         "format": FORMAT,

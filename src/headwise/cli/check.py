@@ -11,7 +11,7 @@ from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.check import Options, Report
+    from headwise.check import CheckOptions, CheckReport
     from headwise.masks import Mask
 
 SUMMARY = Text("Find the wrong numbers in a worked example.")
@@ -90,7 +90,7 @@ def _run(arguments: CheckArguments, lang: Lang) -> int:
     return FOUND_WRONG if report.findings else 0
 
 
-def _nothing(report: "Report") -> BadFile:
+def _nothing(report: "CheckReport") -> BadFile:
     left = report.unmatched_count
     return BadFile(
         "{source}: nothing could be checked: no printed number stands for a quantity of "
@@ -101,8 +101,8 @@ def _nothing(report: "Report") -> BadFile:
     )
 
 
-def _setup_options(arguments: CheckArguments) -> "Options":
-    from headwise.check import Options
+def _setup_options(arguments: CheckArguments) -> "CheckOptions":
+    from headwise.check import CheckOptions
     from headwise.explain.array_files import read_matrix
     from headwise.explain.mask_option import parse_mask
     from headwise.explain.projection_files import load_projections
@@ -110,7 +110,7 @@ def _setup_options(arguments: CheckArguments) -> "Options":
     def mask(heads: int, length: int) -> "Mask":
         return parse_mask(arguments.mask, None, heads, length)
 
-    return Options(
+    return CheckOptions(
         x=None if arguments.x is None else read_matrix(arguments.x).values,
         heads=arguments.heads,
         projections=None if arguments.weights is None else load_projections(arguments.weights),

@@ -23,7 +23,7 @@ from headwise.heads.metrics import MEASURED
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.heads.naming import UNEXPLAINED, Named
-from headwise.lang import LANGS
+from headwise.lang import LANGS, same
 from tests.heads.tiny import bart, bert, tokenizer
 
 Break = Callable[[Path], None]
@@ -331,13 +331,13 @@ def test_a_file_of_sums_is_bounded(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_part_that_does_not_say_how_far_it_is_is_refused(tmp_path: Path) -> None:
     from headwise.heads.corpus.measurement import Measurer
-    from headwise.heads.corpus.pipeline import Job, run
+    from headwise.heads.corpus.pipeline import CorpusJob, run
     from headwise.heads.corpus.readers import look_through
 
     file = tmp_path / "a.txt"
     file.write_text("the cat\nsat")
     toy = Loaded("toy", "directory", bert(), tokenizer())
-    job = Job(Measurer(toy), look_through(file), tmp_path)
+    job = CorpusJob(Measurer(toy), look_through(file), tmp_path)
     part = tmp_path / "part-0-of-1.safetensors"
     same = job.identity()
     for said in ({"position": 1}, {"identity": same}, {"identity": same, "position": 3}):

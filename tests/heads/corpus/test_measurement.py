@@ -7,7 +7,7 @@ import pytest
 
 from headwise.cli import main
 from headwise.errors import BadValue
-from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.corpus.measurement import atoms, check_size
 from headwise.heads.models import is_cached, model_named
 from tests.data.alignment.map_reactions import mapped
@@ -26,10 +26,10 @@ def test_a_document_with_too_many_weights_is_refused() -> None:
     from transformers import LlamaConfig
 
     ids = {"input_ids": torch.zeros(1, 3000, dtype=torch.long)}
-    document = Document("a.jsonl:1", "x", alignment=((0, 0),))
+    document = CorpusDocument("a.jsonl:1", "x", alignment=((0, 0),))
     with pytest.raises(BadValue, match=r"1024 heads from 3000 tokens to 3000 are more weights"):
         check_size(document, ids, LlamaConfig())
-    check_size(Document("a.jsonl:1", "x"), ids, LlamaConfig())
+    check_size(CorpusDocument("a.jsonl:1", "x"), ids, LlamaConfig())
 
 
 def test_numbers_of_a_reaction_become_pairs() -> None:

@@ -18,12 +18,12 @@ from headwise.document import terminal
 from headwise.errors import BadFile, BadValue
 from headwise.heads.analysis import similarity
 from headwise.heads.analysis.similarity import is_comparable
-from headwise.heads.corpus import accumulated, checkpoint, pipeline
+from headwise.heads.corpus import accumulated, checkpoint, measurement, pipeline
 from headwise.heads.corpus.accumulated import Gathered, Half
 from headwise.heads.corpus.checkpoint import JSON, TENSORS, Run, open_run
 from headwise.heads.corpus.corpus_report import report
 from headwise.heads.corpus.measurement import Measurer
-from headwise.heads.corpus.pipeline import Job, Options, Share, measure_corpus
+from headwise.heads.corpus.pipeline import CorpusJob, Options, Share, measure_corpus
 from headwise.heads.corpus.readers import look_through
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer
@@ -174,7 +174,7 @@ def test_a_process_without_documents_is_no_harm(loaded: Loaded, corpus: Path) ->
     shares = [Share(rank, 9) for rank in range(9)]
     assert sorted(number for share in shares for number in share.numbers(7)) == list(range(7))
     measurer, found = Measurer(loaded), look_through(corpus)
-    parts = [pipeline.run(Job(measurer, found, share=share)) for share in shares]
+    parts = [pipeline.run(CorpusJob(measurer, found, share=share)) for share in shares]
     assert [part.whole().number("documents") for part in parts] == [1] * 7 + [0] * 2
 
 
@@ -190,7 +190,7 @@ def test_progress_is_told_from_where_it_goes_on(
         if done == 3:
             raise Stopped
 
-    job = Job(Measurer(loaded), look_through(corpus), tmp_path, every=0)
+    job = CorpusJob(Measurer(loaded), look_through(corpus), tmp_path, every=0)
     with pytest.raises(Stopped):
         pipeline.run(job, stop)
     pipeline.run(job, lambda done, whole: seen.append((done, whole)))
@@ -258,20 +258,22 @@ def test_another_run_is_not_gone_on_with(loaded: Loaded, corpus: Path, tmp_path:
 def test_a_model_is_the_same_whenever_it_is_loaded(loaded: Loaded, corpus: Path) -> None:
     """A pooler that its file lacks is random, and stands after all attention."""
     found = look_through(corpus)
-    one, other = (Job(Measurer(each), found).identity() for each in (loaded, load(loaded.name)))
+    one, other = (
+        CorpusJob(Measurer(each), found).identity() for each in (loaded, load(loaded.name))
+    )
     assert any("pooler" in name for name in loaded.model.state_dict())
     assert one == other
 
 
 def test_nor_is_another_that_was_interrupted(loaded: Loaded, corpus: Path, tmp_path: Path) -> None:
     found = look_through(corpus)
-    pipeline.run(Job(Measurer(loaded), found, tmp_path))
+    pipeline.run(CorpusJob(Measurer(loaded), found, tmp_path))
     with pytest.raises(BadFile, match=r"another run, which differs in --truncate;"):
-        pipeline.run(Job(Measurer(loaded, truncate=True), found, tmp_path))
+        pipeline.run(CorpusJob(Measurer(loaded, truncate=True), found, tmp_path))
     part = tmp_path / "part-0-of-1.safetensors"
     part.rename(tmp_path / "part-0-of-2.safetensors")
     with pytest.raises(BadFile, match="differs in the number of processes;"):
-        pipeline.run(Job(Measurer(loaded), found, tmp_path, Share(0, 2)))
+        pipeline.run(CorpusJob(Measurer(loaded), found, tmp_path, Share(0, 2)))
 
 
 def test_a_document_that_cannot_be_read_is_named_before_any_is_run(
@@ -292,7 +294,6 @@ def test_a_document_that_cannot_be_read_is_named_before_any_is_run(
 def test_a_document_that_fails_is_named_and_the_others_are_kept(
     loaded: Loaded, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     real, calls = measurement.run, iter(range(99))
 
     def failing(*given: object) -> None:
@@ -315,7 +316,7 @@ def test_a_corpus_that_changes_meanwhile_is_refused(loaded: Loaded, corpus: Path
     found = look_through(corpus)
     corpus.write_text("the cat", encoding="utf-8")
     with pytest.raises(BadFile, match=r"a\.txt was changed while it was read; run again"):
-        pipeline.run(Job(Measurer(loaded), found))
+        pipeline.run(CorpusJob(Measurer(loaded), found))
 
 
 @pytest.mark.parametrize("below", ["", "run"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headwise.errors import BadFile
-from headwise.heads.corpus.documents import MOST_BYTES, Document, Entity, Parse
+from headwise.heads.corpus.documents import MOST_BYTES, CorpusDocument, Entity, Parse
 from headwise.heads.corpus.readers import READERS, look_through, reader
 from tests.heads.tiny import HOSTILE
 
@@ -24,7 +24,7 @@ def put(tmp_path: Path) -> Put:
     return write
 
 
-def read(file: Path, **how: bool) -> list[Document]:
+def read(file: Path, **how: bool) -> list[CorpusDocument]:
     return list(look_through(file, **how))
 
 
@@ -70,7 +70,7 @@ def test_json_lines_say_what_they_know(put: Put) -> None:
     spans = {"text": "我爱你", "words": [[0, 1], [1, 2], [2, 2], [2, 3]]}
     lines = "\n".join(json.dumps(each) for each in (whole, {"text": "cat"}, spans))
     assert read(put("a.jsonl", lines)) == [
-        Document(
+        CorpusDocument(
             "a.jsonl:1",
             "the  cat sat",
             ((0, 3), (5, 8), (9, 12)),
@@ -79,15 +79,15 @@ def test_json_lines_say_what_they_know(put: Put) -> None:
             "die Katze",
             ((0, 0), (1, 1)),
         ),
-        Document("a.jsonl:2", "cat"),
-        Document("a.jsonl:3", "我爱你", ((0, 1), (1, 2), (2, 2), (2, 3))),
+        CorpusDocument("a.jsonl:2", "cat"),
+        CorpusDocument("a.jsonl:3", "我爱你", ((0, 1), (1, 2), (2, 2), (2, 3))),
     ]
 
 
 def test_conllu_gives_words_and_their_parse(put: Put) -> None:
     rows = ("1 the 2 det", "2 cat 3 nsubj", "3 sat 0 root SpaceAfter=No", "4 . 3 punct")
     first, second = read(put("a.conllu", sentence(*rows, text="the cat sat.") + sentence(*rows)))
-    assert first == Document(
+    assert first == CorpusDocument(
         "a.conllu:1",
         "the cat sat.",
         ((0, 3), (4, 7), (8, 11), (11, 12)),
@@ -124,7 +124,7 @@ def test_tokens_that_are_markup_are_text(put: Put) -> None:
 
 def test_a_corpus_knows_its_size_and_can_be_read_again(put: Put) -> None:
     file = put("a.txt", "the\ncat\n")
-    seen: list[Document] = []
+    seen: list[CorpusDocument] = []
     corpus = look_through(file, check=seen.append)
     assert corpus.documents == 2
     assert list(corpus) == seen == list(corpus)
@@ -133,7 +133,7 @@ def test_a_corpus_knows_its_size_and_can_be_read_again(put: Put) -> None:
 
 
 def test_what_a_check_finds_is_said_before_the_work_begins(put: Put) -> None:
-    def refuse(document: Document) -> None:
+    def refuse(document: CorpusDocument) -> None:
         raise BadFile("corpus: {name} is not for us", name=document.name)
 
     with pytest.raises(BadFile, match=r"a\.txt:1 is not for us"):

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from headwise.heads.corpus.documents import Document, Entity, Parse
+from headwise.heads.corpus.documents import CorpusDocument, Entity, Parse
 from headwise.heads.metrics import KeyContext, Rows
 from headwise.heads.names import Head, Layer
 from headwise.heads.naming import Evidence
@@ -58,11 +58,11 @@ def names(make: torch.Generator, length: int) -> Tensor:
     return 0.5 * inside.expand(length, length) + 0.5 * noise(make, length)
 
 
-def document(length: int) -> Document:
+def document(length: int) -> CorpusDocument:
     """A text whose tree has `governors`, and in which the second and third word are an entity."""
     heads = [-1 if head == n else head for n, head in enumerate(governors(length))]
     relations = ["far" if n % 3 == 0 else "near" for n in range(length)]
-    return Document(
+    return CorpusDocument(
         name="drawn",
         text="x" * length,
         words=tuple((n, n + 1) for n in range(length)),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from headwise.heads.corpus.conllu import read_conllu
-from headwise.heads.corpus.documents import Document, Entity, Parse
+from headwise.heads.corpus.documents import CorpusDocument, Entity, Parse
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.heads.naming import Named, names_of_heads, observation, read
@@ -18,7 +18,7 @@ from tests.heads import tiny
 WORDS = ("the", "cat", "sat", "on", "a", "mat")
 
 
-def texts(count: int) -> list[Document]:
+def texts(count: int) -> list[CorpusDocument]:
     make = torch.Generator().manual_seed(1)
     found = []
     for number in range(count):
@@ -28,7 +28,7 @@ def texts(count: int) -> list[Document]:
         spans = tuple((at, at + len(word)) for at, word in zip(starts, words, strict=True))
         tree = Parse((-1, *range(len(words) - 1)), ("root", *["dep"] * (len(words) - 1)))
         name = f"drawn:{number}"
-        found.append(Document(name, " ".join(words), spans, tree, (Entity(1, 2, "animal"),)))
+        found.append(CorpusDocument(name, " ".join(words), spans, tree, (Entity(1, 2, "animal"),)))
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_model_whose_size_is_not_known_is_not_compared() -> None:
 
 
 def test_a_text_without_words_has_none_and_a_slow_tokenizer_tells_of_none() -> None:
-    assert words_of(toy(), Document("x", "the cat")) == []
+    assert words_of(toy(), CorpusDocument("x", "the cat")) == []
     document = texts(1)[0]
     assert words_of(toy(), document) == [[n + 1] for n in range(len(document.words))]
     loaded = toy()

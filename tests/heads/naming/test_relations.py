@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.heads.corpus.conllu import read_conllu
-from headwise.heads.corpus.documents import Document, Parse
+from headwise.heads.corpus.documents import CorpusDocument, Parse
 from headwise.heads.names import Head
 from headwise.heads.naming.relations import DIRECTIONS, OFFSETS, Direction, Syntax
 from headwise.heads.statistics.accumulator import Accumulator
@@ -148,7 +148,7 @@ def test_a_parse_over_other_words_is_refused() -> None:
 TREEBANK = Path(__file__).parents[4] / "shared" / "data" / "en_pud_first_500.conllu"
 
 
-def halves(model: nn.Module, tokenizer: object, documents: list[Document]) -> list[Syntax]:
+def halves(model: nn.Module, tokenizer: object, documents: list[CorpusDocument]) -> list[Syntax]:
     from headwise.heads.analysis.word_attention import pieces
     from headwise.heads.capture import capture
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from headwise.errors import BadFile, BadType, BadValue
 from headwise.heads.capture import capture
-from headwise.heads.corpus.documents import Document, Entity, Parse
+from headwise.heads.corpus.documents import CorpusDocument, Entity, Parse
 from headwise.heads.names import Head
 from headwise.heads.naming import Evidence, Named, random_copy, taxonomy
 from headwise.heads.naming.claim import Spread
@@ -191,7 +191,7 @@ def gathered(model: nn.Module, texts: int, seed: int) -> tuple[Evidence, Evidenc
         tree = Parse(
             tuple(-1 if head == n else head for n, head in enumerate(heads)), ("x", "y") * words
         )
-        document = Document(
+        document = CorpusDocument(
             "drawn",
             "",
             ((0, 0),) * words,

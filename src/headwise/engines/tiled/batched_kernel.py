@@ -15,7 +15,7 @@ from headwise.engines import kernel
 from headwise.engines.kernel import BackwardInputs
 
 
-class Layout(Enum):
+class BatchLayout(Enum):
     """How five axes become four."""
 
     ONE = "one block"
@@ -82,37 +82,37 @@ def mixed(shares: Tensor, v: Tensor) -> Tensor:
     return _together(tuple(kernel.grouped_matmul(*call) for call in calls), layout, samples)
 
 
-def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Layout:
+def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> BatchLayout:
     """How these blocks are laid out for the kernel."""
     if q.shape[2] == 1:
-        return Layout.ONE
+        return BatchLayout.ONE
     shared = added is None or added.shape[0] == added.shape[1] == 1
     evenly = all(t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1) for t in (q, k, v))
-    return Layout.FOLD if shared and evenly and q.shape[1] == k.shape[1] else Layout.EACH
+    return BatchLayout.FOLD if shared and evenly and q.shape[1] == k.shape[1] else BatchLayout.EACH
 
 
-def _apart(blocks: Tensor, layout: Layout) -> list[Tensor]:
-    if layout is Layout.ONE:
+def _apart(blocks: Tensor, layout: BatchLayout) -> list[Tensor]:
+    if layout is BatchLayout.ONE:
         return [blocks[:, :, 0]]
-    if layout is Layout.FOLD:
+    if layout is BatchLayout.FOLD:
         return [blocks.flatten(0, 1)]
     return [sample.transpose(0, 1) for sample in blocks]
 
 
-def _together(parts: tuple[Tensor, ...], layout: Layout, samples: int) -> Tensor:
-    if layout is Layout.ONE:
+def _together(parts: tuple[Tensor, ...], layout: BatchLayout, samples: int) -> Tensor:
+    if layout is BatchLayout.ONE:
         return parts[0].unsqueeze(2)
-    if layout is Layout.FOLD:
+    if layout is BatchLayout.FOLD:
         return torch.unflatten(parts[0], 0, (samples, -1))
     turned = [part.transpose(0, 1) for part in parts]
     return turned[0][None] if samples == 1 else torch.stack(turned)
 
 
-def _masks(added: Tensor | None, layout: Layout, samples: int) -> list[Tensor | None]:
+def _masks(added: Tensor | None, layout: BatchLayout, samples: int) -> list[Tensor | None]:
     if added is None:
-        return [None] * (samples if layout is Layout.EACH else 1)
-    if layout is Layout.ONE:
+        return [None] * (samples if layout is BatchLayout.EACH else 1)
+    if layout is BatchLayout.ONE:
         return [added[:, :, 0]]
-    if layout is Layout.FOLD:
+    if layout is BatchLayout.FOLD:
         return [added[0]]
     return [sample.transpose(0, 1) for sample in added.expand(samples, -1, -1, -1, -1)]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headwise.heads.corpus.documents import (
     MOST_BYTES,
-    Document,
+    CorpusDocument,
     Parse,
     Place,
     Spans,
@@ -58,7 +58,7 @@ class _Sentence:
     covered: int = 0
 
 
-def read_conllu(file: Path) -> Iterator[Document]:
+def read_conllu(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each sentence, named by its first line.
 
     Raises:
@@ -70,7 +70,7 @@ def read_conllu(file: Path) -> Iterator[Document]:
             yield from _sentence(block)
 
 
-def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[Document]:
+def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[CorpusDocument]:
     """The document of a sentence; none for a block of comments."""
     sentence, size = None, 0
     for place, line in block:
@@ -141,7 +141,7 @@ def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
     )
 
 
-def _document(sentence: _Sentence) -> Document:
+def _document(sentence: _Sentence) -> CorpusDocument:
     place = sentence.place
     if sentence.covered > len(sentence.forms):
         raise sentence.written[-1][0].error(
@@ -155,7 +155,7 @@ def _document(sentence: _Sentence) -> Document:
     text = _written(sentence) if sentence.text is None else sentence.text
     tokens = [form for form, _ in sentence.surface]
     words = _words(sentence, located(place, text, tokens, sentence.written))
-    return Document(str(place), text, words, _parse(sentence))
+    return CorpusDocument(str(place), text, words, _parse(sentence))
 
 
 def _written(sentence: _Sentence) -> str:

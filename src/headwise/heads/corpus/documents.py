@@ -33,7 +33,7 @@ class Entity:
 
 
 @dataclass(frozen=True)
-class Document:
+class CorpusDocument:
     """A text with annotations. All of it is untrusted input.
 
     Attributes:

@@ -14,7 +14,7 @@ from headwise.heads.analysis.alignment import Alignment
 from headwise.heads.capture import Recorder, capture
 from headwise.heads.corpus.accumulated import Half
 from headwise.heads.corpus.checkpoint import error_context
-from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.model_inputs import check_length, encode, length, run, separators
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.speech_inputs import takes_sound
@@ -29,7 +29,7 @@ ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
 """A token of SMILES that is an atom. Source: the SMILES specification (opensmiles.org)."""
 
 
-def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> None:
+def check_size(document: CorpusDocument, inputs: dict[str, Tensor], config: Any) -> None:
     """Check that the attention weights of an aligned document fit in memory.
 
     Raises:
@@ -52,7 +52,11 @@ def check_size(document: Document, inputs: dict[str, Tensor], config: Any) -> No
 
 
 def align(
-    into: Alignment, document: Document, loaded: Loaded, inputs: dict[str, Tensor], seen: Recorder
+    into: Alignment,
+    document: CorpusDocument,
+    loaded: Loaded,
+    inputs: dict[str, Tensor],
+    seen: Recorder,
 ) -> None:
     """Score heads against the gold pairs of a document.
 
@@ -124,7 +128,7 @@ class Measurer:
         random = replace(loaded, model=random_copy(loaded.model)) if names else None
         return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
 
-    def check(self, document: Document) -> None:
+    def check(self, document: CorpusDocument) -> None:
         """Check the length of a document, without running the model.
 
         Raises:
@@ -139,7 +143,7 @@ class Measurer:
         except HeadwiseError as error:
             raise _at(document, error) from error
 
-    def measure(self, document: Document) -> Half:
+    def measure(self, document: CorpusDocument) -> Half:
         """The sums of one document.
 
         Raises:
@@ -150,14 +154,16 @@ class Measurer:
         except HeadwiseError as error:
             raise _at(document, error) from error
 
-    def _measure(self, document: Document) -> Half:
+    def _measure(self, document: CorpusDocument) -> Half:
         text = document.text
         if takes_sound(self.loaded.model):
             text = str(self.folder / text)
         inputs, whole = encode(self.loaded, text, truncate=self.truncate, target=document.target)
         return self.measure_inputs(document, inputs, whole)
 
-    def measure_inputs(self, document: Document, inputs: dict[str, Tensor], whole: int) -> Half:
+    def measure_inputs(
+        self, document: CorpusDocument, inputs: dict[str, Tensor], whole: int
+    ) -> Half:
         """The sums of one tokenized document.
 
         Args:
@@ -192,5 +198,5 @@ class Measurer:
         return recorder
 
 
-def _at(document: Document, error: HeadwiseError) -> BadFile:
+def _at(document: CorpusDocument, error: HeadwiseError) -> BadFile:
     return BadFile("corpus: {where}: {problem}", where=document.name, problem=error.text)

@@ -123,7 +123,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class CorpusJob:
     """The measurement of a corpus.
 
     Attributes:
@@ -151,7 +151,7 @@ class Job:
         return None if self.folder is None else self.folder / name
 
 
-def run(job: Job, progress: Progress | None = None) -> Gathered:
+def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
     """The sums of this process's documents, resumed from a checkpoint.
 
     Raises:
@@ -188,7 +188,7 @@ def _before(mine: range, position: int) -> int:
 class _Keeper:
     """Writes and reads the checkpoint of this process."""
 
-    def __init__(self, job: Job, same: dict[str, Any]) -> None:
+    def __init__(self, job: CorpusJob, same: dict[str, Any]) -> None:
         self._file, self._every, self._same = job.part, job.every, same
         self._documents = job.corpus.documents
         self._last = time.monotonic()
@@ -300,7 +300,7 @@ def measure_corpus(
     corpus = look_through(file, paragraphs=options.paragraphs, check=measurer.check)
     if options.folder is not None:
         make_folder("save", options.folder)
-    job = Job(measurer, corpus, options.folder, options.share, options.every)
+    job = CorpusJob(measurer, corpus, options.folder, options.share, options.every)
     same = job.identity()
     if options.folder is not None and is_saved(options.folder):
         finished = open_run(options.folder)
@@ -337,7 +337,7 @@ def check_place(folder: Path | None) -> None:
         check_folder("save", folder)
 
 
-def _finish(done: Run, job: Job) -> None:
+def _finish(done: Run, job: CorpusJob) -> None:
     """Write the run in the first process; then delete the checkpoints."""
     if job.folder is None or job.part is None:
         return
@@ -347,7 +347,7 @@ def _finish(done: Run, job: Job) -> None:
     _forget(job)
 
 
-def _forget(job: Job) -> None:
+def _forget(job: CorpusJob) -> None:
     """Delete the checkpoint of this process and temporary files of killed processes."""
     if job.folder is None or job.part is None:
         return

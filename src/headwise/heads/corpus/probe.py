@@ -16,7 +16,7 @@ from headwise.document.plain import clean
 from headwise.errors import BadValue
 from headwise.heads.corpus.accumulated import Gathered
 from headwise.heads.corpus.checkpoint import Run
-from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.pipeline import Progress
 from headwise.heads.inspection import model_facts
@@ -100,7 +100,7 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
     for number, ids in enumerate(batches):
         input_ids = torch.tensor([ids])
         inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-        document = Document(f"sequence {number}", "")
+        document = CorpusDocument(f"sequence {number}", "")
         gathered.half(number).merge(without_comparison.measure_inputs(document, inputs, len(ids)))
         if progress is not None:
             progress(number + 1, len(batches))

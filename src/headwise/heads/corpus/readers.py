@@ -27,7 +27,7 @@ from headwise.errors import BadFile
 from headwise.heads.corpus.conllu import read_conllu
 from headwise.heads.corpus.documents import (
     MOST_BYTES,
-    Document,
+    CorpusDocument,
     Entity,
     Parse,
     Place,
@@ -40,10 +40,10 @@ from headwise.heads.corpus.documents import (
 )
 from headwise.lang import Text, joined
 
-Reader = Callable[[Path], Iterator[Document]]
+Reader = Callable[[Path], Iterator[CorpusDocument]]
 
 
-def read_lines(file: Path) -> Iterator[Document]:
+def read_lines(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each non-blank line of plain text.
 
     Raises:
@@ -51,10 +51,10 @@ def read_lines(file: Path) -> Iterator[Document]:
     """
     for place, line in lines(file):
         if line.strip():
-            yield Document(str(place), line.strip())
+            yield CorpusDocument(str(place), line.strip())
 
 
-def read_paragraphs(file: Path) -> Iterator[Document]:
+def read_paragraphs(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each paragraph of plain text, named by its first line.
 
     Raises:
@@ -65,7 +65,7 @@ def read_paragraphs(file: Path) -> Iterator[Document]:
             yield _paragraph(block)
 
 
-def _paragraph(block: Iterator[tuple[Place, str]]) -> Document:
+def _paragraph(block: Iterator[tuple[Place, str]]) -> CorpusDocument:
     place, first = next(block)
     paragraph, size = [first], len(first.encode())
     for _, line in block:
@@ -79,14 +79,14 @@ def _paragraph(block: Iterator[tuple[Place, str]]) -> Document:
                 )
             )
         paragraph.append(line)
-    return Document(str(place), "\n".join(paragraph).strip())
+    return CorpusDocument(str(place), "\n".join(paragraph).strip())
 
 
 _HALF = re.compile("[\ud800-\udfff]")
 _WORDS = {int: Text("whole numbers"), str: Text("strings")}
 
 
-def read_jsonl(file: Path) -> Iterator[Document]:
+def read_jsonl(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each non-blank line of JSON.
 
     Raises:
@@ -122,12 +122,12 @@ def _object(place: Place, line: str) -> dict[str, Any]:
     return data
 
 
-def _document(place: Place, data: dict[str, Any]) -> Document:
+def _document(place: Place, data: dict[str, Any]) -> CorpusDocument:
     text = _string(place, data, "text")
     if text is None or not text.strip():
         raise place.error(Text("text: expected some text, got none; give every object a 'text'"))
     words = _words(place, text, data)
-    return Document(
+    return CorpusDocument(
         name=str(place),
         text=text,
         words=words,
@@ -264,7 +264,7 @@ class Corpus:
     documents: int
     sha256: str
 
-    def __iter__(self) -> Iterator[Document]:
+    def __iter__(self) -> Iterator[CorpusDocument]:
         return reader(self.file, paragraphs=self.paragraphs)(self.file)
 
     def check_unchanged(self) -> None:
@@ -300,7 +300,7 @@ def reader(file: Path, *, paragraphs: bool = False) -> Reader:
 
 
 def look_through(
-    file: Path, *, paragraphs: bool = False, check: Callable[[Document], None] | None = None
+    file: Path, *, paragraphs: bool = False, check: Callable[[CorpusDocument], None] | None = None
 ) -> Corpus:
     """Validate a corpus: read all of it once, so that errors are raised before the measurement.
 

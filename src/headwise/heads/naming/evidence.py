@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.errors import BadFile
 from headwise.heads.analysis.similarity import Similarity
-from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.metrics import Metric
 from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
 from headwise.heads.metrics.distances import FAR, LOCAL
@@ -63,7 +63,7 @@ class Evidence:
         allowed: Mapping[Head, Tensor] | None = None,
         *,
         words: Sequence[Sequence[int]] = (),
-        document: Document | None = None,
+        document: CorpusDocument | None = None,
     ) -> None:
         """Add one text.
 

@@ -13,7 +13,7 @@ from headwise.errors import BadType
 from headwise.heads.analysis.word_attention import pieces
 from headwise.heads.capture import capture
 from headwise.heads.capture.recorder import Recorder
-from headwise.heads.corpus.documents import Document
+from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.model_inputs import encode, run, separators
 from headwise.heads.models.load import Loaded
 from headwise.heads.naming.assignment import taxonomy
@@ -88,7 +88,7 @@ MARKS = "Ġ▁Ċ"
 
 
 def names_of_heads(
-    loaded: Loaded, documents: Sequence[Document], *, error: float = 0.05, seed: int = SEED
+    loaded: Loaded, documents: Sequence[CorpusDocument], *, error: float = 0.05, seed: int = SEED
 ) -> tuple[Trial, ...]:
     """The names of a model's heads: every second text suggests names, the others test them.
 
@@ -108,7 +108,7 @@ def names_of_heads(
     return taxonomy(first, second, random, error=error)
 
 
-def read(loaded: Loaded, documents: Iterable[Document]) -> tuple[Evidence, Evidence]:
+def read(loaded: Loaded, documents: Iterable[CorpusDocument]) -> tuple[Evidence, Evidence]:
     """The evidence of every second text, and of the others; long texts are truncated."""
     halves = Evidence(), Evidence()
     points = punctuation(loaded.tokenizer)
@@ -118,7 +118,10 @@ def read(loaded: Loaded, documents: Iterable[Document]) -> tuple[Evidence, Evide
 
 
 def observe(
-    evidence: Evidence, loaded: Loaded, document: Document, points: frozenset[int] = frozenset()
+    evidence: Evidence,
+    loaded: Loaded,
+    document: CorpusDocument,
+    points: frozenset[int] = frozenset(),
 ) -> None:
     """Run a model on one text and add the evidence of its heads.
 
@@ -136,7 +139,7 @@ def observe(
     take(evidence, loaded, document, seen)
 
 
-def take(evidence: Evidence, loaded: Loaded, document: Document, seen: Recorder) -> None:
+def take(evidence: Evidence, loaded: Loaded, document: CorpusDocument, seen: Recorder) -> None:
     """Add a capture of one text.
 
     Args:
@@ -164,7 +167,7 @@ def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
     return heads * layers * longest * longest <= MOST_WEIGHTS
 
 
-def words_of(loaded: Loaded, document: Document) -> list[list[int]]:
+def words_of(loaded: Loaded, document: CorpusDocument) -> list[list[int]]:
     """The tokens of each word of a text; empty without words or with a slow tokenizer."""
     if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
         return []

@@ -9,8 +9,8 @@ ablation_report  the result as a document, as JSON and as CSV
 
 from headwise.heads.ablation.experiment.ablation_report import as_csv, as_json, report
 from headwise.heads.ablation.experiment.experiment import (
+    AblationPlan,
     AblationResult,
-    Plan,
     plan_ablation,
     run_experiment,
     run_plan,
@@ -20,8 +20,8 @@ from headwise.heads.ablation.experiment.selection import Selection, select_heads
 
 __all__ = [
     "AblationOptions",
+    "AblationPlan",
     "AblationResult",
-    "Plan",
     "Selection",
     "as_csv",
     "as_json",

@@ -29,7 +29,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class AblationPlan:
     """A checked experiment.
 
     Attributes:
@@ -78,7 +78,7 @@ class AblationResult:
     """
 
     model: Mapping[str, str | int]
-    plan: Plan
+    plan: AblationPlan
     points: tuple[Point, ...]
     comparisons: tuple[Comparison, ...]
 
@@ -125,7 +125,7 @@ def run_experiment(
     return run_plan(loaded, plan_ablation(loaded, options, select_heads(options)), progress)
 
 
-def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection) -> Plan:
+def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection) -> AblationPlan:
     """Read the texts and check everything that can fail before the measurement.
 
     Raises:
@@ -141,10 +141,12 @@ def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection
         at_random = every_head(attentions) if options.num_seeds else heads
         check_resampling(at_random, len(heads), attentions, texts)
     _check_loss(loaded, texts)
-    return Plan(heads, options, texts, selection.same_texts(texts))
+    return AblationPlan(heads, options, texts, selection.same_texts(texts))
 
 
-def run_plan(loaded: Loaded, plan: Plan, progress: Progress | None = None) -> AblationResult:
+def run_plan(
+    loaded: Loaded, plan: AblationPlan, progress: Progress | None = None
+) -> AblationResult:
     """Remove the heads and measure the loss.
 
     Raises:

@@ -13,7 +13,7 @@ from headwise.heads.ablation.experiment.options import AblationOptions
 from headwise.heads.ablation.methods import method_named
 from headwise.heads.ablation.replacement import MOST_NUMBERS
 from headwise.heads.ablation.sites import Site
-from headwise.heads.corpus.documents import Document, read_text
+from headwise.heads.corpus.documents import CorpusDocument, read_text
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.readers import look_through
@@ -166,7 +166,7 @@ def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
     return Texts("corpus", file.name, corpus.sha256, options.length, 1, tuple(texts))
 
 
-def _whole(document: Document, measurer: Measurer) -> Example:
+def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
     """The model inputs of a document."""
     text = document.text
     if takes_sound(measurer.loaded.model):
