@@ -398,7 +398,7 @@ def test_heads_that_are_too_many_to_compare_are_measured_and_the_run_opens(
     assert set(tensors(few)) == set(tensors(whole)) - left_out
     again = open_run(tmp_path / "b")
     assert_same(few, again)
-    assert "Heads are not compared" in terminal.render(report(again), "en")
+    assert "called redundant: heads are not compared" in terminal.render(report(again), "en")
     monkeypatch.setattr(similarity, "MOST_PAIRS", 27)
     assert "Heads are not compared" not in terminal.render(report(open_run(tmp_path / "a")), "en")
 

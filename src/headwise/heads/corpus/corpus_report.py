@@ -93,7 +93,7 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
     return title, summary, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
 
 
-_NOT_COMPARED = Text("Not compared: {reason}; no head is called redundant.", reason=NOT_COMPARED)
+_NOT_COMPARED = Text("No head is called redundant: {reason}.", reason=NOT_COMPARED)
 
 _NAME_COLUMNS = (
     Text("name"),
