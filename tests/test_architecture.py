@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import pytest
-
 import headwise
 from headwise.cli.commands import COMMANDS
 
@@ -57,13 +55,12 @@ MAY_TAKE_KEYWORDS = {"attention_function", "mask_function", "check_positive"}
 """transformers passes options of its own; a check takes every size by its name."""
 
 MOST_LINES_OF_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
-MOST_FILES, MOST_LINES = 400, 51_000
-"""A ratchet: lower these when the source shrinks, and raise them only for a new feature."""
+MOST_FILES, MOST_LINES = 297, 49_400
+"""A ratchet: lower these when the source shrinks, and raise them only for a new feature. The aim is
+230 files and 42,000 lines."""
 MOST_FILES_OF_FOLDER = 13
-LARGER_FOLDERS: dict[str, int] = {}
-"""Folders with one file for each entry of a catalogue may hold more files."""
-SHARED_FILE_NAMES: set[str] = set()
-SHARED_CLASS_NAMES: set[str] = set()
+LARGER_FOLDERS = {"check": 17, "cli": 16, "engines/tiled": 14, "heads/models": 14, "nn": 15}
+"""Folders that still hold more; `cli` has one file for each command."""
 VAGUE_FILE_NAMES = {"utils", "helpers", "common", "misc"}
 VAGUE_WORDS = {"each", "asked", "told", "said", "door", "doors", "house"}
 """Words that say nothing of what a value is."""
@@ -171,7 +168,6 @@ def test_only_rooms_that_prove_or_explain_import_the_reference():
     )
 
 
-@pytest.mark.xfail(strict=False, reason="the redesign is under way")
 def test_files_and_functions_stay_small():
     faults = [
         f"{module.name} has {module.lines} lines, more than {MOST_LINES_OF_FILE}: split it"
@@ -201,7 +197,6 @@ def test_the_source_does_not_grow():
     assert lines <= MOST_LINES, f"{lines} lines: look for what is written twice"
 
 
-@pytest.mark.xfail(strict=False, reason="the redesign is under way")
 def test_folders_stay_small():
     sizes = Counter(module.path.parent.relative_to(SOURCE).as_posix() for module in MODULES)
     report(
@@ -213,7 +208,6 @@ def test_folders_stay_small():
     )
 
 
-@pytest.mark.xfail(strict=False, reason="the redesign is under way")
 def test_a_file_name_occurs_once_in_a_room():
     places = defaultdict(list)
     for module in MODULES:
@@ -223,13 +217,12 @@ def test_a_file_name_occurs_once_in_a_room():
         [
             f"{' and '.join(names)}: name each for its content, so that it is found without its "
             "folder"
-            for (room, file), names in places.items()
-            if len(names) > 1 and f"{room}/{file}" not in SHARED_FILE_NAMES
+            for names in places.values()
+            if len(names) > 1
         ]
     )
 
 
-@pytest.mark.xfail(strict=False, reason="the redesign is under way")
 def test_a_class_name_occurs_once():
     places = defaultdict(list)
     for module in MODULES:
@@ -240,12 +233,11 @@ def test_a_class_name_occurs_once():
         [
             f"class {name} in {' and '.join(where)}: name each for what it is"
             for name, where in places.items()
-            if len(where) > 1 and not name.startswith("_") and name not in SHARED_CLASS_NAMES
+            if len(where) > 1 and not name.startswith("_")
         ]
     )
 
 
-@pytest.mark.xfail(strict=False, reason="the redesign is under way")
 def test_names_say_what_they_stand_for():
     report(
         [

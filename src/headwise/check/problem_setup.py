@@ -118,13 +118,13 @@ def _inputs(
         rounding_note = _rounding_note(
             *(grids or []), *(given.grids if options.projections is None else ())
         )
-        for (weights, told), (above, _) in both:
+        for (weights, weight_notes), (above, _) in both:
             yield Setup(
                 tensor,
                 heads,
                 weights,
                 inputs=used | given.used,
-                notes=(note, *told, *rounding_note),
+                notes=(note, *weight_notes, *rounding_note),
                 upper=(high, above) if rounding_note else None,
             )
     direct = None if options.x is not None or given.weights else given.direct(heads)
@@ -271,8 +271,8 @@ def _masks(
     lower = (causal(), (Text("the mask is causal"),))
     result: list[tuple[Mask | Tensor | None, tuple[Text, ...]]] = []
     if pattern is not None:
-        told = Text("the mask is read from the blocked scores")
-        result.append((from_tensor(pattern, "q k"), (told,)))
+        note = Text("the mask is read from the blocked scores")
+        result.append((from_tensor(pattern, "q k"), (note,)))
     if sizes.masked:
         result.append(lower)
     return [*result, none]
@@ -295,5 +295,5 @@ def _scales(
     if options.scale is not None:
         return [(options.scale, (Text("scale from the options"),))]
     usual: tuple[float | None, tuple[Text, ...]] = (None, ())
-    told = Text("scores are not scaled")
-    return [(1.0, (told,)), usual] if sizes.unscaled else [usual]
+    note = Text("scores are not scaled")
+    return [(1.0, (note,)), usual] if sizes.unscaled else [usual]

@@ -96,8 +96,8 @@ def read_sizes(text: str) -> StatedSizes:
         >>> read_sizes("GPT-3 has 96 heads; here we use 2 heads, W^Q = I").heads(4)
         2
     """
-    result = [each for pattern in _HEADS for each in _all(pattern, text)]
-    counts = sorted(result, key=lambda each: _likely(each, text))
+    result = [number for pattern in _HEADS for number in _all(pattern, text)]
+    counts = sorted(result, key=lambda number: _likely(number, text))
     count = counts[0] if counts else None
     if count is not None and count.value < 1:
         raise BadFile(
@@ -106,9 +106,9 @@ def read_sizes(text: str) -> StatedSizes:
             value=count.value,
         )
     return StatedSizes(
-        model=tuple(each for each in _all(_MODEL, text) if not _foreign(each, text)),
-        key=tuple(each for each in _all(_KEY, text) if not _foreign(each, text)),
-        count=tuple(each for each in counts if each.value >= 1),
+        model=tuple(number for number in _all(_MODEL, text) if not _foreign(number, text)),
+        key=tuple(number for number in _all(_KEY, text) if not _foreign(number, text)),
+        count=tuple(number for number in counts if number.value >= 1),
         identity=bool(_IDENTITY.search(text)),
         masked=bool(_MASKED.search(text)),
         unscaled=bool(_UNSCALED.search(text)),

@@ -64,7 +64,7 @@ def read_statements(text: str) -> list[Statement]:
             if hint != Hint():
                 place.lead = [hint, *place.lead[:1]]
         for equation in equations:
-            result += [_statement(each, place) for each in _unstacked(equation)]
+            result += [_statement(part, place) for part in _unstacked(equation)]
     return result
 
 

@@ -67,19 +67,24 @@ def _run(options: dict[str, Any], lang: Lang) -> int:
 
     model, figures = options.pop("model"), options.pop("figures")
     form, output = options.pop("format"), options.pop("output")
-    asked = AblationOptions(**options)
-    asked.check()
-    inputs = (asked.text, asked.corpus, *_files_of_run(asked.open), *files_of(model))
+    experiment_options = AblationOptions(**options)
+    experiment_options.check()
+    inputs = (
+        experiment_options.text,
+        experiment_options.corpus,
+        *_files_of_run(experiment_options.open),
+        *files_of(model),
+    )
     destination = reporting.Destination(form, output, lang, FORMATS, inputs)
     destination.check()
-    selection = select_heads(asked)
+    selection = select_heads(experiment_options)
     check_figures(figures, lang)
 
     def log(message: Text) -> None:
         write_stderr(f"{message.to(lang)} …")
 
     loaded = load(model, log, predicting=True)
-    plan = plan_ablation(loaded, asked, selection)
+    plan = plan_ablation(loaded, experiment_options, selection)
     log(Text("taking heads out"))
     with shown(lang, Text("texts read")) as progress:
         result = run_plan(loaded, plan, progress)

@@ -134,24 +134,24 @@ def language(argv: Sequence[str]) -> tuple[Lang, list[str]]:
         >>> language(["explain", "--lang", "zh", "--heads", "2"])
         ('zh', ['explain', '--heads', '2'])
     """
-    rest, asked = list(argv), ""
+    rest, requested = list(argv), ""
     for i, word in enumerate(rest):
         if word == "--":
             break
         if word.startswith("--lang="):
-            asked = rest.pop(i).removeprefix("--lang=")
+            requested = rest.pop(i).removeprefix("--lang=")
             break
         if word == "--lang" and i + 1 < len(rest):
-            asked = rest.pop(i + 1)
+            requested = rest.pop(i + 1)
             rest.pop(i)
             break
-    return (_known(asked, "--lang") if asked else _environment()), rest
+    return (_known(requested, "--lang") if requested else _environment()), rest
 
 
 def _environment() -> Lang:
-    asked = os.environ.get("HEADWISE_LANG", "")
-    if asked:
-        return _known(asked, "HEADWISE_LANG")
+    requested = os.environ.get("HEADWISE_LANG", "")
+    if requested:
+        return _known(requested, "HEADWISE_LANG")
     name = locale.getlocale()[0] or os.environ.get("LANG", "")
     return "zh" if name.lower().startswith(("zh", "chinese")) else "en"
 

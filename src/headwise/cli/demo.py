@@ -34,13 +34,13 @@ Say = Callable[[Text], None]
 
 def command(lang: Lang) -> click.Command:
     """The word ``demo`` in the reader's language."""
-    said = Text("Where the report goes.")
+    help_text = Text("Where the report goes.")
     output = click.Option(
         ["--output"],
         type=click.Path(path_type=Path),
         default=REPORT,
         show_default=True,
-        help=said.to(lang),
+        help=help_text.to(lang),
     )
     return click.Command(
         "demo",

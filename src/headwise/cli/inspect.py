@@ -260,7 +260,7 @@ def files_of(model: str) -> tuple[Path, ...]:
     """The files of a model that is on this machine."""
     from headwise.heads.models import MODELS, model_folder
 
-    packaged = {each.name: model_folder(each) for each in MODELS}
+    packaged = {entry.name: model_folder(entry) for entry in MODELS}
     try:
         return tuple(packaged.get(model, Path(model)).iterdir()) if model.strip() else ()
     except OSError:  # not there, no folder, or a name too long for the file system

@@ -61,14 +61,14 @@ def _lines(lang: Lang, what: Text) -> Callable[[int, int], None]:
         if now - last < EVERY and done < whole:
             return
         last = now
-        said = Text(
+        message = Text(
             "{done} of {whole} {what}, {now:.0f} s",
             done=done,
             whole=whole,
             what=what,
             now=now - begun,
         )
-        write_stderr(f"{said.to(lang)} …")
+        write_stderr(f"{message.to(lang)} …")
 
     return show
 

@@ -119,8 +119,8 @@ class Destination:
             return
         whole = isinstance(content, bytes) or content.endswith("\n")
         write(self.output, content if whole else f"{content!s}\n")
-        said = Text("written: ").to(self.lang)
-        write_stderr(said + clean(str(self.output)))
+        label = Text("written: ").to(self.lang)
+        write_stderr(label + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:
         from headwise.document import html, latex, markdown, terminal

@@ -82,12 +82,12 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
             Text("MiB it may take beside Python and PyTorch; where the system has such limits."),
         ),
     )
-    said = Text("Try the checks on known mistakes instead.")
+    help_text = Text("Try the checks on known mistakes instead.")
     also = Text("Hold it under torch.compile as well; takes some seconds.")
     xml = Text("Write JUnit XML to this file as well.")
     return [
         click.Argument(["target"], required=False),
-        click.Option(["--self-test"], is_flag=True, help=said.to(lang)),
+        click.Option(["--self-test"], is_flag=True, help=help_text.to(lang)),
         *(
             click.Option([name], type=kind, default=value, show_default=True, help=what.to(lang))
             for name, kind, value, what in numbers
@@ -98,15 +98,17 @@ def _parameters(lang: Lang) -> list[click.Parameter]:
     ]
 
 
-def _run(asked: VerifyOptions, lang: Lang) -> int:
-    if asked.self_test == (asked.target is not None):
+def _run(options: VerifyOptions, lang: Lang) -> int:
+    if options.self_test == (options.target is not None):
         raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
-    if asked.self_test and asked.junit is not None:
+    if options.self_test and options.junit is not None:
         raise BadValue("junit: expected a TARGET to report on, got --self-test; leave out --junit")
-    destination = reporting.Destination(asked.format, asked.output, lang, inputs=(asked.target,))
+    destination = reporting.Destination(
+        options.format, options.output, lang, inputs=(options.target,)
+    )
     destination.check()
-    reporting.Destination(None, asked.junit, lang, inputs=(asked.target,)).check()
-    return _tested(destination) if asked.self_test else _verified(asked, destination)
+    reporting.Destination(None, options.junit, lang, inputs=(options.target,)).check()
+    return _tested(destination) if options.self_test else _verified(options, destination)
 
 
 def _tested(destination: reporting.Destination) -> int:
@@ -125,27 +127,27 @@ def _tested(destination: reporting.Destination) -> int:
     return _status(tested.passed)
 
 
-def _verified(asked: VerifyOptions, destination: reporting.Destination) -> int:
+def _verified(options: VerifyOptions, destination: reporting.Destination) -> int:
     from headwise.cli import BAD_INPUT
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
     from headwise.verify.report.report_document import document
     from headwise.verify.target import EXAMPLE, NotRecognised, without_example
 
-    target, lang = asked.target or "", destination.lang
-    request = Request(target, asked.embed_dim, asked.heads, asked.seed, asked.compile)
-    limits = Limits(asked.time_limit, asked.memory_limit)
+    target, lang = options.target or "", destination.lang
+    request = Request(target, options.embed_dim, options.heads, options.seed, options.compile)
+    limits = Limits(options.time_limit, options.memory_limit)
     try:
         report = isolated(request, limits, progress=_progress(lang), on_output=_pass_on)
     except HeadwiseError as error:
         short = without_example(error) if isinstance(error, NotRecognised) else error
-        _also_junit(asked, unusable(target, short), lang)
+        _also_junit(options, unusable(target, short), lang)
         if destination.kind == "json":
             _write(destination, lambda: document(unusable(target, short)), unusable(target, error))
         if short is not error:
             click.echo(EXAMPLE, err=True)
         raise short from error
-    _also_junit(asked, report, lang)
+    _also_junit(options, report, lang)
     _write(destination, lambda: document(report), report)
     return BAD_INPUT if report["status"] == "unproven" else _status(report["accepted"])
 
@@ -166,12 +168,12 @@ def _write(
     )
 
 
-def _also_junit(asked: VerifyOptions, report: "Data", lang: Lang) -> None:
+def _also_junit(options: VerifyOptions, report: "Data", lang: Lang) -> None:
     from headwise.document.files import write
     from headwise.verify.report.junit import junit
 
-    if asked.junit is not None:
-        write(asked.junit, junit(report, lang))
+    if options.junit is not None:
+        write(options.junit, junit(report, lang))
 
 
 def _pass_on(printed: str) -> None:
@@ -191,7 +193,7 @@ def _progress(lang: Lang) -> Callable[[str], None] | None:
         return None
 
     def show(name: str) -> None:
-        said = f"{Text('checking').to(lang)} {name}"
-        click.echo(f"\r\033[K{said}\r", nl=False, err=True)
+        message = f"{Text('checking').to(lang)} {name}"
+        click.echo(f"\r\033[K{message}\r", nl=False, err=True)
 
     return show

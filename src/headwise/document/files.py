@@ -70,7 +70,7 @@ def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
             "to print",
             name=name,
         )
-    if any(_same(path, each) for each in inputs):
+    if any(_same(path, file) for file in inputs):
         raise BadFile(
             "output: expected another file than those that are read, got {name}; choose "
             "another name",

@@ -275,11 +275,11 @@ def _fits(value: object, hint: Any) -> bool:
     """Whether a value is what an annotation of a mask's arguments says."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_fits(value, each) for each in inner)
+        return any(_fits(value, option) for option in inner)
     if origin is Literal:
         return value in inner if isinstance(value, str) else False
     if origin is collections.abc.Sequence:
-        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     return type(value) is int if hint is int else isinstance(value, hint)
 
 
@@ -287,7 +287,7 @@ def _words(hint: Any) -> Text:
     """An annotation in a person's words."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        kinds = [_words(each) for each in inner if each is not NoneType]
+        kinds = [_words(option) for option in inner if option is not NoneType]
         return joined(Text(" or "), kinds)
     if origin is Literal:
         return same(" | ".join(map(repr, inner)))

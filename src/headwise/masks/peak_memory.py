@@ -46,10 +46,10 @@ class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        given = {_place(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)}
-        for each in tree_leaves(result):
-            if isinstance(each, Tensor):
-                self._made(each, given)
+        given = {_place(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._made(leaf, given)
         return result
 
     def _made(self, tensor: Tensor, given: set[int]) -> None:

@@ -104,9 +104,11 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     """How far the heads look that stand out; the first heads where none does."""
     facts = [fact for fact in highlights(statistics) if fact.head.layer.part == part]
     kinds = dict.fromkeys(fact.metric.name for fact in facts)
-    each = [[fact.head for fact in facts if fact.metric.name == kind][:EACH] for kind in kinds]
+    head_lists = [
+        [fact.head for fact in facts if fact.metric.name == kind][:EACH] for kind in kinds
+    ]
     every = [head for head in statistics.heads() if head.layer.part == part]
-    shown = ([head for heads in each for head in heads] or every)[: len(LINES) - 1]
+    shown = ([head for heads in head_lists for head in heads] or every)[: len(LINES) - 1]
     curves = [Curve(same(str(head)), statistics.profile(BY_DISTANCE, head)) for head in shown]
     flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
     curves.append(Curve(Text("uniform"), flat, baseline=True))

@@ -49,8 +49,8 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=0.7)
     sheet.quiet(scale.ax, 7)
     scale.outline.set_visible(False)
-    said = Text("Jensen–Shannon divergence, nats")
-    sheet.label(scale.ax, None, said)
+    label = Text("Jensen–Shannon divergence, nats")
+    sheet.label(scale.ax, None, label)
     sheet.label(
         axes, Text("frames: heads that differ by {together} nats at most", together=TOGETHER), None
     )

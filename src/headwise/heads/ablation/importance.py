@@ -99,7 +99,7 @@ def importance(
             )
         for layer, slope in zip(gates, slopes, strict=True):
             if len(slope) != len(losses):
-                raise _not_told_apart(len(losses), len(slope))
+                raise _indistinguishable(len(losses), len(slope))
             gradients.setdefault(layer, []).append(slope.double().cpu())
     return Importance({layer: torch.cat(gradients[layer]) for layer in sorted(gradients)})
 
@@ -115,7 +115,7 @@ def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
             gates[layer] = outputs.new_ones(shape[-2:] if len(shape) > 1 else (1, *shape))
             gates[layer].requires_grad_()
         if outputs.dim() != 4 or len(gates[layer]) != len(outputs):
-            raise _not_told_apart(len(gates[layer]), len(outputs))
+            raise _indistinguishable(len(gates[layer]), len(outputs))
         return outputs * gates[layer][:, None, :, None]
 
     layers = [layer for site in attentions for layer in site.layers]
@@ -123,7 +123,7 @@ def gated(model: nn.Module, gates: dict[Layer, Tensor]) -> Iterator[None]:
         yield
 
 
-def _not_told_apart(examples: int, rows: int) -> BadValue:
+def _indistinguishable(examples: int, rows: int) -> BadValue:
     return BadValue(
         "batches: {examples} losses and {rows} rows inside the model, so that examples "
         "cannot be told apart; give examples along the first dimension, one pass a batch",

@@ -61,8 +61,8 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
             first=first,
         )
     wide = logits[:, first - 1 : -1].to(torch.promote_types(logits.dtype, torch.float32))
-    each = F.cross_entropy(wide.transpose(1, 2), ids[:, first:], reduction="none")
-    return torch.where(counts, each, 0.0).sum(1) / counts.sum(1)
+    losses = F.cross_entropy(wide.transpose(1, 2), ids[:, first:], reduction="none")
+    return torch.where(counts, losses, 0.0).sum(1) / counts.sum(1)
 
 
 def _ids(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -23,11 +23,11 @@ class Instead(Protocol):
         """Called before each forward pass."""
         ...
 
-    def learn(self, layer: Layer, each: Tensor, batch: Batch) -> None:
+    def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
         """Record the outputs on a reference batch, (B, L, n, Dv)."""
         ...
 
-    def heads(self, layer: Layer, each: Tensor) -> Tensor:
+    def heads(self, layer: Layer, output: Tensor) -> Tensor:
         """The replacement of the outputs ``each`` (..., L, n, Dv)."""
         ...
 
@@ -38,12 +38,12 @@ class Zero:
     def begin(self, model: nn.Module, args: Any) -> None:
         del model, args
 
-    def learn(self, layer: Layer, each: Tensor, batch: Batch) -> None:
-        del layer, each, batch
+    def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
+        del layer, output, batch
 
-    def heads(self, layer: Layer, each: Tensor) -> Tensor:
+    def heads(self, layer: Layer, output: Tensor) -> Tensor:
         del layer
-        return torch.zeros_like(each)
+        return torch.zeros_like(output)
 
 
 class Mean:
@@ -56,17 +56,17 @@ class Mean:
     def begin(self, model: nn.Module, args: Any) -> None:
         del model, args
 
-    def learn(self, layer: Layer, each: Tensor, batch: Batch) -> None:
-        tokens = each.double().flatten(0, -3)  # (B·L, n, Dv)
-        mask = real(batch, layer, each.shape[-3])
+    def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
+        tokens = output.double().flatten(0, -3)  # (B·L, n, Dv)
+        mask = real(batch, layer, output.shape[-3])
         if mask is not None and mask.numel() == len(tokens):
             tokens = tokens[mask.flatten().to(tokens.device)]
         self._sums[layer] = self._sums.get(layer, 0.0) + tokens.sum(0)
         self._counts[layer] = self._counts.get(layer, 0.0) + len(tokens)
 
-    def heads(self, layer: Layer, each: Tensor) -> Tensor:
+    def heads(self, layer: Layer, output: Tensor) -> Tensor:
         mean = self._sums[layer] / self._counts[layer]
-        return mean.to(each).expand_as(each)
+        return mean.to(output).expand_as(output)
 
 
 class Resample:
@@ -82,9 +82,9 @@ class Resample:
         del model, args
         self._drawn = None
 
-    def learn(self, layer: Layer, each: Tensor, batch: Batch) -> None:
+    def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
         del batch
-        self._numbers += each.numel()
+        self._numbers += output.numel()
         if self._numbers > MOST_NUMBERS:
             raise BadValue(
                 "reference: more than {most_numbers} numbers of other texts would be "
@@ -92,17 +92,17 @@ class Resample:
                 most_numbers=MOST_NUMBERS,
             )
         kept = self._kept.setdefault(layer, [])
-        if kept and kept[0].shape[1:] != each.shape[1:]:
-            raise _lengths(kept[0].shape[1], each.shape[1])
-        kept.append(each.detach().clone())
+        if kept and kept[0].shape[1:] != output.shape[1:]:
+            raise _lengths(kept[0].shape[1], output.shape[1])
+        kept.append(output.detach().clone())
 
-    def heads(self, layer: Layer, each: Tensor) -> Tensor:
+    def heads(self, layer: Layer, output: Tensor) -> Tensor:
         stored = torch.cat(self._kept[layer])  # (R, L, n, Dv)
-        if each.dim() != 4 or each.shape[1:] != stored.shape[1:]:
-            raise _lengths(stored.shape[1], each.shape[-3])
-        if self._drawn is None or len(self._drawn) != len(each):
-            self._drawn = torch.randint(len(stored), (len(each),), generator=self._generator)
-        return stored[self._drawn.to(stored.device)].to(each)
+        if output.dim() != 4 or output.shape[1:] != stored.shape[1:]:
+            raise _lengths(stored.shape[1], output.shape[-3])
+        if self._drawn is None or len(self._drawn) != len(output):
+            self._drawn = torch.randint(len(stored), (len(output),), generator=self._generator)
+        return stored[self._drawn.to(stored.device)].to(output)
 
 
 def read(
@@ -115,8 +115,8 @@ def read(
     """Run the intact model on the reference and record the outputs of its heads."""
     for batch in reference:
 
-        def learn(layer: Layer, each: Tensor, batch: Batch = batch) -> None:
-            instead.learn(layer, each[..., by_layer[layer], :], batch)
+        def learn(layer: Layer, output: Tensor, batch: Batch = batch) -> None:
+            instead.learn(layer, output[..., by_layer[layer], :], batch)
 
         with tapped(model, attentions, by_layer, learn), torch.no_grad():
             run(model, batch)

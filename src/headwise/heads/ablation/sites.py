@@ -166,7 +166,7 @@ def _attends(module: nn.Module) -> bool:
 
 
 def _unknown(what: str) -> BadValue:
-    names = ", ".join(each.name for each in ARCHITECTURES)
+    names = ", ".join(architecture.name for architecture in ARCHITECTURES)
     return BadValue(
         "model: {what} has no attention whose projections are known here; known are "
         "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as "

@@ -183,7 +183,7 @@ def as_json(run: Run) -> str:
                 _half(half.statistics) for half in (run.gathered.first, run.gathered.second)
             ],
             "alignment": _aligned(whole.alignment),
-            "names": [_named(each) for each in run.names],
+            "names": [_named(name) for name in run.names],
         }
     )
 

@@ -199,7 +199,7 @@ def syntax(halves: Halves) -> Iterator[Trial]:
         }
         for head in heads:
             ways = [(first.accuracy(head, relation, way), way) for way in DIRECTIONS]
-            yield _relation(halves, head, relation, max(ways, key=lambda each: each[0]), spreads)
+            yield _relation(halves, head, relation, max(ways, key=lambda way: way[0]), spreads)
 
 
 def _relation(

@@ -163,7 +163,7 @@ def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
     layers = getattr(loaded.config, "num_hidden_layers", None)
     if not isinstance(heads, int) or not isinstance(layers, int):
         return False
-    longest = max(each.shape[1] for name, each in inputs.items() if name.endswith("input_ids"))
+    longest = max(tensor.shape[1] for name, tensor in inputs.items() if name.endswith("input_ids"))
     return heads * layers * longest * longest <= MOST_WEIGHTS
 
 
@@ -193,4 +193,4 @@ def punctuation(tokenizer: Any) -> frozenset[int]:
 
 def _points(word: str) -> bool:
     bare = word.removeprefix("##").strip(MARKS).strip()
-    return bool(bare) and all(unicodedata.category(each).startswith("P") for each in bare)
+    return bool(bare) and all(unicodedata.category(character).startswith("P") for character in bare)

@@ -242,17 +242,17 @@ def _(
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """What is mapped over is more samples."""
     count = info.batch_size
-    rows = [_samples(each, axis, count) for each, axis in zip(given[:3], axes, strict=False)]
+    rows = [_samples(tensor, axis, count) for tensor, axis in zip(given[:3], axes, strict=False)]
     found = hashed(*rows, *given[3:])
-    return tuple(each.unflatten(0, (count, -1)) for each in found), (0, 0, 0)
+    return tuple(part.unflatten(0, (count, -1)) for part in found), (0, 0, 0)
 
 
 def _samples(rows: Tensor | None, axis: int | None, count: int) -> Tensor | None:
     """Rows (B, ...) that are mapped over along an axis, or are the same for all, as (n B, ...)."""
     if rows is None:
         return None
-    each = rows.expand(count, *rows.shape) if axis is None else rows.movedim(axis, 0)
-    return each.flatten(0, 1)
+    expanded = rows.expand(count, *rows.shape) if axis is None else rows.movedim(axis, 0)
+    return expanded.flatten(0, 1)
 
 
 def lsh(

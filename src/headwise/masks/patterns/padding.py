@@ -159,6 +159,6 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
         ■ ■ ■ ·
         ■ ■ ■ ■
     """
-    each = [lengths] if isinstance(lengths, int) else lengths
+    per_sample = [lengths] if isinstance(lengths, int) else lengths
     nothing = Text("0 is causal()")
-    return causal() | Padding(real_or_lengths("prefix", each, nothing), prefix=True)
+    return causal() | Padding(real_or_lengths("prefix", per_sample, nothing), prefix=True)

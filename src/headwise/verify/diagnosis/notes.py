@@ -192,10 +192,10 @@ def _with(runner: ModuleRunner | FunctionRunner, flag: str) -> ModuleRunner | Fu
     return replace(runner, given={flag: True})
 
 
-def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
+def _aligned(conventions: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
     """How a causal flag aligns the mask with fewer queries than keys."""
     same = subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
-    outcome = _call_without_mask(asked, same)
+    outcome = _call_without_mask(conventions, same)
     if outcome is None:
         yield Text("{flag}: it raises where no mask is given", flag=flag)
         return
@@ -204,7 +204,7 @@ def _aligned(asked: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
         return
     job = cross_job(subject.embed_dim, subject.heads, lengths=(QUERIES, LENGTH))
     job = subject.fit(job)
-    outcome = None if subject.refuses(job) is not None else _call_without_mask(asked, job)
+    outcome = None if subject.refuses(job) is not None else _call_without_mask(conventions, job)
     if outcome is None:
         yield Text("{flag}=True is a causal mask", flag=flag)
     elif judge_job(outcome, replace(job, mask=causal())).accepted:

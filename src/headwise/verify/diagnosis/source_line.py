@@ -96,26 +96,32 @@ def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Sou
 
 
 def _of(mistake: "Mistake", statements: Sequence[_Statement]) -> _Statement | None:
-    softmax = {each.function: each.number for each in statements if "softmax" in each.text}
+    softmax = {
+        statement.function: statement.number
+        for statement in statements
+        if "softmax" in statement.text
+    }
     for step in (mistake.step, *INSTEAD.get(mistake.step, ())):
-        looks = [each for each in statements if re.search(PATTERNS[step], each.text)]
-        beyond = [each for each in looks if _side(step, each, softmax) > 0]
-        candidates = beyond or [each for each in looks if _side(step, each, softmax) == 0]
+        looks = [statement for statement in statements if re.search(PATTERNS[step], statement.text)]
+        beyond = [statement for statement in looks if _side(step, statement, softmax) > 0]
+        candidates = beyond or [
+            statement for statement in looks if _side(step, statement, softmax) == 0
+        ]
         if candidates:
-            return max(candidates, key=lambda each: _alike(each.text, mistake.wrong))
+            return max(candidates, key=lambda statement: _alike(statement.text, mistake.wrong))
     return None
 
 
-def _side(step: str, each: _Statement, softmax: Mapping[str, int]) -> int:
+def _side(step: str, statement: _Statement, softmax: Mapping[str, int]) -> int:
     """1 on the step's side of the softmax in its function, -1 on the other, 0 on the same line.
 
     Where a function has no softmax, or the step may stand on either side, every line is as good.
     """
-    at = softmax.get(each.function)
+    at = softmax.get(statement.function)
     if at is None or step not in (*BEFORE_SOFTMAX, *AFTER_SOFTMAX):
         return 1
     way = 1 if step in AFTER_SOFTMAX else -1
-    return way * ((each.number > at) - (each.number < at))
+    return way * ((statement.number > at) - (statement.number < at))
 
 
 def _alike(text: str, wrong: str) -> float:

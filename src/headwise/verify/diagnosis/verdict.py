@@ -275,10 +275,10 @@ def _mistakes(
         job = _job(conventions, subject, 0)
         blind = replace(job, mask=padding([LENGTH, 0]))
         tried = [job, *([blind] if "masked_gradients" in names else [])]
-        return explain_gradients(lambda each: compute(subject, each) or seen[0].outcome, tried)
+        return explain_gradients(lambda job: compute(subject, job) or seen[0].outcome, tried)
     candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
     tried = [*edge_case_jobs(subject, DTYPE, names)]
-    strange = [each for job in tried if (each := _attempt(partial(compute, subject), job))]
+    strange = [outcome for job in tried if (outcome := _attempt(partial(compute, subject), job))]
     return explain([*seen, *strange], candidates, most=1 if strange else 2)
 
 

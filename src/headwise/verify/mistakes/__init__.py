@@ -115,9 +115,14 @@ def reproduces(mistakes: Sequence[Mistake], observations: Sequence[Observation])
 
     What the target got wrong comes first, the small before the large: most candidates end there.
     """
-    ordered = sorted(observations, key=lambda each: (each.right, each.outcome.output.numel()))
+    ordered = sorted(
+        observations,
+        key=lambda observation: (observation.right, observation.outcome.output.numel()),
+    )
     pipelines = (Pipeline().with_steps(way) for way in combine(mistakes))
-    return bool(observations) and any(all(_matches(p, each) for each in ordered) for p in pipelines)
+    return bool(observations) and any(
+        all(_matches(p, observation) for observation in ordered) for p in pipelines
+    )
 
 
 def explain_gradients(

@@ -121,21 +121,21 @@ def isolated(
         NotRecognised: if it needs an adapter.
     """
     limits = Limits() if limits is None else limits
-    told = _ProcessState()
+    state = _ProcessState()
     with (
         tempfile.TemporaryDirectory(prefix="headwise-", ignore_cleanup_errors=True) as folder,
         _process(request, limits, folder) as process,
         _listening(process) as heard,
     ):
-        _watch(heard, told, limits, progress, lambda: process.poll() is not None)
-        status = _status(process, told)
-    printed = told.printed.decode("utf-8", "replace")
+        _watch(heard, state, limits, progress, lambda: process.poll() is not None)
+        status = _status(process, state)
+    printed = state.printed.decode("utf-8", "replace")
     if on_output is not None:
         on_output(printed)
-    if "report" in told.final:
-        report: dict[str, Any] = told.final["report"]
+    if "report" in state.final:
+        report: dict[str, Any] = state.final["report"]
         return report
-    raise _error(request, limits, told, status)
+    raise _error(request, limits, state, status)
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def _process(request: Request, limits: Limits, folder: str) -> Iterator[subproce
     """Start the process; kill it and its children on exit."""
     path, colon, name = request.target.rpartition(":")
     target = f"{Path(path).resolve()}:{name}" if colon else request.target
-    asked = {
+    content = {
         "target": target,
         "name": request.target,
         "embed_dim": request.embed_dim,
@@ -164,16 +164,16 @@ def _process(request: Request, limits: Limits, folder: str) -> Iterator[subproce
     )
     try:
         with suppress(OSError), process.stdin or open(os.devnull, "wb") as pipe:  # noqa: PTH123
-            pipe.write(json.dumps(asked).encode())
+            pipe.write(json.dumps(content).encode())
         yield process
     finally:
         _kill(process)
         process.wait()
 
 
-def _status(process: subprocess.Popen[bytes], told: _ProcessState) -> int:
+def _status(process: subprocess.Popen[bytes], state: _ProcessState) -> int:
     """The exit status; waits briefly where the process has closed its pipes."""
-    if not told.ended:
+    if not state.ended:
         with suppress(subprocess.TimeoutExpired):
             return process.wait(GRACE)
     return 0
@@ -223,17 +223,17 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
 
 def _watch(
     heard: Heard,
-    told: _ProcessState,
+    state: _ProcessState,
     limits: Limits,
     progress: Callable[[str], None] | None,
     gone: Callable[[], bool],
 ) -> None:
     """Read messages until the final one, the end of the process, or a limit."""
     deadline, open_ends = time.monotonic() + START, {"said", "printed"}
-    while open_ends and not told.ended:
+    while open_ends and not state.ended:
         left = deadline - time.monotonic()
         if left <= 0:
-            told.ended = "" if told.final else "time"
+            state.ended = "" if state.final else "time"
             return
         name, chunk = _hear(heard, min(left, 0.2))
         if not name:
@@ -242,9 +242,9 @@ def _watch(
         elif not chunk:
             open_ends.discard(name)
         elif name == "printed":
-            _print(told, chunk, limits)
+            _print(state, chunk, limits)
         else:
-            seconds = _say(told, chunk, progress, limits)
+            seconds = _say(state, chunk, progress, limits)
             deadline = deadline if seconds is None else time.monotonic() + seconds
 
 
@@ -256,35 +256,35 @@ def _hear(heard: Heard, seconds: float) -> tuple[str, bytes]:
         return "", b""
 
 
-def _print(told: _ProcessState, chunk: bytes, limits: Limits) -> None:
-    told.much += len(chunk)
-    told.printed += chunk[: limits.output - len(told.printed)]
-    if told.much > limits.output:
-        told.ended = "output"
+def _print(state: _ProcessState, chunk: bytes, limits: Limits) -> None:
+    state.much += len(chunk)
+    state.printed += chunk[: limits.output - len(state.printed)]
+    if state.much > limits.output:
+        state.ended = "output"
 
 
 def _say(
-    told: _ProcessState, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
+    state: _ProcessState, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
 ) -> float | None:
     """Process messages; return the new time limit where it changes."""
-    *lines, told.rest = (told.rest + chunk).split(b"\n")
-    if len(told.rest) > LONGEST:
-        told.ended = "output"
+    *lines, state.rest = (state.rest + chunk).split(b"\n")
+    if len(state.rest) > LONGEST:
+        state.ended = "output"
     seconds = None
     for line in lines:
         kind, value = _message(line)
         if kind != "at":
-            told.final = told.final or ({kind: value} if kind else {})
-            seconds = GRACE if told.final else seconds
+            state.final = state.final or ({kind: value} if kind else {})
+            seconds = GRACE if state.final else seconds
             continue
-        told.stage, told.words = (str(word) for word in value)
-        told.calls += told.stage == "call"
-        if told.stage == "import":
+        state.stage, state.words = (str(word) for word in value)
+        state.calls += state.stage == "call"
+        if state.stage == "import":
             seconds = limits.seconds + GRACE
-        if told.stage == "check":
-            told.check = told.words
+        if state.stage == "check":
+            state.check = state.words
             if progress:
-                progress(told.words)
+                progress(state.words)
     return seconds
 
 
@@ -304,18 +304,18 @@ def _message(line: bytes) -> tuple[str, Any]:
     return (kind, value) if kind in fits and fits[kind]() else ("", None)
 
 
-def _error(request: Request, limits: Limits, told: _ProcessState, status: int) -> BadFile:
-    where, name = _where(told, request), request.target
-    if "error" in told.final:
-        error = told.final["error"]
+def _error(request: Request, limits: Limits, state: _ProcessState, status: int) -> BadFile:
+    where, name = _where(state, request), request.target
+    if "error" in state.final:
+        error = state.final["error"]
         if error["memory"]:
             return no_memory(name, Text("{where}, {memory} MiB", where=where, memory=limits.memory))
         text = Translated(str(error["en"]), str(error["zh"]))
         return NotRecognised(text) if error["adapter"] else BadFile(text)
-    if "raised" in told.final:
-        what = Text("raises {error}", error=told.final["raised"])
-    elif told.ended:
-        what = _exceeded(told.ended, limits)
+    if "raised" in state.final:
+        what = Text("raises {error}", error=state.final["raised"])
+    elif state.ended:
+        what = _exceeded(state.ended, limits)
     else:
         what = _exit(status)
     return Stopped(
@@ -342,34 +342,34 @@ def _exit(status: int) -> Text:
     return Text("crashed with {name}", name=name)
 
 
-def _where(told: _ProcessState, request: Request) -> Text:
+def _where(state: _ProcessState, request: Request) -> Text:
     """The stage the target had reached, and the line of its file where that is known."""
-    number = _line(told, request)
+    number = _line(state, request)
     line = Text(" at line {number}", number=number) if number else Text("")
-    check = told.check or Text("first call")
-    if told.stage == "import":
+    check = state.check or Text("first call")
+    if state.stage == "import":
         return Text("while it was imported{line}", line=line)
-    if told.stage == "construction":
+    if state.stage == "construction":
         return Text("while it was constructed{line}", line=line)
-    if told.stage == "start":
+    if state.stage == "start":
         return Text("before it was loaded")
-    if told.stage == "check":
+    if state.stage == "check":
         return Text("in the check {check}{line}", check=check, line=line)
     return Text(
         "in call {count}, {arguments} ({check}){line}",
-        count=told.calls,
-        arguments=told.words,
+        count=state.calls,
+        arguments=state.words,
         check=check,
         line=line,
     )
 
 
-def _line(told: _ProcessState, request: Request) -> str:
+def _line(state: _ProcessState, request: Request) -> str:
     """The innermost line of the target's own file in the trace that Python left behind."""
     path = request.target.rpartition(":")[0]
-    if not path or not (told.ended == "time" or b"Fatal Python error" in told.printed):
+    if not path or not (state.ended == "time" or b"Fatal Python error" in state.printed):
         return ""
-    trace = told.printed.decode("utf-8", "replace")
+    trace = state.printed.decode("utf-8", "replace")
     trace = trace[max(trace.rfind("Timeout ("), trace.rfind("Fatal Python error"), 0) :]
     name = re.escape(str(Path(path).resolve()))
     result = re.search(rf'File "{name}", line (\d+)', trace)

@@ -36,17 +36,17 @@ class Channel:
         self.say("at", [stage, words])
 
 
-def main(asked: Mapping[str, Any]) -> None:
+def main(request: Mapping[str, Any]) -> None:
     """Verify one target and end the process, whatever threads the target has left behind.
 
     Args:
-        asked: target, name, embed_dim, heads, seed, compiled, seconds and memory, as `isolation`
+        request: target, name, embed_dim, heads, seed, compiled, seconds and memory, as `isolation`
             wrote them.
     """
     with _channel() as stream:
         channel = Channel(stream)
         try:
-            report = _report(asked, channel)
+            report = _report(request, channel)
         except HeadwiseError as error:
             left = isinstance(error.__cause__, SystemExit)
             channel.say(*(_raised(error.__cause__) if left else _of_error(error)))
@@ -67,7 +67,7 @@ def _channel() -> TextIO:
     return os.fdopen(own, "w", encoding="utf-8")
 
 
-def _report(asked: Mapping[str, Any], channel: Channel) -> dict[str, object]:
+def _report(request: Mapping[str, Any], channel: Channel) -> dict[str, object]:
     import torch
 
     from headwise.verify.diagnosis.verdict import verify
@@ -75,19 +75,19 @@ def _report(asked: Mapping[str, Any], channel: Channel) -> dict[str, object]:
     from headwise.verify.target import load
 
     torch.set_num_threads(1)  # the sizes are so small that more only wait for each other
-    _limit(int(asked["memory"]) << 20)
+    _limit(int(request["memory"]) << 20)
     faulthandler.enable()
     channel.at("import")
-    faulthandler.dump_traceback_later(float(asked["seconds"]), exit=False)
-    target = load(str(asked["target"]))
+    faulthandler.dump_traceback_later(float(request["seconds"]), exit=False)
+    target = load(str(request["target"]))
     channel.at("construction")
     report = verify(
         target,
-        str(asked["name"]),
-        embed_dim=int(asked["embed_dim"]),
-        heads=int(asked["heads"]),
-        seed=int(asked["seed"]),
-        compiled=bool(asked["compiled"]),
+        str(request["name"]),
+        embed_dim=int(request["embed_dim"]),
+        heads=int(request["heads"]),
+        seed=int(request["seed"]),
+        compiled=bool(request["compiled"]),
         progress=lambda name: channel.at("check", name),
         watch=lambda words: channel.at("call", words),
     )

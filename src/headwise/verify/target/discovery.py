@@ -219,13 +219,13 @@ def _runs(conventions: Conventions, job: Job) -> Callable[[Job], Outcome] | None
         conventions.runner.run(job, masks)
     except Exception:
         return None
-    return lambda each: conventions.runner.run(each, masks)
+    return lambda inputs: conventions.runner.run(inputs, masks)
 
 
 def influences(run: Callable[[Job], Outcome], job: Job) -> Tensor:
     """(B, L, L): whether another token j changes output i of its sample; the diagonal is False."""
     before = run(job).output.detach()
-    told = ~before.isnan().any(-1)[..., None]  # a row that is NaN tells nothing
+    determined = ~before.isnan().any(-1)[..., None]  # a row that is NaN tells nothing
     rounding = SLACK[before.dtype] * before.abs().nan_to_num(0.0).max()
     columns = []
     for j in range(LENGTH):
@@ -233,7 +233,7 @@ def influences(run: Callable[[Job], Outcome], job: Job) -> Tensor:
         x[:, j] = 1.0 - 2.0 * x[:, j]
         after = run(replace(job, query=x, key=x, value=x)).output.detach()
         columns.append(~((after - before).abs().amax(-1) <= rounding))  # a NaN is a change
-    return torch.stack(columns, -1) & told & ~torch.eye(LENGTH, dtype=torch.bool)
+    return torch.stack(columns, -1) & determined & ~torch.eye(LENGTH, dtype=torch.bool)
 
 
 def _off_diagonal(mask: Mask, job: Job) -> Tensor:
@@ -256,7 +256,9 @@ def _with_forms(
         kept += [form for form in exact if form.encoding == exact[0].encoding] or _alike(
             trials, conventions.neutral, fits or (_influential, _explained, _explained_by_two)
         )
-        certain = certain and bool(exact or any(_influential(trial) for trial in _one_each(trials)))
+        certain = certain and bool(
+            exact or any(_influential(trial) for trial in _single_entries(trials))
+        )
     return replace(conventions, forms=tuple(kept), certain=certain)
 
 
@@ -285,7 +287,7 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTria
     return trials
 
 
-def _one_each(trials: list[_MaskTrial]) -> list[_MaskTrial]:
+def _single_entries(trials: list[_MaskTrial]) -> list[_MaskTrial]:
     """One trial of every encoding."""
     return list({trial.form.encoding: trial for trial in reversed(trials)}.values())[::-1]
 
@@ -297,7 +299,7 @@ def _alike(trials: list[_MaskTrial], must: bool, ways: tuple[Fits, ...]) -> list
     unless it has to be given.
     """
     for fits in (*ways, *((bool,) if must else ())):
-        for trial in _one_each(trials):
+        for trial in _single_entries(trials):
             if fits(trial):
                 return [t.form for t in trials if t.form.encoding == trial.form.encoding]
     return []

@@ -103,7 +103,7 @@ def together(texts: Sequence[Example]) -> list[Example]:
     groups: list[list[Example]] = []
     for text in texts:
         last = groups[-1] if groups else []
-        size = (len(last) + 1) * max(each.shape[-1] for each in text.values())
+        size = (len(last) + 1) * max(tensor.shape[-1] for tensor in text.values())
         if last and _shapes(last[0]) == _shapes(text) and size <= TOGETHER:
             last.append(text)
         else:
@@ -229,7 +229,7 @@ def _ids(text: Example) -> Tensor:
 
 
 def _shapes(text: Example) -> dict[str, torch.Size]:
-    return {name: each.shape for name, each in text.items()}
+    return {name: tensor.shape for name, tensor in text.items()}
 
 
 def _check_one_stack(option: str, loaded: Loaded) -> None:

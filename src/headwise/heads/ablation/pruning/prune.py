@@ -51,8 +51,8 @@ def update_config(model: nn.Module) -> bool:
         return False  # such a model cannot be built
     if _shapes(rebuilt) != _shapes(model) or _head_counts(rebuilt) != _head_counts(model):
         return False
-    for each in _configurations(model, type(config)):
-        _set_head_counts(each, attentions[0])
+    for configuration in _configurations(model, type(config)):
+        _set_head_counts(configuration, attentions[0])
     return True
 
 
@@ -67,7 +67,9 @@ def _set_head_counts(config: Any, site: Site) -> None:
 def _configurations(model: nn.Module, kind: type) -> list[Any]:
     """Every configuration in the model: each stack of T5 has a copy."""
     found = {
-        id(each): each for m in model.modules() if type(each := getattr(m, "config", None)) is kind
+        id(configuration): configuration
+        for m in model.modules()
+        if type(configuration := getattr(m, "config", None)) is kind
     }
     return list(found.values())
 

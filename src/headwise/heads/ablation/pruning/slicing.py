@@ -37,8 +37,8 @@ class Shared(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) to (..., len(order) · size)."""
-        each = torch.unflatten(super().forward(x), -1, (-1, self.size))
-        return each.index_select(-2, self.order).flatten(-2)
+        heads = torch.unflatten(super().forward(x), -1, (-1, self.size))
+        return heads.index_select(-2, self.order).flatten(-2)
 
     def extra_repr(self) -> str:
         """The sizes and the order of the heads."""
