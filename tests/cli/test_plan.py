@@ -89,7 +89,7 @@ def test_the_plan_is_told_in_words(capsys):
     )
     assert "3 empty, 3 mixed, 3 full" in out
     _, out, _ = run(capsys, "--length", "300", "--mask", "causal()", "--lang", "zh")
-    assert "3 空, 3 混合, 3 满" in out
+    assert "3 空，3 混合，3 满" in out
 
 
 @pytest.mark.parametrize(
