@@ -137,7 +137,7 @@ def test_tokens_that_are_markup_or_in_no_font_are_spelled_out(tmp_path: Path, la
     """A missing character would be a box, and a warning, which fails the test."""
     tokens = [*HOSTILE, "我爱你", "\U00012000", "\u0e01", "$x$", "$\\alpha", "_^{}", ""]
     values = [[0.5] * len(tokens)] * len(tokens)
-    figure = heat_map(sheet(lang), Text(*["".join(HOSTILE)] * 2), values, tokens, tokens)
+    figure = heat_map(sheet(lang), same("".join(HOSTILE)), values, tokens, tokens)
     svg = save(figure, tmp_path, "map")[1].read_text(encoding="utf-8")
     assert "<script" not in svg
     names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]

@@ -23,7 +23,7 @@ def test_a_fused_layout_is_found_and_said(name: str, how: str) -> None:
     found = report(name)
     assert found.accepted
     assert any(
-        note.en.startswith("qkv_proj: q, k and v") and how in note.en for note in found.notes
+        note.en.startswith("qkv_proj: ") and how in note.en for note in found.notes
     )
 
 
