@@ -17,7 +17,7 @@ from headwise.heads.inspection import Inspection, inspect
 from headwise.heads.metrics import METRICS
 from headwise.heads.metrics.profiles import BY_DISTANCE
 from headwise.heads.models.load import Loaded
-from headwise.lang import LANGS, Lang, Text, Translated, same
+from headwise.lang import LANGS, Lang, Translated, same
 from headwise.plots import album
 from headwise.plots.ablation import Removal, ablation
 from headwise.plots.fonts import PLAIN, Fonts

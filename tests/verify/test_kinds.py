@@ -22,9 +22,7 @@ def report(name: str):
 def test_a_fused_layout_is_found_and_said(name: str, how: str) -> None:
     found = report(name)
     assert found.accepted
-    assert any(
-        note.en.startswith("qkv_proj: ") and how in note.en for note in found.notes
-    )
+    assert any(note.en.startswith("qkv_proj: ") and how in note.en for note in found.notes)
 
 
 @pytest.mark.parametrize(
