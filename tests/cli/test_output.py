@@ -68,7 +68,7 @@ def test_without_a_word_the_help_is_shown_as_help(capsys, words, lang, usage):
     assert main([*words, "--lang", lang]) == 2
     out, err = capsys.readouterr()
     assert not out
-    assert err.startswith(f"{usage} headwise")
+    assert err.replace(" ", "").startswith(f"{usage}headwise")
     assert len(err.splitlines()) > 5
 
 

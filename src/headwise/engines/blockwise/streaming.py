@@ -97,7 +97,8 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, result: Resul
     lengths = call.frame.queries, call.frame.keys
     blocks = list(query_blocks(tiles, lengths, MAX_ROWS, lambda keys: _row_limit(call, keys)))
     size = max(_head_limit(call, block) * block.pairs for block in blocks)
-    buffers = q.new_empty(2, size, dtype=softmax_dtype(q.dtype))
+    dtype = softmax_dtype(q.dtype)
+    buffers = q.new_empty(size, dtype=dtype), q.new_empty(size, dtype=dtype)
     with without_autocast(q):
         for block in blocks:
             _run_block(call, (q, k, v), block, buffers, result)
@@ -107,11 +108,11 @@ def _run_block(
     call: Call,
     qkv: tuple[Tensor, Tensor, Tensor],
     block: QueryBlock,
-    buffers: Tensor,
+    buffers: tuple[Tensor, Tensor],
     result: Result,
 ) -> None:
     """Write the results of some rows, for all samples and heads."""
-    wide = buffers.dtype
+    wide = buffers[0].dtype
     distances = _distances(call, block) if "distance" in call.need else None
     shared = _masking(call, block, 0) if call.mask.by_distance or not block.masked else None
     for sample in range(call.frame.batch):
