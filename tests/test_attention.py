@@ -158,7 +158,7 @@ def test_a_plan_of_a_long_call_asks_for_large_rectangles():
     below = side * (side - 1) // 2
     assert plan.tiles == {"empty": below, "mixed": side, "full": below}
     assert plan.share == (below + side) / side**2
-    assert f"{below:,} 空, {side:,} 混合, {below:,} 满" in plan.describe("zh")
+    assert f"{below:,} 空，{side:,} 混合，{below:,} 满" in plan.describe("zh")
 
 
 @pytest.mark.parametrize(("engine", "sparse"), [("tiled", True), ("sdpa", False)])

@@ -280,7 +280,7 @@ def test_few_pairs_are_written_out_at_once(monkeypatch):
     """What stays is another mask for each sample and head, and counts for each."""
     from headwise.engines.tiled import forward
 
-    sizes, real = [], forward.added
+    sizes, real = [], forward.score_terms
 
     def watched(*args):
         extra = real(*args)
@@ -288,7 +288,7 @@ def test_few_pairs_are_written_out_at_once(monkeypatch):
             sizes.append(extra.scores.numel())
         return extra
 
-    monkeypatch.setattr(forward, "added", watched)
+    monkeypatch.setattr(forward, "score_terms", watched)
     monkeypatch.setattr(forward, "DROPPED", 1 << 14)
     q, k, v = (t.detach() for t in tensors(211, 211, dtype=torch.float32))
     hw.attend(q, k, v, mask=hw.window(17, 5), dropout=0.5, engine="tiled")

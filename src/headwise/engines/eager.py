@@ -9,7 +9,6 @@ from torch.nn import functional as F
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.autograd_transforms import transformed
 from headwise.engines.dropout import Keep, draw_call_seed
-from headwise.engines.kernel import grouped_matmul
 from headwise.engines.sinks import apply_sinks
 from headwise.engines.statistics import measured
 from headwise.lang import Text
@@ -36,7 +35,7 @@ def run(call: Call) -> Result:
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     k, v = zero_masked_kv(call, allowed)
     q, k = call.position.content(call.q, k, call.frame)
-    scores = grouped_matmul(q, k.transpose(-2, -1))  # (B, H, Lq, Lk)
+    scores = per_head_matmul(q, k.transpose(-2, -1))  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
     bias = call.bias()
     if bias is not None:
@@ -53,7 +52,7 @@ def run(call: Call) -> Result:
     if sums is not None and call.sinks is not None:
         weights, sums = apply_sinks(weights, sums, call.sinks)
     dropped = _dropped(call, weights) if call.dropout else weights
-    output = grouped_matmul(dropped.to(v.dtype), v)  # (B, H, Lq, Dv)
+    output = per_head_matmul(dropped.to(v.dtype), v)  # (B, H, Lq, Dv)
     added = call.position.values(dropped.to(v.dtype), *call.position_ids())
     return Result(
         output=output if added is None else output + added,
@@ -61,6 +60,19 @@ def run(call: Call) -> Result:
         logsumexp=sums if "logsumexp" in call.need else None,
         **measured(weights, call.need, *call.position_ids()),
     )
+
+
+def per_head_matmul(rows: Tensor, shared: Tensor) -> Tensor:
+    """rows (B, H, n, X) times shared (B, G, X, Y), one product per head.
+
+    `kernel.grouped_matmul` makes one product per group, which copies nothing, but rounds a head
+    differently with its place in the batch.
+    """
+    groups = shared.shape[1]
+    if rows.shape[1] == groups:
+        return rows @ shared
+    split = torch.unflatten(rows, 1, (groups, -1))
+    return (split @ shared[:, :, None]).flatten(1, 2)
 
 
 def zero_masked_kv(call: Call, allowed: Allowed) -> tuple[Tensor, Tensor]:
