@@ -213,7 +213,7 @@ def two(q, k):
         (Crashing, "raises RuntimeError: bang"),
         (Leaving, "raises SystemExit: 3"),
         (Shapeless, "expected an output of shape"),
-        (Narrow, r"the parameter q\.weight is \(2, 15\), expected \(15, 15\)"),
+        (Narrow, r"the parameter q\.weight has shape \(2, 15\), expected \(15, 15\)"),
         (Barren, "are not one attention's projections"),
         (two, "takes 2 tensors, expected q, k, v"),
         (max, "Python cannot tell the arguments"),
