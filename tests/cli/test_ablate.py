@@ -686,7 +686,7 @@ def test_the_figure_draws_the_rise_of_both(
         (["M", "--corpus", "C", "--heads", "L0H0", "--output", "C"], "output: expected another"),
         (["M", "w1", "--heads", "L0H0", "--output", "M/config.json"], "output: expected another"),
         (["M", "w1", "--heads", "L0H0", "--figures", "C"], "figures: cannot write into the folder"),
-        (["M", "w1", "--heads", "L0H0", "--figures", LONG], "figures: cannot write into the folder a"),
+        (["M", "w1", "--heads", "L0H0", "--figures", LONG], "figures: cannot write into the"),
         (["M", "w1", "--open", LONG, "--named", "x"], "File name too long"),
         (["M", "w1", "--open", "C", "--named", "x"], "open: expected the folder of `inspect --sa"),
         (["M", "w1", "--open", "/no", "--named", "x"], "wrote, got /no: No such file"),
