@@ -385,7 +385,7 @@ def test_an_unbatched_padding_is_named() -> None:
 )
 def test_a_pattern_of_the_whole_sequence_is_refused(mask: hw.Mask) -> None:
     layer = make(mask=mask)
-    with pytest.raises(BadValue, match=r"cache: .* must not hang on tokens still to come"):
+    with pytest.raises(BadValue, match=r"cache: .* cannot depend on future tokens"):
         layer(*drawn(layer), cache=GrowingCache())
 
 
