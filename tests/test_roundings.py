@@ -7,6 +7,7 @@ import headwise as hw
 from headwise.call import Call, Result
 from headwise.engines import eager
 from headwise.reference import reference
+from headwise.verify.oracle.tolerance import judge
 from tests.examples import accept_with_gradients, tensors
 from tests.nn.oracle import Truth, inputs
 from tests.roundings import RUNS, hold, nudged
@@ -75,3 +76,16 @@ def test_a_module_wrong_by_a_ten_thousandth_is_rejected():
     late = output.detach() + 1.0001 * (output - output.detach())  # only its gradients are
     with pytest.raises(AssertionError, match=r"max\|X-O\|"):
         truth.hold(late, None)
+
+
+def test_both_bounds_must_hold():
+    exact = torch.ones(1000, dtype=torch.float64)
+    plain, one_far, all_near = exact.clone(), exact.clone(), exact.clone()
+    plain[0] += 1e-3
+    one_far[0] += 1e-2  # 10 times the largest error of the plain run
+    all_near += 1.9e-3  # at most twice the largest, in every entry
+    assert judge(plain, plain, exact).accepted
+    assert not judge(one_far, plain, exact).accepted
+    assert not judge(all_near, plain, exact).accepted
+    spread = exact + 1e-3
+    assert not judge(one_far, spread, exact).accepted  # the mean square alone would pass

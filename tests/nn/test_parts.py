@@ -278,3 +278,8 @@ def test_numbers_that_make_no_part_are_refused() -> None:
         LogitScale(0)
     with pytest.raises(BadValue, match="head_dim: expected at least 1, got 0"):
         OutputGate(E, H, 0)
+
+
+def test_a_unit_norm_of_half_precision_does_not_overflow():
+    x = torch.full((1, 4), 300.0, dtype=torch.float16)  # its square is beyond float16
+    assert UnitNorm()(x).tolist() == [[0.5] * 4]
