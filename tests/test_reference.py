@@ -41,22 +41,22 @@ def test_one_visible_key_copies_its_value():
 def test_every_step_equals_a_loop_over_pairs(mask):
     q, k, v = tensors()
     call = Call.of(q, k, v, mask=mask)
-    steps, frame = reference(call), call.frame
-    resolved = mask.resolve(frame)
+    steps, shape = reference(call), call.shape
+    resolved = mask.resolve(shape)
     for b, h in ((0, 0), (1, 5), (0, 4)):
-        for i in range(frame.queries):
+        for i in range(shape.queries):
             kv = h // (HEADS // GROUPS)
             where = [
                 j
-                for j in range(frame.keys)
-                if bool(resolved.rule(*(torch.tensor(n) for n in (b, h, i + frame.offset, j))))
+                for j in range(shape.keys)
+                if bool(resolved.rule(*(torch.tensor(n) for n in (b, h, i + shape.offset, j))))
             ]
             if not where:
                 assert not steps.output[b, h, i].any()
                 assert not steps.weights[b, h, i].any()
                 assert steps.logsumexp[b, h, i] == -math.inf
                 continue
-            index = [torch.tensor(n) for n in (b, h, i + frame.offset)]
+            index = [torch.tensor(n) for n in (b, h, i + shape.offset)]
             bias = [resolved.bias(*index, torch.tensor(j)) for j in where]
             scores = torch.stack(
                 [

@@ -73,7 +73,7 @@ class Call:
     position: Position
     scale: float
     dropout: float
-    frame: AttentionShape
+    shape: AttentionShape
     need: frozenset[str]
     sinks: Sinks | None = None
 
@@ -95,10 +95,10 @@ class Call:
         """The validated call; the arguments are those of `headwise.attend`."""
         _check_tensors(q, k, v)
         offset = k.shape[2] - q.shape[2] if offset is None else _offset(offset)
-        frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
-        place, resolved = _position(position, q, v), _mask(mask).resolve(frame)
+        shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+        place, resolved = _position(position, q, v), _mask(mask).resolve(shape)
         if resolved.content_dependent:
-            resolved = resolved.bind(Content(*place.content(q, k, frame), frame))
+            resolved = resolved.bind(Content(*place.content(q, k, shape), shape))
         return cls(
             q=q,
             k=k,
@@ -107,7 +107,7 @@ class Call:
             position=place,
             scale=_scale(scale, q.shape[3]),
             dropout=_dropout(dropout),
-            frame=frame,
+            shape=shape,
             need=_need(need),
             sinks=_sinks(sinks, q),
         )
@@ -115,7 +115,7 @@ class Call:
     @property
     def group(self) -> int:
         """How many query heads share one key/value head, H / G."""
-        return self.frame.heads // max(self.k.shape[1], 1)
+        return self.shape.heads // max(self.k.shape[1], 1)
 
     @property
     def sums(self) -> bool:
@@ -124,11 +124,11 @@ class Call:
 
     def allowed(self) -> Allowed:
         """The mask written out, True where a query may attend: (B or 1, H or 1, Lq, Lk)."""
-        return self.mask.dense(self.frame)
+        return self.mask.dense(self.shape)
 
     def position_ids(self) -> tuple[Tensor, Tensor]:
         """Where the queries (Lq,) and the keys (Lk,) stand."""
-        _, _, query, key = self.frame.indices()
+        _, _, query, key = self.shape.indices()
         return query.flatten(), key.flatten()
 
     @property
@@ -147,8 +147,8 @@ class Call:
         Args:
             q: the queries, in the dtype to compute in; None means as given.
         """
-        fixed = self.mask.bias(*self.frame.indices())
-        some = self.frame.queries and self.frame.keys
+        fixed = self.mask.bias(*self.shape.indices())
+        some = self.shape.queries and self.shape.keys
         of = self.position.bias_grid if some else self.position.bias
         moving = of(self.q if q is None else q, *self.position_ids(), self.scale)
         if fixed is None or moving is None:
@@ -160,8 +160,8 @@ class Call:
         if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
             return False
         zero = torch.zeros((), dtype=torch.long, device=self.q.device)
-        first = zero + self.frame.offset
-        fixed = self.mask.bias(zero, zero, first, zero) if self.frame.keys else None
+        first = zero + self.shape.offset
+        fixed = self.mask.bias(zero, zero, first, zero) if self.shape.keys else None
         moving = self.position.bias(self.q[:, :, :1], first[None], first[None], self.scale)
         return any(bias is not None and bias.requires_grad for bias in (fixed, moving))
 

@@ -75,7 +75,7 @@ class Shown:
 
     Attributes:
         text: the expression.
-        tiles: the mask, resolved, its frame and its tiles.
+        tiles: the mask, resolved, its shape and its tiles.
         seen: how many keys each query sees, (B or 1, H or 1, Lq) row by row; None where there are
             too many pairs to count.
     """
@@ -96,8 +96,8 @@ class Shown:
         keys = keys or held.get("Lk") or queries or LENGTH
         queries = queries or held.get("Lq") or keys
         batch, heads = held.get("B", 1), held.get("H", 1)
-        frame = AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
-        tiles = Tiles.of(mask.shown(frame), frame)
+        shape = AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
+        tiles = Tiles.of(mask.shown(shape), shape)
         dear = batch * heads * (tiles.pairs(Tile.MIXED) + queries)
         known = mask.by_distance or dear <= COUNTED
         return cls(" ".join(text.split()), tiles, tiles.seen()[0].tolist() if known else None)
@@ -110,21 +110,21 @@ class Shown:
     @property
     def pairs(self) -> int:
         """Queries times keys."""
-        return self.tiles.frame.queries * self.tiles.frame.keys
+        return self.tiles.shape.queries * self.tiles.shape.keys
 
     def share(self) -> tuple[float, float]:
         """The share of pairs that may attend: at least and at most; the same where counted."""
         if self.seen is not None:
-            exact = sum(self.rows) / max(len(self.rows) * self.tiles.frame.keys, 1)
+            exact = sum(self.rows) / max(len(self.rows) * self.tiles.shape.keys, 1)
             return exact, exact
         full, empty = self.tiles.pairs(Tile.FULL), self.tiles.pairs(Tile.EMPTY)
         return full / self.pairs, 1 - empty / self.pairs
 
     def drawings(self, cells: int) -> Iterable[tuple[Text, int, list[list[float]]]]:
         """Title, pairs on a side of a cell, and the share of each cell's pairs, 0 to 1."""
-        frame, step = self.tiles.frame, self.step(cells)
+        shape, step = self.tiles.shape, self.step(cells)
         if self.pairs > EVALUATED:
-            kinds = Tiles.of(self.tiles.mask, frame, step).kinds
+            kinds = Tiles.of(self.tiles.mask, shape, step).kinds
             yield Text(""), step, (kinds / 2).tolist()
             return
         batch, heads = self.apart()
@@ -134,13 +134,13 @@ class Shown:
 
     def apart(self) -> tuple[int, int]:
         """How many samples and heads the rule tells apart."""
-        one = replace(self.tiles.frame, queries=1, keys=1).indices()
+        one = replace(self.tiles.shape, queries=1, keys=1).indices()
         batch, heads = (1, 1, *self.tiles.mask.rule(*one).shape)[-4:-2]
         return batch, heads
 
     def step(self, cells: int) -> int:
         """How many queries and keys a cell stands for."""
-        return -(-max(self.tiles.frame.queries, self.tiles.frame.keys) // cells)
+        return -(-max(self.tiles.shape.queries, self.tiles.shape.keys) // cells)
 
     def document(self, kind: str) -> Document:
         """What a person reads."""
@@ -158,16 +158,16 @@ class Shown:
 
     def as_json(self) -> str:
         """The same for programs; what was not counted is null."""
-        frame, rows, (least, most) = self.tiles.frame, self.rows, self.share()
+        shape, rows, (least, most) = self.tiles.shape, self.rows, self.share()
         known = self.seen is not None
         _, step, values = next(iter(self.drawings(CELLS["json"])))
         whole = {
             "format": "headwise.show/1",
             "mask": self.text,
-            "batch": frame.batch,
-            "heads": frame.heads,
-            "queries": frame.queries,
-            "keys": frame.keys,
+            "batch": shape.batch,
+            "heads": shape.heads,
+            "queries": shape.queries,
+            "keys": shape.keys,
             "keys_seen": {"min": min(rows), "mean": sum(rows) / len(rows), "max": max(rows)}
             if known
             else None,
@@ -182,10 +182,10 @@ class Shown:
 
 def _pooled(tiles: Tiles, b: int, h: int, step: int) -> list[list[float]]:
     """The share of each cell's pairs that may attend, of one sample and head."""
-    _, _, query, key = tiles.frame.indices()
+    _, _, query, key = tiles.shape.indices()
     sample, head = torch.full((1, 1, 1, 1), b), torch.full((1, 1, 1, 1), h)
     allowed = tiles.mask.rule(sample, head, query, key)
-    dense = allowed.expand(1, 1, tiles.frame.queries, tiles.frame.keys).float()
+    dense = allowed.expand(1, 1, tiles.shape.queries, tiles.shape.keys).float()
     values: list[list[float]] = avg_pool2d(dense, step, ceil_mode=True)[0, 0].tolist()
     return values
 
@@ -255,11 +255,11 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
 
 
 def _table(shown: Shown) -> Block:
-    frame, tiles = shown.tiles.frame, _tiles(shown.tiles)
-    size = f"{frame.queries:,} × {frame.keys:,}"
+    shape, tiles = shown.tiles.shape, _tiles(shown.tiles)
+    size = f"{shape.queries:,} × {shape.keys:,}"
     parts = [same(size)]
-    parts += [Text("{count} samples", count=frame.batch)] * (frame.batch > 1)
-    parts += [Text("{count} heads", count=frame.heads)] * (frame.heads > 1)
+    parts += [Text("{count} samples", count=shape.batch)] * (shape.batch > 1)
+    parts += [Text("{count} heads", count=shape.heads)] * (shape.heads > 1)
     rows = [
         (Text("queries × keys"), joined(Text(", "), parts)),
         *_counts(shown),
@@ -340,8 +340,8 @@ def _small(text: str) -> str:
     mask = parse(text)
     held = mask.required_sizes()
     length = held.get("Lk", SMALL)
-    frame = AttentionShape(
+    shape = AttentionShape(
         held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu")
     )
-    rows = mask.shown(frame).dense(frame)[0, 0].tolist()
+    rows = mask.shown(shape).dense(shape)[0, 0].tolist()
     return "\n".join(" ".join(SHADES[-1] if seen else SHADES[0] for seen in row) for row in rows)

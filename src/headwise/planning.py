@@ -106,7 +106,7 @@ def plan(
         sinks=sinks,
         need=need or (),
     )
-    tiles, pairs = Tiles.of(call.mask, call.frame), call.frame.queries * call.frame.keys
+    tiles, pairs = Tiles.of(call.mask, call.shape), call.shape.queries * call.shape.keys
     chosen = choose(call, engine).NAME
     refusals = ((e.NAME, list(e.why_not(call))) for e in ENGINES)
     seen = _nonempty_pairs(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
@@ -127,43 +127,43 @@ def _kind(kind: str, count: int) -> Text:
 def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
     """Pairs in tiles that are not empty, the mean over heads, which may have different masks."""
     groups = head_groups(call)
-    by_mask = [tiles] if len(groups) == 1 else [Tiles.of(mask, call.frame) for _, mask in groups]
-    pairs = call.frame.queries * call.frame.keys
+    by_mask = [tiles] if len(groups) == 1 else [Tiles.of(mask, call.shape) for _, mask in groups]
+    pairs = call.shape.queries * call.shape.keys
     seen = (pairs - of.pairs(Tile.EMPTY) for of in by_mask)
     weighted = sum(len(heads) * n for (heads, _), n in zip(groups, seen, strict=True))
-    return round(weighted / call.frame.heads) if call.frame.heads else 0
+    return round(weighted / call.shape.heads) if call.shape.heads else 0
 
 
 def _computed_pairs(call: Call, engine: str, seen: int) -> int:
     """Pairs that an engine computes for a head, of which ``seen`` lie in nonempty tiles."""
     if engine == lsh.NAME:
         return lsh.pairs(call)
-    return seen if engine in SPARSE else call.frame.queries * call.frame.keys
+    return seen if engine in SPARSE else call.shape.queries * call.shape.keys
 
 
 def _flops(call: Call, pairs: int) -> int:
     """Two products for every pair and head: q kᵀ over D, and weights v over Dv."""
-    heads = call.frame.batch * call.frame.heads
+    heads = call.shape.batch * call.shape.heads
     return 2 * heads * pairs * (call.q.shape[3] + call.v.shape[3])
 
 
 def _bytes(call: Call, engine: str) -> int:
-    frame = call.frame
-    written = frame.batch * frame.heads * frame.queries * call.v.shape[3]
+    shape = call.shape
+    written = shape.batch * shape.heads * shape.queries * call.v.shape[3]
     elements = call.q.numel() + call.k.numel() + call.v.numel() + written
     return elements * call.q.element_size() + _score_bytes(call, engine)
 
 
 def _score_bytes(call: Call, engine: str) -> int:
     """Bytes of tensors (Lq, Lk), or of one block in an engine that computes in blocks."""
-    frame, wide = call.frame, softmax_dtype(call.q.dtype).itemsize
-    if 0 in (frame.batch, frame.heads, frame.queries, frame.keys):
+    shape, wide = call.shape, softmax_dtype(call.q.dtype).itemsize
+    if 0 in (shape.batch, shape.heads, shape.queries, shape.keys):
         return 0
     if engine == eager.NAME:  # scores and weights
-        return 2 * frame.batch * frame.heads * frame.queries * frame.keys * wide
+        return 2 * shape.batch * shape.heads * shape.queries * shape.keys * wide
     if engine == blockwise.NAME:
         samples, queries = blockwise.block_size(call)
-        return 2 * min(samples, frame.batch) * frame.heads * queries * frame.keys * wide
+        return 2 * min(samples, shape.batch) * shape.heads * queries * shape.keys * wide
     if engine == sdpa.NAME and not sdpa.without_mask(call):
         return _mask_bytes(call, wide)
     return 0
@@ -175,17 +175,17 @@ def _mask_bytes(call: Call, wide: int) -> int:
     The peak is the rule while it is evaluated; or the booleans with the bias while it is computed,
     or with the bias and the terms added to the scores.
     """
-    first = replace(call.frame, queries=1, keys=1).indices()
+    first = replace(call.shape, queries=1, keys=1).indices()
     rule, bias = call.mask.rule(*first), call.mask.bias(*first)
     allowed, biased = _mask_count(rule), 0 if bias is None else _mask_count(bias)
     if Stage.SCORES in call.position.stages:
-        biased = call.frame.batch * call.frame.heads
+        biased = call.shape.batch * call.shape.heads
     numbers = max(allowed, biased) + biased
-    of_rule = bytes_per_pair(call.mask.rule, call.frame)
-    of_bias = bytes_per_pair(call.mask.bias, call.frame)
+    of_rule = bytes_per_pair(call.mask.rule, call.shape)
+    of_bias = bytes_per_pair(call.mask.bias, call.shape)
     per_pair = max(of_rule, allowed + of_bias, allowed + numbers * wide)
     copies = (call.k.numel() + call.v.numel()) * call.q.element_size()
-    return math.ceil(per_pair * call.frame.queries * call.frame.keys) + copies
+    return math.ceil(per_pair * call.shape.queries * call.shape.keys) + copies
 
 
 def _mask_count(values: Tensor) -> int:

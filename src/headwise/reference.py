@@ -48,11 +48,11 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
             "dropout: the reference is exact and not random, got {dropout}; use 0",
             dropout=call.dropout,
         )
-    allowed = call.allowed().expand(call.frame.batch, call.frame.heads, -1, -1)
+    allowed = call.allowed().expand(call.shape.batch, call.shape.heads, -1, -1)
     q = call.q.to(dtype)  # (B, H, Lq, D)
     k = _seen(call.k.to(dtype).repeat_interleave(call.group, dim=1), allowed)  # (B, H, Lk, D)
     v = _seen(call.v.to(dtype).repeat_interleave(call.group, dim=1), allowed)  # (B, H, Lk, Dv)
-    turned, against = call.position.content(q, k, call.frame)
+    turned, against = call.position.content(q, k, call.shape)
     dots = turned @ against.transpose(-2, -1)  # (B, H, Lq, Lk)
     scaled = dots.to(softmax_dtype(dtype)) * call.scale
     bias = _bias(call, q)
@@ -80,7 +80,7 @@ def reference(call: Call, dtype: torch.dtype = torch.float64) -> Steps:
 
 def _bias(call: Call, q: Tensor) -> Tensor | None:
     """What mask and position add to the scaled scores, pair by pair."""
-    fixed = call.mask.bias(*call.frame.indices())
+    fixed = call.mask.bias(*call.shape.indices())
     moving = call.position.bias(q, *call.position_ids(), call.scale)
     if fixed is None or moving is None:
         return moving if fixed is None else fixed

@@ -70,8 +70,9 @@ class AttentionShape:
 
         Example:
             >>> from headwise.masks import causal
-            >>> frame = Frame(1, 1, queries=2, keys=5, offset=1, device=torch.device("cpu"))
-            >>> frame.seen_by_distance(causal().rule).tolist()
+            >>> cpu = torch.device("cpu")
+            >>> shape = AttentionShape(1, 1, queries=2, keys=5, offset=1, device=cpu)
+            >>> shape.visible_by_distance(causal().rule).tolist()
             [[True, True, True, False, False]]
         """
         if not self.queries or not self.keys:
@@ -133,7 +134,7 @@ def format_value(value: object) -> str:
     """What a message shows of a value; Python writes no integer of thousands of digits out.
 
     Example:
-        >>> shown(2**31), shown(-(10**5000)), shown("a")
+        >>> format_value(2**31), format_value(-(10**5000)), format_value("a")
         ('2147483648', '-2**16609.6', "'a'")
     """
     if not isinstance(value, int) or value.bit_length() <= 128:

@@ -264,15 +264,15 @@ def test_encodings(tmp_path, encoding):
         "自注意力(X)",
     ],
 )
-@pytest.mark.parametrize("frame", ["{} = {}", "$${} = {}$$", "The result is {} = {}"])
-def test_a_function_of_x_is_its_result(label, frame):
+@pytest.mark.parametrize("shape", ["{} = {}", "$${} = {}$$", "The result is {} = {}"])
+def test_a_function_of_x_is_its_result(label, shape):
     import torch
 
     x = torch.tensor([[1.0, 2.0], [0.5, 1.5], [2.0, 0.5]], dtype=torch.float64)
     right = (x @ x.T / 2**0.5).softmax(-1) @ x
     printed = str([[f"{value:.2f}" for value in row] for row in right.tolist()]).replace("'", "")
-    tex = r"\mathrm{" + label.replace("(", "}(", 1) if "$" in frame else label
-    said = frame.format(tex, printed)
+    tex = r"\mathrm{" + label.replace("(", "}(", 1) if "$" in shape else label
+    said = shape.format(tex, printed)
     for text in (X + said, said + "\n\n" + X):
         report = check(text)
         assert (report.checked, report.findings, report.unmatched) == (6, (), ())

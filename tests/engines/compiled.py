@@ -76,7 +76,7 @@ def exact(call: Call, dtype: torch.dtype, keep: Keep | None) -> list[Tensor]:
     steps = reference(call, dtype)
     if keep is None:
         return [steps.output, steps.logsumexp]
-    left = keep.dense(call.frame)
+    left = keep.dense(call.shape)
     used = torch.where(left, steps.weights, 0.0) / (1 - keep.dropout)
     output = used @ call.v.to(dtype).repeat_interleave(call.group, 1)
     added = call.position.values(used, *call.position_ids())

@@ -35,7 +35,7 @@ def test_a_comb_is_taken_apart(mask):
 def test_tiles_do_not_show_how_few_pairs_a_comb_has(mask):
     call = called(mask)
     assert nonempty_share(call) > SHARE
-    least = Tiles.of(call.mask, call.frame).seen()[0].sum().item() / L**2
+    least = Tiles.of(call.mask, call.shape).seen()[0].sum().item() / L**2
     assert (
         least <= decomposed_share(call) < 2 * least + 256 / L
     )  # blocks of rows are up to 256 tall

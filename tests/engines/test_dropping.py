@@ -40,7 +40,7 @@ def number() -> int:
 def dropped(call: Call, dtype: torch.dtype) -> Tensor:
     """The reference's weights, dropped by hand, times the values."""
     weights = reference(call, dtype).weights
-    keep = Keep(DROPOUT, number()).dense(call.frame)
+    keep = Keep(DROPOUT, number()).dense(call.shape)
     used = torch.where(keep, weights, 0.0) / (1 - DROPOUT)
     v = call.v.to(dtype).repeat_interleave(call.group, 1)
     added = call.position.values(used, *call.position_ids())
@@ -232,9 +232,9 @@ def test_pairs_are_spread_as_if_drawn(dropout):
     Of all; of neighbours along every axis, and across; of squares of four pairs, in which sums of a
     row's and a key's own number would show; and between two calls.
     """
-    frame = AttentionShape(3, 4, 257, 263, 0, torch.device("cpu"))
+    shape = AttentionShape(3, 4, 257, 263, 0, torch.device("cpu"))
     spread = (dropout * (1 - dropout)) ** 0.5
-    x, other = ((Keep(dropout, n).dense(frame).double() - (1 - dropout)) / spread for n in (5, 6))
+    x, other = ((Keep(dropout, n).dense(shape).double() - (1 - dropout)) / spread for n in (5, 6))
     products = [x, x * other, x[..., 1:, 1:] * x[..., :-1, :-1]]
     products += [
         x.narrow(axis, 0, length - lag) * x.narrow(axis, lag, length - lag)

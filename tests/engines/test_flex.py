@@ -152,7 +152,7 @@ def test_it_stands_behind_an_engine_that_takes_every_call():
 
 def test_the_map_of_blocks_is_that_of_the_tiles():
     call = Call.of(*inputs(307, 311), mask=hw.causal() & hw.window(150, 0))
-    made = flex._block_mask(call, Tiles.of(call.mask, call.frame)).to_dense()[0, 0]
+    made = flex._block_mask(call, Tiles.of(call.mask, call.shape)).to_dense()[0, 0]
     allowed = call.allowed()[0, 0]
     for i, row in enumerate(made.tolist()):
         for j, looked_at in enumerate(row):
@@ -183,7 +183,7 @@ def test_making_the_map_evaluates_the_mixed_tiles_only():
     length, mask = 128 * 17, OfRow()
     x = torch.zeros(1).expand(1, 1, length, 4)
     call = Call.of(x, x, x, mask=mask)
-    tiles = Tiles.of(call.mask, call.frame)
+    tiles = Tiles.of(call.mask, call.shape)
     tiles.seen()
     flex._block_mask(call, tiles)
     assert mask.pairs == 17 * 128**2  # the diagonal of 17 x 17 tiles

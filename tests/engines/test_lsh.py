@@ -114,7 +114,7 @@ def test_every_query_has_one_place_and_every_pair_of_a_round_is_listed_once(make
             keys = blocks.keys[b, h, n]
             here = listed[b, h, blocks.queries[b, h, n, r]]
             here += torch.bincount(keys[keys >= 0], minlength=61)
-        assert torch.equal(listed, one.dense(Call.of(q, k, v).frame).long())
+        assert torch.equal(listed, one.dense(Call.of(q, k, v).shape).long())
         assert torch.equal(
             blocks.queries.flatten(2).sort(-1).values[..., -61:],
             torch.arange(61).expand(2, HEADS, 61),

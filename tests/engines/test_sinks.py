@@ -224,7 +224,7 @@ def test_second_derivatives_are_finite_where_a_sink_is_none_and_a_row_blind():
 def test_the_compiled_operator_takes_them(mask):
     q, k, v = (torch.randn(2, HEADS, 37, 16, requires_grad=True) for _ in range(3))
     call = Call.of(q, k, v, mask=mask, sinks=logits())
-    given = (q, k, v, *encode(call.mask), call.frame.offset, call.scale, call.sinks)
+    given = (q, k, v, *encode(call.mask), call.shape.offset, call.scale, call.sinks)
     found = torch.library.opcheck(operator, given)
     assert set(found.values()) == {"SUCCESS"}
     hold(call, Result(operator(*given)[0]))

@@ -167,7 +167,7 @@ def test_a_float_mask_that_wants_a_gradient_gets_it(dtype):
 def test_keys_that_nobody_sees_never_leak(make, junk, path):
     q, k, v = tensors(131, 131, dtype=torch.float32)
     mask = make()
-    seen = mask.dense(Call.of(q, k, v).frame).expand(2, HEADS, -1, -1).any(-2)
+    seen = mask.dense(Call.of(q, k, v).shape).expand(2, HEADS, -1, -1).any(-2)
     seen = seen.unflatten(1, (3, 2)).any(2)[..., None]
     dirty = [torch.where(seen, t.detach(), junk).requires_grad_() for t in (k, v)]
     clean_out = tiled.run(Call.of(q, k, v, mask=mask)).output
@@ -451,7 +451,7 @@ def test_the_share_is_never_less_than_the_truth(mask):
 
 
 def test_backward_uses_larger_blocks_and_the_same_pairs():
-    frame = Call.of(*tensors(257, 257)).frame
-    few, many = (parts(hw.window(40, 40), frame, side) for side in (forward.SIDE, backward.SIDE))
+    shape = Call.of(*tensors(257, 257)).shape
+    few, many = (parts(hw.window(40, 40), shape, side) for side in (forward.SIDE, backward.SIDE))
     assert backward.SIDE > forward.SIDE
     assert len(many) <= len(few)

@@ -77,7 +77,7 @@ def test_a_mask_written_as_numbers_is_read_back(mask):
     assert encodable(call.mask)
     assert all(type(number) is int for number in numbers)
     assert again.name == call.mask.name
-    assert torch.equal(again.dense(call.frame), call.mask.dense(call.frame))
+    assert torch.equal(again.dense(call.shape), call.mask.dense(call.shape))
     assert encode(again)[0] == numbers
 
 
@@ -179,7 +179,7 @@ def test_opcheck_finds_nothing(mask, dtype):
     v = torch.randn(k.shape, dtype=dtype, requires_grad=True)
     call = Call.of(q, k, v, mask=mask)
     found = torch.library.opcheck(
-        operator, (q, k, v, *encode(call.mask), call.frame.offset, call.scale, None)
+        operator, (q, k, v, *encode(call.mask), call.shape.offset, call.scale, None)
     )
     assert set(found.values()) == {"SUCCESS"}
 

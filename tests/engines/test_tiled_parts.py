@@ -22,24 +22,24 @@ SIDES = [16, 32]
 def work_of(mask: Mask, queries: int, keys: int, offset: int | None = None) -> Problem:
     q, k = torch.zeros(BATCH, HEADS, queries, 1), torch.zeros(BATCH, 1, keys, 1)
     call = Call.of(q, k, k, mask=mask, offset=offset)
-    return Problem(q, k, k, q, call.mask, call.position, call.scale, call.frame)
+    return Problem(q, k, k, q, call.mask, call.position, call.scale, call.shape)
 
 
 def counted(problem: Problem, plan: list[Part]) -> torch.Tensor:
     """How often each pair is computed, (B, H, Lq, Lk)."""
-    frame = problem.frame
-    times = torch.zeros(frame.batch, frame.heads, frame.queries, frame.keys)
+    shape = problem.shape
+    times = torch.zeros(shape.batch, shape.heads, shape.queries, shape.keys)
     for part in plan:
-        q, k = part.queries.numbers(q_device := frame.device), part.keys.numbers(q_device)
+        q, k = part.queries.numbers(q_device := shape.device), part.keys.numbers(q_device)
         may = allowed(problem, part)
-        shape = (frame.batch, frame.heads, part.queries.count, part.queries.size, part.keys.size)
-        may = torch.ones(shape, dtype=torch.bool) if may is None else may.expand(shape)
+        sizes = (shape.batch, shape.heads, part.queries.count, part.queries.size, part.keys.size)
+        may = torch.ones(sizes, dtype=torch.bool) if may is None else may.expand(sizes)
         for n in range(part.queries.count):
             rows, columns = q[n][:, None], k[n].clamp(min=0)[None]
             times.index_put_(
                 (
-                    torch.arange(frame.batch)[:, None, None, None],
-                    torch.arange(frame.heads)[None, :, None, None],
+                    torch.arange(shape.batch)[:, None, None, None],
+                    torch.arange(shape.heads)[None, :, None, None],
                     rows.expand(may.shape[-2:])[None, None],
                     columns.expand(may.shape[-2:])[None, None],
                 ),
@@ -56,8 +56,8 @@ def keys_values(plan: list[Part], layer: int) -> list[int]:
 
 def holds(problem: Problem, side: int) -> None:
     """Each allowed pair once, no other, and no query twice in a layer."""
-    plan = parts(problem.mask, problem.frame, side)
-    expected = problem.mask.dense(problem.frame).expand(BATCH, HEADS, -1, -1)
+    plan = parts(problem.mask, problem.shape, side)
+    expected = problem.mask.dense(problem.shape).expand(BATCH, HEADS, -1, -1)
     assert torch.equal(counted(problem, plan), expected.float())
     for layer in {part.layer for part in plan}:
         rows = [int(row) for row in keys_values(plan, layer)]
@@ -147,8 +147,8 @@ def test_alternatives_are_the_mask(mask):
     place = work_of(mask, 67, 67)
     union = torch.zeros(BATCH, HEADS, 67, 67, dtype=torch.bool)
     for each in disjuncts(place.mask):
-        union |= each.dense(place.frame)
-    assert torch.equal(union, place.mask.dense(place.frame).expand_as(union))
+        union |= each.dense(place.shape)
+    assert torch.equal(union, place.mask.dense(place.shape).expand_as(union))
 
 
 def views(plan: list[Part]) -> list[Part]:
@@ -156,7 +156,7 @@ def views(plan: list[Part]) -> list[Part]:
 
 
 def test_a_window_is_one_batch_of_overlapping_views_and_its_edges():
-    plan = parts(hw.window(20, 10), work_of(hw.full(), 521, 521).frame, 32)
+    plan = parts(hw.window(20, 10), work_of(hw.full(), 521, 521).shape, 32)
     (inside,) = views(plan)
     assert (inside.queries.size, inside.keys.size) == (32, 32 + 20 + 10)
     assert inside.keys.jump == inside.queries.jump == 32
@@ -167,37 +167,37 @@ def test_a_window_is_one_batch_of_overlapping_views_and_its_edges():
 
 
 def test_a_dilated_window_is_a_plain_one_in_each_class_of_rows():
-    plan = parts(hw.dilated(8, 8, step=3), work_of(hw.full(), 521, 521).frame, 32)
+    plan = parts(hw.dilated(8, 8, step=3), work_of(hw.full(), 521, 521).shape, 32)
     assert {part.queries.step for part in plan} == {3}
     dense = work_of(hw.dilated(8, 8, step=3), 521, 521)
-    pairs = dense.mask.dense(dense.frame).sum()
+    pairs = dense.mask.dense(dense.shape).sum()
     assert sum(part.pairs for part in plan) < 4 * pairs
 
 
 def test_a_strided_pattern_is_a_band_and_a_comb():
-    plan = parts(hw.strided(11), work_of(hw.full(), 257, 257).frame, 32)
+    plan = parts(hw.strided(11), work_of(hw.full(), 257, 257).shape, 32)
     assert {part.queries.step for part in plan} == {1, 11}
     assert {part.layer for part in plan} == {0, 1}
 
 
 def test_padding_asks_pair_by_pair_only_where_a_block_is_cut():
     problem = work_of(hw.window(20, 10) & hw.padding([521, 300]), 521, 521)
-    plan = parts(problem.mask, problem.frame, 32)
+    plan = parts(problem.mask, problem.shape, 32)
     with_mask = [part for part in plan if part.mask is not None]
     assert views(plan)
     assert any(part.mask is None for part in views(plan))
     assert 0 < sum(p.pairs for p in with_mask) < sum(p.pairs for p in plan)
     short = work_of(hw.window(20, 10) & hw.padding([200, 150]), 521, 521)
     reached = max(
-        int(p.queries.numbers(problem.frame.device).max())
-        for p in parts(short.mask, short.frame, 32)
+        int(p.queries.numbers(problem.shape.device).max())
+        for p in parts(short.mask, short.shape, 32)
     )
     assert reached < 300  # nobody asks about queries that see padding only
 
 
 def test_global_tokens_are_columns_and_rows_beside_the_band():
     problem = work_of(hw.window(20, 20) | hw.global_tokens([0, 200, 500]), 521, 521)
-    plan = parts(problem.mask, problem.frame, 32)
+    plan = parts(problem.mask, problem.shape, 32)
     columns = [p for p in plan if isinstance(p.keys, IndexedRows)]
     rows = [p for p in plan if isinstance(p.queries, IndexedRows)]
     assert [p.keys.index.tolist() for p in columns] == [[[0, 200, 500]]]
@@ -207,11 +207,11 @@ def test_global_tokens_are_columns_and_rows_beside_the_band():
 
 def test_documents_are_rectangles_and_random_blocks_are_gathered():
     problem = work_of(hw.documents([130, 260, 131]), 521, 521)
-    plan = parts(problem.mask, problem.frame, 32)
+    plan = parts(problem.mask, problem.shape, 32)
     assert not any(isinstance(p.keys, IndexedRows) for p in plan)
     assert any(p.queries.size > 64 and p.mask is None for p in plan)
     problem = work_of(hw.random_blocks(32, 2, seed=1), 521, 521)
-    plan = parts(problem.mask, problem.frame, 32)
+    plan = parts(problem.mask, problem.shape, 32)
     gathered = [p for p in plan if isinstance(p.keys, IndexedRows)]
     assert any(p.queries.count > 1 and p.mask is None for p in gathered)
 
@@ -220,7 +220,7 @@ def test_stripes_that_move_along_are_views_too():
     layout = torch.eye(16, dtype=torch.bool) | torch.eye(16, dtype=torch.bool).roll(1, 1)
     layout[-1, 0] = False
     problem = work_of(hw.block_sparse(layout, 32), 512, 512)
-    plan = parts(problem.mask, problem.frame, 32)
+    plan = parts(problem.mask, problem.shape, 32)
     assert [p.keys.size for p in views(plan)] == [64]
     assert not any(isinstance(p.keys, IndexedRows) for p in plan)
 
@@ -228,9 +228,9 @@ def test_stripes_that_move_along_are_views_too():
 @pytest.mark.parametrize("length", [131_072, 262_144])
 def test_the_plan_of_a_long_window_is_short_and_its_work_follows_the_pattern(length):
     """Case 28: neither L² memory nor L² time: a handful of parts, whose pairs are those needed."""
-    frame = hw.Mask.__module__ and work_of(hw.full(), 1, 1).frame
-    frame = type(frame)(1, 1, length, length, 0, torch.device("cpu"))
-    plan = parts(hw.window(256, 256), frame, 64)
+    shape = hw.Mask.__module__ and work_of(hw.full(), 1, 1).shape
+    shape = type(shape)(1, 1, length, length, 0, torch.device("cpu"))
+    plan = parts(hw.window(256, 256), shape, 64)
     assert len(plan) < 16
     assert sum(part.pairs for part in plan) < 1.2 * length * 513
 
@@ -245,8 +245,8 @@ def test_tiles_ask_as_often_as_the_pattern_has_edges():
 
     length, side = 4096, 64
     mask = Counted(torch.arange(length)[None] // 512)
-    frame = type(work_of(hw.full(), 1, 1).frame)(1, 1, length, length, 0, torch.device("cpu"))
-    found = list(stripes(mask, frame, side))
+    shape = type(work_of(hw.full(), 1, 1).shape)(1, 1, length, length, 0, torch.device("cpu"))
+    found = list(stripes(mask, shape, side))
     assert len(found) == length // side
     assert Counted.calls < 4 * length // side
 

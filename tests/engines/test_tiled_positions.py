@@ -187,7 +187,7 @@ def test_a_relative_bias_of_nothing_is_refused() -> None:
 def test_products_refuse_a_part_without_a_relative_bias() -> None:
     call = Call.of(*tensors(L, L))
     q, k, v = (t.detach() for t in (call.q, call.k, call.v))
-    problem = Problem(q, k, v, q, call.mask, call.position, call.scale, call.frame)
+    problem = Problem(q, k, v, q, call.mask, call.position, call.scale, call.shape)
     part = Part(StridedRows(0, 1, L), StridedRows(0, 1, L))
     with pytest.raises(ValueError, match="tiled: a part whose blocks differ"):
         backward._add_bias(GradientBuffers.of(problem, (), written=False), problem, part, q, q)

@@ -127,11 +127,11 @@ ITSELF = [hw.dilated(LARGEST, LARGEST, step=LARGEST), every(LARGEST)]
 @pytest.mark.parametrize("mask", EVERYTHING + ITSELF, ids=repr)
 @pytest.mark.parametrize(("queries", "keys"), [(5, 7), (7, 5), (1, 1)])
 def test_the_largest_number_reaches_all_of_a_sequence(mask, queries, keys):
-    frame = AttentionShape(1, 1, queries, keys, keys - queries, CPU)
-    allowed = mask.dense(frame)[0, 0]
+    shape = AttentionShape(1, 1, queries, keys, keys - queries, CPU)
+    allowed = mask.dense(shape)[0, 0]
     own = torch.ones(queries, keys).tril(keys - queries).triu(keys - queries).bool()
     assert torch.equal(allowed, own if mask in ITSELF else torch.ones_like(own))
-    kind = mask.resolve(frame).tile(range(frame.offset, frame.offset + queries), range(keys))
+    kind = mask.resolve(shape).tile(range(shape.offset, shape.offset + queries), range(keys))
     assert kind is not Tile.EMPTY
     assert kind is not Tile.FULL or bool(allowed.all())
 
@@ -144,7 +144,7 @@ NUMBERS = (0, 1, 3, LARGEST - 1, LARGEST)
 @pytest.mark.parametrize("right", NUMBERS)
 @pytest.mark.parametrize("step", [1, 2, LARGEST])
 def test_reach_is_that_of_whole_numbers_without_end(left, right, step, offset):
-    frame = AttentionShape(1, 1, 3, 5, offset, CPU)
+    shape = AttentionShape(1, 1, 3, 5, offset, CPU)
     pairs = [(i + offset, j) for i in range(3) for j in range(5)]
     wanted = {
         hw.window(left, right): [-right <= i - j <= left for i, j in pairs],
@@ -153,7 +153,7 @@ def test_reach_is_that_of_whole_numbers_without_end(left, right, step, offset):
         ],
     }
     for mask, expected in wanted.items():
-        assert mask.dense(frame).flatten().tolist() == expected
+        assert mask.dense(shape).flatten().tolist() == expected
         kind = mask.tile(range(offset, offset + 3), range(5))
         assert kind is not Tile.EMPTY or not any(expected)
         assert kind is not Tile.FULL or all(expected)

@@ -9,7 +9,7 @@ import headwise as hw
 from headwise.masks import Mask
 from headwise.shapes import AttentionShape
 from tests.examples import every_mask, identity
-from tests.masks.test_masks import frame, masks, rectangles
+from tests.masks.test_masks import masks, rectangles, shape_of
 
 LENGTH = 13
 
@@ -71,7 +71,7 @@ def test_the_rule_of_a_band_at_any_place_is_its_rule_at_the_distance(left, right
 @pytest.mark.parametrize(("queries", "keys"), [(5, 7), (7, 5)])
 @given(data=st.data())
 def test_a_mask_within_a_rectangle_has_the_same_rule_there(queries, keys, data):
-    place = frame(queries, keys)
+    place = shape_of(queries, keys)
     mask = data.draw(masks(queries, keys)).resolve(place)
     q, k = data.draw(rectangles(queries, keys, place.offset))
     rows = slice(q.start - place.offset, q.stop - place.offset)

@@ -54,9 +54,9 @@ def test_what_a_mask_prints_makes_the_same_mask(mask):
 
 @pytest.mark.parametrize("mask", WITH_TENSORS, ids=identity)
 def test_what_a_mask_with_numbers_prints_sees_the_same_pairs(mask):
-    again, frame = parse(repr(mask)), AttentionShape(2, 3, 5, 7, 2, torch.device("cpu"))
+    again, shape = parse(repr(mask)), AttentionShape(2, 3, 5, 7, 2, torch.device("cpu"))
     assert repr(again) == repr(mask)
-    assert torch.equal(again.dense(frame), mask.dense(frame))
+    assert torch.equal(again.dense(shape), mask.dense(shape))
 
 
 def test_every_mask_there_is_can_be_read():
@@ -84,12 +84,12 @@ def test_every_mask_there_is_can_be_read():
 
 
 def test_lists_of_truth_and_lists_of_lists_are_tensors():
-    frame = AttentionShape(2, 1, 3, 3, 0, torch.device("cpu"))
+    shape = AttentionShape(2, 1, 3, 3, 0, torch.device("cpu"))
     assert torch.equal(
-        parse("documents([[0, 0, 1], [0, 1, 1]])").dense(frame),
-        hw.documents(torch.tensor([[0, 0, 1], [0, 1, 1]])).dense(frame),
+        parse("documents([[0, 0, 1], [0, 1, 1]])").dense(shape),
+        hw.documents(torch.tensor([[0, 0, 1], [0, 1, 1]])).dense(shape),
     )
-    assert parse("global_tokens([False, True, False])").dense(frame)[0, 0, 0].tolist() == [
+    assert parse("global_tokens([False, True, False])").dense(shape)[0, 0, 0].tolist() == [
         False,
         True,
         False,

@@ -167,7 +167,7 @@ def test_a_rotary_position_is_hashed_as_it_meets_in_the_scores():
     q, k, _ = tensors(29, 29, groups=HEADS)
     position = hw.Rotary(11, pairs="halves", rotary_dim=10)
     call = Call.of(q, k, k, mask=hw.lsh(2, chunk=4, seed=7), position=position)
-    turned = position.content(q, k, call.frame)
+    turned = position.content(q, k, call.shape)
     assert torch.equal(call.allowed(), looked(hw.lsh(2, chunk=4, seed=7), *turned))
     assert not torch.equal(call.allowed(), looked(hw.lsh(2, chunk=4, seed=7), q, k))
 
@@ -282,4 +282,4 @@ def test_a_wrong_type_is_refused(make, message):
 
 def test_without_queries_and_keys_there_is_no_rule():
     with pytest.raises(BadValue, match="depends on the queries and keys of a call; pass the mask"):
-        hw.lsh(1, seed=0).dense(Call.of(*tensors()).frame)
+        hw.lsh(1, seed=0).dense(Call.of(*tensors()).shape)

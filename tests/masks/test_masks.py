@@ -14,7 +14,7 @@ from tests.examples import BATCH, HEADS, every_mask, identity
 CPU = torch.device("cpu")
 
 
-def frame(queries: int, keys: int, offset: int | None = None) -> AttentionShape:
+def shape_of(queries: int, keys: int, offset: int | None = None) -> AttentionShape:
     return AttentionShape(
         BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU
     )
@@ -48,7 +48,7 @@ def rectangles(draw, queries: int, keys: int, offset: int) -> tuple[range, range
 def test_a_tile_is_never_empty_where_a_pair_may_attend_nor_full_where_one_may_not(
     queries, keys, data
 ):
-    place = frame(queries, keys)
+    place = shape_of(queries, keys)
     mask = data.draw(masks(queries, keys)).resolve(place)
     q, k = data.draw(rectangles(queries, keys, place.offset))
     part = mask.dense(place)[..., q.start - place.offset : q.stop - place.offset, k.start : k.stop]
@@ -60,7 +60,7 @@ def test_a_tile_is_never_empty_where_a_pair_may_attend_nor_full_where_one_may_no
 @pytest.mark.parametrize("mask", every_mask(), ids=identity)
 @given(data=st.data())
 def test_the_tiles_of_each_leaf_are_true(mask, data):
-    place = frame(5, 7)
+    place = shape_of(5, 7)
     resolved = mask.resolve(place)
     q, k = data.draw(rectangles(5, 7, place.offset))
     part = resolved.dense(place)[..., q.start - 2 : q.stop - 2, k.start : k.stop]
@@ -71,7 +71,7 @@ def test_the_tiles_of_each_leaf_are_true(mask, data):
 
 @given(data=st.data())
 def test_the_algebra_is_that_of_sets(data):
-    place = frame(5, 7)
+    place = shape_of(5, 7)
     a, b = data.draw(masks(5, 7)), data.draw(masks(5, 7))
     left, right = a.dense(place), b.dense(place)
     assert torch.equal((a & b).dense(place), torch.logical_and(left, right))
@@ -107,26 +107,26 @@ def test_every_mask_is_in_the_catalogue_and_alphabetical():
 
 def test_window_sees_its_own_key_and_the_counts_it_names():
     """Case 21: 'window 4' is two numbers; here both can be said."""
-    allowed = (hw.causal() & hw.window(3, 0)).dense(frame(11, 11))[0, 0]
+    allowed = (hw.causal() & hw.window(3, 0)).dense(shape_of(11, 11))[0, 0]
     assert allowed[10].sum() == 4
-    assert (hw.causal() & hw.window(4, 0)).dense(frame(11, 11))[0, 0, 10].sum() == 5
+    assert (hw.causal() & hw.window(4, 0)).dense(shape_of(11, 11))[0, 0, 10].sum() == 5
 
 
 @pytest.mark.parametrize(
     ("queries", "keys", "counts"), [(1, 8, [8]), (2, 6, [5, 6]), (5, 2, [0, 0, 0, 1, 2])]
 )
 def test_case_17_causal_is_aligned_lower_right(queries, keys, counts):
-    assert hw.causal().dense(frame(queries, keys))[0, 0].sum(-1).tolist() == counts
+    assert hw.causal().dense(shape_of(queries, keys))[0, 0].sum(-1).tolist() == counts
 
 
 def test_an_offset_moves_the_queries():
-    rows = hw.causal().dense(frame(2, 6, offset=1))[0, 0].int().tolist()
+    rows = hw.causal().dense(shape_of(2, 6, offset=1))[0, 0].int().tolist()
     assert rows == [[1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
 
 
 def test_a_tensor_row_belongs_to_a_query_whatever_the_offset():
     pairs = torch.tensor([[True, False, True], [False, True, False]])
-    assert torch.equal(hw.from_tensor(pairs, "q k").dense(frame(2, 3, offset=7))[0, 0], pairs)
+    assert torch.equal(hw.from_tensor(pairs, "q k").dense(shape_of(2, 3, offset=7))[0, 0], pairs)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_tensor_row_belongs_to_a_query_whatever_the_offset():
 )
 def test_case_11_every_shape_that_can_be_read_is_read_batch_major(shape, layout):
     pairs = torch.rand(shape) > 0.5
-    dense = hw.from_tensor(pairs, layout).dense(frame(5, 7)).expand(2, 6, 5, 7)
+    dense = hw.from_tensor(pairs, layout).dense(shape_of(5, 7)).expand(2, 6, 5, 7)
     axes = {2: "q k", 4: "b h q k"}.get(len(shape), "b q k" if shape[0] in (1, 2) else "h q k")
     expected = pairs[None, None] if axes == "q k" else pairs
     expected = expected[:, None] if axes == "b q k" else expected
@@ -174,24 +174,24 @@ def test_cases_5_and_6_the_lowest_number_of_a_dtype_blocks(dtype):
     lowest[:, 3] = torch.finfo(dtype).min
     lowest[2] = -torch.inf
     mask = hw.from_tensor(lowest, "q k")
-    both = (mask & mask).resolve(frame(5, 7))
-    allowed = both.dense(frame(5, 7))[0, 0]
+    both = (mask & mask).resolve(shape_of(5, 7))
+    allowed = both.dense(shape_of(5, 7))[0, 0]
     assert not allowed[:, 3].any()
     assert not allowed[2].any()
     assert allowed[0].sum() == 6
-    assert both.bias(*frame(5, 7).indices()).isfinite().all()
+    assert both.bias(*shape_of(5, 7).indices()).isfinite().all()
 
 
 def test_a_bfloat16_lowest_blocks_after_a_cast_to_float32():
     values = torch.full((5, 7), torch.finfo(torch.bfloat16).min).float()
-    assert not hw.from_tensor(values, "q k").dense(frame(5, 7)).any()
+    assert not hw.from_tensor(values, "q k").dense(shape_of(5, 7)).any()
 
 
 def test_a_nan_in_a_float_mask_is_not_taken_for_blocked():
     values = torch.randn(5, 7)
     values[2, 3] = torch.nan
     mask = hw.from_tensor(values, "q k")
-    assert mask.dense(frame(5, 7)).all()
+    assert mask.dense(shape_of(5, 7)).all()
     q, k, v = (torch.randn(2, HEADS, n, 3) for n in (5, 7, 7))
     output = hw.attend(q, k, v, mask=mask, engine="eager")
     assert output[:, :, 2].isnan().all()
@@ -200,8 +200,10 @@ def test_a_nan_in_a_float_mask_is_not_taken_for_blocked():
 
 def test_biases_add_under_and():
     a, b = torch.randn(5, 7), torch.randn(5, 7)
-    mask = (hw.from_tensor(a, "q k") & hw.from_tensor(b, "q k") & hw.causal()).resolve(frame(5, 7))
-    assert torch.equal(mask.bias(*frame(5, 7).indices())[0, 0], a + b)
+    mask = (hw.from_tensor(a, "q k") & hw.from_tensor(b, "q k") & hw.causal()).resolve(
+        shape_of(5, 7)
+    )
+    assert torch.equal(mask.bias(*shape_of(5, 7).indices())[0, 0], a + b)
 
 
 def test_case_9_a_float_mask_of_zeros_and_ones_is_refused():
@@ -239,21 +241,21 @@ def test_packed_documents_do_not_see_each_other():
 
 
 def test_random_blocks_follow_their_seed_and_nothing_else():
-    place = frame(11, 11)
+    place = shape_of(11, 11)
     first = hw.random_blocks(2, 2, seed=3).dense(place)
     torch.manual_seed(99)
     assert torch.equal(first, hw.random_blocks(2, 2, seed=3).dense(place))
     assert not torch.equal(first, hw.random_blocks(2, 2, seed=4).dense(place))
-    tail = hw.random_blocks(2, 2, seed=3).dense(frame(3, 11))
+    tail = hw.random_blocks(2, 2, seed=3).dense(shape_of(3, 11))
     assert torch.equal(tail[..., -3:, :], first[..., -3:, :])
     assert (first[0, 0, 0].sum() == 4) | (first[0, 0, 0, -1] & (first[0, 0, 0].sum() == 3))
 
 
 def test_each_head_has_its_own_mask():
     masks = [hw.causal(), hw.window(1, 0), hw.full(), hw.causal(), hw.full(), hw.window(0, 0)]
-    dense = hw.per_head(masks).dense(frame(5, 7))
+    dense = hw.per_head(masks).dense(shape_of(5, 7))
     for head, mask in enumerate(masks):
-        assert torch.equal(dense[0, head], mask.dense(frame(5, 7))[0, 0])
+        assert torch.equal(dense[0, head], mask.dense(shape_of(5, 7))[0, 0])
 
 
 def test_drawing():
@@ -286,11 +288,11 @@ def test_drawing():
         (lambda: hw.prefix(-1), BadValue, r"prefix: a length must be >= 0, got -1; 0 is causal"),
         (lambda: hw.documents([2, -1]), BadValue, "documents: a length must be >= 0, got -1"),
         (lambda: hw.documents(torch.ones(3)), BadType, r"expected integers \(Lk,\) or"),
-        (lambda: hw.documents([2, 3]).dense(frame(5, 7)), BadValue, r"made for .* \(1, 5\)"),
+        (lambda: hw.documents([2, 3]).dense(shape_of(5, 7)), BadValue, r"made for .* \(1, 5\)"),
         (lambda: hw.global_tokens([-1]), BadValue, "a position must be >= 0, got -1"),
         (lambda: hw.global_tokens(torch.ones(3)), BadType, "expected positions or booleans"),
         (
-            lambda: hw.global_tokens(torch.ones(3, 7).bool()).dense(frame(5, 7)),
+            lambda: hw.global_tokens(torch.ones(3, 7).bool()).dense(shape_of(5, 7)),
             BadValue,
             r"made for \(B, Lk\) = \(3, 7\), called with \(2, 7\)",
         ),
@@ -298,21 +300,21 @@ def test_drawing():
         (lambda: hw.block_sparse(torch.ones(2).bool(), 2), BadValue, r"key blocks\), got \(2,\)"),
         (lambda: hw.block_sparse(torch.ones(2, 2).bool(), 0), BadValue, "block must be >= 1"),
         (
-            lambda: hw.block_sparse(torch.ones(3, 2, 2).bool(), 4).dense(frame(5, 7)),
+            lambda: hw.block_sparse(torch.ones(3, 2, 2).bool(), 4).dense(shape_of(5, 7)),
             BadValue,
             "the layout has 3 heads, the call 6",
         ),
         (lambda: hw.random_blocks(2, 0, seed=1), BadValue, "count must be >= 1, got 0"),
         (lambda: hw.random_blocks(2, 1, seed=-1), BadValue, "seed must be >= 0, got -1"),
         (
-            lambda: hw.random_blocks(2, 1, seed=1).rule(*frame(5, 7).indices()),
+            lambda: hw.random_blocks(2, 1, seed=1).rule(*shape_of(5, 7).indices()),
             BadValue,
             "drawn for a call's length",
         ),
         (lambda: hw.per_head([]), BadValue, "one mask for each head, got none"),
         (lambda: hw.per_head([torch.ones(2)]), BadType, "expected masks, got Tensor"),
         (
-            lambda: hw.per_head([hw.full()]).dense(frame(5, 7)),
+            lambda: hw.per_head([hw.full()]).dense(shape_of(5, 7)),
             BadValue,
             "for 1 heads, called with 6",
         ),
@@ -324,11 +326,15 @@ def test_drawing():
         ),
         (lambda: ~hw.from_tensor(torch.randn(2, 2)), BadValue, "no meaning under '~'"),
         (lambda: hw.full() | hw.from_tensor(torch.randn(2, 2)), BadValue, r"under '\|'"),
-        (lambda: hw.padding([1, 2, 3]).dense(frame(5, 7)), BadValue, "batch of 3, called with"),
-        (lambda: hw.padding(torch.ones(2, 5).bool()).dense(frame(5, 7)), BadValue, "for 5 keys"),
-        (lambda: hw.from_tensor(torch.ones(3, 3).bool()).dense(frame(5, 7)), BadValue, "not fit"),
+        (lambda: hw.padding([1, 2, 3]).dense(shape_of(5, 7)), BadValue, "batch of 3, called with"),
+        (lambda: hw.padding(torch.ones(2, 5).bool()).dense(shape_of(5, 7)), BadValue, "for 5 keys"),
         (
-            lambda: hw.from_tensor(torch.ones(5, 7).bool()).rule(*frame(5, 7).indices()),
+            lambda: hw.from_tensor(torch.ones(3, 3).bool()).dense(shape_of(5, 7)),
+            BadValue,
+            "not fit",
+        ),
+        (
+            lambda: hw.from_tensor(torch.ones(5, 7).bool()).rule(*shape_of(5, 7).indices()),
             BadValue,
             "has to be resolved",
         ),

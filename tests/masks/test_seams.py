@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 import headwise as hw
 from tests.examples import every_mask, identity
-from tests.masks.test_masks import frame, masks
+from tests.masks.test_masks import masks, shape_of
 
 
 @given(data=st.data())
 def test_nothing_is_allowed_outside_the_spots_and_no_pair_is_in_two(data):
-    place = frame(5, 7)
+    place = shape_of(5, 7)
     mask = data.draw(masks(5, 7)).resolve(place)
     spots = mask.allowed_blocks()
     if spots is None:
@@ -27,7 +27,7 @@ def test_nothing_is_allowed_outside_the_spots_and_no_pair_is_in_two(data):
 
 @pytest.mark.parametrize("mask", every_mask(), ids=identity)
 def test_seams_are_positions(mask):
-    seams = mask.resolve(frame(5, 7)).tile_boundaries(7)
+    seams = mask.resolve(shape_of(5, 7)).tile_boundaries(7)
     assert all(0 < seam < 7 for seam in seams)
     assert (~hw.causal()).tile_boundaries(7) == frozenset()
 

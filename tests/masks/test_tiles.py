@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 SIDE = 2
 
 
-def frame(queries: int, keys: int, offset: int | None = None) -> AttentionShape:
+def shape_of(queries: int, keys: int, offset: int | None = None) -> AttentionShape:
     return AttentionShape(
         BATCH, HEADS, queries, keys, keys - queries if offset is None else offset, CPU
     )
@@ -32,7 +32,7 @@ def parts(place: AttentionShape, side: int = SIDE):
 
 @pytest.mark.parametrize("mask", every_mask(5, 7), ids=identity)
 def test_no_tile_is_empty_with_a_pair_in_it_nor_full_without_one(mask):
-    place = frame(5, 7)
+    place = shape_of(5, 7)
     grid, dense = tiles(mask, place), mask.dense(place)
     for row, column, q, k in parts(place):
         part, code = dense[..., q, k], grid.kinds[row, column]
@@ -61,7 +61,7 @@ def test_no_tile_is_empty_with_a_pair_in_it_nor_full_without_one(mask):
     ids=identity,
 )
 def test_asking_top_down_says_at_least_what_asking_each_tile_says(mask, sizes, offset):
-    place = frame(*sizes, offset)
+    place = shape_of(*sizes, offset)
     grid, resolved = tiles(mask, place), mask.resolve(place)
     dense = mask.dense(place)
     for row, column, q, k in parts(place):
@@ -77,7 +77,7 @@ def test_asking_top_down_says_at_least_what_asking_each_tile_says(mask, sizes, o
 @pytest.mark.parametrize("mask", every_mask(5, 7), ids=identity)
 @pytest.mark.parametrize("side", [1, 2, 3, 128])
 def test_what_queries_and_keys_see_is_counted_right(mask, side):
-    place = frame(5, 7)
+    place = shape_of(5, 7)
     dense = mask.dense(place).expand(BATCH, HEADS, 5, 7)
     by_query, by_key = tiles(mask, place, side).seen()
     assert torch.equal(by_query.expand(BATCH, HEADS, 5), dense.sum(-1))
@@ -85,7 +85,7 @@ def test_what_queries_and_keys_see_is_counted_right(mask, side):
 
 
 def test_pairs_by_kind_are_all_the_pairs():
-    place = frame(11, 13)
+    place = shape_of(11, 13)
     grid = tiles(hw.causal() & hw.window(3, 0), place)
     dense = (hw.causal() & hw.window(3, 0)).dense(place)[0, 0]
     assert sum(grid.pairs(kind) for kind in Tile) == 11 * 13
@@ -96,7 +96,7 @@ def test_pairs_by_kind_are_all_the_pairs():
 @pytest.mark.parametrize("sizes", [(0, 7), (5, 0), (0, 0)])
 @pytest.mark.parametrize("mask", [hw.causal(), hw.padding([0, 0])], ids=identity)
 def test_empty_sizes_have_no_tiles(mask, sizes):
-    grid = tiles(mask, frame(*sizes, 0))
+    grid = tiles(mask, shape_of(*sizes, 0))
     assert not any(grid.count(kind) for kind in Tile)
     by_query, by_key = grid.seen()
     assert (by_query.shape[-1], by_key.shape[-1]) == sizes
@@ -131,9 +131,9 @@ def test_what_is_asked_grows_with_the_edges_not_with_the_square(mask, by_distanc
     asked = []
     for length in (256, 512):
         counted = Counted(mask, by_distance)
-        Tiles.of(counted, frame(length, length))
-        grid = Tiles.of(counted, frame(length, length), SIDE)
-        assert torch.equal(grid.kinds, Tiles.of(mask, frame(length, length), SIDE).kinds)
+        Tiles.of(counted, shape_of(length, length))
+        grid = Tiles.of(counted, shape_of(length, length), SIDE)
+        assert torch.equal(grid.kinds, Tiles.of(mask, shape_of(length, length), SIDE).kinds)
         asked.append(counted.asked)
     assert asked[1] < 3 * asked[0] < (512 // SIDE) ** 2
 

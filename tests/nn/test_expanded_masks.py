@@ -76,25 +76,25 @@ def test_it_means_what_the_written_mask_means(kind, axis):
 
 @pytest.mark.parametrize("numbers", ["hidden", "lowest"])
 def test_a_float_padding_of_hidden_keys_is_a_padding(numbers):
-    frame = AttentionShape(1, HEADS, 5, L, L - 5, torch.device("cpu"))
-    (mask,) = from_torch(None, row(numbers), False, frame, True)
+    shape = AttentionShape(1, HEADS, 5, L, L - 5, torch.device("cpu"))
+    (mask,) = from_torch(None, row(numbers), False, shape, True)
     assert isinstance(mask, Padding)
-    assert mask.resolve(frame).dense(frame).sum() == 5 * (L - 9)
+    assert mask.resolve(shape).dense(shape).sum() == 5 * (L - 9)
 
 
 def test_a_float_padding_that_learns_stays_a_bias():
-    frame = AttentionShape(1, HEADS, 5, L, L - 5, torch.device("cpu"))
-    (mask,) = from_torch(None, row("hidden").requires_grad_(), False, frame, True)
+    shape = AttentionShape(1, HEADS, 5, L, L - 5, torch.device("cpu"))
+    (mask,) = from_torch(None, row("hidden").requires_grad_(), False, shape, True)
     assert isinstance(mask, FromTensor)
     assert mask.tensor.requires_grad
 
 
 def test_keys_that_an_expanded_mask_hides():
-    frame = AttentionShape(1, HEADS, 3, 4, 1, torch.device("cpu"))
+    shape = AttentionShape(1, HEADS, 3, 4, 1, torch.device("cpu"))
     by_key = torch.tensor([0.0, -torch.inf, 0.0, 1.0]).expand(3, 4)
     by_query = torch.tensor([0.0, -torch.inf, 0.0])[:, None].expand(3, 4)
     for tensor, expected in ((by_key, [1, 0, 1, 1]), (by_query, [1, 1, 1, 1])):
-        keys = real_keys(hw.from_tensor(tensor, "q k").resolve(frame), frame)
+        keys = real_keys(hw.from_tensor(tensor, "q k").resolve(shape), shape)
         assert keys is not None
         assert keys.int().tolist() == [expected]
 

@@ -305,8 +305,8 @@ def test_a_rule_means_what_transformers_means(name: str, padded: bool) -> None:
         assert torch.equal(found, wanted)
         return
     assert isinstance(found, PatternMask)
-    frame = AttentionShape(2, 1, LENGTH, LENGTH, found.offset, torch.device("cpu"))
-    allowed = found.mask.dense(frame)
+    shape = AttentionShape(2, 1, LENGTH, LENGTH, found.offset, torch.device("cpu"))
+    allowed = found.mask.dense(shape)
     assert torch.equal(allowed.expand_as(wanted), wanted)
 
 
@@ -325,8 +325,8 @@ def test_a_cache_shifts_queries_and_keys(
     found = mask_function(**asked)
     wanted = masking_utils.sdpa_mask(**asked, allow_is_causal_skip=False)
     keys = int(asked["kv_length"])
-    frame = AttentionShape(2, 1, queries, keys, found.offset, torch.device("cpu"))
-    assert torch.equal(found.mask.dense(frame).expand_as(wanted), wanted)
+    shape = AttentionShape(2, 1, queries, keys, found.offset, torch.device("cpu"))
+    assert torch.equal(found.mask.dense(shape).expand_as(wanted), wanted)
 
 
 def test_one_new_token_needs_no_mask_where_it_sees_every_key() -> None:
@@ -372,8 +372,8 @@ def test_a_mask_of_the_callers_own_is_kept() -> None:
 def test_a_pattern_is_tried_on_a_trained_model(pattern: Mask) -> None:
     ours, plain, exact = twins(tiny.llama)
     hw.convert(ours, mask=pattern)
-    frame = AttentionShape(1, 1, LENGTH, LENGTH, 0, torch.device("cpu"))
-    allowed = (pattern & hw.causal()).dense(frame)
+    shape = AttentionShape(1, 1, LENGTH, LENGTH, 0, torch.device("cpu"))
+    allowed = (pattern & hw.causal()).dense(shape)
     floats = torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
     ids = text()["input_ids"]
     with torch.no_grad():

@@ -297,10 +297,10 @@ def test_global_projections_start_as_copies_and_are_kept():
 
 def test_the_ordinary_pass_leaves_the_rows_out_and_nothing_of_l_squared_is_made():
     mask = hw.padding([L]) & (hw.window(1, 1) | ~~hw.global_tokens([0]))
-    frame = AttentionShape(1, H, L, L, 0, torch.device("cpu"))
-    left = without_global_rows(mask.resolve(frame)).dense(frame)[0, 0]
+    shape = AttentionShape(1, H, L, L, 0, torch.device("cpu"))
+    left = without_global_rows(mask.resolve(shape)).dense(shape)[0, 0]
     assert left[0].tolist() == [True, True] + [False] * 5
-    rows = GlobalRows.of(mask.resolve(frame), frame)
+    rows = GlobalRows.of(mask.resolve(shape), shape)
     assert rows.index.tolist() == [[0]]
     x = torch.zeros(1, H, 2048, 4)
     long = without_global_rows(hw.window(8, 8) | hw.global_tokens([0, 9]))

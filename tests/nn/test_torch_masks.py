@@ -14,13 +14,13 @@ from headwise.shapes import AttentionShape
 B, H, L, S = 2, 3, 5, 7
 
 
-def frame(batch: int = B, heads: int = H, queries: int = L, keys: int = S) -> AttentionShape:
+def shape_of(batch: int = B, heads: int = H, queries: int = L, keys: int = S) -> AttentionShape:
     return AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
 
 
 def dense(*given: object, outer: AttentionShape | None = None, batched: bool = True) -> Tensor:
     """What the arguments of forward mean, written out: True = may attend, (B, H, L, S)."""
-    outer = outer or frame()
+    outer = outer or shape_of()
     mask = intersect(from_torch(*given, outer, batched)).resolve(outer)
     return mask.dense(outer).expand(outer.batch, outer.heads, -1, -1)
 
@@ -45,7 +45,7 @@ def test_each_shape_is_batch_major_and_true_is_blocked(shape, floats):
 
 
 def test_unbatched_shapes():
-    outer = frame(batch=1)
+    outer = shape_of(batch=1)
     each, padded = torch.rand(H, L, S) > 0.5, torch.rand(S) > 0.5
     found = dense(each, padded, False, outer=outer, batched=False)
     assert torch.equal(found[0], ~each & ~padded)
@@ -54,14 +54,16 @@ def test_unbatched_shapes():
 @pytest.mark.parametrize("heads", [1, H])
 def test_one_head_or_one_sample_reads_a_three_axis_mask_one_way(heads):
     blocked = torch.rand(heads, L, S) > 0.5
-    found = dense(blocked, None, False, outer=frame(batch=1, heads=heads))
+    found = dense(blocked, None, False, outer=shape_of(batch=1, heads=heads))
     assert torch.equal(found[0], ~blocked)
     blocked = torch.rand(4, L, S) > 0.5
-    assert torch.equal(dense(blocked, None, False, outer=frame(batch=4, heads=1))[:, 0], ~blocked)
+    assert torch.equal(
+        dense(blocked, None, False, outer=shape_of(batch=4, heads=1))[:, 0], ~blocked
+    )
 
 
 def test_as_many_samples_as_heads_is_ambiguous():
-    outer, blocked = frame(batch=3), torch.rand(3, L, S) > 0.5
+    outer, blocked = shape_of(batch=3), torch.rand(3, L, S) > 0.5
     with pytest.raises(BadValue, match=r"per sample or one per head, .*\[:, None\].*\[None\]"):
         dense(blocked, None, False, outer=outer)
     assert torch.equal(dense(blocked[:, None], None, False, outer=outer)[:, 1], ~blocked)
@@ -105,7 +107,7 @@ def test_a_padding_of_another_shape_is_refused(shape, batched, message):
 
 @pytest.mark.parametrize("queries", [1, L, S, S + 4])
 def test_causal_alone_is_the_mask_that_engines_know(queries):
-    outer = frame(queries=queries)
+    outer = shape_of(queries=queries)
     assert intersect(from_torch(None, None, True, outer, True)) == hw.causal()
     assert intersect(from_torch(None, None, False, outer, True)) == hw.full()
     right = torch.ones(queries, S).tril(S - queries).bool()
@@ -132,12 +134,12 @@ def test_all_hold_together():
 def test_what_is_no_mask_is_refused_by_name(name, mask, error, message):
     given = (mask, None, False) if name == "attn_mask" else (None, mask, False)
     with pytest.raises(error, match=f"{name}: .*{message}") as caught:
-        from_torch(*given, frame(), True)
+        from_torch(*given, shape_of(), True)
     assert caught.value.text.zh != caught.value.text.en
 
 
 def test_only_a_padding_or_a_tensor_tells_its_hidden_keys():
-    outer = frame()
+    outer = shape_of()
     assert real_keys(hw.full(), outer) is None
     assert real_keys(hw.causal() & hw.window(1, 0), outer) is None
     assert real_keys(~hw.padding([3, 4]), outer) is None
@@ -152,7 +154,7 @@ def test_only_a_padding_or_a_tensor_tells_its_hidden_keys():
     one[:, 4] = False
     both = (hw.padding([3, 5]) & hw.from_tensor(one, "q k")).resolve(outer)
     assert torch.equal(real_keys(both, outer), lengths & (torch.arange(S) != 4))
-    none = frame(queries=0)
+    none = shape_of(queries=0)
     assert real_keys(hw.padding([3, 5]).resolve(none), none) is None
 
 
@@ -160,7 +162,7 @@ def test_only_a_padding_or_a_tensor_tells_its_hidden_keys():
 
 
 def warned(mask: Tensor, batch: int) -> bool:
-    outer = frame(batch=batch, queries=mask.shape[0], keys=mask.shape[1])
+    outer = shape_of(batch=batch, queries=mask.shape[0], keys=mask.shape[1])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         from_torch(mask, None, False, outer, True)

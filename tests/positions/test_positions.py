@@ -78,10 +78,10 @@ def test_every_position_is_in_the_catalogue_and_alphabetical():
 def biases(position, queries, keys, offset):
     """What a position adds, beside where each query and key stands."""
     q = torch.randn(2, HEADS, queries, DIM, dtype=torch.float64)
-    frame = AttentionShape(
+    shape = AttentionShape(
         2, HEADS, queries, keys, keys - queries if offset is None else offset, q.device
     )
-    query, key = (index.flatten() for index in frame.indices()[2:])
+    query, key = (index.flatten() for index in shape.indices()[2:])
     return q, query.tolist(), key.tolist(), position.bias(q, query, key, 0.3)
 
 
@@ -276,13 +276,13 @@ def test_derivatives_are_right_to_second_order(position, check):
 def test_a_position_says_in_which_stages_it_acts():
     x = torch.randn(2, 7, 6)
     q, k, v = tensors(groups=HEADS)
-    frame = Call.of(q, k, v).frame
-    query, key = (index.flatten() for index in frame.indices()[2:])
+    shape = Call.of(q, k, v).shape
+    query, key = (index.flatten() for index in shape.indices()[2:])
     for position in (*every_position(), hw.Sinusoidal(6), hw.Learned(11, 6)):
         wide = position.double()
         acts = {
             Stage.INPUT: not torch.equal(wide.embed(x.double()), x.double()),
-            Stage.CONTENT: not torch.equal(wide.content(q, k, frame)[0], q),
+            Stage.CONTENT: not torch.equal(wide.content(q, k, shape)[0], q),
             Stage.SCORES: wide.bias(q, query, key, 1.0) is not None,
             Stage.VALUES: wide.values(torch.rand(2, HEADS, 5, 7).double(), query, key) is not None,
         }

@@ -59,7 +59,7 @@ def test_a_token_that_knows_its_place() -> None:
 
 def test_a_sample_of_padding_that_spoils_the_others() -> None:
     def spoiled(output, job):
-        blind = not bool(job.mask.dense(job.frame).any(-1).all())
+        blind = not bool(job.mask.dense(job.shape).any(-1).all())
         return output * torch.nan if blind else output
 
     assert found("blind_rows_alone", changed(spoiled)).failed == "the sample beside it"
@@ -67,7 +67,7 @@ def test_a_sample_of_padding_that_spoils_the_others() -> None:
 
 def test_to_refuse_a_sample_of_padding_is_a_choice() -> None:
     def refusing(output, job):
-        if not bool(job.mask.dense(job.frame).any(-1).all()):
+        if not bool(job.mask.dense(job.shape).any(-1).all()):
             raise ValueError("no token")
         return output
 
@@ -81,8 +81,8 @@ def test_to_refuse_a_sample_of_padding_is_a_choice() -> None:
         (lambda weights, _job: weights * 1.001, "no mask: sums"),
         (
             lambda weights, job: (
-                weights + 1e-3 - 2e-3 * job.mask.dense(job.frame)
-                if not bool(job.mask.dense(job.frame).all())
+                weights + 1e-3 - 2e-3 * job.mask.dense(job.shape)
+                if not bool(job.mask.dense(job.shape).all())
                 else weights
             ),
             "causal: sums",
@@ -112,7 +112,7 @@ def test_a_gradient_that_reaches_a_hidden_token() -> None:
 def test_what_gives_nan_to_a_blind_query_may_have_any_gradient() -> None:
     def module(job) -> Outcome:
         outcome = RIGHT.module(job)
-        blind = ~job.mask.dense(job.frame).any(-1)[:, 0]
+        blind = ~job.mask.dense(job.shape).any(-1)[:, 0]
         return Outcome(outcome.output.masked_fill(blind[..., None], torch.nan))
 
     finding = found("masked_gradients", module)

@@ -92,7 +92,7 @@ def test_t5_is_named_by_what_it_leaves_out_on_purpose(relative: bool) -> None:
     report = verify(t5(relative), embed_dim=E, heads=H)
     assert not report.accepted
     assert [mistake.name for mistake in report.mistakes[0]] == ["no_scale"]
-    assert "leaves out the division by sqrt(D) on purpose" in notes(report)
+    assert "omits the division by sqrt(D) on purpose" in notes(report)
     zeroed = "relative_attention_bias.weight: set to 0, not verified"
     assert (zeroed in notes(report)) is relative
 

@@ -34,14 +34,14 @@ def run(call: Call) -> Result:
     """Attention in O(Lq Lk) memory, differentiable to any order; keys are not copied per head."""
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     k, v = zero_masked_kv(call, allowed)
-    q, k = call.position.content(call.q, k, call.frame)
+    q, k = call.position.content(call.q, k, call.shape)
     scores = per_head_matmul(q, k.transpose(-2, -1))  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
     bias = call.bias()
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     fully_masked = None
-    if call.mask != full() or not call.frame.keys:
+    if call.mask != full() or not call.shape.keys:
         fully_masked = ~allowed.any(-1, keepdim=True)  # (B or 1, H or 1, Lq, 1)
         scores = torch.where(allowed, scores, torch.where(fully_masked, 0.0, -torch.inf))
     weights = scores.softmax(-1)
@@ -88,6 +88,6 @@ def _dropped(call: Call, weights: Tensor) -> Tensor:
     """The weights after dropout, the same as in every engine where a seed can be drawn."""
     if torch.compiler.is_compiling() or transformed(call):
         return F.dropout(weights, call.dropout)
-    keep = Keep(call.dropout, draw_call_seed()).dense(call.frame)
+    keep = Keep(call.dropout, draw_call_seed()).dense(call.shape)
     factor = 0.0 if call.dropout == 1 else 1 / (1 - call.dropout)
     return torch.where(keep, weights * factor, 0.0)

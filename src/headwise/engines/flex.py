@@ -61,11 +61,11 @@ def worthwhile(call: Call) -> bool:
 
 def run(call: Call) -> Result:
     """Attention in O(L) memory that skips empty tiles."""
-    tiles = Tiles.of(call.mask, call.frame)
+    tiles = Tiles.of(call.mask, call.shape)
     by_query, by_key = (count.to(call.q.device) for count in tiles.seen())
     fully_masked = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
     hidden_k, v = zero_masked_kv(call, (by_key > 0)[..., None, :])
-    q, k = call.position.content(call.q, hidden_k, call.frame)
+    q, k = call.position.content(call.q, hidden_k, call.shape)
     wanted = "logsumexp" in call.need
     found = _compiled()(
         q,
@@ -120,7 +120,7 @@ def _score_mod(call: Call) -> Callable[..., Tensor] | None:
     """The kernel's function of a scaled score: it adds the biases of mask and position."""
     if not call.biased:
         return None
-    mask, offset, last = call.mask, call.frame.offset, call.frame.queries - 1
+    mask, offset, last = call.mask, call.shape.offset, call.shape.queries - 1
     row = _by_distance(call)
     biased = mask.biased
 
@@ -137,10 +137,10 @@ def _by_distance(call: Call) -> Tensor | None:
     """The position's bias for every head and distance k - q, (H, Lq + Lk - 1)."""
     if Stage.SCORES not in call.position.stages:
         return None
-    frame, device = call.frame, call.q.device
-    distance = torch.arange(frame.queries + frame.keys - 1, device=device) - frame.queries + 1
+    shape, device = call.shape, call.q.device
+    distance = torch.arange(shape.queries + shape.keys - 1, device=device) - shape.queries + 1
     here = torch.zeros(1, dtype=torch.long, device=device)
-    bias = call.position.bias(call.q[:, :, :1], here, distance - frame.offset, call.scale)
+    bias = call.position.bias(call.q[:, :, :1], here, distance - shape.offset, call.scale)
     return None if bias is None else bias[0, :, 0].float().contiguous()
 
 
@@ -148,18 +148,18 @@ def _block_mask(call: Call, tiles: Tiles) -> Any:
     """The kernel's map of blocks: which hold pairs, and in which the rule must be evaluated."""
     from torch.nn.attention.flex_attention import BlockMask
 
-    mask, offset = call.mask, call.frame.offset
+    mask, offset = call.mask, call.shape.offset
     kinds = tiles.kinds.clone().to(call.q.device)
-    if call.frame.queries % tiles.side:
+    if call.shape.queries % tiles.side:
         kinds[-1].clamp_(max=1)  # a block that reaches over the end is not full
-    if call.frame.keys % tiles.side:
+    if call.shape.keys % tiles.side:
         kinds[:, -1].clamp_(max=1)
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return mask.rule(b, h, q + offset, k)
 
     mixed, full = (_listed(kinds == code) for code in (1, 2))
-    lengths = (call.frame.queries, call.frame.keys)
+    lengths = (call.shape.queries, call.shape.keys)
     return BlockMask.from_kv_blocks(
         *mixed, *full, BLOCK_SIZE=tiles.side, mask_mod=mask_mod, seq_lengths=lengths
     )

@@ -75,8 +75,8 @@ def without_mask(call: Call) -> bool:
         return False
     if call.mask == full():
         return True
-    frame = call.frame
-    square = frame.queries == frame.keys and not frame.offset and call.scale > 0
+    shape = call.shape
+    square = shape.queries == shape.keys and not shape.offset and call.scale > 0
     return square and call.mask == causal()
 
 
@@ -89,7 +89,7 @@ def _own_function(call: Call) -> bool:
 
 def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:
     """Attention to k and v; ``allowed`` is None for a full mask or a square causal one."""
-    q, k = call.position.content(call.q, k, call.frame)
+    q, k = call.position.content(call.q, k, call.shape)
     triangle = allowed is None and call.mask == causal()
     if _own_function(call) and not _function_suffices(call, q, k, v, allowed):
         return _by_own_function(call, (q, k, v), allowed, triangle)

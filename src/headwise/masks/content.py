@@ -13,23 +13,23 @@ class Content:
 
     Attributes:
         q: (B, H, Lq, D) and ``k`` (B, G, Lk, D), as they meet in the scores.
-        frame: the outer shape.
+        shape: the outer shape.
         real: (B, Lk), False on keys that the masks around hide from every query; None if none is.
     """
 
     q: Tensor
     k: Tensor
-    frame: AttentionShape
+    shape: AttentionShape
     real: Tensor | None = None
 
     def counts(self) -> list[int]:
         """How many keys of each sample are not hidden."""
         if self.real is None:
-            return [self.frame.keys] * self.frame.batch
+            return [self.shape.keys] * self.shape.batch
         return [int(count) for count in self.real.sum(-1).tolist()]
 
     def samples(self, chosen: list[int]) -> "Content":
         """Some samples of the batch."""
         real = None if self.real is None else self.real[chosen]
-        frame = replace(self.frame, batch=len(chosen))
-        return Content(self.q[chosen], self.k[chosen], frame, real)
+        shape = replace(self.shape, batch=len(chosen))
+        return Content(self.q[chosen], self.k[chosen], shape, real)

@@ -94,13 +94,13 @@ class Mask(ABC):
         del b, h, q, k
         return None
 
-    def resolve(self, frame: AttentionShape) -> "Mask":
+    def resolve(self, shape: AttentionShape) -> "Mask":
         """The mask for one call's shape.
 
         Raises:
-            BadValue: if a size that the mask was made for is not the frame's.
+            BadValue: if a size that the mask was made for is not the shape's.
         """
-        return self.map(lambda child: child.resolve(frame))
+        return self.map(lambda child: child.resolve(shape))
 
     def bind(self, content: Content) -> "Mask":
         """The resolved mask for the q and k of one call."""
@@ -120,15 +120,15 @@ class Mask(ABC):
                 sizes[letter] = max(size, sizes.get(letter, 0))
         return sizes
 
-    def unpadded_keys(self, frame: AttentionShape) -> Tensor | None:
+    def unpadded_keys(self, shape: AttentionShape) -> Tensor | None:
         """(B, Lk), False on padding; None where the mask has none."""
-        del frame
+        del shape
         return None
 
-    def visible_keys(self, frame: AttentionShape) -> Tensor | None:
+    def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         """(B or 1, Lk), False on keys that the resolved mask is known to hide from every query."""
         return (
-            frame.visible_by_distance(self.rule) if self.by_distance else self.unpadded_keys(frame)
+            shape.visible_by_distance(self.rule) if self.by_distance else self.unpadded_keys(shape)
         )
 
     @property
@@ -162,28 +162,28 @@ class Mask(ABC):
         del q, k
         return self
 
-    def dense(self, frame: AttentionShape) -> Allowed:
+    def dense(self, shape: AttentionShape) -> Allowed:
         """The rule written out as booleans, (B or 1, H or 1, Lq, Lk)."""
-        b, h, q, k = frame.indices()
-        allowed = self.resolve(frame).rule(b, h, q, k)
+        b, h, q, k = shape.indices()
+        allowed = self.resolve(shape).rule(b, h, q, k)
         batch, heads = (*(1,) * (4 - allowed.dim()), *allowed.shape)[:2]
-        return allowed.expand(batch, heads, frame.queries, frame.keys)
+        return allowed.expand(batch, heads, shape.queries, shape.keys)
 
-    def shown(self, frame: AttentionShape) -> "Mask":
+    def shown(self, shape: AttentionShape) -> "Mask":
         """The mask resolved for a drawing: one that looks at q and k is shown random ones.
 
         They are shared, as in the Reformer: query and key of one position are the same vector.
         """
-        mask = self.resolve(frame)
+        mask = self.resolve(shape)
         if not mask.content_dependent:
             return mask
-        _, _, query, key = (index.flatten() for index in frame.indices())
-        low = min(0, frame.offset)
-        last = max(frame.keys, frame.queries + frame.offset)
+        _, _, query, key = (index.flatten() for index in shape.indices())
+        low = min(0, shape.offset)
+        last = max(shape.keys, shape.queries + shape.offset)
         drawn = torch.Generator().manual_seed(0)
-        size = (frame.batch, frame.heads, last - low, DRAWN_DIM)
-        rows = torch.randn(size, generator=drawn).to(frame.device)
-        return mask.bind(Content(rows[:, :, query - low], rows[:, :, key - low], frame))
+        size = (shape.batch, shape.heads, last - low, DRAWN_DIM)
+        rows = torch.randn(size, generator=drawn).to(shape.device)
+        return mask.bind(Content(rows[:, :, query - low], rows[:, :, key - low], shape))
 
     def draw(self, queries: int, keys: int | None = None) -> str:
         """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not.
@@ -194,8 +194,8 @@ class Mask(ABC):
         keys = queries if keys is None else keys
         for size, count in (("queries", queries), ("keys", keys)):
             check_integer("draw", size, count, 0, Text("draw(5) is 5 x 5"))
-        frame = AttentionShape(1, 1, queries, keys, keys - queries, torch.device("cpu"))
-        rows = self.shown(frame).dense(frame)[0, 0].tolist()
+        shape = AttentionShape(1, 1, queries, keys, keys - queries, torch.device("cpu"))
+        rows = self.shown(shape).dense(shape)[0, 0].tolist()
         return "\n".join(" ".join("■" if seen else "·" for seen in row) for row in rows)
 
     def __and__(self, other: object) -> "Mask":
@@ -259,18 +259,18 @@ class And(Mask):
         return self.left.by_distance and self.right.by_distance
 
     def bind(self, content: Content) -> Mask:
-        frame = content.frame
-        real = _both(content.real, self.visible_keys(frame))
-        real = None if real is None else real.expand(frame.batch, frame.keys)
+        shape = content.shape
+        real = _both(content.real, self.visible_keys(shape))
+        real = None if real is None else real.expand(shape.batch, shape.keys)
         return super().bind(replace(content, real=real))
 
-    def unpadded_keys(self, frame: AttentionShape) -> Tensor | None:
-        return _both(self.left.unpadded_keys(frame), self.right.unpadded_keys(frame))
+    def unpadded_keys(self, shape: AttentionShape) -> Tensor | None:
+        return _both(self.left.unpadded_keys(shape), self.right.unpadded_keys(shape))
 
-    def visible_keys(self, frame: AttentionShape) -> Tensor | None:
+    def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         if self.by_distance:
-            return frame.visible_by_distance(self.rule)
-        return _both(self.left.visible_keys(frame), self.right.visible_keys(frame))
+            return shape.visible_by_distance(self.rule)
+        return _both(self.left.visible_keys(shape), self.right.visible_keys(shape))
 
 
 @dataclass(frozen=True, repr=False)

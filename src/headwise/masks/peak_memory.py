@@ -16,7 +16,7 @@ PIECE = 64
 
 
 def bytes_per_pair(
-    rule: Callable[[Index, Index, Index, Index], Tensor | None], frame: AttentionShape
+    rule: Callable[[Index, Index, Index, Index], Tensor | None], shape: AttentionShape
 ) -> float:
     """The most bytes that a rule or a bias holds at once, for each pair of a query and a key.
 
@@ -24,11 +24,11 @@ def bytes_per_pair(
     makes and lets go, such as distances as integers of 8 bytes.
 
     Args:
-        rule: of a mask that is resolved for the frame.
-        frame: the call's shape, with a query and a key at least.
+        rule: of a mask that is resolved for the shape.
+        shape: the call's shape, with a query and a key at least.
     """
-    queries, keys = min(frame.queries, PIECE), min(frame.keys, PIECE)
-    indices = replace(frame, queries=queries, keys=keys).indices()
+    queries, keys = min(shape.queries, PIECE), min(shape.keys, PIECE)
+    indices = replace(shape, queries=queries, keys=keys).indices()
     with _Working(queries * keys) as working:
         rule(*indices)
     return float(working.most / (queries * keys))

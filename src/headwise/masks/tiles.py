@@ -28,19 +28,19 @@ class Tiles:
     """The kinds of the tiles of one call. Make it with `Tiles.of`.
 
     Attributes:
-        mask: the mask, resolved for the frame.
-        frame: the call's shape.
+        mask: the mask, resolved for the shape.
+        shape: the call's shape.
         side: queries and keys of a tile; the last ones may be shorter.
         kinds: (query tiles, key tiles) of int8 on the CPU: 0 empty, 1 mixed, 2 full.
     """
 
     mask: Mask
-    frame: AttentionShape
+    shape: AttentionShape
     side: int
     kinds: Tensor
 
     @classmethod
-    def of(cls, mask: Mask, frame: AttentionShape, side: int = SIDE) -> "Tiles":
+    def of(cls, mask: Mask, shape: AttentionShape, side: int = SIDE) -> "Tiles":
         """Ask a resolved mask for all its tiles.
 
         The parts of ``&``, ``|`` and ``~`` are asked apart. A mask that depends on the distance
@@ -50,13 +50,14 @@ class Tiles:
 
         Example:
             >>> from headwise.masks import causal
-            >>> frame = Frame(1, 1, queries=5, keys=5, offset=0, device=torch.device("cpu"))
-            >>> Tiles.of(causal(), frame, side=2).kinds.tolist()
+            >>> cpu = torch.device("cpu")
+            >>> shape = AttentionShape(1, 1, queries=5, keys=5, offset=0, device=cpu)
+            >>> Tiles.of(causal(), shape, side=2).kinds.tolist()
             [[1, 0, 0], [2, 1, 0], [2, 2, 2]]
         """
-        rows, columns = -(-frame.queries // side), -(-frame.keys // side)
+        rows, columns = -(-shape.queries // side), -(-shape.keys // side)
         wanted = torch.ones(rows, columns, dtype=torch.bool)
-        return cls(mask, frame, side, _Grid(frame, side).kinds(mask, wanted))
+        return cls(mask, shape, side, _Grid(shape, side).kinds(mask, wanted))
 
     def count(self, kind: Tile) -> int:
         """How many tiles are of a kind."""
@@ -88,13 +89,13 @@ class Tiles:
             by_query.index_add_(2, places[:, 0], allowed.sum(-1).cpu())
             by_key.index_add_(2, places[:, 1], allowed.sum(-2).cpu())
         return (
-            by_query.flatten(2)[..., : self.frame.queries],
-            by_key.flatten(2)[..., : self.frame.keys],
+            by_query.flatten(2)[..., : self.shape.queries],
+            by_key.flatten(2)[..., : self.shape.keys],
         )
 
     def _seen_by_distance(self) -> tuple[Tensor, Tensor]:
         """The same from the distances alone: sums of neighbours in one long row of them."""
-        queries, keys, offset = self.frame.queries, self.frame.keys, self.frame.offset
+        queries, keys, offset = self.shape.queries, self.shape.keys, self.shape.offset
         distance = torch.arange(offset - keys + 1, offset + queries)
         none = torch.zeros((), dtype=torch.long)
         allowed = self.mask.rule(none, none, distance, none).expand(len(distance))
@@ -107,7 +108,7 @@ class Tiles:
 
     def _mixed(self) -> Iterator[tuple[Tensor, Truth]]:
         """Mixed tiles, some at a time: which (n, 2), and who may (B or 1, H or 1, n, m, m)."""
-        batch, heads, device = self.frame.batch, self.frame.heads, self.frame.device
+        batch, heads, device = self.shape.batch, self.shape.heads, self.shape.device
         b = torch.arange(batch, device=device).view(-1, 1, 1, 1, 1)
         h = torch.arange(heads, device=device).view(-1, 1, 1, 1)
         within = torch.arange(self.side, device=device)
@@ -123,16 +124,16 @@ class Tiles:
             yield places, allowed
 
     def _allowed(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        """The rule, False outside the frame."""
-        queries, keys = self.frame.queries, self.frame.keys
+        """The rule, False outside the shape."""
+        queries, keys = self.shape.queries, self.shape.keys
         inside = (q < queries) & (k < keys)
-        place = q.clamp(max=queries - 1) + self.frame.offset
+        place = q.clamp(max=queries - 1) + self.shape.offset
         allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
         return allowed[(None,) * (5 - allowed.dim())]
 
     def _lengths(self) -> tuple[Tensor, Tensor]:
         """How many queries each row of tiles has, and keys each column."""
-        ends = (self.frame.queries, self.frame.keys)
+        ends = (self.shape.queries, self.shape.keys)
         return tuple(  # type: ignore[return-value]
             (end - torch.arange(count) * self.side).clamp(max=self.side)
             for end, count in zip(ends, self.kinds.shape, strict=True)
@@ -140,10 +141,10 @@ class Tiles:
 
 
 class _Grid:
-    """Asks masks for the tiles of one frame."""
+    """Asks masks for the tiles of one shape."""
 
-    def __init__(self, frame: AttentionShape, side: int) -> None:
-        self.frame, self.side = frame, side
+    def __init__(self, shape: AttentionShape, side: int) -> None:
+        self.shape, self.side = shape, side
 
     def kinds(self, mask: Mask, wanted: Tensor) -> Tensor:
         """The kind of each tile that is wanted, and anything for the others."""
@@ -166,7 +167,7 @@ class _Grid:
 
     def by_diagonal(self, mask: Mask) -> Tensor:
         """Whole tiles of one diagonal are alike; the last row and column may be shorter."""
-        queries, keys, side = self.frame.queries, self.frame.keys, self.side
+        queries, keys, side = self.shape.queries, self.shape.keys, self.side
         rows, columns = -(-queries // side), -(-keys // side)
         kinds = torch.zeros(rows, columns, dtype=torch.int8)
         whole_rows, whole_columns = queries // side, keys // side
@@ -184,16 +185,16 @@ class _Grid:
 
     def by_column(self, mask: Fixed) -> Tensor:
         """Rows that stand in later blocks than all keys of a column are alike."""
-        frame, side, block = self.frame, self.side, mask.block
-        rows, columns = -(-frame.queries // side), -(-frame.keys // side)
+        shape, side, block = self.shape, self.side, mask.block
+        rows, columns = -(-shape.queries // side), -(-shape.keys // side)
         kinds = torch.zeros(rows, columns, dtype=torch.int8)
         for j in range(columns):
-            last = min((j + 1) * side, frame.keys) - 1
+            last = min((j + 1) * side, shape.keys) - 1
             later = (last // block + 1) * block  # the first position after the block of the last
-            alike = min(rows, max(0, -((frame.offset - later) // side)))
+            alike = min(rows, max(0, -((shape.offset - later) // side)))
             if alike < rows:
                 kinds[alike:, j] = self.code(mask, alike, alike + 1, j, j + 1)
-            for i in range(max(0, (j * side - frame.offset) // side), alike):
+            for i in range(max(0, (j * side - shape.offset) // side), alike):
                 kinds[i, j] = self.code(mask, i, i + 1, j, j + 1)
         return kinds
 
@@ -215,9 +216,9 @@ class _Grid:
 
     def code(self, mask: Mask, q0: int, q1: int, k0: int, k1: int) -> int:
         """What a mask says of a rectangle of tiles."""
-        side, frame = self.side, self.frame
-        rows = range(q0 * side + frame.offset, min(q1 * side, frame.queries) + frame.offset)
-        columns = range(k0 * side, min(k1 * side, frame.keys))
+        side, shape = self.side, self.shape
+        rows = range(q0 * side + shape.offset, min(q1 * side, shape.queries) + shape.offset)
+        columns = range(k0 * side, min(k1 * side, shape.keys))
         return _CODES.index(mask.tile(rows, columns))
 
 

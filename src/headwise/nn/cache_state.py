@@ -137,9 +137,9 @@ class Shifted(Mask):
     def name(self) -> str:
         return f"{self.inner.name} of {self.dropped} tokens more"
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        frame = replace(frame, keys=frame.keys + self.dropped, offset=frame.offset + self.dropped)
-        return Shifted(self.inner.resolve(frame), self.dropped, self.kept)
+    def resolve(self, shape: AttentionShape) -> Mask:
+        shape = replace(shape, keys=shape.keys + self.dropped, offset=shape.offset + self.dropped)
+        return Shifted(self.inner.resolve(shape), self.dropped, self.kept)
 
     def _position(self, k: Index) -> Index:
         return torch.where(k < self.kept, k, k + self.dropped)

@@ -58,16 +58,16 @@ class GlobalRows:
     real: Tensor
 
     @classmethod
-    def of(cls, mask: Mask, frame: AttentionShape) -> "GlobalRows | None":
+    def of(cls, mask: Mask, shape: AttentionShape) -> "GlobalRows | None":
         """Those of a resolved mask; None if it has no global token."""
-        b, h, query, _ = frame.indices()
+        b, h, query, _ = shape.indices()
         is_global: Tensor | None = None
         for part in _symmetric(mask):
             own = replace(part, symmetric=False).rule(b, h, query, query)
             is_global = own if is_global is None else is_global | own
         if is_global is None:
             return None
-        is_global = is_global.expand(frame.batch, 1, -1, 1)[:, 0, :, 0]  # (B, Lq)
+        is_global = is_global.expand(shape.batch, 1, -1, 1)[:, 0, :, 0]  # (B, Lq)
         most = int(is_global.sum(-1).max()) if is_global.numel() else 0
         if not most:
             return None
@@ -85,18 +85,18 @@ class GlobalRows:
         place = (sample, self.index[sample, number])
         return x.transpose(1, 2).index_put(place, new).transpose(1, 2)
 
-    def mask(self, mask: Mask, frame: AttentionShape) -> Mask:
+    def mask(self, mask: Mask, shape: AttentionShape) -> Mask:
         """The mask of these rows: (B, 1 or H, n, Lk)."""
-        b, h, _, key = frame.indices()
-        indices = (b, h, self.index[:, None, :, None] + frame.offset, key)
-        shape = (frame.batch, -1, self.index.shape[1], frame.keys)
+        b, h, _, key = shape.indices()
+        indices = (b, h, self.index[:, None, :, None] + shape.offset, key)
+        sizes = (shape.batch, -1, self.index.shape[1], shape.keys)
         allowed = mask.rule(*indices) & self.real[:, None, :, None]
-        rows = from_tensor(allowed.expand(shape), "b h q k")
+        rows = from_tensor(allowed.expand(sizes), "b h q k")
         bias = mask.bias(*indices)
         if bias is None:
             return rows
         bias = bias[(None,) * (4 - bias.dim())]
-        return rows & from_tensor(bias.expand(shape), "b h q k")
+        return rows & from_tensor(bias.expand(sizes), "b h q k")
 
     @staticmethod
     def others(mask: Mask) -> Mask:

@@ -51,7 +51,7 @@ def from_torch(
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
     is_causal: bool,
-    frame: AttentionShape,
+    shape: AttentionShape,
     batched: bool,
 ) -> list[Mask]:
     """The masks that the arguments of ``forward`` mean; all of them hold together.
@@ -61,7 +61,7 @@ def from_torch(
             (1, H, L, S) or (B, H, L, S); for unbatched input also (H, L, S).
         key_padding_mask: True = padding, or floats to add: (B, S); for unbatched input (S,).
         is_causal: no query sees a later key; the last query stands at the last key.
-        frame: B, H, L and S of this call.
+        shape: B, H, L and S of this call.
         batched: whether the input has a batch axis.
 
     Raises:
@@ -69,8 +69,8 @@ def from_torch(
         BadValue: if a shape does not fit or is ambiguous, or if a float mask is 0/1.
 
     Example:
-        >>> frame = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))
-        >>> (mask,) = from_torch(None, torch.tensor([[False, False, True]]), False, frame, True)
+        >>> shape = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))
+        >>> (mask,) = from_torch(None, torch.tensor([[False, False, True]]), False, shape, True)
         >>> print(mask.draw(2, 3))
         ■ ■ ·
         ■ ■ ·
@@ -79,11 +79,11 @@ def from_torch(
     if attn_mask is not None:
         _check("attn_mask", attn_mask)
         if batched and attn_mask.dim() == 2:
-            _warn_of_padding(attn_mask, frame)
-        masks.append(_attention(attn_mask, frame))
+            _warn_of_padding(attn_mask, shape)
+        masks.append(_attention(attn_mask, shape))
     if key_padding_mask is not None:
         _check("key_padding_mask", key_padding_mask)
-        masks.append(_padding(key_padding_mask, frame, batched))
+        masks.append(_padding(key_padding_mask, shape, batched))
     if is_causal:
         masks.append(causal())
     return masks
@@ -99,17 +99,17 @@ def intersect(masks: list[Mask]) -> Mask:
     return result
 
 
-def real_keys(mask: Mask, frame: AttentionShape) -> Tensor | None:
+def real_keys(mask: Mask, shape: AttentionShape) -> Tensor | None:
     """(B or 1, S), False on keys that paddings or tensors hide from every query; None if unknown.
 
     No (L, S) tensor is built.
     """
     if isinstance(mask, And):
-        left, right = real_keys(mask.left, frame), real_keys(mask.right, frame)
+        left, right = real_keys(mask.left, shape), real_keys(mask.right, shape)
         return right if left is None else left if right is None else left & right
     if isinstance(mask, Padding):
-        b, h, q, k = frame.indices()
-        return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if frame.queries else None
+        b, h, q, k = shape.indices()
+        return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if shape.queries else None
     if isinstance(mask, FromTensor):
         visible = _visible(unexpanded(mask.tensor)).any(2).any(1)
         return visible.expand(-1, mask.tensor.shape[3])
@@ -138,23 +138,23 @@ def _check(name: str, mask: Tensor) -> None:
     check_float_mask(mask, name)
 
 
-def _attention(mask: Tensor, frame: AttentionShape) -> Mask:
+def _attention(mask: Tensor, shape: AttentionShape) -> Mask:
     """(B or 1, H or 1, L, S), with headwise's polarity."""
-    expanded = _four_axes(mask, frame)
-    tensor = unexpanded(expanded).to(frame.device)
+    expanded = _four_axes(mask, shape)
+    tensor = unexpanded(expanded).to(shape.device)
     tensor = (~tensor if tensor.dtype == torch.bool else tensor).expand(expanded.shape)
-    return FromTensor(tensor, "b h q k", frame.offset)
+    return FromTensor(tensor, "b h q k", shape.offset)
 
 
-def _four_axes(mask: Tensor, frame: AttentionShape) -> Tensor:
-    batch, heads, size = frame.batch, frame.heads, (frame.queries, frame.keys)
+def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
+    batch, heads, size = shape.batch, shape.heads, (shape.queries, shape.keys)
     if mask.dim() not in (2, 3, 4) or mask.shape[-2:] != size:
-        raise _unfit(mask, frame)
+        raise _unfit(mask, shape)
     if mask.dim() == 2:
         return mask[None, None]
     if mask.dim() == 4:
         if mask.shape[0] not in (1, batch) or mask.shape[1] not in (1, heads):
-            raise _unfit(mask, frame)
+            raise _unfit(mask, shape)
         return mask
     count = mask.shape[0]
     if count == batch == heads > 1:
@@ -163,12 +163,12 @@ def _four_axes(mask: Tensor, frame: AttentionShape) -> Tensor:
         return mask.reshape(batch, heads, *size)
     if count in (1, batch):
         return mask[:, None]
-    raise _unfit(mask, frame)
+    raise _unfit(mask, shape)
 
 
-def _padding(mask: Tensor, frame: AttentionShape, batched: bool) -> Mask:
+def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
     """A padding, or a bias that all queries of a sample share."""
-    expected = (frame.batch, frame.keys) if batched else (frame.keys,)
+    expected = (shape.batch, shape.keys) if batched else (shape.keys,)
     if mask.shape != expected:
         letters = "(B, S)" if batched else "(S,)"
         raise BadValue(
@@ -178,13 +178,13 @@ def _padding(mask: Tensor, frame: AttentionShape, batched: bool) -> Mask:
             expected=expected,
             got=tuple(mask.shape),
         )
-    rows = (mask if batched else mask[None]).to(frame.device)
+    rows = (mask if batched else mask[None]).to(shape.device)
     if rows.dtype == torch.bool:
         return padding(~rows)
     if _is_padding(rows):
         return padding(_visible(rows))
-    bias = rows[:, None, None, :].expand(-1, -1, frame.queries, -1)
-    return FromTensor(bias, "b h q k", frame.offset)
+    bias = rows[:, None, None, :].expand(-1, -1, shape.queries, -1)
+    return FromTensor(bias, "b h q k", shape.offset)
 
 
 def _is_padding(rows: Tensor) -> bool:
@@ -194,9 +194,9 @@ def _is_padding(rows: Tensor) -> bool:
     return bool(((rows == 0) | (rows <= blocked_below(rows.dtype))).all())
 
 
-def _warn_of_padding(mask: Tensor, frame: AttentionShape) -> None:
+def _warn_of_padding(mask: Tensor, shape: AttentionShape) -> None:
     """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
-    ambiguous = frame.batch == frame.queries > 1 and mask.shape == (frame.queries, frame.keys)
+    ambiguous = shape.batch == shape.queries > 1 and mask.shape == (shape.queries, shape.keys)
     if ambiguous and not torch.compiler.is_compiling() and _looks_like_padding(mask):
         text = Text(
             "attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of "
@@ -218,8 +218,8 @@ def _looks_like_padding(mask: Tensor) -> bool:
     return ends_only and not same and not banded
 
 
-def _unfit(mask: Tensor, frame: AttentionShape) -> BadValue:
-    batch, heads, size = frame.batch, frame.heads, (frame.queries, frame.keys)
+def _unfit(mask: Tensor, shape: AttentionShape) -> BadValue:
+    batch, heads, size = shape.batch, shape.heads, (shape.queries, shape.keys)
     return BadValue(
         "attn_mask: expected (L, S) = {shared}, (B*H, L, S) = {flat}, (B, L, S) = {by_sample}, or "
         "(B, H, L, S) = {by_head} where B and H may be 1, got {got}; padding (B, S) = {padding} "
@@ -229,7 +229,7 @@ def _unfit(mask: Tensor, frame: AttentionShape) -> BadValue:
         by_sample=(batch, *size),
         by_head=(batch, heads, *size),
         got=tuple(mask.shape),
-        padding=(batch, frame.keys),
+        padding=(batch, shape.keys),
     )
 
 

@@ -61,9 +61,9 @@ class Position(nn.Module, ABC):
         del offset
         return x
 
-    def content(self, q: Tensor, k: Tensor, frame: AttentionShape) -> tuple[Tensor, Tensor]:
+    def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
         """The q (B, H, Lq, D) and k (B, G, Lk, D) whose product is the score of the content."""
-        del frame
+        del shape
         return q, k
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor | None:

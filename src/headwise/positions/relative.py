@@ -2,7 +2,7 @@
 
 Row r of n queries and column j of m keys lie at the difference key - query of place j - r + n - 1
 among the n + m - 1 differences there are, from the least. So what is known for each difference
-becomes what is known for each pair by looking at it askew.
+gives a value for each pair by a strided view of the same memory.
 """
 
 from typing import NamedTuple
@@ -85,7 +85,7 @@ def skew(products: Tensor, rows: int) -> Tensor:
     A view, with last stride 1, of rows that lie one after the other.
 
     Example:
-        >>> askew(torch.tensor([[-2, -1, 0, 1], [-2, -1, 0, 1]]), 2)
+        >>> skew(torch.tensor([[-2, -1, 0, 1], [-2, -1, 0, 1]]), 2)
         tensor([[-1,  0,  1],
                 [-2, -1,  0]])
     """

@@ -110,8 +110,8 @@ class Rotary(Position):
         bound._places = (_places(queries, "queries"), _places(keys, "keys"))
         return bound
 
-    def content(self, q: Tensor, k: Tensor, frame: AttentionShape | None) -> tuple[Tensor, Tensor]:
-        queries, keys = self._where(q, k, frame)
+    def content(self, q: Tensor, k: Tensor, shape: AttentionShape | None) -> tuple[Tensor, Tensor]:
+        queries, keys = self._where(q, k, shape)
         return self._turn(q, queries), self._turn(k, keys)
 
     def expected_sizes(self) -> dict[str, int]:
@@ -120,9 +120,9 @@ class Rotary(Position):
     def extra_repr(self) -> str:
         return f'{self.head_dim}, pairs="{self.pairs}", rotary_dim={self.rotary_dim}'
 
-    def _where(self, q: Tensor, k: Tensor, frame: AttentionShape | None) -> tuple[Tensor, Tensor]:
+    def _where(self, q: Tensor, k: Tensor, shape: AttentionShape | None) -> tuple[Tensor, Tensor]:
         if self._places is None:
-            offset = k.shape[2] - q.shape[2] if frame is None else frame.offset
+            offset = k.shape[2] - q.shape[2] if shape is None else shape.offset
             keys = torch.arange(k.shape[2], device=k.device)
             return torch.arange(q.shape[2], device=q.device) + offset, keys
         for name, places, rows in zip(("queries", "keys"), self._places, (q, k), strict=True):

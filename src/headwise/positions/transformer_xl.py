@@ -52,8 +52,8 @@ class TransformerXL(Position):
             nn.init.normal_(parameter, std=0.02)
         nn.init.xavier_uniform_(self.projection.view(num_heads * head_dim, self.embed_dim))
 
-    def content(self, q: Tensor, k: Tensor, frame: AttentionShape) -> tuple[Tensor, Tensor]:
-        del frame
+    def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+        del shape
         return q + self.u.to(q.dtype)[:, None], k
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:

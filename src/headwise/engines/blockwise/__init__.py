@@ -65,8 +65,8 @@ def why_not(call: Call) -> Iterator[Text]:
 
 def worthwhile(call: Call) -> bool:
     """Whether the call is large and needs more than the output."""
-    frame = call.frame
-    scores = frame.batch * frame.heads * frame.queries * frame.keys
+    shape = call.shape
+    scores = shape.batch * shape.heads * shape.queries * shape.keys
     return bool(call.need) and scores >= LARGE
 
 
@@ -74,10 +74,10 @@ def run(call: Call) -> Result:
     """Attention in O(Lq + Lk) memory, differentiable to any order; keys are not copied per head."""
     if call.dropout:
         return with_dropout(call, run)
-    tiles = Tiles.of(call.mask, call.frame)
+    tiles = Tiles.of(call.mask, call.shape)
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
     k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(call, seen[..., None, :])
-    q, k = call.position.content(call.q, k, call.frame)
+    q, k = call.position.content(call.q, k, call.shape)
     result = _allocated(call)
     if not _needs_grad(call) and q.device.type == "cpu":
         with torch.no_grad():
@@ -87,10 +87,10 @@ def run(call: Call) -> Result:
         k, v = (rows.to(softmax_dtype(rows.dtype)) for rows in (k, v))
     call = replace(call, position=with_frozen_tensors(call.position))
     samples, size = block_size(call)
-    lengths = call.frame.queries, call.frame.keys
+    lengths = call.shape.queries, call.shape.keys
     for block in query_blocks(tiles, lengths, size, lambda _: size):
-        for first in range(0, call.frame.batch, samples):
-            some = slice(first, min(first + samples, call.frame.batch))
+        for first in range(0, call.shape.batch, samples):
+            some = slice(first, min(first + samples, call.shape.batch))
             _store(result, some, block, _checkpointed(call, (q, k, v), some, block))
     return result
 
@@ -105,18 +105,18 @@ def _needs_grad(call: Call) -> bool:
 
 def block_size(call: Call) -> tuple[int, int]:
     """How many samples and rows a block has."""
-    frame = call.frame
+    shape = call.shape
     fewest = MIN_ROWS_BIASED if Stage.SCORES in call.position.stages else MIN_ROWS
-    rows = min(frame.queries, max(fewest, BLOCK_SCORES // (frame.heads * frame.keys)))
-    return max(1, BLOCK_SCORES // (frame.heads * frame.keys * rows)), rows
+    rows = min(shape.queries, max(fewest, BLOCK_SCORES // (shape.heads * shape.keys)))
+    return max(1, BLOCK_SCORES // (shape.heads * shape.keys * rows)), rows
 
 
 def _allocated(call: Call) -> Result:
     """A result of zeros, for blocks to be written to."""
-    frame, wide = call.frame, softmax_dtype(call.q.dtype)
+    shape, wide = call.shape, softmax_dtype(call.q.dtype)
     statistics = {
         name: call.q.new_zeros(
-            (frame.batch, frame.heads, frame.keys if name == "received" else frame.queries),
+            (shape.batch, shape.heads, shape.keys if name == "received" else shape.queries),
             dtype=wide,
         )
         for name in RETURNED
@@ -156,7 +156,7 @@ def _attend(
     k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in (k, v))
     scores = scaled_scores(q, k, call.scale)
     scores = scores.to(softmax_dtype(scores.dtype))  # (B, H, n, m)
-    b, h, query, key = call.frame.indices()
+    b, h, query, key = call.shape.indices()
     indices = b[samples], h, query[:, :, block.rows], key[..., block.keys]
     places = indices[2].flatten(), indices[3].flatten()
     raw_queries = call.q[samples, :, block.rows]

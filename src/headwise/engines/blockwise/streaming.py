@@ -94,7 +94,7 @@ def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, result: Resul
         tiles: of the mask.
         result: allocated and all zeros; it is written to.
     """
-    lengths = call.frame.queries, call.frame.keys
+    lengths = call.shape.queries, call.shape.keys
     blocks = list(query_blocks(tiles, lengths, MAX_ROWS, lambda keys: _row_limit(call, keys)))
     size = max(_head_limit(call, block) * block.pairs for block in blocks)
     dtype = softmax_dtype(q.dtype)
@@ -115,7 +115,7 @@ def _run_block(
     wide = buffers[0].dtype
     distances = _distances(call, block) if "distance" in call.need else None
     shared = _masking(call, block, 0) if call.mask.by_distance or not block.masked else None
-    for sample in range(call.frame.batch):
+    for sample in range(call.shape.batch):
         q, k, v = (_aligned(rows[sample : sample + 1]) for rows in qkv)
         masking = shared or _masking(call, block, sample)
         bias = _bias(call, block, sample)
@@ -138,27 +138,27 @@ def _aligned(sample: Tensor) -> Tensor:
 def _row_limit(call: Call, keys: int) -> int:
     """Rows of a block; a position that adds something takes all heads at once."""
     adds = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    return max(MIN_ROWS, BLOCK_SCORES // (keys * (call.frame.heads if adds else 1)))
+    return max(MIN_ROWS, BLOCK_SCORES // (keys * (call.shape.heads if adds else 1)))
 
 
 def _head_limit(call: Call, block: QueryBlock) -> int:
     """Heads of a block."""
     if Stage.VALUES in call.position.stages:
-        return call.frame.heads
-    return min(call.frame.heads, max(1, BLOCK_SCORES // block.pairs))
+        return call.shape.heads
+    return min(call.shape.heads, max(1, BLOCK_SCORES // block.pairs))
 
 
 def _head_slices(call: Call, limit: int) -> Iterator[slice]:
     """The heads in turn, at most so many; part of a group or whole groups at a time."""
     step = max(call.group, limit // call.group * call.group)
-    for start in range(0, call.frame.heads, step):
-        stop = min(start + step, call.frame.heads)
+    for start in range(0, call.shape.heads, step):
+        stop = min(start + step, call.shape.heads)
         for first in range(start, stop, min(limit, step)):
             yield slice(first, min(first + min(limit, step), stop))
 
 
 def _masking(call: Call, block: QueryBlock, sample: int) -> Masking:
-    b, h, query, key = call.frame.indices()
+    b, h, query, key = call.shape.indices()
     b, query, key = b[sample : sample + 1], query[:, :, block.rows], key[..., block.keys]
     hidden = []
     for part in block.masked:
@@ -187,7 +187,7 @@ def _bias(call: Call, block: QueryBlock, sample: int) -> Tensor | None:
     """What is added to the scores of a block, (1, H or 1, n, m), or None."""
     if not call.biased:
         return None
-    b, h, query, key = call.frame.indices()
+    b, h, query, key = call.shape.indices()
     query, key = query[:, :, block.rows], key[..., block.keys]
     of_mask = call.mask.bias(b[sample : sample + 1], h, query, key)
     raw_queries = call.q[sample : sample + 1, :, block.rows]

@@ -67,20 +67,20 @@ def _needs_grad(call: Call) -> bool:
 
 def worthwhile(call: Call) -> bool:
     """Whether the chunks hold at most half of all pairs, in a sequence that is not short."""
-    if call.frame.keys < SHORT or len(_hashed(call.mask)) != 1:
+    if call.shape.keys < SHORT or len(_hashed(call.mask)) != 1:
         return False
-    return pairs(call) <= SHARE * call.frame.queries * call.frame.keys
+    return pairs(call) <= SHARE * call.shape.queries * call.shape.keys
 
 
 def pairs(call: Call) -> int:
     """How many pairs of query and key a head computes, when no chunk is short."""
     (hashed,) = _hashed(call.mask)
-    return call.frame.queries * min(2 * hashed.chunk, call.frame.keys) * hashed.keys.shape[2]
+    return call.shape.queries * min(2 * hashed.chunk, call.shape.keys) * hashed.keys.shape[2]
 
 
 def run(call: Call) -> Result:
     """Attention round by round."""
-    q, k = call.position.content(call.q, call.k, call.frame)
+    q, k = call.position.content(call.q, call.k, call.shape)
     q, k, v = _clean(call, q, k)
     (hashed,) = _hashed(call.mask)
     rest = tuple(mask for mask in conjuncts(call.mask) if mask is not hashed)
@@ -96,7 +96,7 @@ def run(call: Call) -> Result:
 
 def _clean(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v, with 0 in fully masked keys if any is NaN or inf."""
-    problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.frame)
+    problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.shape)
     clean = zero_masked_kv(problem)
     return q, clean.k, clean.v
 

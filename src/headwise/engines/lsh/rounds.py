@@ -38,9 +38,9 @@ class LshSetting:
     rest: tuple[Mask, ...]
 
     @property
-    def frame(self) -> AttentionShape:
+    def shape(self) -> AttentionShape:
         """The outer shape."""
-        return self.call.frame
+        return self.call.shape
 
     def rounds(self) -> Iterator["Round"]:
         """All rounds, one after the other."""
@@ -106,10 +106,10 @@ class Round:
 
     def _where(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
-        frame, device = self.setting.frame, piece.queries.device
-        b = torch.arange(frame.batch, device=device).view(-1, 1, 1, 1, 1)
-        h = torch.arange(frame.heads, device=device).view(-1, 1, 1, 1)
-        queries = piece.queries[..., None].clamp(min=0) + frame.offset
+        shape, device = self.setting.shape, piece.queries.device
+        b = torch.arange(shape.batch, device=device).view(-1, 1, 1, 1, 1)
+        h = torch.arange(shape.heads, device=device).view(-1, 1, 1, 1)
+        queries = piece.queries[..., None].clamp(min=0) + shape.offset
         return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
 
 
@@ -173,7 +173,7 @@ def _narrow(chunks: Tensor, mask: Hashed) -> Tensor:
 
 def _pairs(setting: LshSetting, v: Tensor) -> int:
     """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
-    rows = NUMBERS // (setting.frame.batch * setting.frame.heads * v.shape[3])
+    rows = NUMBERS // (setting.shape.batch * setting.shape.heads * v.shape[3])
     return max(1, rows) * 2 * setting.hashed.chunk
 
 

@@ -45,15 +45,15 @@ def run(call: Call) -> Result:
 def _run(call: Call) -> Result:
     """Attention of heads that share one mask or cannot be separated."""
     q, k, v, raw_queries = _packed(call)
-    known = relative_terms(call.position, raw_queries, call.frame, call.scale)
-    far = clipped_terms(call.position, call.mask, call.frame, k, v)
+    known = relative_terms(call.position, raw_queries, call.shape, call.scale)
+    far = clipped_terms(call.position, call.mask, call.shape, k, v)
     more = () if far is None else (*far.keys, *far.values)
     q, k, v, *further = _even(call, q, k, v, *more)
     setting = TiledSetting(
         call.mask,
         with_frozen_tensors(call.position),
         call.scale,
-        call.frame,
+        call.shape,
         tuple(tensor is not None for tensor in known),
         None if far is None else far.reach,
         call.sinks is not None,
@@ -73,12 +73,12 @@ def _compiled(call: Call) -> Result:
     keep = Keep(call.dropout, draw_call_seed()) if call.dropout else None
     written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
     qkv = _even(call, q, k, v)
-    return _result(call, *operator(*qkv, *written, call.frame.offset, call.scale, call.sinks))
+    return _result(call, *operator(*qkv, *written, call.shape.offset, call.scale, call.sinks))
 
 
 def _packed(call: Call) -> list[Tensor]:
     """Rotated q and k, v, and the raw queries."""
-    q, k = call.position.content(call.q, call.k, call.frame)
+    q, k = call.position.content(call.q, call.k, call.shape)
     return [kernel.packed(tensor) for tensor in widen_for_sinks(call, q, k, call.v, call.q)]
 
 

@@ -40,7 +40,7 @@ class TiledSetting:
     """The parameters of an attention that are no tensors.
 
     Attributes:
-        mask, position, scale, frame: as in `Problem`.
+        mask, position, scale, shape: as in `Problem`.
         relative: which of the position's `RelativeTerms` are among the tensors.
         reach: the distance from which clipped keys and values, among the tensors, replace k and v;
             None without them.
@@ -50,7 +50,7 @@ class TiledSetting:
     mask: Mask
     position: Position
     scale: float
-    frame: AttentionShape
+    shape: AttentionShape
     relative: tuple[bool, ...] = (False, False, False)
     reach: int | None = None
     sinks: bool = False
@@ -68,7 +68,7 @@ class TiledSetting:
         far = None
         if self.reach is not None:
             far = ClippedKeyValues(self.reach, (more[0], more[1]), (more[2], more[3]))
-        fixed = self.mask, self.position, self.scale, self.frame
+        fixed = self.mask, self.position, self.scale, self.shape
         known = relative if any(self.relative) else None
         return Problem(q, k, v, raw_queries, *fixed, known, far, sinks)
 
@@ -95,7 +95,7 @@ class TiledAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        with torch.autocast(ctx.setting.frame.device.type, enabled=False):
+        with torch.autocast(ctx.setting.shape.device.type, enabled=False):
             return TiledAttention._backward(ctx, gradients)
 
     @staticmethod
@@ -127,7 +127,7 @@ def tiled(setting: TiledSetting, *tensors: Tensor) -> tuple[Tensor, Tensor]:
     """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq).
 
     Args:
-        setting: mask, position, scale and frame.
+        setting: mask, position, scale and shape.
         tensors: those of `TiledSetting.problem`: rotated q and k, v, the raw queries, ...; then
             the other tensors that the bias, or what is added to the values, depends on.
     """
@@ -204,7 +204,7 @@ class DroppedAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         *tensors, output, whole = ctx.saved_tensors
         setting, keep = ctx.setting, ctx.keep
-        with torch.autocast(setting.frame.device.type, enabled=False):
+        with torch.autocast(setting.shape.device.type, enabled=False):
             if torch.is_grad_enabled():
                 return (None, None, *_twice_dropped(setting, keep, tensors, ctx, gradients))
             given = BackwardInputs(gradients[0].contiguous(), output, whole)
@@ -215,12 +215,12 @@ class DroppedAttention(torch.autograd.Function):
 
 def dropped(call: Call) -> Result:
     """The output of a call that `is_plain`."""
-    q, k = call.position.content(call.q, call.k, call.frame)
+    q, k = call.position.content(call.q, call.k, call.shape)
     q, k, v, raw_queries = (kernel.packed(t) for t in (q, k, call.v, call.q))
     width = v.shape[3]
     if kernel.fused(q):
         q, k, v = kernel.even(q, k, v)
-    setting = TiledSetting(call.mask, call.position, call.scale, call.frame)
+    setting = TiledSetting(call.mask, call.position, call.scale, call.shape)
     apply: Callable[..., Tensor] = DroppedAttention.apply
     output = apply(setting, Keep(call.dropout, draw_call_seed()), q, k, v, raw_queries)
     return Result(output[..., :width].to(call.v.dtype))

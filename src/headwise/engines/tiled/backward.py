@@ -64,7 +64,7 @@ def backward(
         or needs_weights(problem, part)
         or (moves and part.region == NEAR)
     ]
-    written = not slow and covers(plan, problem.frame)
+    written = not slow and covers(plan, problem.shape)
     buffers = GradientBuffers.of(problem, learned, written=written)
     if slow:
         complete = (
@@ -181,7 +181,7 @@ def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
         return False
     with torch.enable_grad():
         one = problem.raw_queries[:, :, :1].detach().requires_grad_()
-        _, _, queries, keys = problem.frame.indices()
+        _, _, queries, keys = problem.shape.indices()
         bias = problem.position.bias(one, queries.flatten()[:1], keys.flatten()[:1], problem.scale)
     return bias is not None and bias.requires_grad
 
@@ -302,7 +302,7 @@ def add_by_products(
     grad = folded(own.grad).to(softmax_dtype(problem.q.dtype))
     shares = _weights(problem, part, own, q, k)  # (N, H, r, m)
     scores = _moved(shares, grad, v, folded(part.queries.take(held)), constant_weights, complete)
-    samples, (from_keys, from_values) = problem.frame.batch, buffers.rows(part)
+    samples, (from_keys, from_values) = problem.shape.batch, buffers.rows(part)
     part.keys.add(from_values, unfolded(_key_gradient(shares, grad, v.shape[1]), samples))
     del shares
     wide = scores.dtype
@@ -321,7 +321,7 @@ def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Te
     wide = softmax_dtype(q.dtype)
     scores = grouped_matmul(q.to(wide) * problem.scale, k.to(wide).mT)
     if extra is not None:
-        scores += folded(extra.expand(problem.frame.batch, -1, part.queries.count, -1, -1))
+        scores += folded(extra.expand(problem.shape.batch, -1, part.queries.count, -1, -1))
     return scores.sub_(folded(own.logsumexp[..., None])).exp_()
 
 
@@ -362,7 +362,7 @@ def _add_bias(
         rows = (shared @ given.vectors * problem.scale).view(*products.shape[:3], -1)
         if buffers.raw_queries is not None:
             part.queries.add(
-                buffers.raw_queries, unfolded(rows.transpose(0, 1), problem.frame.batch)
+                buffers.raw_queries, unfolded(rows.transpose(0, 1), problem.shape.batch)
             )
         vectors[:, where] += ((given.rows(raw_queries) * problem.scale).mT @ shared).mT
         if shift is not None:

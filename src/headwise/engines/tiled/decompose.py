@@ -38,7 +38,7 @@ class DistanceRange:
 
 
 def bands(
-    near: Mask, rest: Mask | None, frame: AttentionShape, side: int, layer: int
+    near: Mask, rest: Mask | None, shape: AttentionShape, side: int, layer: int
 ) -> list[Part]:
     """The parts of ``near & rest``.
 
@@ -46,30 +46,30 @@ def bands(
         near: depends on the distance only.
         rest: any mask, or None; where its tiles are neither empty nor full it is evaluated
             pair by pair.
-        frame: the outer shape.
+        shape: the outer shape.
         side: rows of a block of queries, for a band about 500 wide.
         layer: of the first band; each further one is a layer above.
     """
     found = list[Part]()
-    for number, reach in enumerate(distance_ranges(near, frame)):
-        for part in _band(reach, frame, side):
-            kept = [part] if rest is None else _restricted(part, rest, frame)
+    for number, reach in enumerate(distance_ranges(near, shape)):
+        for part in _band(reach, shape, side):
+            kept = [part] if rest is None else _restricted(part, rest, shape)
             found += [
                 Part(part.queries, part.keys, part.mask, part.band, layer + number) for part in kept
             ]
     return found
 
 
-def mostly_dense(near: Mask, frame: AttentionShape) -> bool:
+def mostly_dense(near: Mask, shape: AttentionShape) -> bool:
     """Whether the bands of a mask hold more than half of the keys."""
-    return 2 * sum(len(reach.allowed) for reach in distance_ranges(near, frame)) > frame.keys
+    return 2 * sum(len(reach.allowed) for reach in distance_ranges(near, shape)) > shape.keys
 
 
-def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
+def distance_ranges(near: Mask, shape: AttentionShape) -> list[DistanceRange]:
     """The distances that a mask allows, as solid bands and at most one comb."""
-    low, high = frame.offset - frame.keys + 1, frame.offset + frame.queries - 1
-    zero = torch.zeros((), dtype=torch.long, device=frame.device)
-    distances = torch.arange(low, high + 1, device=frame.device)
+    low, high = shape.offset - shape.keys + 1, shape.offset + shape.queries - 1
+    zero = torch.zeros((), dtype=torch.long, device=shape.device)
+    distances = torch.arange(low, high + 1, device=shape.device)
     allowed = near.rule(zero, zero, distances, zero).expand(len(distances))
     places = allowed.nonzero()[:, 0]
     if not len(places):
@@ -78,7 +78,7 @@ def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
     starts = torch.cat((places[:1], places[turns + 1]))
     stops = torch.cat((places[turns], places[-1:])) + 1
     short = stops - starts < RUN
-    comb = _comb(starts[short], stops[short], allowed, low, frame)
+    comb = _comb(starts[short], stops[short], allowed, low, shape)
     if comb:  # a band that spans a gap must not contain the teeth of the comb
         allowed = allowed.index_fill(0, starts[short], value=False)
         starts, stops = starts[~short], stops[~short]
@@ -87,13 +87,13 @@ def distance_ranges(near: Mask, frame: AttentionShape) -> list[DistanceRange]:
 
 
 def _comb(
-    starts: Tensor, stops: Tensor, allowed: Tensor, low: int, frame: AttentionShape
+    starts: Tensor, stops: Tensor, allowed: Tensor, low: int, shape: AttentionShape
 ) -> list[DistanceRange]:
     """Isolated distances as one comb, if they have a common step that is worthwhile."""
     if len(starts) < 2 or bool((stops - starts > 1).any()):
         return []
     step = math.gcd(*set(starts.diff().tolist()))
-    if step == 1 or frame.queries < TOOTH * step:
+    if step == 1 or shape.queries < TOOTH * step:
         return []
     first, last = int(starts[0]), int(starts[-1])
     teeth = torch.zeros((last - first) // step + 1, dtype=torch.bool, device=allowed.device)
@@ -112,16 +112,16 @@ def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _band(reach: DistanceRange, frame: AttentionShape, side: int) -> list[Part]:
+def _band(reach: DistanceRange, shape: AttentionShape, side: int) -> list[Part]:
     """A plain band in every residue class of rows; a step of 1 has one class."""
     found, step = list[Part](), reach.step
-    for first in range(min(step, frame.queries)):
-        key = (first + frame.offset - reach.low) % step
-        if key >= frame.keys:
+    for first in range(min(step, shape.queries)):
+        key = (first + shape.offset - reach.low) % step
+        if key >= shape.keys:
             continue
-        queries = StridedRows(first, 1, len(range(first, frame.queries, step)), step=step)
-        keys = StridedRows(key, 1, len(range(key, frame.keys, step)), step=step)
-        shift = (first + frame.offset - key - reach.low) // step
+        queries = StridedRows(first, 1, len(range(first, shape.queries, step)), step=step)
+        keys = StridedRows(key, 1, len(range(key, shape.keys, step)), step=step)
+        shift = (first + shape.offset - key - reach.low) // step
         found += _plain(queries, keys, Band(reach.allowed, shift), _side(reach, side))
     return found
 
@@ -182,13 +182,13 @@ def _part(queries: StridedRows, keys: StridedRows, band: Band) -> Part:
     return Part(queries, keys, band=None if everything else band)
 
 
-def _restricted(part: Part, rest: Mask, frame: AttentionShape) -> list[Part]:
+def _restricted(part: Part, rest: Mask, shape: AttentionShape) -> list[Part]:
     """The part without the blocks in which the rest is empty, split where its tiles change kind."""
     found = list[tuple[int, int, bool]]()
     waiting = [(0, part.queries.count)]
     while waiting:
         first, last = waiting.pop()
-        kind = rest.tile(*_hull(part.blocks(first, last), frame))
+        kind = rest.tile(*_hull(part.blocks(first, last), shape))
         if kind is Tile.MIXED and last - first > 1:
             middle = (first + last) // 2
             waiting += [(middle, last), (first, middle)]
@@ -202,14 +202,14 @@ def _restricted(part: Part, rest: Mask, frame: AttentionShape) -> list[Part]:
         Part(
             part.queries,
             part.keys,
-            rest.restrict(*_hull(part, frame)) if mixed else None,
+            rest.restrict(*_hull(part, shape)) if mixed else None,
             part.band,
         )
         for part, mixed in pieces
     ]
 
 
-def _hull(part: Part, frame: AttentionShape) -> tuple[range, range]:
+def _hull(part: Part, shape: AttentionShape) -> tuple[range, range]:
     """The ranges of query and key positions that a part spans."""
     ends = []
     for rows in (part.queries, part.keys):
@@ -218,22 +218,22 @@ def _hull(part: Part, frame: AttentionShape) -> tuple[range, range]:
         last = rows.start + (rows.count - 1) * rows.jump + (rows.size - 1) * rows.step
         ends.append((rows.start, last + 1))
     (first, last), keys = ends
-    return range(first + frame.offset, last + frame.offset), range(*keys)
+    return range(first + shape.offset, last + shape.offset), range(*keys)
 
 
 MOST = 8
 """The most disjuncts that a mask is expanded into."""
 
 
-def parts(mask: Mask, frame: AttentionShape, side: int) -> list[Part]:
+def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
     """Parts that hold every allowed pair exactly once.
 
     Disjuncts that depend on the distance only become one set of bands; the others become bands, or
     rows and columns, minus the disjuncts before them; what remains becomes tiles.
 
     Args:
-        mask: resolved for the frame.
-        frame: the outer shape.
+        mask: resolved for the shape.
+        shape: the outer shape.
         side: rows of a block of queries.
     """
     alternatives = disjuncts(mask)
@@ -241,35 +241,35 @@ def parts(mask: Mask, frame: AttentionShape, side: int) -> list[Part]:
     found, before = list[Part](), list[Mask]()
     if near:
         band = reduce(Or, near)
-        found += bands(band, None, frame, side, len(found))
+        found += bands(band, None, shape, side, len(found))
         before.append(band)
     left = list[Mask]()
     for term in (term for term in alternatives if not term.by_distance):
-        family = _family(term, before, frame, side, _next(found))
+        family = _family(term, before, shape, side, _next(found))
         if family is None:
             left.append(term)
         else:
             found += family
             before.append(term)
     if left:
-        found += tiles(_less(reduce(Or, left), before), frame, side, _next(found))
+        found += tiles(_less(reduce(Or, left), before), shape, side, _next(found))
     return found
 
 
 def _family(
-    mask: Mask, before: list[Mask], frame: AttentionShape, side: int, layer: int
+    mask: Mask, before: list[Mask], shape: AttentionShape, side: int, layer: int
 ) -> list[Part] | None:
     """One disjunct as bands or as rows and columns, or None if it is neither."""
     together = conjuncts(mask)
     if any(isinstance(term, GlobalTokens) for term in together):
-        return lines(_less(mask, before), together, frame, layer)
+        return lines(_less(mask, before), together, shape, layer)
     near = [term for term in together if term.by_distance]
-    if not near or mostly_dense(reduce(And, near), frame):
+    if not near or mostly_dense(reduce(And, near), shape):
         return None
     rest = [term for term in together if not term.by_distance]
     near += [Not(term) for term in before if term.by_distance]
     rest += [Not(term) for term in before if not term.by_distance]
-    return bands(reduce(And, near), reduce(And, rest), frame, side, layer)
+    return bands(reduce(And, near), reduce(And, rest), shape, side, layer)
 
 
 def _less(mask: Mask, before: list[Mask]) -> Mask:
@@ -298,21 +298,21 @@ def conjuncts(mask: Mask) -> list[Mask]:
     return [mask]
 
 
-def lines(mask: Mask, together: list[Mask], frame: AttentionShape, layer: int) -> list[Part]:
+def lines(mask: Mask, together: list[Mask], shape: AttentionShape, layer: int) -> list[Part]:
     """The parts of a mask that is empty outside the rows and columns of global tokens.
 
     Args:
         mask: the pairs of the parts.
         together: the conjuncts of the mask, at least one of them `GlobalTokens`.
-        frame: the outer shape.
+        shape: the outer shape.
         layer: of the columns; the rows are the next.
     """
     tokens = next(term for term in together if isinstance(term, GlobalTokens))
-    chosen = tokens.chosen.any(0).nonzero()[:, 0].to(frame.device)
-    keys = chosen[chosen < frame.keys]
-    rows = chosen - frame.offset
-    rows = rows[(rows >= 0) & (rows < frame.queries)] if tokens.symmetric else rows[:0]
-    all_queries, all_keys = StridedRows(0, 1, frame.queries), StridedRows(0, 1, frame.keys)
+    chosen = tokens.chosen.any(0).nonzero()[:, 0].to(shape.device)
+    keys = chosen[chosen < shape.keys]
+    rows = chosen - shape.offset
+    rows = rows[(rows >= 0) & (rows < shape.queries)] if tokens.symmetric else rows[:0]
+    all_queries, all_keys = StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys)
     found = list[Part]()
     if len(keys):
         found.append(Part(all_queries, IndexedRows(keys[None]), mask, layer=layer))

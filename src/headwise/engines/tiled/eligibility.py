@@ -69,12 +69,12 @@ def worthwhile(call: Call) -> bool:
     It is where at least half of the pairs lie in empty tiles, or where other engines would write
     out a position's bias (Lq, Lk); not for short sequences.
     """
-    frame = call.frame
-    if frame.keys < SHORT or next(why_not(call), None) is not None:
+    shape = call.shape
+    if shape.keys < SHORT or next(why_not(call), None) is not None:
         return False
-    stored = frame.keys >= LONG and _bias_stored_elsewhere(call)
+    stored = shape.keys >= LONG and _bias_stored_elsewhere(call)
     if call.mask in (full(), causal()):
-        return stored and frame.queries > 1
+        return stored and shape.queries > 1
     if torch.compiler.is_compiling():
         return stored or _sparse_at_compile_time(call)
     apart = head_groups(call)
@@ -84,7 +84,7 @@ def worthwhile(call: Call) -> bool:
             count * (decomposed_share(one) if _has_lines_or_combs(one) else nonempty_share(one))
             for count, one in calls
         )
-        return kept <= SHARE * frame.heads
+        return kept <= SHARE * shape.heads
     return stored or _sparse(call)
 
 
@@ -109,9 +109,9 @@ def _sparse_at_compile_time(call: Call) -> bool:
     without = [term for term in conjuncts(call.mask) if not encode(term)[1]]
     if not without:
         return False
-    queries, keys = _power(call.frame.queries), _power(call.frame.keys)
-    frame = replace(call.frame, queries=queries, keys=keys, offset=keys - queries)
-    return _sparse(replace(call, mask=reduce(And, without), frame=frame))
+    queries, keys = _power(call.shape.queries), _power(call.shape.keys)
+    shape = replace(call.shape, queries=queries, keys=keys, offset=keys - queries)
+    return _sparse(replace(call, mask=reduce(And, without), shape=shape))
 
 
 def _power(size: int) -> int:
@@ -130,16 +130,16 @@ def _has_lines_or_combs(call: Call) -> bool:
     every = [part for term in disjuncts(call.mask) for part in conjuncts(term)]
     if any(isinstance(part, GlobalTokens) for part in every):
         return True
-    if call.frame.keys < LONG or torch.compiler.is_compiling():
+    if call.shape.keys < LONG or torch.compiler.is_compiling():
         return False
     near = (part for part in every if part.by_distance and part not in (full(), causal()))
-    return any(reach.step > 1 for part in near for reach in distance_ranges(part, call.frame))
+    return any(reach.step > 1 for part in near for reach in distance_ranges(part, call.shape))
 
 
 def decomposed_share(call: Call) -> float:
     """The share of the pairs that the parts of the decomposed mask hold."""
-    pairs = sum(part.pairs for part in parts(call.mask, call.frame, SIDE))
-    return pairs / (call.frame.queries * call.frame.keys)
+    pairs = sum(part.pairs for part in parts(call.mask, call.shape, SIDE))
+    return pairs / (call.shape.queries * call.shape.keys)
 
 
 def _bias_stored_elsewhere(call: Call) -> bool:
@@ -150,20 +150,20 @@ def _bias_stored_elsewhere(call: Call) -> bool:
 
 def nonempty_share(call: Call) -> float:
     """The share of the pairs in tiles that are not empty, on a coarse grid."""
-    frame = call.frame
-    queries = range(frame.offset, frame.offset + frame.queries)
-    return _kept(call.mask, queries, range(frame.keys), LEVELS) / (frame.queries * frame.keys)
+    shape = call.shape
+    queries = range(shape.offset, shape.offset + shape.queries)
+    return _kept(call.mask, queries, range(shape.keys), LEVELS) / (shape.queries * shape.keys)
 
 
 def sampled_share(call: Call) -> float:
     """The share of the pairs in small tiles that are not empty, estimated from some blocks."""
-    frame, kept, seen = call.frame, 0, 0
-    blocks = range(0, frame.queries, ROWS)
+    shape, kept, seen = call.shape, 0, 0
+    blocks = range(0, shape.queries, ROWS)
     for first in blocks[:: max(1, -(-len(blocks) // SAMPLES))]:
-        stop = min(first + ROWS, frame.queries)
-        queries = range(first + frame.offset, stop + frame.offset)
-        kept += len(queries) * _columns(call.mask, queries, range(frame.keys))
-        seen += len(queries) * frame.keys
+        stop = min(first + ROWS, shape.queries)
+        queries = range(first + shape.offset, stop + shape.offset)
+        kept += len(queries) * _columns(call.mask, queries, range(shape.keys))
+        seen += len(queries) * shape.keys
     return kept / seen
 
 

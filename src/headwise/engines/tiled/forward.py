@@ -61,7 +61,7 @@ def _run(problem: Problem) -> tuple[Tensor, Tensor]:
         *shape, problem.v.shape[3], dtype=wide if merges else problem.v.dtype
     )
     logsumexp = problem.q.new_empty(*shape, 1, dtype=wide)
-    if not covers(plan, problem.frame):
+    if not covers(plan, problem.shape):
         output.zero_()
         logsumexp.fill_(-torch.inf)
     for part in plan:
@@ -74,10 +74,10 @@ def _run(problem: Problem) -> tuple[Tensor, Tensor]:
     return output.to(problem.v.dtype), sums
 
 
-def covers(plan: Sequence[Part], frame: AttentionShape) -> bool:
+def covers(plan: Sequence[Part], shape: AttentionShape) -> bool:
     """Whether the first layer writes every query."""
     rows = sum(part.queries.count * part.queries.size for part in plan if not part.layer)
-    return rows == frame.queries
+    return rows == shape.queries
 
 
 def chunks_with_terms(
@@ -99,7 +99,7 @@ def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
         part: of it.
         numbers: of the output that one kernel call may give.
     """
-    heads = problem.frame.batch * problem.frame.heads
+    heads = problem.shape.batch * problem.shape.heads
     rows = max(1, numbers // (heads * problem.v.shape[3])) * part.keys.size
     if drops(problem.mask):
         return max(1, min(DROPPED // heads, rows))
@@ -149,8 +149,8 @@ def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Ten
 
 def dense(problem: Problem) -> tuple[Tensor, Tensor]:
     """Output and logsumexp in O(Lq Lk) memory, differentiable to any order."""
-    frame = problem.frame
-    whole = Part(StridedRows(0, 1, frame.queries), StridedRows(0, 1, frame.keys), problem.mask)
+    shape = problem.shape
+    whole = Part(StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys), problem.mask)
     extra = score_terms(problem, whole, problem.raw_queries[:, :, None])
     mask = None if extra.scores is None else extra.scores[:, :, 0]
     scores = kernel.plain_scores(problem.q, problem.k, mask, problem.scale)

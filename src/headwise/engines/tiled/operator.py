@@ -160,14 +160,14 @@ def _read(
     mask, others = decode(numbers, tensors)
     position, raw_queries, keep = others or (None, None, None)
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
-    frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
-    relative = relative_terms(position, raw_queries, frame, scale)
+    shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+    relative = relative_terms(position, raw_queries, shape, scale)
     known = relative if any(tensor is not None for tensor in relative) else None
-    far = clipped_terms(position, mask, frame, k[..., : raw_queries.shape[3]], v)
+    far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
     if far is not None:  # its keys as wide as k, which may have been widened for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
         far = replace(far, keys=(behind, ahead))
-    return Problem(q, k, v, raw_queries, mask, position, scale, frame, known, far), keep
+    return Problem(q, k, v, raw_queries, mask, position, scale, shape, known, far), keep
 
 
 @operator.register_fake

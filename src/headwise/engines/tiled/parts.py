@@ -201,11 +201,11 @@ class Part:
 
 
 def distance_band(
-    mask: Mask, queries: StridedRows, keys: StridedRows, frame: AttentionShape
+    mask: Mask, queries: StridedRows, keys: StridedRows, shape: AttentionShape
 ) -> Band:
     """The band of a mask that depends on the distance only, for blocks of rows with step 1."""
-    first = queries.start + frame.offset - keys.start
-    distances = torch.arange(first - keys.size + 1, first + queries.size, device=frame.device)
-    zero = torch.zeros((), dtype=torch.long, device=frame.device)
+    first = queries.start + shape.offset - keys.start
+    distances = torch.arange(first - keys.size + 1, first + queries.size, device=shape.device)
+    zero = torch.zeros((), dtype=torch.long, device=shape.device)
     allowed = mask.rule(zero, zero, distances, zero).expand(len(distances))
     return Band(allowed, keys.size - 1)

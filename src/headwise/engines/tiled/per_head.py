@@ -27,9 +27,9 @@ def head_groups(call: Call) -> list[Group]:
     They cannot where a mask other than `per_head` depends on the head, or where a position adds to
     scores or values, since it may have parameters for every head.
     """
-    heads = tuple(range(call.frame.heads))
+    heads = tuple(range(call.shape.heads))
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    if acts or not heads or not _splits(call.mask, call.frame):
+    if acts or not heads or not _splits(call.mask, call.shape):
         return [(heads, call.mask)]
     found: dict[Mask, tuple[int, ...]] = {}
     for head in heads:
@@ -52,16 +52,16 @@ def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) 
     return Result(output, logsumexp=joined(sums) if sums else None)
 
 
-def _splits(mask: Mask, frame: AttentionShape) -> bool:
+def _splits(mask: Mask, shape: AttentionShape) -> bool:
     """Whether a mask contains `per_head`, and no other part of it depends on the head."""
     patterns = [part for part in mask.walk() if not isinstance(part, And | Or | Not | PerHead)]
     splits = any(isinstance(part, PerHead) for part in mask.walk())
-    return splits and not any(_depends_on_head(pattern, frame) for pattern in patterns)
+    return splits and not any(_depends_on_head(pattern, shape) for pattern in patterns)
 
 
-def _depends_on_head(mask: Mask, frame: AttentionShape) -> bool:
+def _depends_on_head(mask: Mask, shape: AttentionShape) -> bool:
     """Whether the rule or the bias has an axis of heads."""
-    first = replace(frame, queries=min(frame.queries, 1), keys=min(frame.keys, 1)).indices()
+    first = replace(shape, queries=min(shape.queries, 1), keys=min(shape.keys, 1)).indices()
     given = [mask.rule(*first)]
     added = mask.bias(*first)
     given += [] if added is None else [added]
@@ -81,5 +81,5 @@ def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:
     q = call.q.index_select(1, own)
     k, v = (rows.index_select(1, own // call.group) for rows in (call.k, call.v))
     sinks = None if call.sinks is None else call.sinks.index_select(0, own)
-    frame = replace(call.frame, heads=len(heads))
-    return replace(call, q=q, k=k, v=v, mask=mask, frame=frame, sinks=sinks)
+    shape = replace(call.shape, heads=len(heads))
+    return replace(call, q=q, k=k, v=v, mask=mask, shape=shape, sinks=sinks)

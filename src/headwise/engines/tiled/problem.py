@@ -31,10 +31,10 @@ class Problem:
     Attributes:
         q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv); last strides 1.
         raw_queries: the queries before rotation, which a position's bias depends on; like q.
-        mask: resolved for the frame.
+        mask: resolved for the shape.
         position: for its bias, and for what it adds to the values.
         scale: the factor on the scores.
-        frame: the outer shape.
+        shape: the outer shape.
         relative: the position's terms for every difference of a key and a query, from the least;
             None if it has none.
         far: clipped keys and values, for pairs far apart; None if there are none.
@@ -48,7 +48,7 @@ class Problem:
     mask: Mask
     position: Position
     scale: float
-    frame: AttentionShape
+    shape: AttentionShape
     relative: RelativeTerms | None = None
     far: ClippedKeyValues | None = None
     sinks: Tensor | None = None
@@ -56,7 +56,7 @@ class Problem:
     @property
     def least(self) -> int:
         """The least difference of a key and a query: the first of `relative`."""
-        return 1 - self.frame.offset - self.frame.queries
+        return 1 - self.shape.offset - self.shape.queries
 
 
 BLOCK = 256
@@ -114,12 +114,12 @@ class Region(Mask):
         return f"place({self.which}, {self.reach})"
 
 
-def clipping_worthwhile(mask: Mask, frame: AttentionShape, reach: int) -> bool:
+def clipping_worthwhile(mask: Mask, shape: AttentionShape, reach: int) -> bool:
     """Whether most pairs are far apart: the mask is no band, and the sequence is long."""
-    if BLOCK + 2 * (reach + GRAIN) > WORTH * frame.keys or len(disjuncts(mask)) > 1:
+    if BLOCK + 2 * (reach + GRAIN) > WORTH * shape.keys or len(disjuncts(mask)) > 1:
         return False
     near = [term for term in conjuncts(mask) if term.by_distance]
-    return not near or mostly_dense(reduce(And, near), frame)
+    return not near or mostly_dense(reduce(And, near), shape)
 
 
 def region_parts(problem: Problem, side: int) -> list[Part]:
@@ -130,11 +130,11 @@ def region_parts(problem: Problem, side: int) -> list[Part]:
         side: rows of a block of queries, where nothing is clipped.
     """
     if problem.far is None:
-        return parts(problem.mask, problem.frame, side)
+        return parts(problem.mask, problem.shape, side)
     found, layer = list[Part](), 0
     for which in (NEAR, BEHIND, AHEAD):
         place = Region(which, problem.far.reach)
-        here = parts(And(problem.mask, place), problem.frame, GRAIN)
+        here = parts(And(problem.mask, place), problem.shape, GRAIN)
         found += [replace(part, region=which, layer=part.layer + layer) for part in here]
         layer = 1 + max((part.layer for part in found), default=-1)
     return found
@@ -149,39 +149,39 @@ def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
 
 
 def relative_terms(
-    position: Position, raw_queries: Tensor, frame: AttentionShape, scale: float
+    position: Position, raw_queries: Tensor, shape: AttentionShape, scale: float
 ) -> RelativeTerms:
     """The position's terms for every difference of a key and a query, if its bias has that form.
 
     Args:
         position: of the attention.
         raw_queries: the queries as they were given, (B, H, Lq, D).
-        frame: the outer shape.
+        shape: the outer shape.
         scale: the factor on the scores.
     """
     if Stage.SCORES not in position.stages:
         return RelativeTerms()
-    _, _, query, key = frame.indices()
+    _, _, query, key = shape.indices()
     with torch.autocast(raw_queries.device.type, enabled=False):
         found = position.relative(differences(query.flatten(), key.flatten()), raw_queries, scale)
     return found or RelativeTerms()
 
 
 def clipped_terms(
-    position: Position, mask: Mask, frame: AttentionShape, k: Tensor, v: Tensor
+    position: Position, mask: Mask, shape: AttentionShape, k: Tensor, v: Tensor
 ) -> ClippedKeyValues | None:
     """The clipped k (B, G, Lk, D) and v (B, G, Lk, Dv), if most pairs are far apart.
 
     Args:
         position: of the attention.
-        mask: resolved for the frame.
-        frame: the outer shape.
+        mask: resolved for the shape.
+        shape: the outer shape.
         k: the keys as they meet in the scores.
         v: the values.
     """
     with torch.autocast(k.device.type, enabled=False):
         found = position.clipped(k, v)
-    return found if found is not None and clipping_worthwhile(mask, frame, found.reach) else None
+    return found if found is not None and clipping_worthwhile(mask, shape, found.reach) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,12 +264,12 @@ def finite(rows: Tensor) -> bool:
 
 def _seen(problem: Problem) -> Tensor:
     """Which keys any query sees, a few queries at a time."""
-    b, h, q, k = problem.frame.indices()
+    b, h, q, k = problem.shape.indices()
     found: Tensor | None = None
-    for rows in torch.split(q, max(1, PAIRS // problem.frame.keys), 2):
+    for rows in torch.split(q, max(1, PAIRS // problem.shape.keys), 2):
         seen = problem.mask.rule(b, h, rows, k)
         seen = seen.view(*(1,) * (4 - seen.dim()), *seen.shape).any(2)
         found = seen if found is None else found | seen
     if found is None:
         raise ValueError("tiled: no queries")
-    return found.expand(-1, -1, problem.frame.keys)
+    return found.expand(-1, -1, problem.shape.keys)

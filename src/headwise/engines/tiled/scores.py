@@ -105,7 +105,7 @@ def differences(problem: Problem, part: Part) -> slice | None:
         return None
     if queries.step != keys.step:
         return None
-    last = queries.start + (queries.size - 1) * queries.step + problem.frame.offset
+    last = queries.start + (queries.size - 1) * queries.step + problem.shape.offset
     first = keys.start - last - problem.least
     return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
 
@@ -168,16 +168,16 @@ def unfolded(rows: Tensor, samples: int) -> Tensor:
 
 def places(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
     """The positions of the queries (n, r) and keys (n, m) of a part; 0 for an absent key."""
-    device = problem.frame.device
-    queries = part.queries.numbers(device) + problem.frame.offset
+    device = problem.shape.device
+    queries = part.queries.numbers(device) + problem.shape.offset
     return queries, part.keys.numbers(device).clamp(min=0)
 
 
 def _indices(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """b (B,1,1,1,1), h (1,H,1,1,1), query positions (1,1,n,r,1), keys (1,1,n,1,m)."""
     queries, keys = places(problem, part)
-    b = torch.arange(problem.frame.batch, device=queries.device)[:, None, None, None, None]
-    h = torch.arange(problem.frame.heads, device=queries.device)[None, :, None, None, None]
+    b = torch.arange(problem.shape.batch, device=queries.device)[:, None, None, None, None]
+    h = torch.arange(problem.shape.heads, device=queries.device)[None, :, None, None, None]
     return b, h, queries[None, None, :, :, None], keys[None, None, :, None]
 
 

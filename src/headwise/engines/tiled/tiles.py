@@ -37,7 +37,7 @@ class Stripe:
         return sum(last - first for first, last in self.runs)
 
 
-def tiles(mask: Mask, frame: AttentionShape, side: int, layer: int) -> list[Part]:
+def tiles(mask: Mask, shape: AttentionShape, side: int, layer: int) -> list[Part]:
     """The parts of any mask, by its own word on tiles of about side x side.
 
     Neighbouring queries that see the same run of keys are one rectangle; those whose run moves
@@ -46,7 +46,7 @@ def tiles(mask: Mask, frame: AttentionShape, side: int, layer: int) -> list[Part
     """
     runs: list[list[Stripe]] = []
     gathered: dict[Run, list[Stripe]] = defaultdict(list)
-    for stripe in stripes(mask, frame, side):
+    for stripe in stripes(mask, shape, side):
         if len(stripe.runs) > 1:
             grain = max(side, stripe.width // 8 // side * side)
             gathered[stripe.size, -(-stripe.width // grain) * grain].append(stripe)
@@ -54,15 +54,15 @@ def tiles(mask: Mask, frame: AttentionShape, side: int, layer: int) -> list[Part
             runs[-1].append(stripe)
         else:
             runs.append([stripe])
-    alone = [_run(group, frame, None if group[0].full else mask, layer) for group in runs]
-    return alone + [_gather(group, frame, mask, layer) for group in gathered.values()]
+    alone = [_run(group, shape, None if group[0].full else mask, layer) for group in runs]
+    return alone + [_gather(group, shape, mask, layer) for group in gathered.values()]
 
 
-def stripes(mask: Mask, frame: AttentionShape, side: int) -> Iterator[Stripe]:
+def stripes(mask: Mask, shape: AttentionShape, side: int) -> Iterator[Stripe]:
     """Every block of queries that sees something."""
-    seams = mask.tile_boundaries(max(frame.keys, frame.offset + frame.queries))
-    rows = _cuts(seams, frame.offset, frame.offset + frame.queries, side)
-    columns = _cuts(seams, 0, frame.keys, side)
+    seams = mask.tile_boundaries(max(shape.keys, shape.offset + shape.queries))
+    rows = _cuts(seams, shape.offset, shape.offset + shape.queries, side)
+    columns = _cuts(seams, 0, shape.keys, side)
     found = _descend(mask, rows, columns)
     for block in range(len(rows) - 1):
         tiles_seen = sorted(found.get(block, []))
@@ -76,7 +76,7 @@ def stripes(mask: Mask, frame: AttentionShape, side: int) -> Iterator[Stripe]:
                 joined.append((columns[start], columns[stop]))
         full = all(whole for _, _, whole in tiles_seen)
         size = rows[block + 1] - rows[block]
-        yield Stripe(rows[block] - frame.offset, size, tuple(joined), full)
+        yield Stripe(rows[block] - shape.offset, size, tuple(joined), full)
 
 
 def _cuts(seams: frozenset[int], start: int, stop: int, side: int) -> list[int]:
@@ -167,7 +167,7 @@ def _moved(group: list[Stripe], stripe: Stripe) -> bool:
     return stripe.runs[0] == (first + last.size, stop + last.size)
 
 
-def _run(group: list[Stripe], frame: AttentionShape, mask: Mask | None, layer: int) -> Part:
+def _run(group: list[Stripe], shape: AttentionShape, mask: Mask | None, layer: int) -> Part:
     """Stripes of one run each, all the same or each moved along, as one part."""
     one, last = group[0], group[-1]
     start, stop = one.runs[0]
@@ -179,14 +179,14 @@ def _run(group: list[Stripe], frame: AttentionShape, mask: Mask | None, layer: i
         keys = StridedRows(start, len(group), stop - start, one.size)
     if mask is None:
         return Part(queries, keys, layer=layer)
-    rows = range(one.start + frame.offset, last.start + last.size + frame.offset)
+    rows = range(one.start + shape.offset, last.start + last.size + shape.offset)
     simpler = mask.restrict(rows, range(start, last.runs[0][1]))
     if simpler.by_distance:
-        return Part(queries, keys, band=distance_band(simpler, queries, keys, frame), layer=layer)
+        return Part(queries, keys, band=distance_band(simpler, queries, keys, shape), layer=layer)
     return Part(queries, keys, simpler, layer=layer)
 
 
-def _gather(group: list[Stripe], frame: AttentionShape, mask: Mask, layer: int) -> Part:
+def _gather(group: list[Stripe], shape: AttentionShape, mask: Mask, layer: int) -> Part:
     """Stripes of one size, each with its keys, and -1 where it has fewer than others."""
     keys = torch.full((len(group), max(stripe.width for stripe in group)), -1)
     for row, stripe in enumerate(group):
@@ -195,8 +195,8 @@ def _gather(group: list[Stripe], frame: AttentionShape, mask: Mask, layer: int) 
     queries = starts[:, None] + torch.arange(group[0].size)
     whole = all(stripe.full for stripe in group)
     return Part(
-        IndexedRows(queries.to(frame.device)),
-        IndexedRows(keys.to(frame.device)),
+        IndexedRows(queries.to(shape.device)),
+        IndexedRows(keys.to(shape.device)),
         None if whole else mask,
         layer=layer,
     )

@@ -21,11 +21,11 @@ from headwise.positions import Position, Stage
 
 def terms_of_call(call: Call) -> AttentionTerms:
     """What one of headwise's own attentions is computed from."""
-    q, k = call.position.content(call.q, call.k, call.frame)
+    q, k = call.position.content(call.q, call.k, call.shape)
     adds = Stage.VALUES in call.position.stages
 
     def values(block: WeightBlock) -> Tensor | None:
-        first = call.frame.offset + block.part.rows.start
+        first = call.shape.offset + block.part.rows.start
         query = torch.arange(first, first + block.weights.shape[2], device=q.device)
         key = torch.arange(block.part.keys.start, block.part.keys.stop, device=q.device)
         return call.position.values(block.weights, query, key)
@@ -44,11 +44,11 @@ def terms_of_call(call: Call) -> AttentionTerms:
 
 def real_keys(call: Call) -> Tensor | None:
     """(B, n), False on padding among the keys of the text: appended keys are none of it."""
-    mask, frame = call.mask, call.frame
+    mask, shape = call.mask, call.shape
     if isinstance(mask, Appended) and mask.own is not None:
-        frame = replace(frame, keys=mask.own)
+        shape = replace(shape, keys=mask.own)
         mask = mask.inner
-    return mask.unpadded_keys(frame)
+    return mask.unpadded_keys(shape)
 
 
 def measure(
@@ -95,7 +95,7 @@ def measure(
     module, terms = nn.Module(), terms_of_call(call)
     _check_some(terms)
     recorder = Recorder(module, options)
-    key_info = KeyInfo(real_keys(call), False, call.frame.offset)
+    key_info = KeyInfo(real_keys(call), False, call.shape.offset)
     with torch.no_grad():
         recorder.take(module, terms, None, key_info)
     recorder.finish()

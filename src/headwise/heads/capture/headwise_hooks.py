@@ -112,11 +112,11 @@ def _recording(
             given = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
             call = Call.of(*(tensor.detach() for tensor in args), **given)  # type: ignore[arg-type]
             terms = replace(terms_of_call(call), appended=appended)
-            cross = named_cross or call.frame.queries > terms.tokens
-            offset = None if cross else call.frame.offset
+            cross = named_cross or call.shape.queries > terms.tokens
+            offset = None if cross else call.shape.offset
             key_info = KeyInfo(real_keys(call), cross, offset)
             if not cross:
-                real = evicted.before(key_info.real, call.frame.batch, terms.tokens)
+                real = evicted.before(key_info.real, call.shape.batch, terms.tokens)
                 key_info = KeyInfo(real, cross, offset, evicted.count)
             answer = result.output.detach().transpose(1, 2)
             recorder.take(module, terms, answer, key_info)

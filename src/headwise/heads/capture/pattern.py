@@ -117,33 +117,33 @@ class CallPattern(Pattern):
 
     def reach(self, rows: slice) -> slice:
         """Found by halving: tiles of the mask that say they are empty are left out."""
-        frame = self.call.frame
-        queries = range(rows.start + frame.offset, rows.stop + frame.offset)
-        if not queries or not frame.keys:
+        shape = self.call.shape
+        queries = range(rows.start + shape.offset, rows.stop + shape.offset)
+        if not queries or not shape.keys:
             return slice(0, 0)
 
         def empty(start: int, stop: int) -> bool:
             return start >= stop or self.call.mask.tile(queries, range(start, stop)) is Tile.EMPTY
 
-        low, high = 0, frame.keys  # the most keys at the start that are all empty
+        low, high = 0, shape.keys  # the most keys at the start that are all empty
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if empty(0, middle) else (low, middle - 1)
-        first, low, high = low, low, frame.keys
+        first, low, high = low, low, shape.keys
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if empty(middle, frame.keys) else (middle + 1, high)
+            low, high = (low, middle) if empty(middle, shape.keys) else (middle + 1, high)
         return slice(first, low)
 
     def same_as(self, other: Pattern) -> bool:
         if not isinstance(other, CallPattern):
             return False
-        return self.call.frame == other.call.frame and self.call.mask == other.call.mask
+        return self.call.shape == other.call.shape and self.call.mask == other.call.mask
 
     def _indices(self, rows: slice, keys: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        frame = self.call.frame
+        shape = self.call.shape
         count, number = rows.stop - rows.start, keys.stop - keys.start
-        part = replace(frame, queries=count, keys=number, offset=frame.offset + rows.start)
+        part = replace(shape, queries=count, keys=number, offset=shape.offset + rows.start)
         b, h, query, key = part.indices()
         return b, h, query, key + keys.start
 

@@ -45,16 +45,16 @@ class Appended(Mask):
     def name(self) -> str:
         return f"appended({self.inner.name}, {self.count})"
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        own = frame.keys - self.count
+    def resolve(self, shape: AttentionShape) -> Mask:
+        own = shape.keys - self.count
         if own < 0:
             raise BadValue(
                 "appended: made for {count} keys behind the others, called with {keys} "
                 "in all; they count among the keys",
                 count=self.count,
-                keys=frame.keys,
+                keys=shape.keys,
             )
-        return Appended(self.inner.resolve(replace(frame, keys=own)), self.count, own)
+        return Appended(self.inner.resolve(replace(shape, keys=own)), self.count, own)
 
     def required_sizes(self) -> dict[str, int]:
         sizes = self.inner.required_sizes()
@@ -63,8 +63,8 @@ class Appended(Mask):
     def bind(self, content: Content) -> Mask:
         own = self._own()
         real = None if content.real is None else content.real[:, :own]
-        frame = replace(content.frame, keys=own)
-        inner = self.inner.bind(Content(content.q, content.k[:, :, :own], frame, real))
+        shape = replace(content.shape, keys=own)
+        inner = self.inner.bind(Content(content.q, content.k[:, :, :own], shape, real))
         return Appended(inner, self.count, own)
 
     def _inside(self, k: Index) -> Index:
@@ -88,8 +88,8 @@ def appended(mask: Mask, count: int) -> Mask:
 
     Example:
         >>> from headwise.masks import causal
-        >>> frame = Frame(1, 1, queries=3, keys=4, offset=0, device=torch.device("cpu"))
-        >>> appended(causal(), 1).dense(frame)[0, 0].int().tolist()
+        >>> shape = AttentionShape(1, 1, queries=3, keys=4, offset=0, device=torch.device("cpu"))
+        >>> appended(causal(), 1).dense(shape)[0, 0].int().tolist()
         [[1, 0, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]]
     """
     if not isinstance(mask, Mask):

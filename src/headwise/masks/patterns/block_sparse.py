@@ -56,13 +56,13 @@ class BlockSparse(Mask):
     def required_sizes(self) -> dict[str, int]:
         return {"H": len(self.layout)}
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        if len(self.layout) not in (1, frame.heads):
+    def resolve(self, shape: AttentionShape) -> Mask:
+        if len(self.layout) not in (1, shape.heads):
             raise BadValue(
                 "block_sparse: the layout has {num_layout} heads, the call {heads}; give "
                 "one layout for all heads, or one for each",
                 num_layout=len(self.layout),
-                heads=frame.heads,
+                heads=shape.heads,
             )
         return self
 
@@ -122,7 +122,7 @@ class RandomBlocks(Mask):
         del b, h, q, k
         raise BadValue(
             "random_blocks: the blocks are drawn for a call's length; use "
-            "mask.resolve(frame) or mask.dense(frame)"
+            "mask.resolve(shape) or mask.dense(shape)"
         )
 
     def tile(self, q: range, k: range) -> Tile:
@@ -133,9 +133,9 @@ class RandomBlocks(Mask):
     def name(self) -> str:
         return f"random_blocks({self.block}, {self.count}, seed={self.seed})"
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        last = max(frame.keys, frame.queries + frame.offset, 1)
-        rows, columns = -(-last // self.block), max(-(-frame.keys // self.block), 1)
+    def resolve(self, shape: AttentionShape) -> Mask:
+        last = max(shape.keys, shape.queries + shape.offset, 1)
+        rows, columns = -(-last // self.block), max(-(-shape.keys // self.block), 1)
         if rows * columns > MOST:
             raise BadValue(
                 "random_blocks: expected at most {most} pairs of blocks, got {rows} x "

@@ -51,20 +51,20 @@ class Documents(Mask):
     def required_sizes(self) -> dict[str, int]:
         return dict(zip(("B", "Lk"), self.ids.shape, strict=True))
 
-    def resolve(self, frame: AttentionShape) -> Mask:
+    def resolve(self, shape: AttentionShape) -> Mask:
         batch, keys = self.ids.shape
-        if batch not in (1, frame.batch) or keys != frame.keys:
+        if batch not in (1, shape.batch) or keys != shape.keys:
             reason = Text("number every position of the keys")
             if self.summed:
                 reason = Text(
                     "the lengths sum to {keys}, and have to sum to Lk = {expected}",
                     keys=keys,
-                    expected=frame.keys,
+                    expected=shape.keys,
                 )
             raise BadValue(
                 "documents: made for (B, Lk) = {expected}, called with {got}; {reason}",
                 expected=(batch, keys),
-                got=(frame.batch, frame.keys),
+                got=(shape.batch, shape.keys),
                 reason=reason,
             )
         return self

@@ -59,16 +59,16 @@ class FromTensor(Mask):
         letters = [{"b": "B", "h": "H", "q": "Lq", "k": "Lk"}[axis] for axis in layout.split()]
         return dict(zip(letters, self.tensor.shape, strict=False))
 
-    def resolve(self, frame: AttentionShape) -> Mask:
+    def resolve(self, shape: AttentionShape) -> Mask:
         if self.offset is not None:
             return self
-        arranged = arrange(self.tensor, self.layout, frame)
-        held = unexpanded(arranged).to(frame.device).expand(arranged.shape)
-        return FromTensor(held, "b h q k", frame.offset)
+        arranged = arrange(self.tensor, self.layout, shape)
+        held = unexpanded(arranged).to(shape.device).expand(arranged.shape)
+        return FromTensor(held, "b h q k", shape.offset)
 
-    def visible_keys(self, frame: AttentionShape) -> Tensor | None:
-        b, h, q, k = frame.indices()
-        return self.rule(b, h, q, k).any(dim=(1, 2)) if frame.queries else None
+    def visible_keys(self, shape: AttentionShape) -> Tensor | None:
+        b, h, q, k = shape.indices()
+        return self.rule(b, h, q, k).any(dim=(1, 2)) if shape.queries else None
 
     def draw(self, queries: int, keys: int | None = None) -> str:
         rows, columns = self.tensor.shape[-2:]
@@ -85,7 +85,7 @@ class FromTensor(Mask):
         if self.offset is None:
             raise BadValue(
                 "from_tensor: a tensor mask has to be resolved for a call before its "
-                "rule is evaluated; use mask.resolve(frame) or mask.dense(frame)"
+                "rule is evaluated; use mask.resolve(shape) or mask.dense(shape)"
             )
         batch, heads = self.tensor.shape[:2]
         return self.tensor[0 if batch == 1 else b, 0 if heads == 1 else h, q - self.offset, k]
@@ -155,7 +155,7 @@ def unexpanded(tensor: Tensor) -> Tensor:
     """Every number that a tensor holds once: one entry of each axis that is expanded.
 
     Example:
-        >>> once(torch.zeros(3).expand(2, 3)).shape
+        >>> unexpanded(torch.zeros(3).expand(2, 3)).shape
         torch.Size([1, 3])
     """
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
@@ -169,32 +169,32 @@ def blocked_below(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
-def arrange(tensor: Tensor, layout: Layout | None, frame: AttentionShape) -> Tensor:
+def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Tensor:
     """The tensor as (B or 1, H or 1, Lq, Lk), a view.
 
     Raises:
-        BadValue: if the shape does not fit the frame, or fits it in two ways.
+        BadValue: if the shape does not fit the shape, or fits it in two ways.
     """
-    readings = [layout] if layout else _readings(tensor, frame)
-    fitting = [reading for reading in readings if _fits(tensor, reading, frame)]
+    readings = [layout] if layout else _readings(tensor, shape)
+    fitting = [reading for reading in readings if _fits(tensor, reading, shape)]
     if not fitting:
-        raise _unfit(tensor, layout, frame)
+        raise _unfit(tensor, layout, shape)
     if len(fitting) > 1:
         raise _ambiguous(tensor, fitting)
-    if layout is None and tensor.dim() == 2 and frame.batch == frame.queries > 1:
+    if layout is None and tensor.dim() == 2 and shape.batch == shape.queries > 1:
         raise _padding_or_mask(tensor)
     return _view(tensor, fitting[0])
 
 
-def _readings(tensor: Tensor, frame: AttentionShape) -> list[Layout]:
+def _readings(tensor: Tensor, shape: AttentionShape) -> list[Layout]:
     if tensor.dim() != 3:
         return ["q k"] if tensor.dim() == 2 else ["b h q k"]
-    alike = frame.heads == 1 or tensor.shape[0] == 1
-    return ["b q k"] if alike else ["h q k"] if frame.batch == 1 else ["b q k", "h q k"]
+    alike = shape.heads == 1 or tensor.shape[0] == 1
+    return ["b q k"] if alike else ["h q k"] if shape.batch == 1 else ["b q k", "h q k"]
 
 
-def _fits(tensor: Tensor, layout: Layout, frame: AttentionShape) -> bool:
-    sizes = {"b": frame.batch, "h": frame.heads, "q": frame.queries, "k": frame.keys}
+def _fits(tensor: Tensor, layout: Layout, shape: AttentionShape) -> bool:
+    sizes = {"b": shape.batch, "h": shape.heads, "q": shape.queries, "k": shape.keys}
     axes = layout.split()
     if tensor.dim() != len(axes):
         return False
@@ -212,8 +212,8 @@ def _view(tensor: Tensor, layout: Layout) -> Tensor:
     return tensor[None] if layout == "h q k" else tensor
 
 
-def _unfit(tensor: Tensor, layout: Layout | None, frame: AttentionShape) -> BadValue:
-    shape = (frame.batch, frame.heads, frame.queries, frame.keys)
+def _unfit(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> BadValue:
+    expected = (shape.batch, shape.heads, shape.queries, shape.keys)
     got = Text("{shape}", shape=tuple(tensor.shape))
     if layout:
         got = Text("{shape} read as '{layout}'", shape=tuple(tensor.shape), layout=layout)
@@ -222,7 +222,7 @@ def _unfit(tensor: Tensor, layout: Layout | None, frame: AttentionShape) -> BadV
         "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where B and H may be 1. "
         "For padding (B, Lk) use padding(...)",
         got=got,
-        shape=shape,
+        shape=expected,
     )
 
 

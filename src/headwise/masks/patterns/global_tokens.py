@@ -42,14 +42,14 @@ class GlobalTokens(Mask):
     def required_sizes(self) -> dict[str, int]:
         return dict(zip(("B", "Lk"), self.chosen.shape, strict=True)) if self.whole else {}
 
-    def resolve(self, frame: AttentionShape) -> Mask:
+    def resolve(self, shape: AttentionShape) -> Mask:
         batch, keys = self.chosen.shape
-        if batch not in (1, frame.batch) or (self.whole and keys != frame.keys):
+        if batch not in (1, shape.batch) or (self.whole and keys != shape.keys):
             raise BadValue(
                 "global_tokens: made for (B, Lk) = {value}, called with {value_2}; give "
                 "a row for each sample and all keys",
                 value=(batch, keys),
-                value_2=(frame.batch, frame.keys),
+                value_2=(shape.batch, shape.keys),
             )
         return self
 

@@ -147,17 +147,17 @@ class Lsh(Mask):
         if not needs_operator():
             return self.hashed(content)
         rows, factors = (content.q.detach(), content.k.detach()), list(self.buckets or ())
-        setting = (content.frame.offset, self.count, self.chunk, factors, self.seed)
+        setting = (content.shape.offset, self.count, self.chunk, factors, self.seed)
         keys, queries, real = hashed(*rows, content.real, *setting)
-        return Hashed(keys, queries, real, self.chunk, content.frame.offset, self.own)
+        return Hashed(keys, queries, real, self.chunk, content.shape.offset, self.own)
 
     def hashed(self, content: Content) -> Hashed:
         """What `bind` gives, by operations one after the other."""
-        frame, device = content.frame, content.k.device
-        rows, groups = (frame.batch, self.count), content.k.shape[1]
-        keys = torch.empty(rows[0], groups, rows[1], frame.keys, dtype=torch.int32, device=device)
+        shape, device = content.shape, content.k.device
+        rows, groups = (shape.batch, self.count), content.k.shape[1]
+        keys = torch.empty(rows[0], groups, rows[1], shape.keys, dtype=torch.int32, device=device)
         queries = torch.empty(
-            rows[0], frame.heads, rows[1], frame.queries, dtype=torch.int32, device=device
+            rows[0], shape.heads, rows[1], shape.queries, dtype=torch.int32, device=device
         )
         counts = content.counts()
         for count in sorted(set(counts)):
@@ -169,7 +169,7 @@ class Lsh(Mask):
             self._order(content.samples(chosen), count, *into)
             keys[chosen], queries[chosen] = into
         real = torch.tensor(counts, dtype=torch.int64, device=device)
-        return Hashed(keys, queries, real, self.chunk, frame.offset, self.own)
+        return Hashed(keys, queries, real, self.chunk, shape.offset, self.own)
 
     def _order(self, content: Content, count: int, keys: Tensor, queries: Tensor) -> None:
         """Write the places of samples that have ``count`` real keys each."""
@@ -211,9 +211,9 @@ def hashed(
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `Hashed` holds, its keys, queries and real, as one node of a graph."""
-    frame = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
+    shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     mask = Lsh(count, chunk, tuple(buckets) or None, seed, own=True)
-    found = mask.hashed(Content(q, k, frame, real))
+    found = mask.hashed(Content(q, k, shape, real))
     return found.keys, found.queries, found.real
 
 
@@ -385,12 +385,12 @@ def _nearest(turned: Tensor) -> Tensor:
 
 def _codes(content: Content, of_q: Tensor, of_k: Tensor) -> tuple[Tensor, Tensor]:
     """Buckets and positions as one number: the order of all queries and keys of a round."""
-    frame, real = content.frame, content.real
-    low = min(0, frame.offset)
-    span = max(frame.keys, frame.queries + frame.offset) - low
+    shape, real = content.shape, content.real
+    low = min(0, shape.offset)
+    span = max(shape.keys, shape.queries + shape.offset) - low
     if real is not None:
         of_k = of_k.masked_fill(~real[:, None], MOST)
-    first = frame.offset - low
+    first = shape.offset - low
     return of_q * span + _range_like(of_q) + first, of_k * span + _range_like(of_k) - low
 
 

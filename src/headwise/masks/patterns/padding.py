@@ -51,27 +51,27 @@ class Padding(Mask):
     def required_sizes(self) -> dict[str, int]:
         return dict(zip(("B", "Lk"), self.real.shape, strict=False))
 
-    def resolve(self, frame: AttentionShape) -> Mask:
+    def resolve(self, shape: AttentionShape) -> Mask:
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
-        if batch not in (1, frame.batch):
+        if batch not in (1, shape.batch):
             raise BadValue(
                 "{maker}: made for a batch of {batch}, called with a batch of {batch_2}; "
                 "give one length, or one row, for each sample",
                 maker=maker,
                 batch=batch,
-                batch_2=frame.batch,
+                batch_2=shape.batch,
             )
-        if self.real.dtype == torch.bool and self.real.shape[1] != frame.keys:
+        if self.real.dtype == torch.bool and self.real.shape[1] != shape.keys:
             raise BadValue(
                 "{maker}: made for {real_shape_1} keys, called with {keys}; its shape is (B, Lk)",
                 maker=maker,
                 real_shape_1=self.real.shape[1],
-                keys=frame.keys,
+                keys=shape.keys,
             )
-        return replace(self, real=self.real.expand(frame.batch, *self.real.shape[1:]))
+        return replace(self, real=self.real.expand(shape.batch, *self.real.shape[1:]))
 
-    def unpadded_keys(self, frame: AttentionShape) -> Tensor:
-        b, h, q, k = (index.flatten() for index in frame.indices())
+    def unpadded_keys(self, shape: AttentionShape) -> Tensor:
+        b, h, q, k = (index.flatten() for index in shape.indices())
         return self.rule(b[:, None], h, q, k)
 
     @cached_property

@@ -37,15 +37,15 @@ class PerHead(Mask):
             total = add(total, None if part is None else part.masked_fill(h != head, 0.0))
         return total
 
-    def resolve(self, frame: AttentionShape) -> Mask:
-        if len(self.masks) != frame.heads:
+    def resolve(self, shape: AttentionShape) -> Mask:
+        if len(self.masks) != shape.heads:
             raise BadValue(
                 "per_head: made for {num_masks} heads, called with {heads}; give one "
                 "mask for each head",
                 num_masks=len(self.masks),
-                heads=frame.heads,
+                heads=shape.heads,
             )
-        return super().resolve(frame)
+        return super().resolve(shape)
 
     def required_sizes(self) -> dict[str, int]:
         return super().required_sizes() | {"H": len(self.masks)}

@@ -130,7 +130,7 @@ def group_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Query head h reads key/value head h // (H / G): with one key it gives that value."""
     call = _sized(heads=6, groups=3, keys=1).call(dtype)
     exact = torch.stack([call.v[:, h // 2] for h in range(6)], dim=1).double()
-    yield from _against(subject, call, exact.expand(-1, -1, call.frame.queries, -1))
+    yield from _against(subject, call, exact.expand(-1, -1, call.shape.queries, -1))
 
 
 def no_future_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -198,7 +198,7 @@ def padding_of_own_sample(subject: Subject, dtype: torch.dtype) -> Iterator[Evid
     call = _sized(mask=padding(lengths)).call(dtype)
     call = replace(call, q=torch.zeros_like(call.q))
     means = [call.v[b, :, :n].double().mean(-2) for b, n in enumerate(lengths)]
-    exact = torch.stack(means)[:, :, None].expand(-1, -1, call.frame.queries, -1)
+    exact = torch.stack(means)[:, :, None].expand(-1, -1, call.shape.queries, -1)
     yield from _against(subject, call, exact)
 
 

@@ -119,7 +119,7 @@ def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
         sums = outcome.weights.double().sum(-1)
         ones = torch.ones_like(sums)
         yield f"{name}: sums", judge(sums.to(dtype), ones.to(dtype), ones)
-        hidden = ~job.mask.dense(job.frame).expand_as(outcome.weights)
+        hidden = ~job.mask.dense(job.shape).expand_as(outcome.weights)
         if bool(hidden.any()):
             yield f"{name}: hidden keys", _nothing(outcome.weights[hidden], outcome.weights)
 

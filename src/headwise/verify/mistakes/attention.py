@@ -59,7 +59,7 @@ def _already_scaled(context: StepContext, dots: Tensor) -> Tensor:
 
 def _no_group(context: StepContext, shared: Tensor) -> Tensor:
     """Key/value heads laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
-    rows = shared.repeat(1, context.frame.heads // max(context.groups, 1), 1, 1)
+    rows = shared.repeat(1, context.shape.heads // max(context.groups, 1), 1, 1)
     return torch.where(context.allowed.any(-2)[..., None], rows, 0.0)
 
 

@@ -62,7 +62,7 @@ def _moved(offset: Callable[[StepContext], int]) -> dict[str, Callable[..., Tens
     """The mask evaluated with another offset of the first query."""
 
     def there(context: StepContext) -> StepContext:
-        return replace(context, frame=replace(context.frame, offset=offset(context)))
+        return replace(context, shape=replace(context.shape, offset=offset(context)))
 
     def group(context: StepContext, shared: Tensor) -> Tensor:
         return steps.group(there(context), shared)
@@ -79,7 +79,7 @@ def _moved(offset: Callable[[StepContext], int]) -> dict[str, Callable[..., Tens
 
 def _head_major(context: StepContext) -> StepContext:
     """Allowed as (H B) where (B H) is read: sample b's mask lands on other samples."""
-    batch, heads = context.frame.batch, context.frame.heads
+    batch, heads = context.shape.batch, context.shape.heads
     wrong = context.allowed.transpose(0, 1).reshape(batch, heads, *context.allowed.shape[2:])
     moved = replace(context)
     vars(moved)["allowed"] = wrong
@@ -169,7 +169,7 @@ MASKING: tuple[Mistake, ...] = (
         "torch.tril(ones, diagonal=-1)",
         "torch.tril(ones)",
         "own_key_visible",
-        _moved(lambda context: context.frame.offset - 1),
+        _moved(lambda context: context.shape.offset - 1),
     ),
     Mistake(
         "causal_one_ahead",
@@ -178,7 +178,7 @@ MASKING: tuple[Mistake, ...] = (
         "torch.tril(ones, diagonal=1)",
         "torch.tril(ones)",
         "no_future_leak",
-        _moved(lambda context: context.frame.offset + 1),
+        _moved(lambda context: context.shape.offset + 1),
     ),
     Mistake(
         "causal_upper_left",

@@ -65,7 +65,7 @@ def _joined(context: StepContext, heads: Tensor) -> Tensor:
 
 
 def _averaged(context: StepContext, heads: Tensor) -> Tensor:
-    return heads.mean(1).repeat(1, 1, context.frame.heads)
+    return heads.mean(1).repeat(1, 1, context.shape.heads)
 
 
 def _no_output(context: StepContext, merged: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def torch_attention(job: Job) -> Outcome:
         "out_proj.bias": bias(w.out_bias),
     }
     module = nn.MultiheadAttention(size, job.heads, batch_first=True, dtype=job.query.dtype)
-    allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+    allowed = job.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
     options = {"attn_mask": ~allowed.flatten(0, 1), "average_attn_weights": False}
     inputs = (job.query, job.key, job.value)
     output, weights = functional_call(module.eval(), laid, inputs, options)

@@ -97,7 +97,7 @@ class Job:
         return self.query is self.key and self.key is self.value
 
     @property
-    def frame(self) -> AttentionShape:
+    def shape(self) -> AttentionShape:
         """The outer shape, with the last query at the last key."""
         (batch, queries, _), keys = self.query.shape, self.key.shape[1]
         return AttentionShape(batch, self.heads, queries, keys, keys - queries, self.query.device)

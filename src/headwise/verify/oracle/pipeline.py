@@ -118,7 +118,7 @@ def job_context(job: Job) -> StepContext:
     """The context of a job."""
     head_dim = job.weights.q.shape[0] // job.heads
     return StepContext(
-        frame=job.frame,
+        shape=job.shape,
         mask=job.mask,
         scale=head_dim**-0.5,
         embed_dim=job.query.shape[-1],
@@ -131,7 +131,7 @@ def job_context(job: Job) -> StepContext:
 
 def _call_context(call: Call) -> StepContext:
     return StepContext(
-        frame=call.frame,
+        shape=call.shape,
         mask=_loose(call.mask),
         scale=call.scale,
         embed_dim=call.q.shape[1] * call.q.shape[3],
@@ -142,7 +142,7 @@ def _call_context(call: Call) -> StepContext:
 
 
 def _loose(mask: Mask) -> Mask:
-    """The unresolved mask, so that it can be resolved for another frame."""
+    """The unresolved mask, so that it can be resolved for another shape."""
     if isinstance(mask, FromTensor):
         return FromTensor(mask.tensor, mask.layout)
     return mask.map(_loose)

@@ -37,7 +37,7 @@ class StepContext:
     """The values that all steps share.
 
     Attributes:
-        frame: B, H, Lq, Lk and where the first query stands.
+        shape: B, H, Lq, Lk and where the first query stands.
         mask: the mask, not resolved.
         scale: the right factor on the scores.
         embed_dim: E.
@@ -47,7 +47,7 @@ class StepContext:
         weights: the projections, or None where an attention is run without them.
     """
 
-    frame: AttentionShape
+    shape: AttentionShape
     mask: Mask
     scale: float
     embed_dim: int
@@ -59,13 +59,13 @@ class StepContext:
     @cached_property
     def allowed(self) -> Allowed:
         """True where a query may attend, (B, H, Lq, Lk)."""
-        dense = self.mask.dense(self.frame)
-        return dense.expand(self.frame.batch, self.frame.heads, -1, -1)
+        dense = self.mask.dense(self.shape)
+        return dense.expand(self.shape.batch, self.shape.heads, -1, -1)
 
     @cached_property
     def bias(self) -> Tensor | None:
         """The mask's bias on the scores, or None."""
-        return self.mask.resolve(self.frame).bias(*self.frame.indices())
+        return self.mask.resolve(self.shape).bias(*self.shape.indices())
 
     @property
     def projections(self) -> Weights:
@@ -147,4 +147,4 @@ def biased(context: StepContext, scaled: Tensor) -> Tensor:
 
 def repeated(context: StepContext, shared: Tensor) -> Tensor:
     """Keys or values for every query head, whatever stands in rows that no query sees."""
-    return shared.repeat_interleave(context.frame.heads // max(context.groups, 1), dim=1)
+    return shared.repeat_interleave(context.shape.heads // max(context.groups, 1), dim=1)

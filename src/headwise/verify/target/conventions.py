@@ -96,8 +96,8 @@ class Conventions:
 
     def masks(self, job: Job) -> Masks | None:
         """The mask arguments for a job; None where the target cannot express its mask."""
-        allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
-        alone = self.base.dense(job.frame)
+        allowed = job.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
+        alone = self.base.dense(job.shape)
         if bool((allowed & ~alone).any()):
             return None
         if bool((allowed == alone).all()):
@@ -139,7 +139,7 @@ class Conventions:
         if not isinstance(job.mask, And):
             return None
         sides = [
-            side.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+            side.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
             for side in (job.mask.left, job.mask.right)
         ]
         for one, other in permutations(self.forms, 2):
@@ -155,7 +155,7 @@ class Conventions:
 
     def _pads_unknown(self, job: Job) -> bool:
         """Whether the job has padding and the target's padding argument is not understood."""
-        allowed = job.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+        allowed = job.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
         hides = not bool(allowed.all()) and lengths_of(allowed) is not None
         return hides and any(pads(argument) for argument in self.unknown)
 

@@ -75,7 +75,7 @@ def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[MaskF
 
 def _wants_arrays(runner: Runner, job: Job, forms: Sequence[MaskForm]) -> bool:
     """Whether a function passes its tensors to NumPy, which rejects those with gradients."""
-    allowed = full().dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+    allowed = full().dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
     masks = {form.argument: form.encode(allowed) for form in forms[:1]}
     try:
         runner.run(job.tracked(), {name: mask for name, mask in masks.items() if mask is not None})
@@ -121,7 +121,7 @@ def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[MaskForm, ...]]:
             error_text = one_line(error)
         else:
             return False, runner.forms
-    allowed = full().dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+    allowed = full().dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
     working = tuple(form for form in runner.forms if _attempt(runner, job, form, allowed))
     if not working:
         function = isinstance(runner, FunctionRunner)
@@ -238,7 +238,7 @@ def influences(run: Callable[[Job], Outcome], job: Job) -> Tensor:
 
 def _off_diagonal(mask: Mask, job: Job) -> Tensor:
     own = torch.eye(LENGTH, dtype=torch.bool)
-    return mask.dense(job.frame)[:, 0].expand(job.frame.batch, -1, -1) & ~own
+    return mask.dense(job.shape)[:, 0].expand(job.shape.batch, -1, -1) & ~own
 
 
 Fits = Callable[["_MaskTrial"], bool]
@@ -276,7 +276,7 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTria
     runner, trials = conventions.runner, []
     for form in conventions.forms:
         tried = replace(job, mask=_probe(form) & conventions.base)
-        allowed = tried.mask.dense(job.frame).expand(job.frame.batch, job.heads, -1, -1)
+        allowed = tried.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
         encoded = form.encode(allowed) if form.argument == argument else None
         if encoded is None:
             continue

@@ -235,7 +235,7 @@ def _probed(
 ) -> tuple[Binding, ...]:
     """The bindings of a module whose parameter names are not recognised."""
     job = self_job(weights.q.shape[1], heads)
-    everything = job.mask.dense(job.frame).expand(job.frame.batch, heads, -1, -1)
+    everything = job.mask.dense(job.shape).expand(job.shape.batch, heads, -1, -1)
     neutral: list[Masks] = [{}] if not blank.signature.needs_mask else []
     for form in blank.forms:
         encoded = form.encode(everything)

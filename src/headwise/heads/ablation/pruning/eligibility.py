@@ -95,10 +95,10 @@ def _same_for_all_heads(mask: Mask) -> bool:
     if mask.content_dependent or sizes.get("H", 1) > 1:
         return False
     keys = sizes.get("Lk", 1)
-    frame = AttentionShape(sizes.get("B", 1), 2, sizes.get("Lq", keys), keys, 0, CPU)
+    shape = AttentionShape(sizes.get("B", 1), 2, sizes.get("Lq", keys), keys, 0, CPU)
     try:
-        resolved = mask.resolve(frame)
+        resolved = mask.resolve(shape)
     except BadValue:
         return False
-    values = (resolved.rule(*frame.indices()), resolved.bias(*frame.indices()))
+    values = (resolved.rule(*shape.indices()), resolved.bias(*shape.indices()))
     return all(value is None or value.dim() < 3 or value.shape[-3] == 1 for value in values)
