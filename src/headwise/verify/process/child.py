@@ -48,9 +48,11 @@ def main(request: Mapping[str, Any]) -> None:
         try:
             report = _report(request, channel)
         except HeadwiseError as error:
+            _lift_memory_limit()
             left = isinstance(error.__cause__, SystemExit)
             channel.say(*(_raised(error.__cause__) if left else _of_error(error)))
         except BaseException as error:  # the target is somebody else's code
+            _lift_memory_limit()
             channel.say(*_raised(error))
         else:
             channel.say("report", report)
@@ -127,6 +129,15 @@ def _limit(memory: int) -> None:
         allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with suppress(OSError, ValueError):  # some systems have the name and not the limit
             set_limit(kind, (allowed, hard))
+
+
+def _lift_memory_limit() -> None:
+    """Lift the limit to report an error: what filled the memory is still referenced by it."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
 def _taken() -> int:
