@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAP = "YlGnBu_r"
+DIVERGENCE_MAP = "YlGnBu_r"
 
 TOGETHER = 0.1
 """Nats up to which the heads of a frame differ from each other at most."""
 
-MOST_NAMED = 80
+MOST_NAMED_HEADS = 80
 """Up to this many heads each have their name at the axes; of more every n-th does."""
 
 
@@ -37,9 +37,9 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     figure = sheet.figure(side + 1.7, side + 1.0, title)
     axes = figure.subplots()
     ordered = distance[order][:, order]
-    image = axes.imshow(ordered.tolist(), cmap=MAP, vmin=0, interpolation="none")
+    image = axes.imshow(ordered.tolist(), cmap=DIVERGENCE_MAP, vmin=0, interpolation="none")
     _frames(axes, found)
-    step = -(-len(order) // MOST_NAMED)
+    step = -(-len(order) // MOST_NAMED_HEADS)
     places = list(range(0, len(order), step))
     shown = [sheet.fonts.legible(names[order[i]]) for i in places]
     font = sheet.fonts.properties(6)

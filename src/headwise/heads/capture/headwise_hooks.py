@@ -39,7 +39,7 @@ def headwise_hooks(recorder: Recorder) -> Iterator[None]:
                 )
             evicted = _EvictedTokens()
             stack.enter_context(patched_method(module, "_head_outputs", _watching(evicted, module)))
-            new = _recording(recorder, module, is_cross(name, recorder.model), evicted)
+            new = _recording_headwise(recorder, module, is_cross(name, recorder.model), evicted)
             stack.enter_context(patched_method(module, "attend_heads", new))
         yield
 
@@ -100,7 +100,7 @@ def _watching(evicted: _EvictedTokens, module: MultiheadAttention) -> Any:
     return _head_outputs
 
 
-def _recording(
+def _recording_headwise(
     recorder: Recorder, module: MultiheadAttention, named_cross: bool, evicted: _EvictedTokens
 ) -> Any:
     inner = module.attend_heads

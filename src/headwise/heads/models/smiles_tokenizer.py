@@ -14,7 +14,7 @@ def write_tokenizer(folder: Path) -> None:
     """Write ``tokenizer.json`` and its settings beside the ``vocab.txt`` in the folder."""
     symbols = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     numbers = {symbol: number for number, symbol in enumerate(symbols)}
-    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(numbers)), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(_smiles_tokenizer(numbers)), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": 512,
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def _tokenizer(numbers: dict[str, int]) -> dict[str, object]:
+def _smiles_tokenizer(numbers: dict[str, int]) -> dict[str, object]:
     """The tokenizer in the format of the `tokenizers` library, version 1.0."""
     whole = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 

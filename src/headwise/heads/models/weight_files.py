@@ -18,7 +18,7 @@ ADAPTER = "adapter_config.json"
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
-MOST_BYTES = 2**26
+MOST_WEIGHT_INDEX_BYTES = 2**26
 """The largest index that is read: a line for each tensor."""
 
 
@@ -47,8 +47,8 @@ def check_index(path: Path, name: str) -> tuple[str, ...]:
         BadFile: if it names anything else, or cannot be read.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"more than {MOST_BYTES:,} bytes")
+        if path.stat().st_size > MOST_WEIGHT_INDEX_BYTES:
+            raise ValueError(f"more than {MOST_WEIGHT_INDEX_BYTES:,} bytes")
         files = set(json.loads(path.read_bytes())["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = clean(f"{type(error).__name__}: {error}")[:100]
