@@ -55,11 +55,11 @@ MAY_TAKE_KEYWORDS = {"attention_function", "mask_function", "check_positive"}
 """transformers passes options of its own; a check takes every size by its name."""
 
 MOST_LINES_OF_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
-MOST_FILES, MOST_LINES = 297, 49_400
+MOST_FILES, MOST_LINES = 256, 49_000
 """A ratchet: lower these when the source shrinks, and raise them only for a new feature. The aim is
 230 files and 42,000 lines."""
 MOST_FILES_OF_FOLDER = 13
-LARGER_FOLDERS = {"check": 17, "cli": 16, "engines/tiled": 14, "heads/models": 14, "nn": 15}
+LARGER_FOLDERS = {"check": 17, "cli": 14, "engines/tiled": 14}
 """Folders that still hold more; `cli` has one file for each command."""
 VAGUE_FILE_NAMES = {"utils", "helpers", "common", "misc"}
 VAGUE_WORDS = {"each", "asked", "told", "said", "door", "doors", "house"}
@@ -321,16 +321,16 @@ def test_the_environment_changes_no_number():
 
 CATALOGUES = (
     ("masks/patterns", "headwise.masks:MASKS", set[str]()),
-    ("positions", "headwise.positions:POSITIONS", {"position", "relative"}),
+    ("positions", "headwise.positions:POSITIONS", {"relative_terms"}),
     (
         "engines",
         "headwise.engines:ENGINES",
-        {"autograd_transforms", "dropout", "kernel", "sinks", "statistics"},
+        {"autograd_transforms", "dropout", "kernel", "statistics"},
     ),
     (
         "cli",
         "headwise.cli.commands:COMMANDS",
-        {"click_messages", "commands", "figures", "output", "progress", "reporting"},
+        {"click_messages", "commands", "output", "reporting"},
     ),
 )
 """A folder, its catalogue, and the files that are no entry of it."""

@@ -21,7 +21,7 @@ RENAMED = {
     "headwise.heads.taxonomy": "headwise.heads.naming",
     "headwise.verify.budget": "headwise.verify.oracle.tolerance",
     "headwise.verify.loading": "headwise.verify.target",
-    "headwise.verify.schema": "headwise.verify.report.json_schema",
+    "headwise.verify.schema": "headwise.verify.report.formats",
 }
 """Every module path that README or docs named, and where its contents are now."""
 

@@ -31,10 +31,10 @@ from headwise.heads.ablation import (
     next_token_loss,
     sites,
 )
-from headwise.heads.ablation.bootstrap import Interval
 from headwise.heads.ablation.experiment import AblationOptions, as_json, run_experiment
 from headwise.heads.ablation.experiment.ablation_report import faults, schema
 from headwise.heads.ablation.experiment.texts import TOGETHER, pieces, together
+from headwise.heads.ablation.loss_effects import Interval
 from headwise.heads.corpus.probe import TIMES, TOKENS, sequences
 from headwise.heads.models import is_cached, model_named
 from headwise.heads.models.load import Loaded, load
@@ -948,10 +948,10 @@ def test_resampling_says_before_the_work_that_too_much_would_be_kept(
     """To the number that is refused while it is read."""
     given = (model, "--corpus", corpus, "--heads", HEADS, "--how", "resample", *against)
     kept = 6 * 7 * 3 * 10  # texts, tokens, heads, and what each puts out
-    monkeypatch.setattr("headwise.heads.ablation.replacement.MOST_NUMBERS", kept)
+    monkeypatch.setattr("headwise.heads.ablation.methods.MOST_NUMBERS", kept)
     monkeypatch.setattr("headwise.heads.ablation.experiment.texts.MOST_NUMBERS", kept)
     found(capsys, *given)
-    monkeypatch.setattr("headwise.heads.ablation.replacement.MOST_NUMBERS", kept - 1)
+    monkeypatch.setattr("headwise.heads.ablation.methods.MOST_NUMBERS", kept - 1)
     assert run(*given) == BAD_INPUT
     assert "reference: more than 1259 numbers" in capsys.readouterr().err
     monkeypatch.setattr("headwise.heads.ablation.experiment.texts.MOST_NUMBERS", kept - 1)

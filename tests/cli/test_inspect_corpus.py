@@ -9,7 +9,7 @@ import pytest
 
 from headwise.cli import BAD_INPUT, main
 from headwise.cli.inspect import documents_of
-from headwise.cli.progress import shown
+from headwise.cli.output import shown
 from headwise.heads.corpus.pipeline import Share
 from headwise.heads.inspection_export import HEAD, faults
 from headwise.heads.metrics import MEASURED

@@ -6,7 +6,7 @@ import pytest
 
 from headwise.cli import BAD_INPUT, main
 from headwise.heads.models import MODELS, PackagedModel, model_folder
-from headwise.heads.models import fetch as fetch_file
+from headwise.heads.models import catalogue as fetch_file
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from headwise.cli import main
 from headwise.verify.process import Request, isolated
-from headwise.verify.report.json_schema import faults
+from headwise.verify.report.formats import faults
 
 TARGETS = Path(__file__).parent.parent / "verify" / "targets"
 RIGHT, WRONG = f"{TARGETS / 'right.py'}:PerHead", f"{TARGETS / 'wrong.py'}:no_scale_function"

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.document import Formula
-from headwise.document.formulas import COMMANDS, math
-from headwise.document.mathml import mathml
+from headwise.document.formulas import COMMANDS, math, mathml
 from tests.document.attack import EVIL
 
 

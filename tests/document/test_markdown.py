@@ -29,7 +29,7 @@ def test_a_text_adds_no_markup(text, lang):
 
 @pytest.mark.parametrize("text", [text for text in EVIL if text])
 def test_a_paragraph_shows_the_text_it_was_given(text):
-    from headwise.document.plain import clean
+    from headwise.document.text_format import clean
 
     shown = READER.render(render(Document(same("t"), (Paragraph(same(text)),))))
     from html import unescape

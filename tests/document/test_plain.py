@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.document import numbers, shading
-from headwise.document.layout import slices
-from headwise.document.plain import clean, clean_lines
+from headwise.document import terminal, text_format
+from headwise.document.blocks import slices
+from headwise.document.text_format import clean, clean_lines
 from tests.document.attack import EVIL
 
 
@@ -46,7 +46,7 @@ def test_lines_keep_their_indentation():
     ],
 )
 def test_a_number_is_written_at_its_precision(value, precision, text):
-    assert numbers.decimal(value, precision) == text
+    assert text_format.decimal(value, precision) == text
 
 
 @given(st.integers(0, 50), st.integers(-3, 9))
@@ -59,6 +59,6 @@ def test_slices_cover_every_column_once(columns, most):
 def test_pooling_keeps_the_largest_weight_of_each_block():
     nan = float("nan")
     values = [[0.1, 0.9, nan], [0.2, nan, nan], [0.3, 0.4, 0.5]]
-    pooled = shading.pool(values, 2)
+    pooled = terminal.pool(values, 2)
     assert (pooled[0][0], pooled[1]) == (0.9, [0.4, 0.5])
     assert math.isnan(pooled[0][1])

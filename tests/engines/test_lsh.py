@@ -9,7 +9,7 @@ from headwise.attention import choose
 from headwise.call import Call
 from headwise.engines import best, kernel, lsh
 from headwise.engines.lsh import rounds
-from headwise.engines.lsh.chunks import Blocks
+from headwise.engines.lsh.rounds import Blocks
 from headwise.errors import EngineRefused
 from headwise.planning import plan
 from headwise.reference import reference

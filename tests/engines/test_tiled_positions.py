@@ -16,7 +16,7 @@ from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.engines.tiled.problem import GradientBuffers, Problem
 from headwise.positions import Position, Stage
 from headwise.positions.position import PositionIds
-from headwise.positions.relative import RelativeTerms, differences
+from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, VALUE_DIM, Largest, accept_with_gradients, named, tensors
 

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 import headwise as hw
 from headwise.errors import BadType, BadValue
-from headwise.nn.init import t_fixup
-from headwise.nn.variance_probe import Flow, Layer, measure
+from headwise.nn.init import Flow, Layer, measure, t_fixup
 
 
 def twice(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.masks import full
-from headwise.nn.huggingface.soft_cap import Cap, SoftCap, capped
+from headwise.nn.huggingface.attention_function import Cap, SoftCap, capped
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny

@@ -10,22 +10,19 @@ import pytest
 import torch
 
 from headwise.errors import BadFile, BadValue, MissingExtra
-from headwise.heads.ablation.bootstrap import Interval
 from headwise.heads.ablation.curve import Point
+from headwise.heads.ablation.loss_effects import Interval
 from headwise.heads.corpus.pipeline import Options, measure_corpus
 from headwise.heads.inspection import Inspection, inspect
 from headwise.heads.metrics import METRICS
-from headwise.heads.metrics.profiles import BY_DISTANCE
+from headwise.heads.metrics.distances import BY_DISTANCE
 from headwise.heads.models.load import Loaded
 from headwise.lang import LANGS, Lang, Translated, same
 from headwise.plots import album
-from headwise.plots.ablation import Removal, ablation
-from headwise.plots.fonts import PLAIN, Fonts
-from headwise.plots.heat_map import heat_map
+from headwise.plots.curves import UNSEEN, Curve, Removal, ablation, profile
+from headwise.plots.figure import PLAIN, Fonts, Sheet, save
+from headwise.plots.heat_maps import heat_map, similarity
 from headwise.plots.overview import panels
-from headwise.plots.profile import UNSEEN, Curve, profile
-from headwise.plots.sheet import Sheet, save
-from headwise.plots.similarity import similarity
 from tests.heads.tiny import HOSTILE, bart, bert, gpt2, tokenizer
 
 pytest.importorskip("matplotlib")
@@ -237,8 +234,8 @@ def test_matplotlib_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pyplot_is_never_loaded() -> None:
     code = (
-        "import sys; from headwise.plots.sheet import Sheet; from headwise.plots import album; "
-        "from headwise.plots.ablation import ablation; from headwise.lang import same; "
+        "import sys; from headwise.plots.figure import Sheet; from headwise.plots import album; "
+        "from headwise.plots.curves import ablation; from headwise.lang import same; "
         "ablation(Sheet.of('en'), same('t'), [], same('l')).canvas; "
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )

@@ -15,7 +15,7 @@ from headwise.verify import assert_attention, verify
 from headwise.verify.checks import Subject, masked_job
 from headwise.verify.checks.contract import BLACK_BOX, CONTRACT
 from headwise.verify.report import data
-from headwise.verify.report.junit import junit
+from headwise.verify.report.formats import junit
 from headwise.verify.report.report_document import document, verdict
 from headwise.verify.target import EXAMPLE, NotRecognised
 from headwise.verify.target.runners import _given

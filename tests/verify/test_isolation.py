@@ -7,7 +7,7 @@ import pytest
 
 from headwise.errors import BadFile
 from headwise.verify.process import Limits, Request, Stopped, isolated
-from headwise.verify.report.json_schema import faults
+from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised
 
 HOSTILE = Path(__file__).parent / "hostile.py"

@@ -14,7 +14,7 @@ from headwise.lang import Translated, same
 from headwise.verify import verify
 from headwise.verify.checks.contract import CONTRACT
 from headwise.verify.report import data, unusable
-from headwise.verify.report.junit import junit
+from headwise.verify.report.formats import junit
 from headwise.verify.target import load
 
 TARGETS = Path(__file__).parent / "targets"

@@ -12,11 +12,11 @@ from headwise.lang import Translated
 from headwise.verify import verify
 from headwise.verify.oracle.tolerance import judge
 from headwise.verify.report import data, unusable
-from headwise.verify.report.json_schema import faults, schema
+from headwise.verify.report.formats import faults, schema
 from headwise.verify.report.report_document import document, verdict
 from headwise.verify.target import NotRecognised, load
 from headwise.verify.target.construct import made
-from headwise.verify.target.guarded_call import OutOfMemory, guarded, no_log, out_of_memory
+from headwise.verify.target.conventions import OutOfMemory, guarded, no_log, out_of_memory
 
 TARGETS = Path(__file__).parent / "targets"
 

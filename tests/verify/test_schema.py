@@ -15,7 +15,7 @@ from headwise.errors import BadFile
 from headwise.lang import Translated
 from headwise.verify import verify
 from headwise.verify.report import data, unusable
-from headwise.verify.report.json_schema import faults, schema
+from headwise.verify.report.formats import faults, schema
 from headwise.verify.target import load
 
 WRONG = Path(__file__).parent / "targets" / "wrong.py"

@@ -58,7 +58,7 @@ def is_input(path: Path) -> bool:
 
 def source_name(path: Path) -> str:
     """What an article is called in messages and reports."""
-    from headwise.document.plain import clean
+    from headwise.document.text_format import clean
 
     return "stdin" if is_input(path) else clean(path.name or str(path))
 

@@ -1,6 +1,6 @@
-"""The command line: one word, one file. This file is the door: language, errors, exit status.
+"""The command line: one command a file. This file has its entry point, language and exit status.
 
-Exit status: 0 all is well; 1 something was found wrong; 2 the input cannot be used.
+Exit status: 0 success; 1 the check found something wrong; 2 the input cannot be used.
 """
 
 import sys

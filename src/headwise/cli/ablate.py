@@ -6,10 +6,9 @@ from typing import Any
 import click
 
 from headwise.cli import reporting
-from headwise.cli.figures import check_figures, write_figures
 from headwise.cli.inspect import PROBES, files_of
-from headwise.cli.output import write_stderr
-from headwise.cli.progress import shown
+from headwise.cli.output import shown, write_stderr
+from headwise.cli.reporting import check_figures, write_figures
 from headwise.lang import Lang, Text
 
 __path__ = ()  # `headwise.renamed` has `headwise.cli.ablate.export`
@@ -63,7 +62,7 @@ def _run(options: dict[str, Any], lang: Lang) -> int:
         select_heads,
     )
     from headwise.heads.models.load import load
-    from headwise.plots.ablation import of_ablation
+    from headwise.plots.curves import of_ablation
 
     model, figures = options.pop("model"), options.pop("figures")
     form, output = options.pop("format"), options.pop("output")

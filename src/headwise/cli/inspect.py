@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli import reporting
-from headwise.cli.figures import check_figures, write_figures
-from headwise.cli.output import write_stderr
-from headwise.cli.progress import DOCUMENTS, shown
-from headwise.cli.reporting import Destination
+from headwise.cli.output import DOCUMENTS, shown, write_stderr
+from headwise.cli.reporting import Destination, check_figures, write_figures
 from headwise.lang import Lang, Text, joined, same
 
 if TYPE_CHECKING:

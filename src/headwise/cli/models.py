@@ -41,7 +41,7 @@ def command(lang: Lang) -> click.Command:
     @click.argument("name")
     def get(name: str) -> int:
         from headwise.heads.models import is_cached, model_named
-        from headwise.heads.models.fetch import fetch
+        from headwise.heads.models.catalogue import fetch
 
         model = model_named(name)
         if not is_cached(model):

@@ -1,4 +1,4 @@
-"""How a word writes its report: ``--format`` and ``--output``, the same for every word."""
+"""The options ``--format``, ``--output`` and ``--figures``, shared by all commands."""
 
 import shutil
 from collections.abc import Callable
@@ -13,6 +13,9 @@ from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
     from headwise.document import Document
+    from headwise.plots.album import Named
+    from headwise.plots.figure import Sheet
+
 
 WIDTH = 100
 """Cells in a line where no terminal says otherwise."""
@@ -107,7 +110,7 @@ class Destination:
             BadFile: if it cannot be written; nothing is half-written then.
         """
         from headwise.document.files import write
-        from headwise.document.plain import clean
+        from headwise.document.text_format import clean
 
         content: str | bytes
         if table is not None and self.kind in TABLES:
@@ -131,3 +134,35 @@ class Destination:
             return terminal.render(document, self.lang, color=seen, width=width)
         writers = {"markdown": markdown.render, "latex": latex.render, "html": html.render}
         return writers[self.kind](document, self.lang)
+
+
+def check_figures(folder: Path | None, lang: Lang) -> None:
+    """Check before the measurement that figures can be drawn and written.
+
+    Raises:
+        BadFile: if the folder cannot be written into.
+        BadValue, MissingExtra: as `headwise.plots.figure.Sheet.of`.
+    """
+    if folder is None:
+        return
+    from headwise.heads.corpus.checkpoint import check_folder
+    from headwise.plots.figure import Sheet
+
+    Sheet.of(lang)
+    check_folder("figures", folder)
+
+
+def write_figures(figures: Callable[["Sheet"], "Named"], folder: Path | None, lang: Lang) -> None:
+    """Write the figures into the folder and log its name; nothing if it is None."""
+    if folder is None:
+        return
+    from headwise.document.text_format import clean
+    from headwise.heads.corpus.checkpoint import error_context
+    from headwise.plots.album import write
+    from headwise.plots.figure import Sheet
+
+    with error_context("figures", "output"):
+        files = write(figures(Sheet.of(lang)), folder)
+    write_stderr(
+        Text("{num_files} figures in: ", num_files=len(files)).to(lang) + clean(str(folder))
+    )

@@ -170,7 +170,7 @@ def _write(
 
 def _also_junit(options: VerifyOptions, report: "Data", lang: Lang) -> None:
     from headwise.document.files import write
-    from headwise.verify.report.junit import junit
+    from headwise.verify.report.formats import junit
 
     if options.junit is not None:
         write(options.junit, junit(report, lang))
@@ -178,7 +178,7 @@ def _also_junit(options: VerifyOptions, report: "Data", lang: Lang) -> None:
 
 def _pass_on(printed: str) -> None:
     """The beginning of what the target printed, made harmless, beside the report."""
-    from headwise.document.plain import clean_lines
+    from headwise.document.text_format import clean_lines
 
     lines = clean_lines(printed[: 1 << 16])
     for line in lines[:SHOWN]:

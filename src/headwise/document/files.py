@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
 LONGEST_STEM = 40

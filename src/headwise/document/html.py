@@ -27,9 +27,8 @@ from headwise.document.blocks import (
     Table,
     Working,
 )
-from headwise.document.mathml import mathml
-from headwise.document.numbers import typeset
-from headwise.document.plain import clean, clean_lines
+from headwise.document.formulas import mathml
+from headwise.document.text_format import clean, clean_lines, typeset
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 

@@ -5,7 +5,7 @@ Chinese documents use ``ctex``; an English one that holds Chinese tokens uses ``
 
 import re
 
-from headwise.document import numbers
+from headwise.document import text_format
 from headwise.document.blocks import (
     Block,
     Code,
@@ -13,15 +13,18 @@ from headwise.document.blocks import (
     Formula,
     Heading,
     HeatMap,
+    Labels,
     Matrix,
     Notice,
     Paragraph,
     Table,
     Working,
+    part,
+    slices,
+    width_of,
 )
 from headwise.document.formulas import math
-from headwise.document.layout import Labels, part, slices, width_of
-from headwise.document.plain import clean, clean_lines
+from headwise.document.text_format import clean, clean_lines
 from headwise.lang import Lang, Text
 
 LINE = 68
@@ -116,14 +119,15 @@ class _Latex:
         symbol = name or rf"\text{{{escape(matrix.symbol.plain)}}}"
         labels = self.labels.new(matrix)
         widest = max(
-            (len(numbers.decimal(v, self.precision)) for r in matrix.values for v in r), default=1
+            (len(text_format.decimal(v, self.precision)) for r in matrix.values for v in r),
+            default=1,
         )
         parts = list(slices(width_of(matrix.values), LINE // (widest + 2)))
         shown = [] if labels is None else [self.say(labels)]
         for some in parts:
             note = rf"\quad\text{{({self.say(part(some))})}}" if len(parts) > 1 else ""
             rows = (row[some.start : some.stop] for row in matrix.values)
-            lines = (" & ".join(numbers.latex(v, self.precision) for v in row) for row in rows)
+            lines = (" & ".join(text_format.latex(v, self.precision) for v in row) for row in rows)
             body = "".join(f"{line} \\\\\n" for line in lines)
             shown.append(f"\\[\n{symbol} = \\begin{{bmatrix}}\n{body}\\end{{bmatrix}}{note}\n\\]")
         return "\n".join(shown)
@@ -147,7 +151,7 @@ class _Latex:
 
 
 def _percent(value: float) -> str:
-    text = numbers.share(value)
+    text = text_format.share(value)
     return r"$\cdot$" if text == "·" else text
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from headwise.document import numbers, shading
+from headwise.document import terminal, text_format
 from headwise.document.blocks import (
     Block,
     Code,
@@ -10,6 +10,7 @@ from headwise.document.blocks import (
     Formula,
     Heading,
     HeatMap,
+    Labels,
     Matrix,
     Notice,
     Paragraph,
@@ -17,8 +18,7 @@ from headwise.document.blocks import (
     Working,
 )
 from headwise.document.formulas import math
-from headwise.document.layout import Labels
-from headwise.document.plain import clean, clean_lines
+from headwise.document.text_format import clean, clean_lines
 from headwise.lang import Lang, Text
 
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -76,7 +76,9 @@ class _Markdown:
 
     def matrix(self, matrix: Matrix) -> str:
         name = math(matrix.symbol)
-        rows = [" & ".join(numbers.latex(v, self.precision) for v in row) for row in matrix.values]
+        rows = [
+            " & ".join(text_format.latex(v, self.precision) for v in row) for row in matrix.values
+        ]
         body = "\\begin{bmatrix}\n" + "".join(f"{row} \\\\\n" for row in rows) + "\\end{bmatrix}"
         shown = f"$$\n{f'{name} = ' if name else ''}{body}\n$$"
         spoken = [] if name else [f"{escape(matrix.symbol.plain)} ="]
@@ -89,13 +91,13 @@ class _Markdown:
         return "\n".join([lines[0], f"|{' --- |' * len(table.head)}", *lines[1:]])
 
     def heat(self, heat: HeatMap) -> str:
-        step = shading.step_of(len(heat.rows), len(heat.columns))
-        values = shading.pool(heat.values, step)
+        step = terminal.step_of(len(heat.rows), len(heat.columns))
+        values = terminal.pool(heat.values, step)
         lines = [
-            f"|{''.join(2 * shading.shade(v) for v in row)}| {clean(label)}"
+            f"|{''.join(2 * terminal.shade(v) for v in row)}| {clean(label)}"
             for label, row in zip(heat.rows[::step], values, strict=False)
         ]
-        notes = [shading.LEGEND, *([shading.pooled(step)] if step > 1 else [])]
+        notes = [terminal.LEGEND, *([terminal.pooled(step)] if step > 1 else [])]
         title = f"**{self.say(heat.title)}**"
         return "\n\n".join([title, _fence("\n".join(lines), ""), *map(self.say, notes)])
 

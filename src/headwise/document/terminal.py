@@ -1,10 +1,10 @@
-"""A document as text for a terminal: aligned by the width characters really have."""
+"""A document as text for a terminal, and a heat map as characters."""
 
+import math
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from headwise.document import shading
 from headwise.document.blocks import (
     Block,
     Code,
@@ -17,11 +17,60 @@ from headwise.document.blocks import (
     Paragraph,
     Table,
     Working,
+    part,
+    slices,
+    width_of,
 )
-from headwise.document.layout import part, slices, width_of
-from headwise.document.numbers import decimal
-from headwise.document.plain import clean, clean_lines
-from headwise.lang import Lang
+from headwise.document.text_format import clean, clean_lines, decimal
+from headwise.lang import Lang, Text
+
+SHADES = " ░▒▓█"
+BLOCKED = "·"
+LARGEST = 48
+"""Cells on a side; a larger map is pooled, each cell the largest weight of its block."""
+
+LEGEND = Text(
+    "each cell a weight: '{shades}' from 0 to 1 in fifths, '{blocked}' not allowed",
+    shades=SHADES,
+    blocked=BLOCKED,
+)
+
+
+def shade(value: float) -> str:
+    """The character for one weight.
+
+    Example:
+        >>> "".join(shade(v) for v in (0.0, 0.3, 0.5, 0.7, 1.0, float("nan")))
+        ' ░▒▓█·'
+    """
+    if math.isnan(value):
+        return BLOCKED
+    return SHADES[min(max(int(value * len(SHADES)), 0), len(SHADES) - 1)]
+
+
+def pool(values: Sequence[Sequence[float]], step: int) -> list[list[float]]:
+    """The largest weight of every block of ``step`` rows and columns; NaN where all is NaN."""
+    width = len(values[0]) if values else 0
+    return [
+        [_largest(values[i : i + step], j, step) for j in range(0, width, step)]
+        for i in range(0, len(values), step)
+    ]
+
+
+def step_of(rows: int, columns: int) -> int:
+    """How many rows and columns one cell stands for, so that the map stays small enough."""
+    return max(1, math.ceil(max(rows, columns) / LARGEST))
+
+
+def pooled(step: int) -> Text:
+    """What a pooled map says about itself."""
+    return Text("each cell is the largest weight of {step} × {step} pairs", step=step)
+
+
+def _largest(rows: Sequence[Sequence[float]], start: int, step: int) -> float:
+    known = [v for row in rows for v in row[start : start + step] if not math.isnan(v)]
+    return max(known, default=math.nan)
+
 
 LABEL = 16
 """Cells that a row label takes at most; a longer one is cut."""
@@ -108,14 +157,14 @@ class _Terminal:
         return "\n".join([self.paint(lines[0], _BOLD), rule, *lines[1:]])
 
     def heat(self, heat: HeatMap) -> str:
-        step = shading.step_of(len(heat.rows), len(heat.columns))
-        values = shading.pool(heat.values, step)
+        step = step_of(len(heat.rows), len(heat.columns))
+        values = pool(heat.values, step)
         labels = [_cut(clean(label)) for label in heat.rows[::step]]
         left = max(map(cell_len, labels), default=0)
         lines = [f"{self.paint(clean(heat.title.to(self.lang)), _BOLD)}"]
         for label, row in zip(labels, values, strict=False):
-            lines.append(f"  {_left(label, left)} │{''.join(2 * shading.shade(v) for v in row)}│")
-        notes = [shading.LEGEND, *([shading.pooled(step)] if step > 1 else [])]
+            lines.append(f"  {_left(label, left)} │{''.join(2 * shade(v) for v in row)}│")
+        notes = [LEGEND, *([pooled(step)] if step > 1 else [])]
         return "\n".join([*lines, *(f"  {note.to(self.lang)}" for note in notes)])
 
     def paint(self, text: str, code: str) -> str:

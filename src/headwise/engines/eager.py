@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.autograd_transforms import transformed
 from headwise.engines.dropout import Keep, draw_call_seed
-from headwise.engines.sinks import apply_sinks
-from headwise.engines.statistics import measured
+from headwise.engines.statistics import apply_sinks, measured
 from headwise.lang import Text
 from headwise.masks import full
 from headwise.shapes import Allowed

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
-from headwise.engines.sinks import apply_sinks
+from headwise.engines.statistics import apply_sinks
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 FUSED_BACKWARD = f"{FUSED}_backward"

@@ -22,8 +22,7 @@ from headwise.engines.autograd_transforms import (
 )
 from headwise.engines.eager import zero_masked_kv
 from headwise.engines.kernel import BackwardInputs
-from headwise.engines.sinks import apply_sinks, sinks_gradient, widen_for_sinks
-from headwise.engines.statistics import not_returned
+from headwise.engines.statistics import apply_sinks, not_returned, sinks_gradient, widen_for_sinks
 from headwise.lang import Text
 from headwise.masks import causal, full
 from headwise.positions import Stage

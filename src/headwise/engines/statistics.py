@@ -1,9 +1,4 @@
-"""Statistics of attention weights.
-
-Every function takes the weights of some queries, (B, H, n, m) in float32 at least, 0 where not
-allowed, and the positions of these queries (n,) and keys (m,). A fully masked query adds 0. All are
-differentiable.
-"""
+"""Statistics of attention weights, and attention sinks."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
@@ -11,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from headwise.call import Call, softmax_dtype
 from headwise.lang import Text
 
 
@@ -86,3 +82,66 @@ def not_returned(need: Collection[str], returned: Collection[str]) -> Iterator[T
     if need:
         for word in sorted(set(need) - set(returned)):
             yield Text("it does not return {word}", word=word)
+
+
+def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
+    """q, k, v in the softmax dtype where there are sinks.
+
+    In half precision the output would be rounded twice, by the kernel and by the sinks' share, and
+    the gradient of a sink would sum that error over all rows.
+    """
+    if call.sinks is None:
+        return list(rows)
+    return [tensor.to(softmax_dtype(tensor.dtype)) for tensor in rows]
+
+
+def logsumexp_with_sinks(sums: Tensor, sinks: Tensor) -> Tensor:
+    """L' of L (B, H, n) and sinks (H,), differentiable to any order, at infinities too.
+
+    Example:
+        >>> logsumexp_with_sinks(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf])).exp()
+        tensor([[[2.],
+                 [1.]]])
+    """
+    column = sinks.to(sums.dtype)[:, None].expand_as(sums)
+    alone = (sums == -torch.inf) | (column == -torch.inf)
+    both = torch.logaddexp(sums.masked_fill(alone, 0.0), column.masked_fill(alone, 0.0))
+    return torch.where(alone, torch.maximum(sums, column), both)
+
+
+def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
+    """e^(L - L') of L (B, H, n) and sinks (H,): the share of a row's keys; 0 where it sees none.
+
+    Example:
+        >>> key_share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
+        tensor([[[0.5000],
+                 [1.0000]]])
+    """
+    above = sums - sinks.to(sums.dtype)[:, None]
+    return torch.sigmoid(above.masked_fill(sums == -torch.inf, -torch.inf))
+
+
+def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+    """Output (B, H, n, Dv) and logsumexp (B, H, n) with sinks, from those without."""
+    kept = output * key_share(sums, sinks)[..., None]
+    return kept.to(output.dtype), logsumexp_with_sinks(sums, sinks)
+
+
+def sinks_gradient(
+    sinks: Tensor, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
+) -> Tensor:
+    """The gradient of the sinks (H,), whose weight in a row is p = e^(s - L'): Σ p (dL' - dO·O).
+
+    Args:
+        sinks: (H,).
+        grad: of the output, dO, (B, H, n, Dv).
+        output: O.
+        sums: L', (B, H, n).
+        grad_sums: of L', or None.
+    """
+    wide = softmax_dtype(output.dtype)
+    moved = -(grad.to(wide) * output.to(wide)).sum(-1)  # (B, H, n)
+    moved = moved if grad_sums is None else moved + grad_sums
+    above = sinks.to(sums.dtype)[:, None] - sums
+    weight = above.masked_fill(sums == -torch.inf, -torch.inf).exp()  # no sink where that is -inf
+    return (weight * moved).sum((0, 2)).to(sinks.dtype)

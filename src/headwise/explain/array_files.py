@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.number_tables import from_lists, from_text
 from headwise.lang import Text, joined, same

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue
 from headwise.explain.array_files import TYPES, InputFile, read_array
 from headwise.masks import Mask, causal, from_tensor, full, window

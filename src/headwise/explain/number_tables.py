@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.lang import Text
 

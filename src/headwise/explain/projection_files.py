@@ -18,7 +18,7 @@ from contextlib import closing
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.array_files import InputFile, check_file, listed
 from headwise.explain.trace import Projections, check_width

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from headwise.document import Block, Formula, Paragraph, Working
-from headwise.document.numbers import decimal, latex
+from headwise.document.text_format import decimal, latex
 from headwise.explain.trace import Trace
 from headwise.lang import Text
 

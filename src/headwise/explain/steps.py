@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.document import Block, Document, Formula, Heading, HeatMap, Matrix, Paragraph
-from headwise.document.numbers import decimal
+from headwise.document.text_format import decimal
 from headwise.explain.row_derivation import KEYS_SHOWN, row_derivation
 from headwise.explain.trace import Trace, check_ranges
 from headwise.lang import Text, same

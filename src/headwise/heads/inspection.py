@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadValue
 from headwise.heads.capture import capture
 from headwise.heads.highlights import highlights
 from headwise.heads.model_inputs import encode, run, separators, tokens
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech_inputs import takes_sound
+from headwise.heads.models.whisper import takes_sound
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 

@@ -22,7 +22,7 @@ from headwise.heads.inspection import Inspection, model_facts
 from headwise.heads.metrics import Metric
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
-from headwise.verify.report.json_schema import faults as schema_faults
+from headwise.verify.report.formats import faults as schema_faults
 
 SCHEMA = "headwise.inspect/1"
 

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, HeadwiseError
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech_inputs import sound_inputs, takes_sound
+from headwise.heads.models.whisper import sound_inputs, takes_sound
 
 
 def check_text(text: str) -> None:

@@ -1,7 +1,9 @@
-"""The queries and keys that a mask which depends on them is resolved against."""
+"""What a mask is resolved against: queries and keys, and seeds drawn by an operator."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from headwise.shapes import AttentionShape
@@ -33,3 +35,15 @@ class Content:
         real = None if self.real is None else self.real[chosen]
         shape = replace(self.shape, batch=len(chosen))
         return Content(self.q[chosen], self.k[chosen], shape, real)
+
+
+def needs_operator() -> bool:
+    """Whether `torch.compile` traces, or `torch.func` maps or differentiates, what runs now.
+
+    The one cannot follow a generator that is made on the way, the other takes what is drawn from it
+    for randomness that its caller did not ask for. An operator is one node for both.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return True
+    active: Callable[[], bool] | None = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return active is not None and active()

@@ -2,11 +2,10 @@
 
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.conversion import Conversion, convert
-from headwise.nn.init import INITS, t_fixup
+from headwise.nn.init import INITS, Flow, measure, t_fixup
 from headwise.nn.multihead_attention import MultiheadAttention
 from headwise.nn.norm_scale_gate import LogitScale, OutputGate, UnitNorm
 from headwise.nn.segment_memory import SegmentMemory
-from headwise.nn.variance_probe import Flow, measure
 from headwise.nn.weight_layouts import load_layout
 
 __all__ = [

@@ -8,8 +8,8 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue
 from headwise.masks import Mask, causal, full
 from headwise.masks.mask import Tile
-from headwise.masks.patterns.appended import Appended
 from headwise.masks.patterns.block_sparse import RandomBlocks
+from headwise.masks.patterns.composed import Appended
 from headwise.nn.cache import KVCache
 from headwise.shapes import AttentionShape, Index, Truth
 

@@ -15,15 +15,6 @@ from headwise.nn import validation as check
 from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.global_projections import GlobalProjections, GlobalRows, cache_refused
-from headwise.nn.head_layout import (
-    append_keys,
-    from_batch_first,
-    merge_heads,
-    returned_weights,
-    split_heads,
-    to_batch_first,
-    zero_padding,
-)
 from headwise.nn.init import ROLES, ParameterFactory, initialise, words_by_role
 from headwise.nn.norm_scale_gate import (
     apply_gate,
@@ -32,6 +23,15 @@ from headwise.nn.norm_scale_gate import (
     checked_gate,
     checked_norm,
     checked_scale,
+)
+from headwise.nn.validation import (
+    append_keys,
+    from_batch_first,
+    merge_heads,
+    returned_weights,
+    split_heads,
+    to_batch_first,
+    zero_padding,
 )
 from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape

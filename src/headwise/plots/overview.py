@@ -9,7 +9,7 @@ from headwise.heads.metrics import METRICS, Metric
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, Translated, same
-from headwise.plots.sheet import MISSING, Sheet
+from headwise.plots.figure import MISSING, Sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,17 +1,20 @@
-"""Positions: where a token stands. One position, one file."""
+"""Position encodings.
 
-from headwise.positions.alibi import ALiBi
-from headwise.positions.learned import Learned
-from headwise.positions.none import NoPosition
-from headwise.positions.position import Position, Stage
+position    the interface, and `NoPosition`
+absolute    added to the input: sinusoidal, learned
+rotary      rotation of queries and keys
+relative    terms for the difference key - query: Shaw, Transformer-XL
+score_bias  a bias added to the scores: ALiBi, T5
+"""
+
+from headwise.positions.absolute import Learned, Sinusoidal
+from headwise.positions.position import NoPosition, Position, Stage
+from headwise.positions.relative import Shaw, TransformerXL
 from headwise.positions.rotary import Rotary
-from headwise.positions.shaw import Shaw
-from headwise.positions.sinusoidal import Sinusoidal
-from headwise.positions.t5_bias import T5Bias
-from headwise.positions.transformer_xl import TransformerXL
+from headwise.positions.score_bias import ALiBi, T5Bias
 
 POSITIONS = (ALiBi, Learned, NoPosition, Rotary, Shaw, Sinusoidal, T5Bias, TransformerXL)
-"""Every position there is; each stands in a file of its name."""
+"""All position encodings."""
 
 __all__ = [
     "POSITIONS",

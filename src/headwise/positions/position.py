@@ -1,4 +1,4 @@
-"""What a position encoding is: it tells attention where a token stands."""
+"""The interface of position encodings."""
 
 import sys
 from abc import ABC
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from headwise.errors import BadType, BadValue
-from headwise.positions.relative import RelativeTerms, differences
+from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import LARGEST, AttentionShape, check_integer, format_value
 
 Inputs = Float[Tensor, "*b l e"]
@@ -194,3 +194,13 @@ def check_width(name: str, embed_dim: int, x: Tensor) -> None:
             embed_dim=embed_dim,
             x_shape=x.shape[-1],
         )
+
+
+class NoPosition(Position):
+    """Adds nothing: a permutation of the tokens permutes the output.
+
+    Example:
+        >>> import torch
+        >>> NoPosition().embed(torch.ones(1, 2, 3)).sum().item()
+        6.0
+    """

@@ -1,96 +1,188 @@
-"""Relative positions of queries and keys that stand in a row, without an index for each pair.
+"""Relative positions by the difference key - query: Shaw and Transformer-XL."""
 
-Row r of n queries and column j of m keys lie at the difference key - query of place j - r + n - 1
-among the n + m - 1 differences there are, from the least. So what is known for each difference
-gives a value for each pair by a strided view of the same memory.
-"""
-
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from headwise.positions.absolute import sinusoids
+from headwise.positions.position import ClippedKeyValues, Position, PositionIds, Stage, check_size
+from headwise.positions.relative_terms import RelativeTerms
+from headwise.shapes import AttentionShape
 
 
-class RelativeTerms(NamedTuple):
-    """A bias that looks at the query and the difference key - query only, T differences in a row.
+class Shaw(Position):
+    """Adds to key j, and if asked to value j, a learned vector for its distance from query i.
 
-    At a difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All are in float32 at
-    least: what they are made of gets its gradient from many queries.
+    e_ij = q_i · (k_j + a_{j-i}) · scale and output_i = sum_j w_ij (v_j + b_{j-i}); the distance is
+    clipped to [-max_distance, max_distance]; all heads share the vectors, as in the paper.
 
-    Attributes:
-        vectors: (H or 1, T, D), or None for none; fastest where the last but one stride is 1.
-        shift: (H, D), or None for none.
-        numbers: (H, T), in place of vectors; or None for none.
-    """
+    Args:
+        max_distance: k of the paper, the distance from which all are alike.
+        head_dim: D.
+        value_dim: Dv, to add to the values as well; None adds to the keys only.
 
-    vectors: Tensor | None = None
-    shift: Tensor | None = None
-    numbers: Tensor | None = None
+    Raises:
+        BadType: if a size is no integer.
+        BadValue: if a size is too small, or, when called, if D or Dv is another.
 
-    def at(self, where: slice) -> "RelativeTerms":
-        """Some of the differences, as views."""
-        vectors, shift, numbers = self
-        return RelativeTerms(
-            None if vectors is None else vectors[:, where],
-            shift,
-            None if numbers is None else numbers[:, where],
-        )
-
-    def bias(self, q: Tensor, scale: float) -> Tensor:
-        """For queries (N, H, n, D) in a row and keys in a row: (N or 1, H, n, m).
-
-        The differences are all there are of them, n + m - 1, from the least.
-        """
-        return skew(self.products(q, scale), q.shape[2])
-
-    def products(self, q: Tensor, scale: float) -> Tensor:
-        """The bias of each query at each difference, (N or 1, H, n, T)."""
-        if self.vectors is not None:
-            found = (self.rows(q) * scale) @ self.vectors.mT
-            samples, heads, count, _ = q.shape
-            return found.view(heads, samples, count, -1).transpose(0, 1)
-        if self.numbers is None:
-            raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
-        return self.numbers[None, :, None].expand(1, -1, q.shape[2], -1)
-
-    def rows(self, q: Tensor) -> Tensor:
-        """The shifted queries (N, H, n, D) that meet the same vectors in a row: (H or 1, ·, D).
-
-        All vectors meet all queries in one product, whatever the samples.
-        """
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        shared = 1 if self.vectors is None else self.vectors.shape[0]
-        moved = q.to(dtype) if self.shift is None else q + self.shift[:, None]
-        return moved.transpose(0, 1).reshape(shared, -1, q.shape[3])
-
-
-def differences(query: Tensor, key: Tensor) -> Tensor:
-    """Every key - query from the least, (n + m - 1,), of places (n,) and (m,) in a row.
-
-    Both may go on by a step other than 1, if it is the same.
+    Source: Shaw et al. 2018, equations 3 to 5. The vectors start as normal noise of standard
+        deviation 1/sqrt(D).
 
     Example:
-        >>> differences(torch.tensor([5, 6]), torch.tensor([4, 5, 6]))
-        tensor([-2, -1,  0,  1])
+        >>> Shaw(2, 4).table.shape
+        torch.Size([5, 4])
     """
-    rows, columns = query.shape[0], key.shape[0]  # len() would be a constant of an export
-    count = rows + columns - 1
-    step = query[1] - query[0] if rows > 1 else key[1] - key[0] if columns > 1 else 1
-    return key[0] - query[-1] + torch.arange(count, device=query.device) * step
+
+    def __init__(self, max_distance: int, head_dim: int, *, value_dim: int | None = None) -> None:
+        super().__init__()
+        check_size("Shaw", "max_distance", max_distance, 0)
+        check_size("Shaw", "head_dim", head_dim)
+        if value_dim is not None:
+            check_size("Shaw", "value_dim", value_dim)
+        self.max_distance = max_distance
+        self.table = self._drawn(head_dim)
+        self.value_table = None if value_dim is None else self._drawn(value_dim)
+        added = () if value_dim is None else (Stage.VALUES,)
+        self.stages = frozenset((Stage.SCORES, *added))
+
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
+        products = q @ self.table.to(q.dtype).T  # (B, H, n, 2k + 1)
+        wide = products.to(torch.promote_types(q.dtype, torch.float32)) * scale
+        index = self._clipped(query, key).expand(*q.shape[:2], -1, -1)
+        return wide.gather(-1, index)
+
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
+        del scale
+        far = self.max_distance
+        wide = torch.promote_types(like.dtype, torch.float32)
+        table = self.table.double().T  # so that what many differences share sums its gradient well
+        return RelativeTerms(table[:, difference.clamp(-far, far) + far].T[None].to(wide))
+
+    def clipped(self, k: Tensor, v: Tensor) -> ClippedKeyValues:
+        behind, ahead = self.table.to(k.dtype)[[0, -1]]
+        if self.value_table is None:
+            return ClippedKeyValues(self.max_distance, (k + behind, k + ahead), (v, v))
+        first, last = self.value_table.to(v.dtype)[[0, -1]]
+        return ClippedKeyValues(self.max_distance, (k + behind, k + ahead), (v + first, v + last))
+
+    def values(self, weights: Tensor, query: PositionIds, key: PositionIds) -> Tensor | None:
+        if self.value_table is None:
+            return None
+        table = self.value_table.to(weights.dtype)
+        index = self._clipped(query, key).expand_as(weights)
+        shares = weights.new_zeros(*weights.shape[:-1], len(table))  # (B, H, n, 2k + 1)
+        return shares.scatter_add(-1, index, weights) @ table
+
+    def expected_sizes(self) -> dict[str, int]:
+        values = {} if self.value_table is None else {"Dv": self.value_table.shape[1]}
+        return {"D": self.table.shape[1], **values}
+
+    def extra_repr(self) -> str:
+        values = "" if self.value_table is None else f", value_dim={self.value_table.shape[1]}"
+        return f"{self.max_distance}, {self.table.shape[1]}{values}"
+
+    def _drawn(self, dim: int) -> nn.Parameter:
+        return nn.Parameter(torch.randn(2 * self.max_distance + 1, dim) / dim**0.5)
+
+    def _clipped(self, query: PositionIds, key: PositionIds) -> Tensor:
+        """Which vector each pair takes: key minus query, clipped, from 0."""
+        far = self.max_distance
+        return (key[None] - query[:, None]).clamp(-far, far) + far
 
 
-def skew(products: Tensor, rows: int) -> Tensor:
-    """Of each query against each difference, (..., n, n + m - 1), those of its keys: (..., n, m).
+AT_ONCE = 128
+"""Distances whose sinusoids are held at once."""
 
-    A view, with last stride 1, of rows that lie one after the other.
+
+class TransformerXL(Position):
+    """Scores from content and distance, each with a bias of its own for the head.
+
+    score_ij = ((q_i + u)·k_j + (q_i + v)·r_{i-j}) · scale, where r_d is a learned projection of
+    the sinusoids of the distance d = i - j; exact for keys behind and ahead.
+
+    Args:
+        num_heads: H.
+        head_dim: D.
+        embed_dim: the size of the sinusoids; None means H · D.
+
+    Raises:
+        BadType: if a size is no integer.
+        BadValue: if a size is below 1, or, when called, if H or D is another.
+
+    Source: Dai et al. 2019, section 3.3; u, v, W_{k,R} and R keep their names: `u`, `v`,
+        `projection`, sinusoids.
 
     Example:
-        >>> skew(torch.tensor([[-2, -1, 0, 1], [-2, -1, 0, 1]]), 2)
-        tensor([[-1,  0,  1],
-                [-2, -1,  0]])
+        >>> TransformerXL(2, 4).u.shape
+        torch.Size([2, 4])
     """
-    if rows == 1:
-        return products
-    count = products.shape[-1]
-    flat = products.flatten(-2)[..., rows - 1 : rows * count - 1]
-    return torch.unflatten(flat, -1, (rows, count - 1))[..., : count - rows + 1]
+
+    stages = frozenset({Stage.CONTENT, Stage.SCORES})
+
+    def __init__(self, num_heads: int, head_dim: int, *, embed_dim: int | None = None) -> None:
+        super().__init__()
+        check_size("TransformerXL", "num_heads", num_heads)
+        check_size("TransformerXL", "head_dim", head_dim)
+        self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
+        check_size("TransformerXL", "embed_dim", self.embed_dim)
+        self.u = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.v = nn.Parameter(torch.empty(num_heads, head_dim))
+        self.projection = nn.Parameter(torch.empty(num_heads, head_dim, self.embed_dim))
+        for parameter in (self.u, self.v):
+            nn.init.normal_(parameter, std=0.02)
+        nn.init.xavier_uniform_(self.projection.view(num_heads * head_dim, self.embed_dim))
+
+    def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+        del shape
+        return q + self.u.to(q.dtype)[:, None], k
+
+    def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
+        n, m = len(query), len(key)
+        if not n or not m:
+            return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
+        low = int((key.min() - query.max()).item())
+        places = torch.arange(low, int((key.max() - query.min()).item()) + 1, device=q.device)
+        met = self.relative(places, q, scale).products(q, scale)
+        index = key[None] - query[:, None] - low
+        return met.gather(-1, index.expand(*q.shape[:2], n, m))
+
+    def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
+        """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""
+        del scale
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return RelativeTerms(self._vectors(difference, wide), self.v.to(wide))
+
+    def _vectors(self, difference: PositionIds, dtype: torch.dtype) -> Tensor:
+        """r_d, (H, T, D), a column of memory each."""
+        matrix = self.projection.to(dtype).flatten(0, 1)
+
+        def waves(some: Tensor) -> Tensor:
+            return sinusoids(-some, self.embed_dim, 10000.0).to(dtype).mT
+
+        if torch.is_grad_enabled() and matrix.requires_grad:  # which needs all sinusoids later
+            columns = matrix @ _filled(difference, self.embed_dim, dtype, waves)
+        else:
+            columns = _filled(difference, len(matrix), dtype, lambda some: matrix @ waves(some))
+        return torch.unflatten(columns, 0, self.v.shape).mT
+
+    def expected_sizes(self) -> dict[str, int]:
+        return {"H": self.u.shape[0], "D": self.u.shape[1]}
+
+    def extra_repr(self) -> str:
+        return f"{self.u.shape[0]}, {self.u.shape[1]}, embed_dim={self.embed_dim}"
+
+
+def _filled(
+    places: Tensor, height: int, dtype: torch.dtype, make: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The columns of all places (height, T), some at a time: sinusoids are large in float64.
+
+    What is compiled serves any number of places, and makes them at once.
+    """
+    if torch.compiler.is_compiling():
+        return make(places)
+    columns = torch.empty(height, len(places), dtype=dtype, device=places.device)
+    for first in range(0, len(places), AT_ONCE):
+        columns[:, first : first + AT_ONCE] = make(places[first : first + AT_ONCE])
+    return columns

@@ -367,7 +367,7 @@ def test_a_reference_of_another_length_is_refused() -> None:
 
 
 def test_a_reference_larger_than_memory_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr("headwise.heads.ablation.replacement.MOST_NUMBERS", 100)
+    monkeypatch.setattr("headwise.heads.ablation.methods.MOST_NUMBERS", 100)
     with (
         pytest.raises(BadValue, match=r"reference: more than 100 numbers of other texts"),
         ablate(tiny.llama(), "L0H0", "resample", reference=text()),

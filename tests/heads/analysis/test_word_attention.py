@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwise.errors import BadValue
-from headwise.heads.analysis.attention_maps import flow, rollout
+from headwise.heads.analysis.attention_maps import between, flow, merged, pieces, rollout
 from headwise.heads.analysis.similarity import distances, groups, jensen_shannon
-from headwise.heads.analysis.word_attention import between, merged, pieces
 from headwise.verify.oracle.tolerance import accept
 
 PIECES = torch.tensor(

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headwise.call import Call
-from headwise.heads.capture import block_layout, recorder
-from headwise.heads.capture.attention_terms import AttentionTerms
-from headwise.heads.capture.block_layout import BlockLayout, LayoutCache
+from headwise.heads.capture import block_weights, recorder
+from headwise.heads.capture.block_weights import AttentionTerms, BlockLayout, LayoutCache
 from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.from_tensors import measure, terms_of_call
 from headwise.heads.capture.pattern import CallPattern, Pattern, TensorPattern
@@ -118,7 +117,7 @@ def test_another_text_is_looked_at_anew(change: Callable[[TokenPositions], Token
 
 def test_only_the_last_layouts_are_remembered() -> None:
     layouts = LayoutCache(ASKED)
-    masks = [MASK.clone() for _ in range(block_layout.CACHED_LAYOUTS + 1)]
+    masks = [MASK.clone() for _ in range(block_weights.CACHED_LAYOUTS + 1)]
     patterns = [tensor_pattern(mask=mask) for mask in masks]
     made = [layouts.of(terms(pattern), place()) for pattern in patterns]
     assert layouts.of(terms(patterns[-1]), place()) is made[-1]
@@ -139,9 +138,9 @@ def test_every_query_is_in_one_block_that_is_small_enough(
     given_terms = terms_of_call(Call.of(q, q, q, mask=causal() & window(left, 0)))
     real = torch.ones(1, length, dtype=torch.bool)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_layout, "WEIGHTS_OF_BLOCK", most)
-        patch.setattr(block_layout, "QUERIES_OF_GROUP", together)
-        patch.setattr("headwise.heads.capture.attention_terms.KEY_MULTIPLE", 1)
+        patch.setattr(block_weights, "WEIGHTS_OF_BLOCK", most)
+        patch.setattr(block_weights, "QUERIES_OF_GROUP", together)
+        patch.setattr("headwise.heads.capture.block_weights.KEY_MULTIPLE", 1)
         found = BlockLayout.of(given_terms, TokenPositions(0, real, real, None), ASKED)
     parts = [part for group in found.groups for part in group.parts]
     assert [row for part in parts for row in range(part.rows.start, part.rows.stop)] == list(
@@ -164,8 +163,8 @@ def numbers(blocks: int, together: int, monkeypatch: pytest.MonkeyPatch) -> Tens
     """What is measured of one attention, cut as said."""
     make = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 3, 61, 5, generator=make, dtype=torch.float64) for _ in "qkv")
-    monkeypatch.setattr(block_layout, "WEIGHTS_OF_BLOCK", blocks)
-    monkeypatch.setattr(block_layout, "QUERIES_OF_GROUP", together)
+    monkeypatch.setattr(block_weights, "WEIGHTS_OF_BLOCK", blocks)
+    monkeypatch.setattr(block_weights, "QUERIES_OF_GROUP", together)
     (sums,) = measure(q, k, v, mask=causal()).statistics.layers.values()
     return torch.stack((sums.above, sums.below))
 
@@ -201,8 +200,8 @@ def test_a_mask_written_to_without_being_counted_is_looked_at_anew(inference: bo
 def test_blocks_that_reach_no_key_are_blind(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k = torch.randn(1, 1, 50, 8), torch.randn(1, 1, 10, 8)
     whole = measure(q, k, k, mask=causal()).statistics
-    monkeypatch.setattr(block_layout, "WEIGHTS_OF_BLOCK", 100)
-    monkeypatch.setattr(block_layout, "QUERIES_OF_GROUP", 7)
+    monkeypatch.setattr(block_weights, "WEIGHTS_OF_BLOCK", 100)
+    monkeypatch.setattr(block_weights, "QUERIES_OF_GROUP", 7)
     found = measure(q, k, k, mask=causal()).statistics
     for one, other in zip(found.tensors().values(), whole.tensors().values(), strict=True):
         accept(one.double(), other.double(), other.double())
@@ -228,6 +227,6 @@ def test_the_smoothed_entropy_counts_all_keys(monkeypatch: pytest.MonkeyPatch) -
     q, k, v = (torch.randn(1, 2, 300, 5, generator=make, dtype=torch.float64) for _ in "qkv")
     want, found = ["smoothed_entropy"], []
     for blocks in (1 << 22, 500):
-        monkeypatch.setattr(block_layout, "WEIGHTS_OF_BLOCK", blocks)
+        monkeypatch.setattr(block_weights, "WEIGHTS_OF_BLOCK", blocks)
         found.append(measure(q, k, v, mask=causal(), want=want).statistics.layers[Layer("", 0)])
     accept(found[1].above, found[0].above, found[0].above)

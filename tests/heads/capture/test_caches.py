@@ -19,7 +19,7 @@ from headwise.heads.metrics import (
     SINK,
     Metric,
 )
-from headwise.heads.metrics.profiles import PROFILES
+from headwise.heads.metrics.distances import PROFILES
 from headwise.heads.names import Head
 from headwise.verify.oracle.tolerance import accept
 from tests.heads.tiny import bart, llama, mistral

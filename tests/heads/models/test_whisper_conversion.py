@@ -12,8 +12,17 @@ from torch import Tensor
 from headwise.errors import BadFile, BadValue
 from headwise.heads.inspection import inspect
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech_inputs import RATE, sound, sound_inputs, takes_sound
-from headwise.heads.models.whisper_conversion import BLOCK, FILES, FUSED, convert, read
+from headwise.heads.models.whisper import (
+    BLOCK,
+    FILES,
+    FUSED,
+    RATE,
+    convert,
+    read,
+    sound,
+    sound_inputs,
+    takes_sound,
+)
 from headwise.verify.oracle.tolerance import accept
 
 D, FFN, HEADS, WORDS = 12, 13, 3, 31

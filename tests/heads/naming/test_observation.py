@@ -10,9 +10,9 @@ from headwise.heads.corpus.conllu import read_conllu
 from headwise.heads.corpus.documents import CorpusDocument, Entity, Parse
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
-from headwise.heads.naming import Named, names_of_heads, observation, read
+from headwise.heads.naming import Named, assignment, names_of_heads, read
+from headwise.heads.naming.assignment import compared, punctuation, words_of
 from headwise.heads.naming.evidence import JUDGED
-from headwise.heads.naming.observation import compared, punctuation, words_of
 from tests.heads import tiny
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat")
@@ -66,7 +66,7 @@ def test_an_encoder_decoder_is_told_in_parts() -> None:
 
 
 def test_of_long_texts_only_statistics_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observation, "MOST_WEIGHTS", 1)
+    monkeypatch.setattr(assignment, "MOST_WEIGHTS", 1)
     first, _ = read(toy(), texts(2))
     assert first.heads()
     assert first.similarity.heads() == ()

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads.statistics import accumulator
-from headwise.heads.statistics.accumulator import Accumulator
+from headwise.heads.statistics import sums
+from headwise.heads.statistics.sums import Accumulator
 
 
 def test_sums_of_one_name_add_up_and_the_others_are_kept() -> None:
@@ -53,8 +53,8 @@ def test_anything_else_is_refused(name: str, tensor: Tensor) -> None:
 
 
 def test_sizes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulator, "MOST_NAMES", 1)
-    monkeypatch.setattr(accumulator, "MOST_NUMBERS", 2)
+    monkeypatch.setattr(sums, "MOST_NAMES", 1)
+    monkeypatch.setattr(sums, "MOST_NUMBERS", 2)
     good = torch.zeros(2, dtype=torch.float64)
     assert list(Accumulator.from_tensors({"a": good})) == ["a"]
     with pytest.raises(BadFile, match="got 2 names"):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from headwise.errors import BadFile, BadType, BadValue
 from headwise.heads.metrics import MEASURED, METRICS, KeyContext, Rows
-from headwise.heads.metrics.profiles import BY_DISTANCE
+from headwise.heads.metrics.distances import BY_DISTANCE
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 

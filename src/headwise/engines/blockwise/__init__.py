@@ -27,8 +27,7 @@ from headwise.engines.blockwise.blocks import (
 )
 from headwise.engines.dropout import with_dropout
 from headwise.engines.eager import zero_masked_kv
-from headwise.engines.sinks import logsumexp_with_sinks
-from headwise.engines.statistics import STATISTICS, measured, not_returned
+from headwise.engines.statistics import STATISTICS, logsumexp_with_sinks, measured, not_returned
 from headwise.lang import Text
 from headwise.masks.tiles import Tiles
 from headwise.positions import Stage

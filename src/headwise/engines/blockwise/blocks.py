@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.engines.sinks import key_share
+from headwise.engines.statistics import key_share
 from headwise.masks.tiles import Tiles
 
 

@@ -27,7 +27,7 @@ from headwise.engines.blockwise.blocks import (
     softmax_weights,
     weighted_values,
 )
-from headwise.engines.sinks import key_share, logsumexp_with_sinks
+from headwise.engines.statistics import key_share, logsumexp_with_sinks
 from headwise.masks.tiles import Tiles
 from headwise.positions import Stage
 

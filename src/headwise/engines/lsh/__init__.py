@@ -17,8 +17,7 @@ from headwise.call import Call, Result
 from headwise.engines import kernel
 from headwise.engines.autograd_transforms import no_transform_rule, transformed
 from headwise.engines.lsh.rounds import ChunkedAttention, LshSetting
-from headwise.engines.sinks import widen_for_sinks
-from headwise.engines.statistics import not_returned
+from headwise.engines.statistics import not_returned, widen_for_sinks
 from headwise.engines.tiled.decompose import conjuncts
 from headwise.engines.tiled.problem import Problem, zero_masked_kv
 from headwise.lang import Text

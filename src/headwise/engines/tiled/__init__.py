@@ -20,7 +20,7 @@ from headwise.call import Call, Result
 from headwise.engines import kernel
 from headwise.engines.autograd_transforms import with_frozen_tensors
 from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
-from headwise.engines.sinks import widen_for_sinks
+from headwise.engines.statistics import widen_for_sinks
 from headwise.engines.tiled.autograd import TiledSetting, dropped, is_plain, tiled
 from headwise.engines.tiled.eligibility import why_not, worthwhile
 from headwise.engines.tiled.encoding import encodable, encode

@@ -22,14 +22,14 @@ from headwise.engines import kernel
 from headwise.engines.autograd_transforms import differentiable_gradients
 from headwise.engines.dropout import Keep, draw_call_seed, kept_share
 from headwise.engines.kernel import BackwardInputs
-from headwise.engines.sinks import sinks_gradient
+from headwise.engines.statistics import sinks_gradient
 from headwise.engines.tiled.backward import backward, single_key
 from headwise.engines.tiled.forward import dense, forward
 from headwise.engines.tiled.problem import GradientBuffers, Problem, zero_masked_kv
 from headwise.masks import Mask
 from headwise.positions import Position, Stage
 from headwise.positions.position import ClippedKeyValues
-from headwise.positions.relative import RelativeTerms
+from headwise.positions.relative_terms import RelativeTerms
 from headwise.shapes import AttentionShape
 
 Gradients = tuple[Tensor | None, ...]

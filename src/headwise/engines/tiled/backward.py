@@ -27,7 +27,7 @@ from headwise.engines.tiled.scores import (
     values,
 )
 from headwise.positions import Stage
-from headwise.positions.relative import RelativeTerms, skew
+from headwise.positions.relative_terms import RelativeTerms, skew
 
 SIDE = 128
 """Rows of a block of queries."""

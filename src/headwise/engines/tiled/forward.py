@@ -8,7 +8,7 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
 from headwise.engines.dropout import drops
-from headwise.engines.sinks import apply_sinks
+from headwise.engines.statistics import apply_sinks
 from headwise.engines.tiled import batched_kernel
 from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.engines.tiled.problem import (

@@ -17,7 +17,7 @@ from headwise.call import softmax_dtype
 from headwise.engines import kernel
 from headwise.engines.dropout import Keep
 from headwise.engines.kernel import BackwardInputs
-from headwise.engines.sinks import sinks_gradient
+from headwise.engines.statistics import sinks_gradient
 from headwise.engines.tiled.autograd import backward_dropped, forward_dropped
 from headwise.engines.tiled.backward import backward
 from headwise.engines.tiled.encoding import decode

@@ -13,7 +13,7 @@ from torch import Tensor
 from headwise.call import Call, Result
 from headwise.masks import Mask
 from headwise.masks.mask import And, Not, Or
-from headwise.masks.patterns.per_head import PerHead
+from headwise.masks.patterns.composed import PerHead
 from headwise.positions import Stage
 from headwise.shapes import AttentionShape
 

@@ -20,7 +20,7 @@ from headwise.masks import Mask, Tile
 from headwise.masks.mask import And
 from headwise.positions import Position, Stage
 from headwise.positions.position import ClippedKeyValues
-from headwise.positions.relative import RelativeTerms, differences
+from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import AttentionShape, Index, Truth
 
 

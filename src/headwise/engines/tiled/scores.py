@@ -10,7 +10,7 @@ from headwise.engines.dropout import drops
 from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows
 from headwise.engines.tiled.problem import NEAR, Problem
 from headwise.positions import Stage
-from headwise.positions.relative import RelativeTerms
+from headwise.positions.relative_terms import RelativeTerms
 
 BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
 """The integers of a dtype's size, and the one whose bits are its -inf."""

@@ -2,12 +2,10 @@
 
 sites            the attention modules of a model
 hooks            read and replace the outputs of heads in a forward pass
-methods          zero, mean, resample and uniform ablation, with their sources
-replacement      the outputs that replace those of ablated heads
+methods          zero, mean, resample and uniform ablation: formulas, sources, replacements
 ablate           ablate heads in a context
-batches, loss    batches of inputs and the loss of each example
-bootstrap        bootstrap confidence interval of a mean
-loss_effects     the change of the loss
+loss             batches of inputs and the loss of each example
+loss_effects     the change of the loss, with bootstrap confidence intervals
 importance       gradient importance of each head
 curve            the loss as more and more heads are removed
 random_baseline  heads compared with as many random heads
@@ -16,11 +14,10 @@ experiment/      the experiment and the report of ``headwise ablate``
 """
 
 from headwise.heads.ablation.ablate import Ablation, ablate
-from headwise.heads.ablation.bootstrap import Interval, bootstrap
 from headwise.heads.ablation.curve import Point, curve
 from headwise.heads.ablation.importance import Importance, importance
 from headwise.heads.ablation.loss import next_token_loss, unpredicting
-from headwise.heads.ablation.loss_effects import Effect, How, effect, effects
+from headwise.heads.ablation.loss_effects import Effect, How, Interval, bootstrap, effect, effects
 from headwise.heads.ablation.methods import METHODS, Method
 from headwise.heads.ablation.pruning import prune
 from headwise.heads.ablation.random_baseline import Comparison, against_random, compared, repeated

@@ -7,18 +7,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation.batches import Batch, several
 from headwise.heads.ablation.hooks import tapped
+from headwise.heads.ablation.loss import Batch, several
 from headwise.heads.ablation.methods import (
     MEAN,
     RESAMPLE,
     UNIFORM,
     ZERO,
+    Instead,
+    Mean,
     Method,
+    Resample,
+    Zero,
     check_uniform,
     method_named,
+    read,
 )
-from headwise.heads.ablation.replacement import Instead, Mean, Resample, Zero, read
 from headwise.heads.ablation.sites import check_exist, parsed, sites
 from headwise.heads.names import Head, Layer
 

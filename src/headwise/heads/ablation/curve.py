@@ -8,11 +8,9 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue, one_of
 from headwise.heads.ablation.ablate import ablate
-from headwise.heads.ablation.batches import Batch, in_evaluation, several
-from headwise.heads.ablation.bootstrap import Interval, bootstrap
 from headwise.heads.ablation.importance import importance
-from headwise.heads.ablation.loss import Loss, next_token_loss
-from headwise.heads.ablation.loss_effects import Group, How, losses
+from headwise.heads.ablation.loss import Batch, Loss, in_evaluation, next_token_loss, several
+from headwise.heads.ablation.loss_effects import Group, How, Interval, bootstrap, losses
 from headwise.heads.ablation.sites import check_exist, every_head, parsed, sites
 from headwise.heads.names import Head
 

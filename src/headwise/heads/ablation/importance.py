@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
-from headwise.heads.ablation.batches import Batch, in_evaluation, several
 from headwise.heads.ablation.hooks import tapped
-from headwise.heads.ablation.loss import Loss, next_token_loss
+from headwise.heads.ablation.loss import Batch, Loss, in_evaluation, next_token_loss, several
 from headwise.heads.ablation.loss_effects import checked
 from headwise.heads.ablation.sites import sites
 from headwise.heads.names import Head, Layer

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
-from headwise.heads.ablation.batches import Batch
-from headwise.heads.ablation.bootstrap import Interval, bootstrap
-from headwise.heads.ablation.loss import Loss, next_token_loss
-from headwise.heads.ablation.loss_effects import Group, How, effects
+from headwise.heads.ablation.loss import Batch, Loss, next_token_loss
+from headwise.heads.ablation.loss_effects import Group, How, Interval, bootstrap, effects
 from headwise.heads.ablation.sites import every_head, parsed, sites
 from headwise.heads.names import Head
 

@@ -4,11 +4,9 @@ session             `capture`, the context manager
 capture_options     its options, validated
 recorder            collects statistics and weights while a capture is open
 transformers_hooks  records models of transformers
-torch_hooks         records `nn.MultiheadAttention`
-headwise_hooks      records `headwise.MultiheadAttention`
+module_hooks        records `nn.MultiheadAttention` and `headwise.MultiheadAttention`
 from_tensors        `measure`: statistics of plain q, k and v
-attention_terms     the weights of one block of queries, as the model computes them
-block_layout        how queries are cut into blocks
+block_weights       blocks of queries, and their weights as the model computes them
 pattern             mask and bias, a block at a time
 token_positions     which tokens keys and queries are, with a cache too
 """

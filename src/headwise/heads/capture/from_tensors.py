@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from headwise.call import Call
 from headwise.errors import BadValue
-from headwise.heads.capture.attention_terms import AttentionTerms, WeightBlock
+from headwise.heads.capture.block_weights import AttentionTerms, WeightBlock
 from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.pattern import CallPattern
 from headwise.heads.capture.recorder import Recorder
 from headwise.heads.capture.token_positions import KeyInfo
 from headwise.heads.names import Head
 from headwise.masks import Mask
-from headwise.masks.patterns.appended import Appended
+from headwise.masks.patterns.composed import Appended
 from headwise.positions import Position, Stage
 
 

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
-from headwise.heads.capture.attention_terms import AttentionTerms, WeightBlock
-from headwise.heads.capture.block_layout import BlockLayout, LayoutCache
+from headwise.heads.capture.block_weights import (
+    AttentionTerms,
+    BlockLayout,
+    LayoutCache,
+    WeightBlock,
+)
 from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.token_positions import KeyInfo, TokenTracker
 from headwise.heads.metrics import Rows

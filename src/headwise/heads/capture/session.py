@@ -8,9 +8,8 @@ from torch import nn
 
 from headwise.errors import BadType, BadValue
 from headwise.heads.capture.capture_options import CaptureOptions
-from headwise.heads.capture.headwise_hooks import headwise_hooks
+from headwise.heads.capture.module_hooks import FUSED, headwise_hooks, torch_hooks
 from headwise.heads.capture.recorder import Recorder
-from headwise.heads.capture.torch_hooks import FUSED, torch_hooks
 from headwise.heads.capture.transformers_hooks import transformers_hooks
 from headwise.heads.names import Head
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.call import Call
 from headwise.errors import BadValue, MissingExtra
-from headwise.heads.capture.attention_terms import AttentionTerms
+from headwise.heads.capture.block_weights import AttentionTerms
 from headwise.heads.capture.pattern import CallPattern, TensorPattern
 from headwise.heads.capture.recorder import Recorder
 from headwise.masks import from_tensor

@@ -4,8 +4,7 @@ documents       text with annotations, its place in a file, and their validation
 readers         plain text and JSON lines; the validation of a whole file
 conllu          CoNLL-U
 measurement     one document through a model
-accumulated     the sums of a run, in two halves
-validation      the validation of sums that are read from a file
+accumulated     the sums of a run, in two halves, and their validation when read from a file
 run_identity    what an interrupted run must have in common with the run that resumes it
 checkpoint      tensor files and finished runs
 pipeline        a corpus through a model, resumable, in several processes

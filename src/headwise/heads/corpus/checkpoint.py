@@ -24,10 +24,9 @@ from torch import Tensor
 
 import headwise
 from headwise.document.files import write
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
-from headwise.heads.corpus.accumulated import Gathered
-from headwise.heads.corpus.validation import MOST_COUNTED
+from headwise.heads.corpus.accumulated import MOST_COUNTED, Gathered
 from headwise.heads.inspection_export import schema
 from headwise.heads.metrics import MEASURED
 from headwise.heads.naming import Named

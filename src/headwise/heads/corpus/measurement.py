@@ -17,9 +17,9 @@ from headwise.heads.corpus.checkpoint import error_context
 from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.model_inputs import check_length, encode, length, run, separators
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech_inputs import takes_sound
+from headwise.heads.models.whisper import takes_sound
 from headwise.heads.naming import random_copy, take
-from headwise.heads.naming.observation import compared, punctuation
+from headwise.heads.naming.assignment import compared, punctuation
 
 MOST_WEIGHTS = 1 << 28
 """The largest number of attention weights of all heads kept for one document."""

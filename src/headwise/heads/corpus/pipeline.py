@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headwise.document.files import LONGEST_STEM
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.heads.analysis.similarity import NOT_COMPARED, is_comparable
 from headwise.heads.corpus.accumulated import Gathered

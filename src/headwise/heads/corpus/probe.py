@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadValue
 from headwise.heads.corpus.accumulated import Gathered
 from headwise.heads.corpus.checkpoint import Run

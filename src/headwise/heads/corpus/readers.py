@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.heads.corpus.conllu import read_conllu
 from headwise.heads.corpus.documents import (

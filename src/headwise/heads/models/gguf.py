@@ -1,20 +1,54 @@
-"""Reading a GGUF file: what it says of a model, and its tensors as float32.
-
-Only what the packaged models need: the little-endian format 2 and 3, and the kinds of tensors F32,
-F16, Q8_0 and Q4_1. Every length is held against the size of the file before it is safe_settings.
-"""
+"""Read a GGUF file: its metadata, and its tensors as float32."""
 
 import mmap
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headwise.heads.models.binary_reader import BinaryReader
+from headwise.document.text_format import clean
+from headwise.errors import BadFile
 
 if TYPE_CHECKING:
+    import mmap
+
     from torch import Tensor
+
+
+class BinaryReader:
+    """Where a file is being read. Numbers are little-endian.
+
+    Attributes:
+        path: the file, for messages.
+        content: its bytes.
+        at: how many were taken.
+    """
+
+    def __init__(self, path: Path, content: "mmap.mmap | bytes") -> None:
+        self.path, self.content, self.at = path, content, 0
+
+    def wrong(self, why: str) -> BadFile:
+        """The error for a file that is not what it should be."""
+        name = clean(self.path.name)
+        return BadFile("model: cannot read {name}: {why}; get it again", name=name, why=clean(why))
+
+    def take(self, size: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            BadFile: if there are not so many.
+        """
+        if size > len(self.content) - self.at:
+            raise self.wrong("it ends too early")
+        self.at += size
+        return self.content[self.at - size : self.at]
+
+    def unpack(self, form: str) -> tuple[Any, ...]:
+        """The next numbers, in the letters of `struct`."""
+        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
+
 
 NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"

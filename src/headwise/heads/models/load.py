@@ -21,23 +21,25 @@ from urllib.request import getproxies
 
 from torch import nn
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
 from headwise.heads.models import anarcii
-from headwise.heads.models.catalogue import MODELS, PackagedModel, is_cached, model_named
-from headwise.heads.models.fetch import fetch
-from headwise.heads.models.model_directory import (
+from headwise.heads.models.catalogue import MODELS, PackagedModel, fetch, is_cached, model_named
+from headwise.heads.models.model_files import (
     CONFIG,
     TOKENIZERS,
     VOCABULARIES,
+    WEIGHTS,
+    check_complete,
     check_directory,
+    check_finite,
     check_sizes,
     configuration,
+    fetch_weights,
     missing_file,
     part,
     safe_settings,
 )
-from headwise.heads.models.weight_files import WEIGHTS, check_complete, check_finite, fetch_weights
 from headwise.lang import Text
 
 Progress = Callable[[Text], None]

@@ -9,14 +9,22 @@ relations, entities   accuracy on dependency relations, attention to named entit
 evidence              the sums that names depend on
 claim                 a candidate name with its test
 candidates            all claims for all heads
-assignment            the claims that hold after correction
-observation           evidence and names from texts; the random copy
+assignment            the claims that hold after correction; names from texts; the random copy
 """
 
-from headwise.heads.naming.assignment import TRIED, UNEXPLAINED, Named, taxonomy
+from headwise.heads.naming.assignment import (
+    TRIED,
+    UNEXPLAINED,
+    Named,
+    names_of_heads,
+    observe,
+    random_copy,
+    read,
+    take,
+    taxonomy,
+)
 from headwise.heads.naming.candidates import CRITERIA
 from headwise.heads.naming.evidence import Evidence
-from headwise.heads.naming.observation import names_of_heads, observe, random_copy, read, take
 
 __all__ = [
     "CRITERIA",

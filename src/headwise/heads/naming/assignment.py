@@ -1,10 +1,23 @@
-"""Assign names to heads, from the evidence of two halves and of a random copy."""
+"""Names assigned to heads from the evidence of two halves of texts and of a random copy."""
 
+import copy
 import math
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
-from headwise.errors import BadValue
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import BadType, BadValue
+from headwise.heads.analysis.attention_maps import pieces
+from headwise.heads.capture import capture
+from headwise.heads.capture.recorder import Recorder
+from headwise.heads.corpus.documents import CorpusDocument
+from headwise.heads.model_inputs import encode, run, separators
+from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.heads.naming.candidates import (
     CRITERIA,
@@ -17,7 +30,7 @@ from headwise.heads.naming.candidates import (
 )
 from headwise.heads.naming.claim import Trial
 from headwise.heads.naming.evidence import Evidence
-from headwise.heads.statistics.inference import holm
+from headwise.heads.statistics.sums import holm
 from headwise.lang import Text
 
 TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (
@@ -93,3 +106,179 @@ def _unexplained(head: Head) -> Trial:
         texts=0,
         chance=1.0,
     )
+
+
+SEED = 7919
+"""An unusual seed: the copy of an untrained model made with it would be that model."""
+
+
+def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
+    """A model of the same class and sizes with newly initialised weights.
+
+    Args:
+        model: a transformers model, or a model whose modules with parameters all have PyTorch's
+            ``reset_parameters``.
+        seed: the seed of the weights; the global generator is unchanged.
+
+    Returns:
+        The copy, in eval mode, on the device of the model and with the same implementation.
+
+    Raises:
+        BadType: if a module cannot be reinitialised, or was changed after construction.
+    """
+    fresh = copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        build: Any = getattr(type(model), "_from_config", None)
+        if build is None:
+            _reset(fresh)
+        else:
+            _as_begun(fresh, build(copy.deepcopy(model.config)))
+    return fresh.eval()
+
+
+def _as_begun(model: nn.Module, begun: nn.Module) -> None:
+    """Copy the weights of a new model of the same configuration, which may have more parts."""
+    state, wanted = begun.state_dict(), model.state_dict()
+    for name, weight in wanted.items():
+        if name not in state or state[name].shape != weight.shape:
+            raise BadType(
+                "model: expected the parts that its configuration says, got {name} of "
+                "shape {weight_shape}; take the copy before the model is pruned or "
+                "changed",
+                name=name,
+                weight_shape=tuple(weight.shape),
+            )
+    model.load_state_dict({name: state[name] for name in wanted})
+
+
+def _reset(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        own = list(module.parameters(recurse=False))
+        begin: Any = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+        if own and begin is None:
+            raise BadType(
+                "model: expected modules that can begin again, got {name} "
+                "({module_type}) without reset_parameters; give a model of transformers, "
+                "or write that method",
+                name=name or type(model).__name__,
+                module_type=type(module).__name__,
+            )
+        if begin is not None:
+            begin()
+
+
+MOST_WEIGHTS = 1 << 26
+"""The largest number of attention weights of a text that are kept to compare heads."""
+
+MARKS = "Ġ▁Ċ"
+"""The characters that tokenizers write for a space or a line break."""
+
+
+def names_of_heads(
+    loaded: Loaded, documents: Sequence[CorpusDocument], *, error: float = 0.05, seed: int = SEED
+) -> tuple[Trial, ...]:
+    """The names of a model's heads: every second text suggests names, the others test them.
+
+    Args:
+        loaded: the model and its tokenizer.
+        documents: the corpus, read by the model and by its random copy.
+        error: the family-wise error rate; see `taxonomy`.
+        seed: the seed of the random copy.
+
+    Raises:
+        BadValue: if there are fewer than two texts.
+        BadFile: if the model does not run on them.
+    """
+    first, second = read(loaded, documents)
+    random, more = read(replace(loaded, model=random_copy(loaded.model, seed=seed)), documents)
+    random.merge(more)
+    return taxonomy(first, second, random, error=error)
+
+
+def read(loaded: Loaded, documents: Iterable[CorpusDocument]) -> tuple[Evidence, Evidence]:
+    """The evidence of every second text, and of the others; long texts are truncated."""
+    halves = Evidence(), Evidence()
+    points = punctuation(loaded.tokenizer)
+    for number, document in enumerate(documents):
+        observe(halves[number % 2], loaded, document, points)
+    return halves
+
+
+def observe(
+    evidence: Evidence,
+    loaded: Loaded,
+    document: CorpusDocument,
+    points: frozenset[int] = frozenset(),
+) -> None:
+    """Run a model on one text and add the evidence of its heads.
+
+    Args:
+        evidence: what it is added to.
+        loaded: the model and its tokenizer.
+        document: the text.
+        points: the ids of punctuation, as `punctuation` finds them once for all texts.
+    """
+    inputs, _ = encode(loaded, document.text, truncate=True, target=document.target)
+    heads = "all" if compared(loaded, inputs) else ()
+    marks = separators(loaded.tokenizer)
+    with capture(loaded.model, heads=heads, separators=marks, punctuation=points) as seen:
+        run(loaded, inputs)
+    take(evidence, loaded, document, seen)
+
+
+def take(evidence: Evidence, loaded: Loaded, document: CorpusDocument, seen: Recorder) -> None:
+    """Add a capture of one text.
+
+    Args:
+        evidence: what it is added to.
+        loaded: the model and its tokenizer.
+        document: the text.
+        seen: the capture, with all weights where they were kept.
+    """
+    evidence.add(
+        seen.statistics,
+        {head: table[0] for head, table in seen.weights.items()},
+        {head: table[0] for head, table in seen.allowed.items()},
+        words=words_of(loaded, document),
+        document=document,
+    )
+
+
+def compared(loaded: Loaded, inputs: dict[str, Tensor]) -> bool:
+    """Whether the attention weights of a text are few enough to be kept to compare heads."""
+    heads = getattr(loaded.config, "num_attention_heads", None)
+    layers = getattr(loaded.config, "num_hidden_layers", None)
+    if not isinstance(heads, int) or not isinstance(layers, int):
+        return False
+    longest = max(tensor.shape[1] for name, tensor in inputs.items() if name.endswith("input_ids"))
+    return heads * layers * longest * longest <= MOST_WEIGHTS
+
+
+def words_of(loaded: Loaded, document: CorpusDocument) -> list[list[int]]:
+    """The tokens of each word of a text; empty without words or with a slow tokenizer."""
+    if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
+        return []
+    encoded: Any = loaded.tokenizer(
+        document.text,
+        padding=False,
+        truncation=True,
+        max_length=loaded.longest,
+        return_offsets_mapping=True,
+    )
+    return pieces(document.words, encoded["offset_mapping"])
+
+
+def punctuation(tokenizer: Any) -> frozenset[int]:
+    """The ids of tokens of Unicode punctuation only, without special tokens."""
+    special = set(tokenizer.all_special_ids)
+    return frozenset(
+        number
+        for word, number in tokenizer.get_vocab().items()
+        if number not in special and _points(word)
+    )
+
+
+def _points(word: str) -> bool:
+    bare = word.removeprefix("##").strip(MARKS).strip()
+    return bool(bare) and all(unicodedata.category(character).startswith("P") for character in bare)

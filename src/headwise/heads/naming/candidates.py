@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from headwise.heads.metrics import Metric
 from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
-from headwise.heads.metrics.distances import FAR, LOCAL
-from headwise.heads.metrics.offsets import NEXT, PREVIOUS
+from headwise.heads.metrics.distances import FAR, LOCAL, NEXT, PREVIOUS
 from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
 from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
 from headwise.heads.names import Head

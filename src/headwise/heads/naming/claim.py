@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from headwise.heads.names import Head
-from headwise.heads.statistics.inference import t_quantile
+from headwise.heads.statistics.sums import t_quantile
 from headwise.lang import Text
 
 

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
-from headwise.heads.analysis.word_attention import between
+from headwise.heads.analysis.attention_maps import between
 from headwise.heads.corpus.documents import Entity
 from headwise.heads.names import Head, by_layer
-from headwise.heads.statistics.accumulator import Accumulator
-from headwise.heads.statistics.inference import tail
+from headwise.heads.statistics.sums import Accumulator, tail
 
 SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
 """For each head: texts, attention to entities, its expected value, the squares and the product of

@@ -11,16 +11,14 @@ from headwise.heads.analysis.similarity import Similarity
 from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.metrics import Metric
 from headwise.heads.metrics.dispersion import NORMALISED_ENTROPY
-from headwise.heads.metrics.distances import FAR, LOCAL
-from headwise.heads.metrics.offsets import NEXT, PREVIOUS
+from headwise.heads.metrics.distances import FAR, LOCAL, NEXT, PREVIOUS
 from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
 from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
 from headwise.heads.names import Head
 from headwise.heads.naming.entities import Entities
 from headwise.heads.naming.relations import Syntax
 from headwise.heads.statistics import Statistics
-from headwise.heads.statistics.accumulator import Accumulator
-from headwise.heads.statistics.inference import RatioEstimate, ratio_sums
+from headwise.heads.statistics.sums import Accumulator, RatioEstimate, ratio_sums
 
 JUDGED = (
     PREVIOUS,

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
-from headwise.heads.analysis.word_attention import between
+from headwise.heads.analysis.attention_maps import between
 from headwise.heads.corpus.documents import Parse
 from headwise.heads.names import Head, by_layer
-from headwise.heads.statistics.accumulator import Accumulator
-from headwise.heads.statistics.inference import RatioEstimate, ratio_sums, tail, wilson
+from headwise.heads.statistics.sums import Accumulator, RatioEstimate, ratio_sums, tail, wilson
 
 Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")

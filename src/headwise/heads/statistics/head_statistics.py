@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.errors import BadFile, BadType, BadValue
 from headwise.heads.metrics import MEASURED, Metric, Rows, totals
-from headwise.heads.metrics.profiles import PROFILES, Profile, summed
+from headwise.heads.metrics.distances import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer, none_such
 
 MOST_HEADS = 1 << 16

@@ -12,9 +12,8 @@ from torch import Tensor
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_boolean, check_integer
-from headwise.masks.content import Content
+from headwise.masks.content import Content, needs_operator
 from headwise.masks.mask import Mask, Tile
-from headwise.masks.seeded_sampling import needs_operator
 from headwise.shapes import AttentionShape, Index, Truth
 
 MOST, MOST_AT_ONCE = 2**24, 2**12

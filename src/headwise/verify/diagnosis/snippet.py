@@ -94,7 +94,7 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
         (
             "import torch",
             *lines,
-            "from headwise.verify.target.guarded_call import tensors_in",
+            "from headwise.verify.target.conventions import tensors_in",
             "from headwise.verify.diagnosis.snippet import gradient",
             f"output = next(t for t in tensors_in(result) if t.shape == {of[0]}.shape)",
             f"result = gradient(output, {', '.join(of)})  # of output.square().sum()",

@@ -23,9 +23,15 @@ from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
-from headwise.verify.target.conventions import LENGTH, Conventions, Runner
+from headwise.verify.target.conventions import (
+    LENGTH,
+    CallLog,
+    Conventions,
+    OutOfMemory,
+    Runner,
+    no_log,
+)
 from headwise.verify.target.discovery import black_box, find_conventions
-from headwise.verify.target.guarded_call import CallLog, OutOfMemory, no_log
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner, runner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 

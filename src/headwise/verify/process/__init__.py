@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from headwise.errors import BadFile
 from headwise.lang import Text, Translated
-from headwise.verify.report.json_schema import faults
+from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised, no_memory
 
 START = 120.0

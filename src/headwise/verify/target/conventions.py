@@ -1,9 +1,9 @@
-"""The protocol of a target, and the conventions by which it is called."""
+"""The conventions by which a target is called, and one guarded call of it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,173 @@ from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.mask import And
 from headwise.verify.checks import Subject, Ways
-from headwise.verify.oracle.jobs import Job, Outcome
-from headwise.verify.target.guarded_call import CallLog
+from headwise.verify.oracle.jobs import Job, Outcome, seeded_rng
+from headwise.verify.oracle.jobs import copied as laid_alike
 from headwise.verify.target.signature import MaskForm, Signature, lengths_of, pads
+
+T = TypeVar("T")
+
+CallLog = Callable[[str], None]
+"""Told what is called with which shapes, before it is called."""
+
+SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
+"""What a library says where Python would say MemoryError."""
+
+
+class OutOfMemory(BaseException):
+    """A call ran out of memory. It ends the run and is not the failure of a check."""
+
+
+def no_log(words: str) -> None:
+    """Ignore the description."""
+    del words
+
+
+def guarded(
+    run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
+) -> T:
+    """Log a call, run it, and let a lack of memory surface.
+
+    Args:
+        run: the call.
+        arguments: what it is given, for the description.
+        log: called with the description first.
+        seed: of what is random in it.
+
+    Raises:
+        OutOfMemory: if it runs out of memory.
+    """
+    log(described(arguments))
+    try:
+        with seeded_rng(seed):
+            return run()
+    except Exception as error:
+        if out_of_memory(error):
+            raise OutOfMemory(str(error)) from error
+        raise
+
+
+def described(arguments: Mapping[str, object]) -> str:
+    """The arguments with their shapes.
+
+    Example:
+        >>> import torch
+        >>> described({"x": torch.zeros(2, 7, 15), "mask": None})
+        'x (2, 7, 15), mask None'
+    """
+    return ", ".join(f"{name} {_shape(value)}" for name, value in arguments.items())
+
+
+def out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error or its cause is a lack of memory."""
+    for _ in range(20):  # causes may run in a circle
+        if error is None:
+            return False
+        if isinstance(error, MemoryError | OutOfMemory):
+            return True
+        if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in SHORT):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _shape(value: object) -> str:
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    return str(value) if value is None or isinstance(value, bool | int | float) else "(…)"
+
+
+def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
+    """Copies of the job's inputs; equal tensors stay one tensor."""
+    query = laid_alike(job.query)
+    key = query if job.key is job.query else laid_alike(job.key)
+    value = key if job.value is job.key else laid_alike(job.value)
+    return query, key, value
+
+
+def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
+    """The output and weights among the returned tensors."""
+    matches = tensors_in(result)
+    shape = tuple(job.query.shape)
+    if sequence_first:
+        matches = [t.transpose(0, 1) if t.dim() == 3 else t for t in matches]
+    output = next((t for t in matches if tuple(t.shape) == shape), None)
+    if output is None:
+        raise no_output(result, matches, shape)
+    return Outcome(output, weights_in([t for t in matches if t is not output], job))
+
+
+def weights_in(found: list[Tensor], job: Job) -> Tensor | None:
+    """The weights of each head (B, H, Lq, Lk), where they are among what was returned."""
+    shape = (job.query.shape[0], job.heads, job.query.shape[1], job.key.shape[1])
+    return next((t for t in found if tuple(t.shape) == shape), None)
+
+
+def tensors_in(result: object) -> list[Tensor]:
+    """Every tensor in tuples, lists and mappings, in their order."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, tuple | list):
+        return [tensor for item in result for tensor in tensors_in(item)]
+    return []
+
+
+def no_output(result: object, found: list[Tensor], shape: tuple[int, ...]) -> ValueError:
+    """The error for a result without an output of the expected shape."""
+    got = ", ".join(str(tuple(t.shape)) for t in found) or _kind(result)
+    return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
+
+
+def _kind(result: object) -> str:
+    """The type's name as written in code, such as numpy.ndarray."""
+    module, name = type(result).__module__, type(result).__qualname__
+    return "None" if result is None else name if module == "builtins" else f"{module}.{name}"
+
+
+def versions(arguments: Mapping[str, object]) -> dict[str, int]:
+    """The version counter of each tensor."""
+    return {name: t._version for name, t in arguments.items() if isinstance(t, Tensor)}
+
+
+def written(arguments: Mapping[str, object], before: Mapping[str, int]) -> tuple[str, ...]:
+    """The tensors that were modified since."""
+    now = versions(arguments)
+    return tuple(name for name in before if now[name] != before[name])
+
+
+def arrays_of(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Copies of the tensors among some arguments as arrays; the rest as it is.
+
+    Raises:
+        TypeError: if NumPy has no such dtype, such as bfloat16.
+    """
+    return {
+        name: value.detach().clone().numpy() if isinstance(value, Tensor) else value
+        for name, value in arguments.items()
+    }
+
+
+def changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[str, ...]:
+    """The tensors whose arrays were modified."""
+    return tuple(
+        name
+        for name, value in before.items()
+        if isinstance(value, Tensor) and not torch.equal(value, torch.as_tensor(after[name]))
+    )
+
+
+def tensors_of(result: object, dtype: torch.dtype) -> object:
+    """The result with every array as a tensor, rounded to the dtype."""
+    if isinstance(result, Mapping):
+        result = tuple(result.values())
+    if isinstance(result, tuple | list):
+        return tuple(tensors_of(item, dtype) for item in result)
+    if type(result).__module__.partition(".")[0] != "numpy":
+        return result
+    return torch.as_tensor(result).to(dtype)
+
 
 Masks = Mapping[str, Tensor]
 """The mask arguments of one call, by name."""

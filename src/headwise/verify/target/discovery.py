@@ -17,8 +17,7 @@ from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import SLACK, judge_job
 from headwise.verify.target import NotRecognised, no_function, not_recognised, one_line
 from headwise.verify.target.construct import make, takes_dropout
-from headwise.verify.target.conventions import LENGTH, Conventions, Masks, Runner
-from headwise.verify.target.guarded_call import CallLog
+from headwise.verify.target.conventions import LENGTH, CallLog, Conventions, Masks, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.parameter_names import Binding
 from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner

@@ -27,9 +27,10 @@ from headwise.verify.target.construct import (
     takes_dropout,
     wrap_known_module,
 )
-from headwise.verify.target.conventions import Masks, Runner
-from headwise.verify.target.guarded_call import (
+from headwise.verify.target.conventions import (
     CallLog,
+    Masks,
+    Runner,
     copied,
     guarded,
     no_log,

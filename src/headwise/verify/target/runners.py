@@ -16,9 +16,11 @@ from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import job_context
 from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.construct import in_dtype
-from headwise.verify.target.conventions import Conventions, Masks, Runner
-from headwise.verify.target.guarded_call import (
+from headwise.verify.target.conventions import (
     CallLog,
+    Conventions,
+    Masks,
+    Runner,
     arrays_of,
     changed,
     copied,

@@ -9,8 +9,8 @@ from typing import Any
 
 import headwise
 from headwise.document import Block, Document, Heading, Paragraph, Table
-from headwise.heads.ablation.bootstrap import CONFIDENCE, Interval
 from headwise.heads.ablation.experiment.experiment import AblationResult
+from headwise.heads.ablation.loss_effects import CONFIDENCE, Interval
 from headwise.heads.ablation.methods import Method
 from headwise.heads.ablation.random_baseline import Comparison
 from headwise.heads.corpus.probe import TIMES, TOKENS
@@ -19,7 +19,7 @@ from headwise.heads.inspection_export import as_csv as table_as_csv
 from headwise.heads.inspection_export import written as as_text
 from headwise.heads.inspection_report import Row, of_the_model, written
 from headwise.lang import Text, same
-from headwise.verify.report.json_schema import faults as schema_faults
+from headwise.verify.report.formats import faults as schema_faults
 
 MOST_HEADS = 40
 """The number of heads listed in the order of removal."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue
 from headwise.heads.ablation.experiment.options import AblationOptions
 from headwise.heads.ablation.experiment.texts import Texts

@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from headwise.document.plain import clean
+from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue
 from headwise.heads.ablation.experiment.options import AblationOptions
-from headwise.heads.ablation.methods import method_named
-from headwise.heads.ablation.replacement import MOST_NUMBERS
+from headwise.heads.ablation.methods import MOST_NUMBERS, method_named
 from headwise.heads.ablation.sites import Site
 from headwise.heads.corpus.documents import CorpusDocument, read_text
 from headwise.heads.corpus.measurement import Measurer
@@ -19,7 +18,7 @@ from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.readers import look_through
 from headwise.heads.model_inputs import check_text, encode
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.speech_inputs import takes_sound
+from headwise.heads.models.whisper import takes_sound
 from headwise.heads.names import Head
 from headwise.lang import Text, same
 

@@ -11,8 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.heads.ablation.pruning.kept_heads import Kept, recount
-from headwise.heads.ablation.pruning.slicing import keep, keep_inputs, keep_outputs, rows_of, shown
+from headwise.heads.ablation.pruning.slicing import (
+    Kept,
+    keep,
+    keep_inputs,
+    keep_outputs,
+    recount,
+    rows_of,
+    shown,
+)
 from headwise.heads.ablation.sites import Site
 
 TABLE = "relative_attention_bias"

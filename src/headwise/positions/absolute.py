@@ -1,17 +1,69 @@
-"""A learned vector for each position."""
+"""Absolute positions, added to the input: sinusoidal and learned."""
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from headwise.errors import BadValue
 from headwise.positions.position import (
     Inputs,
     Position,
     Stage,
+    check_base,
     check_offset,
     check_size,
     check_width,
 )
+
+
+class Sinusoidal(Position):
+    """Adds fixed sines and cosines of the position; any length, nothing learned.
+
+    PE(pos, 2i) = sin(pos / base^(2i/E)) and PE(pos, 2i+1) = cos(pos / base^(2i/E)). The angles are
+    computed in float64 and the result is added in the input's dtype. An odd E ends on a sine.
+
+    Args:
+        embed_dim: E, the size of the input.
+        base: the longest wavelength over 2 pi.
+
+    Raises:
+        BadType: if embed_dim is no integer or base no number.
+        BadValue: if embed_dim is below 1, base is not above 1, or the input has another size.
+
+    Source: Vaswani et al. 2017, section 3.5.
+
+    Example:
+        >>> Sinusoidal(4).embed(torch.zeros(1, 2, 4))[0, 0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+
+    stages = frozenset({Stage.INPUT})
+
+    def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        check_size("Sinusoidal", "embed_dim", embed_dim)
+        self.embed_dim = embed_dim
+        self.base = check_base("Sinusoidal", base)
+
+    def embed(self, x: Inputs, offset: int = 0) -> Inputs:
+        check_width("Sinusoidal", self.embed_dim, x)
+        check_offset("Sinusoidal", offset)
+        positions = torch.arange(x.shape[-2], device=x.device) + offset
+        return x + sinusoids(positions, self.embed_dim, self.base).to(x.dtype)
+
+    def expected_sizes(self) -> dict[str, int]:
+        return {"E": self.embed_dim}
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, base={self.base:g}"
+
+
+def sinusoids(positions: Tensor, embed_dim: int, base: float) -> Float[Tensor, "l e"]:
+    """PE for each position, sine and cosine side by side, in float64."""
+    even = torch.arange(0, embed_dim, 2, device=positions.device, dtype=torch.float64)
+    angle = positions.double()[:, None] * base ** (-even / embed_dim)
+    pairs = torch.stack((angle.sin(), angle.cos()), dim=-1)
+    return pairs.flatten(-2)[:, :embed_dim]
 
 
 class Learned(Position):

@@ -1,0 +1,96 @@
+"""Terms of the scores that depend on the query and the difference key - query only.
+
+Row r of n queries and column j of m keys lie at the difference key - query of place j - r + n - 1
+among the n + m - 1 differences there are, from the least. So what is known for each difference
+gives a value for each pair by a strided view of the same memory.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RelativeTerms(NamedTuple):
+    """A bias that looks at the query and the difference key - query only, T differences in a row.
+
+    At a difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All are in float32 at
+    least: what they are made of gets its gradient from many queries.
+
+    Attributes:
+        vectors: (H or 1, T, D), or None for none; fastest where the last but one stride is 1.
+        shift: (H, D), or None for none.
+        numbers: (H, T), in place of vectors; or None for none.
+    """
+
+    vectors: Tensor | None = None
+    shift: Tensor | None = None
+    numbers: Tensor | None = None
+
+    def at(self, where: slice) -> "RelativeTerms":
+        """Some of the differences, as views."""
+        vectors, shift, numbers = self
+        return RelativeTerms(
+            None if vectors is None else vectors[:, where],
+            shift,
+            None if numbers is None else numbers[:, where],
+        )
+
+    def bias(self, q: Tensor, scale: float) -> Tensor:
+        """For queries (N, H, n, D) in a row and keys in a row: (N or 1, H, n, m).
+
+        The differences are all there are of them, n + m - 1, from the least.
+        """
+        return skew(self.products(q, scale), q.shape[2])
+
+    def products(self, q: Tensor, scale: float) -> Tensor:
+        """The bias of each query at each difference, (N or 1, H, n, T)."""
+        if self.vectors is not None:
+            found = (self.rows(q) * scale) @ self.vectors.mT
+            samples, heads, count, _ = q.shape
+            return found.view(heads, samples, count, -1).transpose(0, 1)
+        if self.numbers is None:
+            raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
+        return self.numbers[None, :, None].expand(1, -1, q.shape[2], -1)
+
+    def rows(self, q: Tensor) -> Tensor:
+        """The shifted queries (N, H, n, D) that meet the same vectors in a row: (H or 1, ·, D).
+
+        All vectors meet all queries in one product, whatever the samples.
+        """
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        shared = 1 if self.vectors is None else self.vectors.shape[0]
+        moved = q.to(dtype) if self.shift is None else q + self.shift[:, None]
+        return moved.transpose(0, 1).reshape(shared, -1, q.shape[3])
+
+
+def differences(query: Tensor, key: Tensor) -> Tensor:
+    """Every key - query from the least, (n + m - 1,), of places (n,) and (m,) in a row.
+
+    Both may go on by a step other than 1, if it is the same.
+
+    Example:
+        >>> differences(torch.tensor([5, 6]), torch.tensor([4, 5, 6]))
+        tensor([-2, -1,  0,  1])
+    """
+    rows, columns = query.shape[0], key.shape[0]  # len() would be a constant of an export
+    count = rows + columns - 1
+    step = query[1] - query[0] if rows > 1 else key[1] - key[0] if columns > 1 else 1
+    return key[0] - query[-1] + torch.arange(count, device=query.device) * step
+
+
+def skew(products: Tensor, rows: int) -> Tensor:
+    """Of each query against each difference, (..., n, n + m - 1), those of its keys: (..., n, m).
+
+    A view, with last stride 1, of rows that lie one after the other.
+
+    Example:
+        >>> skew(torch.tensor([[-2, -1, 0, 1], [-2, -1, 0, 1]]), 2)
+        tensor([[-1,  0,  1],
+                [-2, -1,  0]])
+    """
+    if rows == 1:
+        return products
+    count = products.shape[-1]
+    flat = products.flatten(-2)[..., rows - 1 : rows * count - 1]
+    return torch.unflatten(flat, -1, (rows, count - 1))[..., : count - rows + 1]
