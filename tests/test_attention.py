@@ -7,7 +7,7 @@ import headwise as hw
 from headwise.call import Call, Result
 from headwise.engines import sdpa
 from headwise.errors import BadType, BadValue
-from headwise.masks.peak_memory import PIECE, _Working
+from headwise.planning import PIECE, _Working
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import tensors

@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.errors import BadType, BadValue, one_of
 from headwise.lang import Text
 from headwise.masks import Mask, from_tensor, full
-from headwise.masks.content import Content
+from headwise.masks.arguments import Content
 from headwise.positions import NoPosition, Position, Stage
 from headwise.shapes import (
     LARGEST,

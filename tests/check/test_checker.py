@@ -308,7 +308,7 @@ def test_given_heads_outdo_what_the_article_says():
 
 
 def test_the_verdict_counts_what_could_not_be_matched():
-    from headwise.check.report import verdict
+    from headwise.check.checker import verdict
 
     said = X + "S_{01} = 3.5\nThe loss was [0.123, 0.456, 0.789, 0.111] at 0.37 of the way."
     report = check(said)

@@ -5,8 +5,8 @@ import torch
 
 from headwise.check import CheckOptions, check
 from headwise.check.expression_reader import Reader
-from headwise.check.rounding_error import rounded
-from headwise.check.tokens import pairs, scan
+from headwise.check.expression_tree import pairs, scan
+from headwise.check.targets import rounded
 
 
 def shown(values, places):

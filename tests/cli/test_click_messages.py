@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from headwise.cli import BAD_INPUT, click_messages, main
+from headwise.cli import BAD_INPUT, commands, main
 from headwise.cli.commands import COMMANDS
 
 ENGLISH = re.compile(r"[A-Za-z]{3,} [a-z]{2,} ")
@@ -56,13 +56,13 @@ def test_the_parts_of_the_help_are_chinese(
 
 
 def test_a_message_that_is_not_clicks_stays_as_it_is() -> None:
-    assert click_messages.chinese("a sentence of somebody else") == "a sentence of somebody else"
+    assert commands.chinese("a sentence of somebody else") == "a sentence of somebody else"
 
 
 def test_every_template_is_one_of_click() -> None:
     source = "".join(path.read_text("utf-8") for path in Path(click.__file__).parent.glob("*.py"))
     source = re.sub(r"\{(\w+)![rs]\}", r"{\1}", re.sub(r'"\n\s*"', "", source))
-    for text in click_messages._MESSAGES:
+    for text in commands._MESSAGES:
         first = OWN_FORMS.get(text.source, text.source).split(" Did you")[0].split(" (Did you")[0]
         known = first in source or OWN_FORMS.get(first.split(" {reason}")[0], "\0") in source
         assert known, f"click no longer says {text.source!r}; see its exceptions.py and types.py"

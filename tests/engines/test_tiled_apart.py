@@ -6,7 +6,7 @@ import torch
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import ENGINES, tiled
-from headwise.engines.tiled.per_head import head_groups
+from headwise.engines.tiled.eligibility import head_groups
 from tests.examples import HEADS, accept_with_gradients, tensors
 
 L = 137

@@ -10,8 +10,8 @@ from torch import nn
 
 import headwise as hw
 from headwise.errors import BadFile, BadValue
-from headwise.explain import projection_files
-from headwise.explain.projection_files import load_projections, seeded_projections
+from headwise.explain import call_options
+from headwise.explain.call_options import load_projections, seeded_projections
 from headwise.explain.trace import Projections, trace
 from headwise.verify.oracle.tolerance import accept
 
@@ -176,7 +176,7 @@ def test_an_archive_that_would_grow_too_large_is_not_opened(tmp_path, monkeypatc
     path = tmp_path / "w.pt"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(100_000))
-    monkeypatch.setattr(projection_files, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(call_options, "MOST_BYTES", 50_000)
     with pytest.raises(BadFile, match=r"at most 50,000 bytes when unpacked, got 100,000"):
         load_projections(str(path))
 
@@ -192,7 +192,7 @@ def test_a_damaged_archive_is_refused(tmp_path):
 def test_one_projection_is_bounded(tmp_path, monkeypatch):
     path = tmp_path / "w.safetensors"
     path.write_bytes(save(WHOLE))
-    monkeypatch.setattr(projection_files, "MOST_NUMBERS", 20)
+    monkeypatch.setattr(call_options, "MOST_NUMBERS", 20)
     with pytest.raises(BadFile, match=r"in_proj_weight: expected 1 to 20 numbers, got 48"):
         load_projections(str(path))
 
@@ -210,5 +210,5 @@ def test_a_bare_pickle_is_refused_without_a_warning(tmp_path):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         with pytest.raises(BadFile, match="never unpickled"):
-            projection_files.load_projections(str(tmp_path / "a.pt"))
+            call_options.load_projections(str(tmp_path / "a.pt"))
     assert [str(warning.message) for warning in heard] == []

@@ -8,8 +8,7 @@ import torch
 
 from headwise.document import HeatMap, Paragraph, Table, html, markdown, terminal
 from headwise.errors import BadFile, BadValue
-from headwise.heads.highlights import highlights
-from headwise.heads.inspection import Inspection, inspect
+from headwise.heads.inspection import Inspection, highlights, inspect
 from headwise.heads.inspection_export import SCHEMA, as_json
 from headwise.heads.inspection_report import MOST_TOKENS, report
 from headwise.heads.metrics import MEASURED, METRICS, KeyContext, Rows

@@ -6,8 +6,7 @@ import json
 import pytest
 import torch
 
-from headwise.heads.highlights import highlights
-from headwise.heads.inspection import Inspection, inspect
+from headwise.heads.inspection import Inspection, highlights, inspect
 from headwise.heads.inspection_export import as_json
 from headwise.heads.metrics import METRICS
 from headwise.heads.models import is_cached, model_named

@@ -5,8 +5,8 @@ import torch
 
 import headwise as hw
 from headwise.call import Call
+from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.from_tensor import FromTensor, unexpanded
-from headwise.masks.patterns.padding import Padding
 from headwise.nn.torch_compat import from_torch, real_keys
 from headwise.shapes import AttentionShape
 from tests.examples import Largest, accept_with_gradients

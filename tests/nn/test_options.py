@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import headwise as hw
 from headwise.call import Call
 from headwise.errors import BadType, BadValue
-from headwise.nn.global_projections import GlobalRows, without_global_rows
+from headwise.nn.submodules import GlobalRows, without_global_rows
 from headwise.reference import reference
 from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept

@@ -21,8 +21,7 @@ from headwise.lang import LANGS, Lang, Translated, same
 from headwise.plots import album
 from headwise.plots.curves import UNSEEN, Curve, Removal, ablation, profile
 from headwise.plots.figure import PLAIN, Fonts, Sheet, save
-from headwise.plots.heat_maps import heat_map, similarity
-from headwise.plots.overview import panels
+from headwise.plots.heat_maps import heat_map, panels, similarity
 from tests.heads.tiny import HOSTILE, bart, bert, gpt2, tokenizer
 
 pytest.importorskip("matplotlib")

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from headwise.check.tokens import Token, is_matrix, pairs, scan
+from headwise.check.expression_tree import Token, is_matrix, pairs, scan
 from headwise.errors import BadFile
 
 MOST_BYTES = 1_000_000

@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 
 from headwise.check.expression_tree import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
-from headwise.check.rounding_error import Value
-from headwise.check.targets import Quantities, Target, off
+from headwise.check.targets import Quantities, Target, Value, off
 from headwise.lang import Text
 
 Part = tuple[Grid, Target]

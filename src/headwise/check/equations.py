@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
-from headwise.check.expression_tree import Grid, Node, leaves, vector
-from headwise.check.tokens import Token, pairs
+from headwise.check.expression_tree import Grid, Node, Token, leaves, pairs, vector
 
 _AND = frozenset(("and", "和", "与", "及", "以及"))
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))

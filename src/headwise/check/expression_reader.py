@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headwise.check.expression_tree import (
+    MOST_NESTING,
     Apply,
     Cell,
     Grid,
@@ -16,11 +17,12 @@ from headwise.check.expression_tree import (
     Stack,
     Sum,
     Symbol,
+    Token,
+    is_matrix,
     printed,
     scalar,
     vector,
 )
-from headwise.check.tokens import MOST_NESTING, Token, is_matrix
 
 _FUNCTIONS = {
     "softmax": "softmax",

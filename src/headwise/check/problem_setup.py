@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from headwise.check.expression_tree import BLOCKED, BadArticle, Grid
-from headwise.check.rounding_error import rounded, upper
 from headwise.check.stated_values import StatedMatrices, StatedSizes, projections
 from headwise.check.statements import Statement
+from headwise.check.targets import rounded, upper
 from headwise.explain.trace import Projections
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headwise.check.expression_tree import Grid
-from headwise.check.rounding_error import upper
 from headwise.check.statements import Statement
+from headwise.check.targets import upper
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections
 from headwise.lang import Text

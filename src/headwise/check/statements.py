@@ -6,9 +6,18 @@ from dataclasses import dataclass, replace
 from headwise.check.article_lines import Line, is_array_row, logical_lines
 from headwise.check.equations import Equation, parse_equations
 from headwise.check.expression_reader import Reader
-from headwise.check.expression_tree import Cell, Grid, Node, Stack, leaves, printed, vector
+from headwise.check.expression_tree import (
+    Cell,
+    Grid,
+    Node,
+    Stack,
+    Token,
+    leaves,
+    pairs,
+    printed,
+    vector,
+)
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
-from headwise.check.tokens import Token, pairs
 
 SENTENCE = 60
 """A label longer than this is running text, in which a lone letter is no symbol."""

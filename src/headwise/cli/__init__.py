@@ -19,8 +19,7 @@ BAD_INPUT = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors are one line on stderr."""
     from headwise import __version__
-    from headwise.cli.click_messages import usage_error
-    from headwise.cli.commands import CommandGroup, language
+    from headwise.cli.commands import CommandGroup, language, usage_error
     from headwise.cli.output import write_stderr
 
     lang: Lang = "en"

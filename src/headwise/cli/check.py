@@ -76,7 +76,7 @@ def _options(lang: Lang) -> list[click.Parameter]:
 def _run(arguments: CheckArguments, lang: Lang) -> int:
     from headwise.check import check, read_article
     from headwise.check.article_lines import source_name
-    from headwise.check.report import as_json, document
+    from headwise.check.checker import as_json, document
     from headwise.cli import FOUND_WRONG
 
     read = (arguments.file, arguments.x, arguments.weights, arguments.mask)
@@ -104,8 +104,7 @@ def _nothing(report: "CheckReport") -> BadFile:
 def _setup_options(arguments: CheckArguments) -> "CheckOptions":
     from headwise.check import CheckOptions
     from headwise.explain.array_files import read_matrix
-    from headwise.explain.mask_option import parse_mask
-    from headwise.explain.projection_files import load_projections
+    from headwise.explain.call_options import load_projections, parse_mask
 
     def mask(heads: int, length: int) -> "Mask":
         return parse_mask(arguments.mask, None, heads, length)

@@ -103,7 +103,7 @@ def _explained() -> tuple["Document", "Document"]:
 
 def _checked() -> tuple["Document", "Document"]:
     from headwise.check import check
-    from headwise.check.report import document
+    from headwise.check.checker import document
     from headwise.document import Code, Document
 
     article = files("headwise.cli").joinpath("demo_article.md").read_text(encoding="utf-8")

@@ -119,7 +119,7 @@ def _run(options: ExplainOptions, lang: Lang) -> int:
 
 def _trace(options: ExplainOptions) -> "Trace":
     from headwise.explain.array_files import read_tokens
-    from headwise.explain.mask_option import parse_mask
+    from headwise.explain.call_options import parse_mask
     from headwise.explain.trace import trace
 
     given = _numbers(options.x)
@@ -144,7 +144,7 @@ def _numbers(word: str | None) -> "TokenArray":
 
 
 def _projections(options: ExplainOptions, embed_dim: int) -> "Projections":
-    from headwise.explain.projection_files import load_projections, seeded_projections
+    from headwise.explain.call_options import load_projections, seeded_projections
     from headwise.explain.trace import Projections
 
     drawn = options.seed is not None or options.init is not None

@@ -17,8 +17,7 @@ from torch import Tensor
 
 import headwise
 from headwise.errors import MissingExtra, one_of
-from headwise.heads.highlights import highlights
-from headwise.heads.inspection import Inspection, model_facts
+from headwise.heads.inspection import Inspection, highlights, model_facts
 from headwise.heads.metrics import Metric
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from headwise.document import Block, Document, Heading, HeatMap, Paragraph, Table
-from headwise.heads.highlights import Fact, highlights
-from headwise.heads.inspection import Inspection, model_facts
+from headwise.heads.inspection import Fact, Inspection, highlights, model_facts
 from headwise.heads.metrics import MEASURED, METRICS, Metric
 from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics

@@ -2,15 +2,13 @@
 
 from headwise.masks.mask import Mask, Tile
 from headwise.masks.patterns.block_sparse import block_sparse, random_blocks
-from headwise.masks.patterns.causal import causal, full
+from headwise.masks.patterns.by_distance import causal, dilated, full, window
+from headwise.masks.patterns.by_length import documents, padding, prefix
 from headwise.masks.patterns.composed import appended, per_head
-from headwise.masks.patterns.documents import documents
 from headwise.masks.patterns.from_tensor import from_tensor
 from headwise.masks.patterns.global_tokens import global_tokens
 from headwise.masks.patterns.lsh import lsh
-from headwise.masks.patterns.padding import padding, prefix
 from headwise.masks.patterns.sparse_transformer import every, fixed, strided
-from headwise.masks.patterns.window import dilated, window
 
 MASKS = (
     appended,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.content import Content
+from headwise.masks.arguments import Content
 from headwise.shapes import Allowed, AttentionShape, Index, Truth, check_integer
 
 DRAWN_DIM = 16

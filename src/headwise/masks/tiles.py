@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headwise.masks.mask import And, Mask, Not, Or, Tile
-from headwise.masks.patterns.padding import Padding
+from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.sparse_transformer import Fixed
 from headwise.shapes import AttentionShape, Index, Truth
 

@@ -1,11 +1,11 @@
 """Modules: attention with its projections, and what it remembers between calls."""
 
 from headwise.nn.cache import GrowingCache, KVCache, SlidingCache, StaticCache
+from headwise.nn.cache_state import SegmentMemory
 from headwise.nn.conversion import Conversion, convert
 from headwise.nn.init import INITS, Flow, measure, t_fixup
 from headwise.nn.multihead_attention import MultiheadAttention
-from headwise.nn.norm_scale_gate import LogitScale, OutputGate, UnitNorm
-from headwise.nn.segment_memory import SegmentMemory
+from headwise.nn.submodules import LogitScale, OutputGate, UnitNorm
 from headwise.nn.weight_layouts import load_layout
 
 __all__ = [

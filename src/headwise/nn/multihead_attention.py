@@ -14,12 +14,14 @@ from headwise.nn import torch_compat
 from headwise.nn import validation as check
 from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
-from headwise.nn.global_projections import GlobalProjections, GlobalRows, cache_refused
 from headwise.nn.init import ROLES, ParameterFactory, initialise, words_by_role
-from headwise.nn.norm_scale_gate import (
+from headwise.nn.submodules import (
+    GlobalProjections,
+    GlobalRows,
     apply_gate,
     apply_norm,
     apply_scale,
+    cache_refused,
     checked_gate,
     checked_norm,
     checked_scale,
@@ -64,11 +66,9 @@ class MultiheadAttention(nn.Module):
         bias: whether the projections have a bias.
         add_bias_kv: whether a learned key and value are appended to the sequence.
         add_zero_attn: whether a zero key and a zero value are appended to the sequence.
-        kdim: the size of the key; None means embed_dim.
-        vdim: the size of the value; None means embed_dim.
+        kdim, vdim: the sizes of the key and of the value; None means embed_dim.
         batch_first: whether input and output are (B, L, E) and not (L, B, E).
-        device: device of the parameters.
-        dtype: dtype of the parameters.
+        device, dtype: those of the parameters.
         mask: a mask that holds in every call, together with those of the call.
         position: the position encoding; query i has position i + (S - L). `Sinusoidal` and
             `Learned` are added to query, key and value before they are projected; the others act
@@ -80,7 +80,7 @@ class MultiheadAttention(nn.Module):
             the start; see `headwise.attend`.
         global_projections: whether the rows of global tokens, those of a symmetric
             `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
-            which start as copies of the others; see `headwise.nn.global_projections`.
+            which start as copies of the others; see `headwise.nn.submodules`.
         query_norm: a module that normalises each head's query before its position is applied,
             (B, H, L, D) to the same shape, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
         key_norm: the same for the keys (B, G, S, D), without those that are appended.

@@ -25,13 +25,13 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
 from headwise.masks.mask import And
+from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.from_tensor import (
     FromTensor,
     blocked_below,
     check_float_mask,
     unexpanded,
 )
-from headwise.masks.patterns.padding import Padding
 from headwise.nn.projections import QKV
 from headwise.shapes import AttentionShape
 

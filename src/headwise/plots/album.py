@@ -11,16 +11,14 @@ from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.heads.analysis.similarity import distances
 from headwise.heads.corpus.checkpoint import Run
-from headwise.heads.highlights import highlights
-from headwise.heads.inspection import Inspection
+from headwise.heads.inspection import Inspection, highlights
 from headwise.heads.metrics.distances import BY_DISTANCE
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, Translated, same
 from headwise.plots.curves import Curve, profile
 from headwise.plots.figure import LINES, Sheet, save
-from headwise.plots.heat_maps import heat_map, similarity
-from headwise.plots.overview import overview, panels
+from headwise.plots.heat_maps import heat_map, overview, panels, similarity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ import json
 import re
 from pathlib import Path
 
-from headwise.heads.models.llama import SYMBOL
+from headwise.heads.models.gguf import SYMBOL
 
 HERE = Path(__file__).parent
 NUMBERED = re.compile(rf"({SYMBOL})(?:\{{(\d+)\}})?")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadValue
 from headwise.heads.ablation import How, ablate, curve, every_head, importance, sites
-from headwise.heads.ablation.importance import gated
+from headwise.heads.ablation.loss_effects import gated
 from headwise.heads.names import Head, Layer, parse_heads
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny

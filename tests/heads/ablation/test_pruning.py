@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import BadValue
 from headwise.heads.ablation import ablate, every_head, prune, sites
-from headwise.heads.ablation.pruning.shrink import Shared
-from headwise.heads.ablation.pruning.slicing import kept_of
+from headwise.heads.ablation.shrink import Shared, kept_of
 from headwise.heads.names import parse_heads
 from headwise.verify.oracle.tolerance import accept
 from tests.heads import tiny

@@ -15,7 +15,7 @@ from headwise.heads.analysis.similarity import (
     jensen_shannon,
 )
 from headwise.heads.names import Head
-from headwise.heads.statistics.sums import Accumulator
+from headwise.heads.sums import Accumulator
 from headwise.verify.oracle.tolerance import accept
 
 ONE, OTHER, LAST, EVEN = (Head.parse(name) for name in ("L0H0", "L0H1", "L2H0", "L2H1"))

@@ -27,7 +27,7 @@ from headwise.heads.corpus.pipeline import CorpusJob, Options, Share, measure_co
 from headwise.heads.corpus.readers import look_through
 from headwise.heads.models.load import Loaded, load
 from headwise.heads.names import Head, Layer
-from headwise.heads.statistics.sums import MOST_NUMBERS, SUMS
+from headwise.heads.sums import MOST_NUMBERS, SUMS
 from headwise.lang import Text
 from tests.heads.tiny import HOSTILE, saved
 

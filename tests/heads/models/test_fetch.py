@@ -214,7 +214,7 @@ def test_the_catalogue_is_pinned(model: PackagedModel) -> None:
 def test_symbols_of_a_reaction_are_told_apart(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from headwise.heads.models.llama import write_tokenizer
+    from headwise.heads.models.gguf import write_tokenizer
 
     symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "C", "l", "Cl", "[nH]", ">>", "%12"]
     (tmp_path / "vocab.txt").write_text("\n".join(symbols))

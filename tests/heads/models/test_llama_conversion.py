@@ -8,7 +8,7 @@ import torch
 
 from headwise.errors import BadFile
 from headwise.heads.models import is_cached, model_folder, model_named
-from headwise.heads.models.llama import FILES, convert
+from headwise.heads.models.gguf import FILES, convert
 from headwise.verify.oracle.tolerance import accept
 from tests.heads.models.test_gguf import entry, gguf, string
 

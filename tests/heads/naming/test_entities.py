@@ -8,8 +8,8 @@ import torch
 from headwise.errors import BadValue
 from headwise.heads.corpus.documents import Entity
 from headwise.heads.names import Head
-from headwise.heads.naming.entities import Entities, permutation
-from headwise.heads.statistics.sums import Accumulator
+from headwise.heads.naming.annotations import Entities, permutation
+from headwise.heads.sums import Accumulator
 
 LOOKS, AROUND, EQUAL = (Head.parse(f"L0H{number}") for number in range(3))
 NAMED = (Entity(1, 3, "person"),)

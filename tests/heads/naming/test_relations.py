@@ -11,8 +11,8 @@ from headwise.errors import BadValue
 from headwise.heads.corpus.conllu import read_conllu
 from headwise.heads.corpus.documents import CorpusDocument, Parse
 from headwise.heads.names import Head
-from headwise.heads.naming.relations import DIRECTIONS, OFFSETS, Direction, Syntax
-from headwise.heads.statistics.sums import Accumulator
+from headwise.heads.naming.annotations import DIRECTIONS, OFFSETS, Direction, Syntax
+from headwise.heads.sums import Accumulator
 
 FINDS, FOUND, NEVER = (Head.parse(f"L1H{number}") for number in range(3))
 PARSE = Parse((1, 2, -1, 4, 2, 2), ("det", "nsubj:pass", "root", "det", "obj", "punct"))
@@ -194,7 +194,7 @@ def test_minilm_knows_determiners_and_objects_and_its_random_copy_nothing() -> N
 
 def beaten(first: Syntax, second: Syntax) -> list[tuple[str, Head, Direction]]:
     """Every relation whose baseline a head beats, corrected for all that were tried."""
-    from headwise.heads.statistics.sums import holm
+    from headwise.heads.sums import holm
 
     tried = [
         (relation, head, way)

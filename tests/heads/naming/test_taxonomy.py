@@ -11,7 +11,7 @@ from headwise.heads.capture import capture
 from headwise.heads.corpus.documents import CorpusDocument, Entity, Parse
 from headwise.heads.names import Head
 from headwise.heads.naming import Evidence, Named, random_copy, taxonomy
-from headwise.heads.naming.claim import Spread
+from headwise.heads.naming.candidates import Spread
 from tests.heads.naming.planted import (
     LAYER,
     Make,

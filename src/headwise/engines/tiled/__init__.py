@@ -22,10 +22,9 @@ from headwise.engines.autograd_transforms import with_frozen_tensors
 from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
 from headwise.engines.statistics import widen_for_sinks
 from headwise.engines.tiled.autograd import TiledSetting, dropped, is_plain, tiled
-from headwise.engines.tiled.eligibility import why_not, worthwhile
+from headwise.engines.tiled.eligibility import head_groups, run_per_head, why_not, worthwhile
 from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.operator import operator
-from headwise.engines.tiled.per_head import head_groups, run_per_head
 from headwise.engines.tiled.problem import clipped_terms, relative_terms
 from headwise.positions import Stage
 

@@ -5,22 +5,34 @@ hooks            read and replace the outputs of heads in a forward pass
 methods          zero, mean, resample and uniform ablation: formulas, sources, replacements
 ablate           ablate heads in a context
 loss             batches of inputs and the loss of each example
-loss_effects     the change of the loss, with bootstrap confidence intervals
-importance       gradient importance of each head
-curve            the loss as more and more heads are removed
-random_baseline  heads compared with as many random heads
-pruning/         a smaller model without the heads
+loss_effects     the change of the loss with confidence intervals; gradient importance
+curve            the loss as more heads are removed, compared with as many random heads
+prune, shrink    a smaller model without the heads
 experiment/      the experiment and the report of ``headwise ablate``
 """
 
 from headwise.heads.ablation.ablate import Ablation, ablate
-from headwise.heads.ablation.curve import Point, curve
-from headwise.heads.ablation.importance import Importance, importance
+from headwise.heads.ablation.curve import (
+    Comparison,
+    Point,
+    against_random,
+    compared,
+    curve,
+    repeated,
+)
 from headwise.heads.ablation.loss import next_token_loss, unpredicting
-from headwise.heads.ablation.loss_effects import Effect, How, Interval, bootstrap, effect, effects
+from headwise.heads.ablation.loss_effects import (
+    Effect,
+    How,
+    Importance,
+    Interval,
+    bootstrap,
+    effect,
+    effects,
+    importance,
+)
 from headwise.heads.ablation.methods import METHODS, Method
-from headwise.heads.ablation.pruning import prune
-from headwise.heads.ablation.random_baseline import Comparison, against_random, compared, repeated
+from headwise.heads.ablation.prune import prune
 from headwise.heads.ablation.sites import Site, every_head, sites
 
 KINDS, Kind = METHODS, Method  # the earlier names

@@ -1,6 +1,6 @@
-"""The loss as more and more heads are ablated."""
+"""The loss as more and more heads are ablated, compared with as many random heads."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,11 +8,183 @@ from torch import Tensor, nn
 
 from headwise.errors import BadValue, one_of
 from headwise.heads.ablation.ablate import ablate
-from headwise.heads.ablation.importance import importance
 from headwise.heads.ablation.loss import Batch, Loss, in_evaluation, next_token_loss, several
-from headwise.heads.ablation.loss_effects import Group, How, Interval, bootstrap, losses
+from headwise.heads.ablation.loss_effects import (
+    Group,
+    How,
+    Interval,
+    bootstrap,
+    effects,
+    importance,
+    losses,
+)
 from headwise.heads.ablation.sites import check_exist, every_head, parsed, sites
 from headwise.heads.names import Head
+
+Texts = Callable[[int], Batch | Collection[Batch]]
+"""Maps a seed to its texts."""
+
+SEEDS = tuple(range(10))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The effect of ablating heads, and of ablating as many random heads.
+
+    Attributes:
+        heads: the heads.
+        theirs: the rise of the loss without them, with its interval over seeds.
+        random: the rise without as many others, sampled for each seed.
+        more: ``theirs - random``, paired by seed.
+    """
+
+    heads: tuple[Head, ...]
+    theirs: Interval
+    random: Interval
+    more: Interval
+
+
+def against_random(
+    model: nn.Module,
+    batch: Texts,
+    heads: Group,
+    loss: Loss = next_token_loss,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    how: How | None = None,
+) -> Comparison:
+    """Ablate heads, and as many random others, on the same texts, once for each seed.
+
+    Select the heads on other texts than those of ``batch``; otherwise the comparison is biased.
+
+    Args:
+        model: in eval mode.
+        batch: maps a seed to its texts.
+        heads: such as "L0H2,L1H8".
+        loss: takes the model and a batch, and returns one loss for each example.
+        seeds: at least two, each for its texts and its random heads.
+        how: the method; None for zero ablation.
+
+    Raises:
+        BadType, BadValue: as `headwise.heads.ablation.effect`; or if there are not as many other
+            heads.
+
+    Source: Olsson et al. 2022, argument 3 (ablation), with the control of Michel et al. 2019 and
+        Budhraja et al. 2020.
+    """
+    return compared(model, batch, [heads], loss, seeds=seeds, how=how)[0]
+
+
+def compared(
+    model: nn.Module,
+    batch: Texts,
+    groups: Sequence[Group],
+    loss: Loss = next_token_loss,
+    *,
+    seeds: Sequence[int] = SEEDS,
+    how: How | None = None,
+    others: Group | None = None,
+) -> tuple[Comparison, ...]:
+    """Compare each of several groups of heads with as many random heads, on the same texts.
+
+    Each seed samples one order of the other heads; a group of n is compared with its first n.
+
+    Args:
+        model: in eval mode.
+        batch: maps a seed to its texts.
+        groups: each such as "L0H2,L1H8".
+        loss: takes the model and a batch, and returns one loss for each example.
+        seeds: at least two, each for its texts and its random heads.
+        how: the method; None for zero ablation.
+        others: the heads to sample from; None for the heads in no group.
+
+    Raises:
+        BadType, BadValue: as `against_random`; or if there is no group.
+    """
+    if not groups:
+        raise BadValue("groups: expected at least one, got none; give heads, such as ['L0H2,L1H8']")
+    selected, every = [parsed(group) for group in groups], every_head(sites(model))
+    in_groups = {head for group in selected for head in group}
+    rest = tuple(head for head in every if head not in in_groups)
+    pool = rest if others is None else parsed(others)
+    most = max(map(len, selected))
+    if len(pool) < most:
+        raise BadValue(
+            "heads: {most} of {num_every} leave only {num_pool} others to draw from; choose fewer",
+            most=most,
+            num_every=len(every),
+            num_pool=len(pool),
+        )
+    rises = torch.stack(
+        [_rises(model, batch(seed), (selected, _drawn(pool, seed)), loss, how) for seed in seeds],
+        -1,
+    )
+    return tuple(
+        Comparison(group, bootstrap(theirs), bootstrap(random), bootstrap(theirs - random))
+        for group, theirs, random in zip(selected, *rises.chunk(2), strict=True)
+    )
+
+
+def _drawn(pool: tuple[Head, ...], seed: int) -> list[Head]:
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))
+    return [pool[number] for number in order.tolist()]
+
+
+def _rises(
+    model: nn.Module,
+    batch: Batch | Collection[Batch],
+    heads: tuple[list[tuple[Head, ...]], list[Head]],
+    loss: Loss,
+    how: How | None,
+) -> Tensor:
+    """(2 · groups,): the mean rise of the loss without each group, then without random heads."""
+    selected, random_order = heads
+    random = [random_order[: len(group)] for group in selected]
+    results = effects(model, batch, [*selected, *random], loss, how)
+    return torch.stack([(result.ablated - result.clean).mean() for result in results])
+
+
+def repeated(
+    vocabulary: Collection[int] | int,
+    *,
+    texts: int = 8,
+    period: int = 25,
+    times: int = 4,
+    seed: int = 0,
+) -> Tensor:
+    """Repeated random tokens, which can be predicted from earlier occurrences only.
+
+    Args:
+        vocabulary: the ids to sample from, or their number; without special tokens.
+        texts: B.
+        period: the number of tokens before they repeat.
+        times: the number of repetitions.
+        seed: the seed of the samples.
+
+    Returns:
+        (B, period * times).
+
+    Raises:
+        BadValue: if a number is too small.
+
+    Source: Olsson et al. 2022, on in-context learning: 25 random tokens, repeated 4 times.
+
+    Example:
+        >>> repeated(9, texts=1, period=3, times=2)
+        tensor([[8, 0, 2, 8, 0, 2]])
+    """
+    ids = torch.arange(vocabulary) if isinstance(vocabulary, int) else torch.tensor([*vocabulary])
+    for name, number in (("vocabulary", len(ids)), ("texts", texts), ("period", period)):
+        if number < 1:
+            raise BadValue("{name}: expected at least 1, got {number}", name=name, number=number)
+    if times < 2:
+        raise BadValue(
+            "times: expected at least 2, so that something comes again, got {times}", times=times
+        )
+    generator = torch.Generator().manual_seed(seed)
+    sampled = torch.randint(len(ids), (texts, period), generator=generator)
+    return ids[sampled].repeat(1, times)
+
 
 STEP = 0.1
 """The share of heads ablated per step: Michel et al. 2019, section 4.2."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head
-from headwise.heads.statistics.sums import Accumulator
+from headwise.heads.sums import Accumulator
 
 Pairs = Collection[tuple[int, int]]
 """(query, key), each counted from 0."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head, Layer, by_layer
-from headwise.heads.statistics.sums import MOST_NAMES, Accumulator, RatioEstimate, ratio_sums
+from headwise.heads.sums import MOST_NAMES, Accumulator, RatioEstimate, ratio_sums
 from headwise.lang import Text
 
 

@@ -13,13 +13,13 @@ from headwise.errors import BadFile, BadValue
 from headwise.heads.analysis.alignment import NAMES as ALIGNED
 from headwise.heads.analysis.alignment import Alignment
 from headwise.heads.naming import Evidence, Named, taxonomy
-from headwise.heads.naming.entities import COUNTS as ENTITIES
-from headwise.heads.naming.entities import SUMS as GIVEN
+from headwise.heads.naming.annotations import COUNTS as ENTITIES
+from headwise.heads.naming.annotations import OFFSETS
+from headwise.heads.naming.annotations import SUMS as GIVEN
 from headwise.heads.naming.evidence import JUDGED
-from headwise.heads.naming.relations import OFFSETS
 from headwise.heads.statistics import Statistics
-from headwise.heads.statistics.sums import MOST_NAMES, Accumulator
-from headwise.heads.statistics.sums import SUMS as MOMENTS
+from headwise.heads.sums import MOST_NAMES, Accumulator
+from headwise.heads.sums import SUMS as MOMENTS
 from headwise.lang import Text
 
 COUNTS = ("documents", "tokens", "cut")

@@ -34,9 +34,8 @@ from headwise.heads.corpus.checkpoint import (
     save,
     write_tensors,
 )
-from headwise.heads.corpus.measurement import Measurer
+from headwise.heads.corpus.measurement import Measurer, check_same, identity
 from headwise.heads.corpus.readers import Corpus, look_through
-from headwise.heads.corpus.run_identity import check_same, identity
 from headwise.heads.inspection import model_facts
 from headwise.heads.models.load import Loaded
 from headwise.lang import Text

@@ -1,6 +1,5 @@
 """Measures of heads. One measure, one file, and one line in the tuples below."""
 
-from headwise.heads.metrics.base import Metric, total, totals
 from headwise.heads.metrics.dispersion import (
     BLOCKS,
     CONFIDENCE,
@@ -24,6 +23,7 @@ from headwise.heads.metrics.distances import (
     SIGNED_DISTANCE,
 )
 from headwise.heads.metrics.key_context import KeyContext
+from headwise.heads.metrics.metric import Metric, Rows, total, totals
 from headwise.heads.metrics.repetition import (
     DUPLICATE,
     DUPLICATE_ABS,
@@ -35,7 +35,6 @@ from headwise.heads.metrics.repetition import (
     PREVIOUS_MUL,
     STRIPE,
 )
-from headwise.heads.metrics.rows import Rows
 from headwise.heads.metrics.token_kinds import (
     FIRST,
     FROM_OTHERS,

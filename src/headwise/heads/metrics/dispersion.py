@@ -1,7 +1,6 @@
 """How a head distributes a row of weights: entropy, effective keys, largest weight."""
 
-from headwise.heads.metrics.base import Metric
-from headwise.heads.metrics.rows import Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums
 from headwise.lang import Text
 
 

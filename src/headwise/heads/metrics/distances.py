@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.heads.metrics.base import Metric
 from headwise.heads.metrics.key_context import EARLY, NEAR
-from headwise.heads.metrics.rows import Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums
 from headwise.lang import Text
 
 

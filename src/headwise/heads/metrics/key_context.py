@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headwise.heads.metrics.facts import Queries, concatenated, fact
-from headwise.heads.metrics.repeats import NAMES as REPEATS
-from headwise.heads.metrics.repeats import Pairs, period
+from headwise.heads.metrics.query_facts import NAMES as REPEATS
+from headwise.heads.metrics.query_facts import Pairs, Queries, concatenated, fact, period
 
 NEAR = 16
 """How many tokens to each side of a query are looked up one by one."""

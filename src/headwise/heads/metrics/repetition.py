@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from headwise.heads.metrics.base import Metric
-from headwise.heads.metrics.rows import Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums
 from headwise.lang import Text
 
 DUPLICATE = Metric(

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from headwise.heads.metrics.base import Metric
 from headwise.heads.metrics.key_context import EARLY
-from headwise.heads.metrics.rows import Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums
 from headwise.lang import Text
 
 

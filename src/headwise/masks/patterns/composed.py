@@ -8,8 +8,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer
-from headwise.masks.content import Content
+from headwise.masks.arguments import Content, check_integer
 from headwise.masks.mask import Mask, Tile, add
 from headwise.shapes import AttentionShape, Index, Truth
 

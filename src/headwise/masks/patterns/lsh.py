@@ -11,8 +11,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_boolean, check_integer
-from headwise.masks.content import Content, needs_operator
+from headwise.masks.arguments import Content, check_boolean, check_integer, needs_operator
 from headwise.masks.mask import Mask, Tile
 from headwise.shapes import AttentionShape, Index, Truth
 

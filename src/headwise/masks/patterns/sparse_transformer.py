@@ -6,8 +6,7 @@ from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_integer
 from headwise.masks.mask import Mask, Tile
-from headwise.masks.patterns.causal import causal
-from headwise.masks.patterns.window import window
+from headwise.masks.patterns.by_distance import causal, window
 from headwise.shapes import Index, Truth
 
 

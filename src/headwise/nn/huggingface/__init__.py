@@ -5,7 +5,7 @@ model call (attention_function), with logit soft-capping, and the function that 
 their masks (transformers_masks). `switch` sets a model to it, and `restore` back.
 """
 
-from headwise.nn.huggingface.attn_implementation import (
+from headwise.nn.huggingface.attention_function import (
     NAME,
     Switched,
     pretrained,

@@ -9,10 +9,10 @@ from typing import Any
 
 import headwise
 from headwise.document import Block, Document, Heading, Paragraph, Table
+from headwise.heads.ablation.curve import Comparison
 from headwise.heads.ablation.experiment.experiment import AblationResult
 from headwise.heads.ablation.loss_effects import CONFIDENCE, Interval
 from headwise.heads.ablation.methods import Method
-from headwise.heads.ablation.random_baseline import Comparison
 from headwise.heads.corpus.probe import TIMES, TOKENS
 from headwise.heads.inspection_export import Column
 from headwise.heads.inspection_export import as_csv as table_as_csv

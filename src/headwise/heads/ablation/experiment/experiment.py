@@ -10,14 +10,13 @@ from torch import Tensor, nn
 from headwise.document.text_format import clean
 from headwise.errors import BadValue
 from headwise.heads.ablation.ablate import grouped
-from headwise.heads.ablation.curve import Point, curve
+from headwise.heads.ablation.curve import Comparison, Point, compared, curve
 from headwise.heads.ablation.experiment.options import AblationOptions
 from headwise.heads.ablation.experiment.selection import Selection, select_heads
 from headwise.heads.ablation.experiment.texts import Texts, check_resampling, read_texts
 from headwise.heads.ablation.loss import Batch, Loss, next_token_loss, run, unpredicting
 from headwise.heads.ablation.loss_effects import How
 from headwise.heads.ablation.methods import UNIFORM, Method, check_uniform, method_named
-from headwise.heads.ablation.random_baseline import Comparison, compared
 from headwise.heads.ablation.sites import every_head, sites
 from headwise.heads.model_inputs import run as run_checked
 from headwise.heads.models.load import Loaded

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from headwise.errors import BadValue
-from headwise.heads.ablation.pruning.shrink import separate_position_biases, shrink
-from headwise.heads.ablation.pruning.slicing import (
+from headwise.heads.ablation.shrink import (
     COUNTED,
     SHARES,
     Kept,
@@ -19,6 +18,8 @@ from headwise.heads.ablation.pruning.slicing import (
     inner,
     kept_of,
     key_heads,
+    separate_position_biases,
+    shrink,
 )
 from headwise.heads.ablation.sites import Site, check_exist, parsed, sites
 from headwise.heads.names import Head, Layer

@@ -1,11 +1,84 @@
-"""Keys near the query: a sliding window, and one with gaps."""
+"""Masks by the distance from query to key: full, causal, window and dilated."""
 
 from dataclasses import dataclass
+
+import torch
 
 from headwise.lang import Text
 from headwise.masks.arguments import check_integer
 from headwise.masks.mask import Mask, Tile
 from headwise.shapes import Index, Truth
+
+
+@dataclass(frozen=True, repr=False)
+class Causal(Mask):
+    """The mask of `causal`."""
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return k <= q
+
+    def tile(self, q: range, k: range) -> Tile:
+        if k[-1] <= q[0]:
+            return Tile.FULL
+        return Tile.EMPTY if k[0] > q[-1] else Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return "causal()"
+
+    @property
+    def by_distance(self) -> bool:
+        return True
+
+
+def causal() -> Mask:
+    """Each query attends to its own position and to earlier ones.
+
+    With fewer queries than keys the last query sees every key (lower-right alignment), as with a
+    cache. With more queries than keys the first ones see nothing and are blind.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
+
+    Example:
+        >>> print(causal().draw(2, 5))
+        ■ ■ ■ ■ ·
+        ■ ■ ■ ■ ■
+    """
+    return Causal()
+
+
+@dataclass(frozen=True, repr=False)
+class Full(Mask):
+    """The mask of `full`."""
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h
+        return torch.ones_like(q + k, dtype=torch.bool)
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.FULL
+
+    @property
+    def name(self) -> str:
+        return "full()"
+
+    @property
+    def by_distance(self) -> bool:
+        return True
+
+
+def full() -> Mask:
+    """Every query attends to every key: the attention of an encoder.
+
+    Example:
+        >>> print(full().draw(2))
+        ■ ■
+        ■ ■
+    """
+    return Full()
+
 
 _DIAGONAL = Text("use window(0, 0) for the diagonal")
 
