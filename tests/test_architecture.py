@@ -59,8 +59,8 @@ MOST_FILES, MOST_LINES = 230, 48_700
 """A ratchet: lower these when the source shrinks, and raise them only for a new feature. The aim is
 230 files and 42,000 lines."""
 MOST_FILES_OF_FOLDER = 13
-LARGER_FOLDERS = {"check": 17, "cli": 14, "engines/tiled": 14}
-"""Folders that still hold more; `cli` has one file for each command."""
+LARGER_FOLDERS = {"check": 14}
+"""Folders that still hold more."""
 VAGUE_FILE_NAMES = {"utils", "helpers", "common", "misc"}
 VAGUE_WORDS = {"each", "asked", "told", "said", "door", "doors", "house"}
 """Words that say nothing of what a value is."""

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
-from headwise.heads.statistics import sums
-from headwise.heads.statistics.sums import Accumulator
+from headwise.heads import sums
+from headwise.heads.sums import Accumulator
 
 
 def test_sums_of_one_name_add_up_and_the_others_are_kept() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headwise.heads.statistics.sums import (
+from headwise.heads.sums import (
     MANY,
     RatioEstimate,
     holm,
