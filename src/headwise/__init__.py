@@ -12,6 +12,7 @@ from headwise.renamed import install
 if TYPE_CHECKING:
     from headwise.attention import attend
     from headwise.call import Result
+    from headwise.errors import EngineRefused, HeadwiseError
     from headwise.heads.ablation import ablate, prune
     from headwise.heads.capture import capture
     from headwise.masks import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         causal,
         dilated,
         documents,
+        every,
         fixed,
         from_tensor,
         full,
@@ -50,46 +52,29 @@ install()
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "ALiBi": "headwise.positions",
-    "Learned": "headwise.positions",
-    "Mask": "headwise.masks",
-    "MultiheadAttention": "headwise.nn",
-    "NoPosition": "headwise.positions",
-    "Plan": "headwise.planning",
-    "Position": "headwise.positions",
-    "Result": "headwise.call",
-    "Rotary": "headwise.positions",
-    "SegmentMemory": "headwise.nn",
-    "Shaw": "headwise.positions",
-    "Sinusoidal": "headwise.positions",
-    "T5Bias": "headwise.positions",
-    "TransformerXL": "headwise.positions",
-    "ablate": "headwise.heads.ablation",
-    "attend": "headwise.attention",
-    "block_sparse": "headwise.masks",
-    "capture": "headwise.heads.capture",
-    "causal": "headwise.masks",
-    "convert": "headwise.nn",
-    "dilated": "headwise.masks",
-    "documents": "headwise.masks",
-    "fixed": "headwise.masks",
-    "from_tensor": "headwise.masks",
-    "full": "headwise.masks",
-    "global_tokens": "headwise.masks",
-    "lsh": "headwise.masks",
-    "padding": "headwise.masks",
-    "per_head": "headwise.masks",
-    "plan": "headwise.planning",
-    "prefix": "headwise.masks",
-    "prune": "headwise.heads.ablation",
-    "random_blocks": "headwise.masks",
-    "strided": "headwise.masks",
-    "window": "headwise.masks",
+_NAMES = {
+    "headwise.attention": "attend",
+    "headwise.call": "Result",
+    "headwise.errors": "EngineRefused HeadwiseError",
+    "headwise.heads.ablation": "ablate prune",
+    "headwise.heads.capture": "capture",
+    "headwise.masks": (
+        "Mask block_sparse causal dilated documents every fixed from_tensor "
+        "full global_tokens lsh padding per_head prefix random_blocks strided window"
+    ),
+    "headwise.nn": "MultiheadAttention SegmentMemory convert",
+    "headwise.planning": "Plan plan",
+    "headwise.positions": (
+        "ALiBi Learned NoPosition Position Rotary Shaw Sinusoidal T5Bias TransformerXL"
+    ),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
+"""The module of each public name."""
 
 __all__ = [
     "ALiBi",
+    "EngineRefused",
+    "HeadwiseError",
     "Learned",
     "Mask",
     "MultiheadAttention",
@@ -111,6 +96,7 @@ __all__ = [
     "convert",
     "dilated",
     "documents",
+    "every",
     "fixed",
     "from_tensor",
     "full",

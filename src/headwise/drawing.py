@@ -9,7 +9,7 @@ from torch.nn.functional import avg_pool2d
 
 from headwise.document import Block, Code, Document, Heading, HeatMap, Paragraph, Table
 from headwise.lang import Text, joined, same
-from headwise.masks import Tile
+from headwise.masks import EXAMPLES, Tile
 from headwise.masks.expression import parse
 from headwise.masks.tiles import SIDE, Tiles
 from headwise.planning import KINDS
@@ -35,37 +35,6 @@ DRAWN = 8
 
 SHADES = "·░▒▓■"
 
-EXAMPLES = (
-    ("appended(causal(), 1)", Text("Keys behind the others that everybody sees.")),
-    (
-        "block_sparse([[True, False], [True, True]], 4)",
-        Text("Blocks of queries see the blocks of keys in a layout."),
-    ),
-    ("causal()", Text("No query sees a later key.")),
-    ("dilated(1, 1, step=2)", Text("A window with gaps.")),
-    ("documents([3, 5])", Text("Packed documents; each sees itself only.")),
-    ("every(3)", Text("Keys at distances that are multiples of a number.")),
-    (
-        "fixed(4, 1)",
-        Text("The own block and the last keys of every block; causal (Sparse Transformer)."),
-    ),
-    ("from_tensor([[True, False], [True, True]])", Text("A mask given pair by pair.")),
-    ("full()", Text("Every query sees every key.")),
-    ("global_tokens([0])", Text("Chosen tokens that see everybody and that everybody sees.")),
-    (
-        "lsh(1, chunk=2, seed=0)",
-        Text("Keys whose direction is like the query's; on random ones here (Reformer)."),
-    ),
-    ("padding([5])", Text("Keys from a length on are padding; nobody sees them.")),
-    ("per_head([causal(), window(1, 1)])", Text("Another mask for each head; the first is drawn.")),
-    ("prefix(3)", Text("Causal, but for a prefix that everybody sees.")),
-    ("random_blocks(2, 1, seed=0)", Text("Blocks of keys drawn at random (BigBird).")),
-    (
-        "strided(3)",
-        Text("The last keys, and every so-many-th before; causal (Sparse Transformer)."),
-    ),
-    ("window(2, 1)", Text("The keys near each query.")),
-)
 """Every mask once: how it is written, and what it is."""
 
 
@@ -317,7 +286,7 @@ def every_mask() -> Document:
             )
         )
     ]
-    for text, what in EXAMPLES:
+    for text, what in EXAMPLES.values():
         blocks += [Heading(same(text), 3), Paragraph(what), Code(_small(text), "text")]
     return Document(Text("Every mask"), blocks)
 
@@ -331,7 +300,7 @@ def every_mask_as_json() -> str:
             "what": {"en": what.en, "zh": what.zh},
             "drawing": _small(text).splitlines(),
         }
-        for text, what in EXAMPLES
+        for text, what in EXAMPLES.values()
     ]
     return json.dumps({"format": "headwise.masks/1", "masks": masks}, ensure_ascii=False) + "\n"
 

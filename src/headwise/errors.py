@@ -15,7 +15,7 @@ from headwise.lang import Text
 
 
 class HeadwiseError(Exception):
-    """The root of every error headwise raises on purpose.
+    """The base class of every error that headwise raises on purpose.
 
     Args:
         message: a `Text`, or its English template.
@@ -23,6 +23,14 @@ class HeadwiseError(Exception):
 
     Attributes:
         text: the message in both languages.
+
+    Example:
+        >>> import headwise as hw
+        >>> try:
+        ...     hw.window(-1, 0)
+        ... except hw.HeadwiseError as error:
+        ...     print(error.text.zh)
+        window：left 必须 >= 0，收到 -1；只看对角线请用 window(0, 0)
     """
 
     def __init__(self, message: str | Text, /, **values: object) -> None:
@@ -42,7 +50,17 @@ class BadType(HeadwiseError, TypeError):
 
 
 class EngineRefused(BadValue):
-    """An engine that was asked for by name cannot run this call."""
+    """An engine that was chosen by name cannot run this call; the message lists every reason.
+
+    Example:
+        >>> import headwise as hw, torch
+        >>> q = torch.randn(1, 2, 3, 4)
+        >>> try:
+        ...     hw.attend(q, q, q, mask=hw.lsh(1, chunk=2), engine="flex")
+        ... except hw.EngineRefused as error:
+        ...     print(str(error).splitlines()[0][:40])
+        engine: 'flex' cannot run this attention
+    """
 
 
 class BadFile(BadValue):

@@ -1,5 +1,8 @@
 """Masks: which query may attend to which key; `patterns` has a file for each kind."""
 
+from collections.abc import Callable
+
+from headwise.lang import Text
 from headwise.masks.mask import Mask, Tile
 from headwise.masks.patterns.block_sparse import block_sparse, random_blocks
 from headwise.masks.patterns.by_distance import causal, dilated, full, window
@@ -10,28 +13,61 @@ from headwise.masks.patterns.global_tokens import global_tokens
 from headwise.masks.patterns.lsh import lsh
 from headwise.masks.patterns.sparse_transformer import every, fixed, strided
 
-MASKS = (
-    appended,
-    block_sparse,
-    causal,
-    dilated,
-    documents,
-    every,
-    fixed,
-    from_tensor,
-    full,
-    global_tokens,
-    lsh,
-    padding,
-    per_head,
-    prefix,
-    random_blocks,
-    strided,
-    window,
-)
-"""Every mask there is; each stands in the file of its name."""
+EXAMPLES: dict[Callable[..., Mask], tuple[str, Text]] = {
+    appended: (
+        "appended(causal(), 1)",
+        Text("Keys appended to the sequence that every query sees."),
+    ),
+    block_sparse: (
+        "block_sparse([[True, False], [True, True]], 4)",
+        Text("Each block of queries sees the blocks of keys that a layout allows."),
+    ),
+    causal: ("causal()", Text("No query sees a later key.")),
+    dilated: ("dilated(1, 1, step=2)", Text("A window with gaps.")),
+    documents: (
+        "documents([3, 5])",
+        Text("Documents packed into one sequence; each sees only itself."),
+    ),
+    every: ("every(3)", Text("Keys at distances that are multiples of a step.")),
+    fixed: (
+        "fixed(4, 1)",
+        Text("The query's block and the last keys of earlier blocks; causal (Sparse Transformer)."),
+    ),
+    from_tensor: (
+        "from_tensor([[True, False], [True, True]])",
+        Text("A mask from a tensor, pair by pair."),
+    ),
+    full: ("full()", Text("Every query sees every key.")),
+    global_tokens: (
+        "global_tokens([0])",
+        Text("Chosen tokens that see every token and that every token sees."),
+    ),
+    lsh: (
+        "lsh(1, chunk=2, seed=0)",
+        Text("Keys whose direction is close to the query's; drawn on random q and k (Reformer)."),
+    ),
+    padding: ("padding([5])", Text("Keys from a length on are padding, which no query sees.")),
+    per_head: (
+        "per_head([causal(), window(1, 1)])",
+        Text("A mask for each head; the first is drawn."),
+    ),
+    prefix: ("prefix(3)", Text("Causal, except that every query sees the whole prefix.")),
+    random_blocks: (
+        "random_blocks(2, 1, seed=0)",
+        Text("Blocks of keys drawn at random (BigBird)."),
+    ),
+    strided: (
+        "strided(3)",
+        Text("The last keys, and earlier ones at a stride; causal (Sparse Transformer)."),
+    ),
+    window: ("window(2, 1)", Text("Keys near each query.")),
+}
+"""Every mask, with an example of its expression and a description."""
+
+MASKS = tuple(EXAMPLES)
 
 __all__ = [
+    "EXAMPLES",
     "MASKS",
     "Mask",
     "Tile",
