@@ -56,10 +56,10 @@ class EngineRefused(BadValue):
         >>> import headwise as hw, torch
         >>> q = torch.randn(1, 2, 3, 4)
         >>> try:
-        ...     hw.attend(q, q, q, mask=hw.lsh(1, chunk=2), engine="flex")
+        ...     hw.attend(q, q, q, mask=hw.causal(), engine="lsh")
         ... except hw.EngineRefused as error:
-        ...     print(str(error).splitlines()[0][:40])
-        engine: 'flex' cannot run this attention
+        ...     print(str(error)[:34])
+        engine: 'lsh' cannot run this call
     """
 
 
