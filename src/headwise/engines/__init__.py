@@ -7,6 +7,7 @@ import torch
 
 from headwise.call import Call, Result
 from headwise.engines import blockwise, eager, flex, lsh, sdpa, tiled
+from headwise.engines.autograd_transforms import batched_mask
 from headwise.lang import Text
 
 
@@ -43,6 +44,8 @@ def can_run(engine: Engine, call: Call) -> bool:
 
 def best(call: Call) -> Engine:
     """The first engine that can run the call and is worthwhile for it."""
+    if batched_mask(call):
+        return eager
     return next(engine for engine in ENGINES if _suitable(engine, call))
 
 

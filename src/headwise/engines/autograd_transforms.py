@@ -1,6 +1,6 @@
 """Higher derivatives and torch.func transforms, for engines with a backward of their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -39,8 +39,21 @@ def _has_tangents(call: Call) -> bool:
     if getattr(forward_ad, "_current_level", 0) < 0:
         return False
     unpack: Callable[[Tensor], tuple[Tensor, Tensor | None]] = forward_ad.unpack_dual
-    inputs = (call.q, call.k, call.v, *call.position.parameters())
-    return any(unpack(tensor)[1] is not None for tensor in inputs)
+    return any(unpack(tensor)[1] is not None for tensor in _inputs(call))
+
+
+def batched_mask(call: Call) -> bool:
+    """Whether `torch.func.vmap` maps over what the mask holds, so that nothing can depend on it."""
+    if torch.compiler.is_compiling() or not under_functorch():
+        return False
+    return any(torch._C._functorch.is_batchedtensor(tensor) for tensor in call.mask.tensors())
+
+
+def _inputs(call: Call) -> Iterator[Tensor]:
+    """Every tensor that the output depends on."""
+    yield from (call.q, call.k, call.v, *call.position.parameters(), *call.mask.tensors())
+    if call.sinks is not None:
+        yield call.sinks
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:

@@ -34,6 +34,8 @@ def run(call: Call) -> Result:
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
     k, v = zero_masked_kv(call, allowed)
     q, k = call.position.content(call.q, k, call.shape)
+    if q.dtype == torch.float16:  # unscaled scores may overflow it
+        q, k = q.float(), k.float()
     scores = per_head_matmul(q, k.transpose(-2, -1))  # (B, H, Lq, Lk)
     scores = scores.to(softmax_dtype(scores.dtype)) * call.scale
     bias = call.bias()

@@ -127,7 +127,7 @@ def _score_mod(call: Call) -> Callable[..., Tensor] | None:
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         if biased:
             added = mask.bias(b, h, q + offset, k)
-            score = score if added is None else score + added
+            score = score if added is None else score + added.to(score.dtype)
         return score if row is None else score + row[h, k - q + last]
 
     return score_mod

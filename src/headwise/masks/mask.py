@@ -89,6 +89,11 @@ class Mask(ABC):
         """
         return (self, *(inner for child in self.children() for inner in child.walk()))
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors in the dataclass fields of this mask and of the masks inside it."""
+        values = (getattr(mask, name) for mask in self.walk() for name in _field_names(mask))
+        return tuple(value for value in values if isinstance(value, Tensor))
+
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         """What is added to the scaled scores before the softmax, or None for nothing."""
         del b, h, q, k

@@ -48,7 +48,8 @@ class RelativeTerms(NamedTuple):
         if self.vectors is not None:
             found = (self.rows(q) * scale) @ self.vectors.mT
             samples, heads, count, _ = q.shape
-            return found.view(heads, samples, count, -1).transpose(0, 1)
+            sizes = (heads, samples, count, self.vectors.shape[1])
+            return found.view(sizes).transpose(0, 1)
         if self.numbers is None:
             raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
         return self.numbers[None, :, None].expand(1, -1, q.shape[2], -1)
@@ -61,7 +62,8 @@ class RelativeTerms(NamedTuple):
         dtype = torch.promote_types(q.dtype, torch.float32)
         shared = 1 if self.vectors is None else self.vectors.shape[0]
         moved = q.to(dtype) if self.shift is None else q + self.shift[:, None]
-        return moved.transpose(0, 1).reshape(shared, -1, q.shape[3])
+        rows = moved.shape[1] // max(shared, 1) * q.shape[0] * q.shape[2]
+        return moved.transpose(0, 1).reshape(shared, rows, q.shape[3])
 
 
 def differences(query: Tensor, key: Tensor) -> Tensor:

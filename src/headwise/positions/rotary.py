@@ -151,7 +151,9 @@ class Rotary(Position):
         joined = (
             torch.cat(pair, -1) if self.pairs == "halves" else torch.stack(pair, -1).flatten(-2)
         )
-        return torch.cat((joined.to(rows.dtype), rest), -1)
+        if not rest.shape[-1]:
+            return joined.to(rows.dtype)
+        return torch.cat((joined, rest.to(wide)), -1).to(rows.dtype)  # autocast mixes no halves
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         if self.pairs == "halves":

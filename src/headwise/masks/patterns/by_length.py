@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import INTEGERS, check_integers
+from headwise.masks.arguments import INTEGERS, check_integers, needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.masks.patterns.by_distance import causal
 from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_integer
@@ -68,7 +68,9 @@ class Padding(Mask):
                 real_shape_1=self.real.shape[1],
                 keys=shape.keys,
             )
-        return replace(self, real=self.real.expand(shape.batch, *self.real.shape[1:]))
+        if batch == shape.batch:
+            return self
+        return replace(self, real=self.real.expand(shape.batch, *self.real.shape[1:]).contiguous())
 
     def unpadded_keys(self, shape: AttentionShape) -> Tensor:
         b, h, q, k = (index.flatten() for index in shape.indices())
@@ -123,12 +125,13 @@ def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tens
     if tensor.dtype not in INTEGERS or tensor.dim() != 1:
         raise BadType(
             "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
-            "is True on real keys, got {tensor_dtype} {tensor_shape}",
+            "is True on real keys, got {tensor_dtype} {tensor_shape}; a tokenizer's mask, 1 on "
+            "real keys, becomes boolean by mask.bool()",
             mask=mask,
             tensor_dtype=tensor.dtype,
             tensor_shape=tuple(tensor.shape),
         )
-    if not torch.compiler.is_compiling() and bool((tensor < 0).any()):
+    if not needs_operator() and not torch.compiler.is_compiling() and bool((tensor < 0).any()):
         raise BadValue(
             "{mask}: a length must be >= 0, got {least}; {zero}",
             mask=mask,
@@ -177,6 +180,8 @@ class Documents(Mask):
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
         ids = self.ids.to(k.device)
+        if not ids.shape[1]:
+            return torch.zeros_like(q + k, dtype=torch.bool)
         row = b if len(ids) > 1 else zero_index(b)
         inside = (q >= 0) & (q < ids.shape[1])
         return inside & (ids[row, q.clamp(0, max(ids.shape[1] - 1, 0))] == ids[row, k])

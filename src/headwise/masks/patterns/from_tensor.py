@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
 from headwise.lang import Text
+from headwise.masks.arguments import needs_operator
 from headwise.masks.mask import Mask, Tile
 from headwise.shapes import AttentionShape, Index, Truth, check_dense
 
@@ -63,6 +64,7 @@ class FromTensor(Mask):
         if self.offset is not None:
             return self
         arranged = arrange(self.tensor, self.layout, shape)
+        arranged = arranged.expand(*arranged.shape[:2], shape.queries, shape.keys)
         held = unexpanded(arranged).to(shape.device).expand(arranged.shape)
         return FromTensor(held, "b h q k", shape.offset)
 
@@ -100,9 +102,10 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
     Args:
         tensor: boolean, True where a query may attend (the opposite of PyTorch's
             ``attn_mask`` in `torch.nn.MultiheadAttention`), or floating point.
-        layout: what the axes are: "q k", "b q k", "h q k" or "b h q k", where b and h may have
-            size 1. Without it two axes are read as "q k" and three as "b q k" or "h q k",
-            whichever fits the call; where both readings fit, the call refuses and asks.
+        layout: what the axes are: "q k", "b q k", "h q k" or "b h q k". An axis of size 1
+            broadcasts. Without a layout two axes are read as "q k" and three as "b q k" or
+            "h q k", whichever fits the call, with q and k of their full size; where both readings
+            fit, the call raises an error that asks for the layout.
 
     Raises:
         BadType: if it is neither boolean nor floating point, or not dense.
@@ -138,7 +141,8 @@ def check_float_mask(tensor: Tensor, argument: str) -> None:
     Raises:
         BadValue: if every value is 0 or 1 and at least one is 1.
     """
-    if tensor.dtype == torch.bool or torch.compiler.is_compiling() or tensor.is_meta:
+    unread = torch.compiler.is_compiling() or needs_operator() or tensor.is_meta
+    if tensor.dtype == torch.bool or unread:
         return
     held = unexpanded(tensor)
     ones = held == 1
@@ -176,7 +180,8 @@ def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Ten
         BadValue: if the shape does not fit the shape, or fits it in two ways.
     """
     readings = [layout] if layout else _readings(tensor, shape)
-    fitting = [reading for reading in readings if _fits(tensor, reading, shape)]
+    broadcasts = "bhqk" if layout or tensor.dim() == 4 else "bh"
+    fitting = [reading for reading in readings if _fits(tensor, reading, shape, broadcasts)]
     if not fitting:
         raise _unfit(tensor, layout, shape)
     if len(fitting) > 1:
@@ -193,13 +198,14 @@ def _readings(tensor: Tensor, shape: AttentionShape) -> list[Layout]:
     return ["b q k"] if alike else ["h q k"] if shape.batch == 1 else ["b q k", "h q k"]
 
 
-def _fits(tensor: Tensor, layout: Layout, shape: AttentionShape) -> bool:
+def _fits(tensor: Tensor, layout: Layout, shape: AttentionShape, broadcasts: str) -> bool:
+    """Whether the axes have the sizes of the call, or size 1 where that broadcasts."""
     sizes = {"b": shape.batch, "h": shape.heads, "q": shape.queries, "k": shape.keys}
     axes = layout.split()
     if tensor.dim() != len(axes):
         return False
     return all(
-        size == sizes[axis] or (size == 1 and axis in "bh")
+        size == sizes[axis] or (size == 1 and axis in broadcasts)
         for axis, size in zip(axes, tensor.shape, strict=True)
     )
 
@@ -219,8 +225,8 @@ def _unfit(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> BadV
         got = Text("{shape} read as '{layout}'", shape=tuple(tensor.shape), layout=layout)
     return BadValue(
         "mask: a tensor of shape {got} does not fit (B, H, Lq, Lk) = {shape}; expected "
-        "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where B and H may be 1. "
-        "For padding (B, Lk) use padding(...)",
+        "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where an axis may be 1 if all four "
+        "or the layout are given. For padding (B, Lk) use padding(...)",
         got=got,
         shape=expected,
     )
