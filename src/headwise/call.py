@@ -118,6 +118,13 @@ class Call:
         return self.shape.heads // max(self.k.shape[1], 1)
 
     @property
+    def grouped(self) -> bool:
+        """Whether several query heads share one key/value head, never as a symbol of a compiler."""
+        if self.group > 1:  # noqa: SIM103  (a branch, so that a symbol becomes a constant)
+            return True
+        return False
+
+    @property
     def sums(self) -> bool:
         """Whether each row's logsumexp is needed: because it is asked for, or for the sinks."""
         return "logsumexp" in self.need or self.sinks is not None

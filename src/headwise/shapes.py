@@ -85,6 +85,11 @@ class AttentionShape:
         return (before[self.queries :] > before[: self.keys]).flip(0)[None]
 
 
+def broadcasts(size: int, to: int) -> bool:
+    """Whether an axis of a size serves another: ``size in (1, to)``, also for symbolic sizes."""
+    return size == 1 or size == to  # `in` sets no guard of torch.compile
+
+
 def check_integer(
     owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
 ) -> None:

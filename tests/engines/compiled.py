@@ -451,3 +451,43 @@ def test_a_mask_and_a_position_that_headwise_does_not_name_are_compiled() -> Non
     found = results(torch.compile(run, fullgraph=True, backend="aot_eager"), torch.float32)
     for one, other, oracle in zip(found, plain, exact, strict=True):
         accept(one, other, oracle)
+
+
+SIZES = ((2, 4, 4, 37), (3, 6, 2, 41), (2, 6, 6, LONG), (2, 4, 2, LONG + 99))
+"""B, H, G and the length of several calls of one compiled function."""
+
+
+@pytest.mark.parametrize(
+    ("mask", "position"),
+    [
+        (hw.full(), None),
+        (hw.causal(), None),
+        (hw.window(5, 0), None),
+        (hw.causal(), hw.Rotary(16, pairs="halves")),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_one_compiled_function_serves_every_size(
+    mask: Mask, position: hw.Position | None, dynamic: bool | None
+) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return hw.attend(q, k, v, mask=mask, position=position)
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=dynamic, backend="eager")
+    for batch, heads, groups, length in SIZES:
+        q, k, v = (torch.randn(batch, n, length, 16) for n in (heads, groups, groups))
+        exact = attend(q.double(), k.double(), v.double())
+        accept(compiled(q, k, v), attend(q, k, v), exact)
+
+
+@pytest.mark.parametrize(
+    "mask", [hw.padding([5, 9]), hw.prefix([3]), hw.documents([2, 35])], ids=str
+)
+def test_a_mask_of_given_sizes_under_dynamic_sizes(mask: Mask) -> None:
+    def attend(q: Tensor) -> Tensor:
+        return hw.attend(q, q, q, mask=mask)
+
+    q = torch.randn(2, 4, 37, 16)
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="eager")
+    accept(compiled(q), attend(q), attend(q.double()))

@@ -101,7 +101,7 @@ def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:
         dropout_p=call.dropout,
         is_causal=triangle,
         scale=call.scale,
-        enable_gqa=call.group > 1,
+        enable_gqa=call.grouped,
     )
     return Result(output if fully_masked is None else output.masked_fill(fully_masked, 0.0))
 

@@ -33,7 +33,7 @@ from headwise.masks.patterns.from_tensor import (
     unexpanded,
 )
 from headwise.nn.projections import QKV
-from headwise.shapes import AttentionShape
+from headwise.shapes import AttentionShape, broadcasts
 
 STACK_LEVEL = 6
 """The number of calls from `_warn_of_padding` to the line that called the module."""
@@ -153,7 +153,7 @@ def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
     if mask.dim() == 2:
         return mask[None, None]
     if mask.dim() == 4:
-        if mask.shape[0] not in (1, batch) or mask.shape[1] not in (1, heads):
+        if not (broadcasts(mask.shape[0], batch) and broadcasts(mask.shape[1], heads)):
             raise _unfit(mask, shape)
         return mask
     count = mask.shape[0]
@@ -161,7 +161,7 @@ def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
         raise _ambiguous(mask)
     if count == batch * heads:
         return mask.reshape(batch, heads, *size)
-    if count in (1, batch):
+    if broadcasts(count, batch):
         return mask[:, None]
     raise _unfit(mask, shape)
 

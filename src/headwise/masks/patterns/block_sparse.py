@@ -9,7 +9,7 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_integer, needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, check_dense
+from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -56,7 +56,7 @@ class BlockSparse(Mask):
         return {"H": len(self.layout)}
 
     def resolve(self, shape: AttentionShape) -> Mask:
-        if len(self.layout) not in (1, shape.heads):
+        if not broadcasts(len(self.layout), shape.heads):
             raise BadValue(
                 "block_sparse: the layout has {num_layout} heads, the call {heads}; give "
                 "one layout for all heads, or one for each",

@@ -12,7 +12,7 @@ from headwise.lang import Text
 from headwise.masks.arguments import INTEGERS, check_integers, needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.masks.patterns.by_distance import causal
-from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_integer
+from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense, check_integer
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -53,7 +53,7 @@ class Padding(Mask):
 
     def resolve(self, shape: AttentionShape) -> Mask:
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
-        if batch not in (1, shape.batch):
+        if not broadcasts(batch, shape.batch):
             raise BadValue(
                 "{maker}: made for a batch of {batch}, called with a batch of {batch_2}; "
                 "give one length, or one row, for each sample",
@@ -209,7 +209,7 @@ class Documents(Mask):
 
     def resolve(self, shape: AttentionShape) -> Mask:
         batch, keys = self.ids.shape
-        if batch not in (1, shape.batch) or keys != shape.keys:
+        if not broadcasts(batch, shape.batch) or keys != shape.keys:
             reason = Text("number every position of the keys")
             if self.summed:
                 reason = Text(

@@ -10,7 +10,7 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_boolean, check_integers
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, check_dense
+from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -44,7 +44,7 @@ class GlobalTokens(Mask):
 
     def resolve(self, shape: AttentionShape) -> Mask:
         batch, keys = self.chosen.shape
-        if batch not in (1, shape.batch) or (self.whole and keys != shape.keys):
+        if not broadcasts(batch, shape.batch) or (self.whole and keys != shape.keys):
             raise BadValue(
                 "global_tokens: made for (B, Lk) = {value}, called with {value_2}; give "
                 "a row for each sample and all keys",
