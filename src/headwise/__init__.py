@@ -71,6 +71,9 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 """The module of each public name."""
 
+_PACKAGES = ("check", "engines", "explain", "heads", "masks", "nn", "plots", "positions", "verify")
+"""Imported when they are first used, as in ``headwise.nn.UnitNorm()``."""
+
 __all__ = [
     "ALiBi",
     "EngineRefused",
@@ -114,6 +117,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in _PACKAGES:
+        return import_module(f"headwise.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'headwise' has no attribute '{name}'")
     value = getattr(import_module(_HOME[name]), name)
@@ -122,4 +127,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, *_PACKAGES, "__version__"]
