@@ -24,10 +24,11 @@ HEAD = """# Fault injection
 
 植入的错误
 
-`python -m tools.faults` puts each of these faults into a copy of the source, one at a time, and runs
-the fast tests of its package until one fails. The last column is the first test that failed.
+`python -m tools.faults` puts each of these faults into a copy of the source, one at a time, and
+runs the fast tests of its package until one fails. The last column is the first test that failed.
 
-`python -m tools.faults` 把下列错误逐一植入源码的副本，并运行所在包的快速测试，直到有测试失败。最后一列是首先失败的测试。
+`python -m tools.faults` 把下列错误逐一植入源码的副本，并运行所在包的快速测试，直到有测试失败。
+最后一列是首先失败的测试。
 
 | | package | fault | detected by |
 |---|---|---|---|
