@@ -1,4 +1,4 @@
-"""The pictures in the decision records, each drawn by the code it speaks of."""
+"""The pictures in the decision records, each drawn by the code that it describes."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,9 @@ def window() -> str:
 def lower_right() -> str:
     """Fewer queries than keys, and more."""
     fewer, more = hw.causal().draw(2, 6), hw.causal().draw(5, 2)
-    return f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: rows 0 to 2 are blind\n\n{more}"
+    return (
+        f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: rows 0 to 2 are fully masked\n\n{more}"
+    )
 
 
 def query_positions() -> str:

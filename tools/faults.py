@@ -20,14 +20,17 @@ PAGE = ROOT / "docs" / "faults.md"
 SECONDS = 400
 """A fault whose tests are still running by then counts as not caught."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+)", re.MULTILINE)
-HEAD = """# Faults put in by hand
+HEAD = """# Fault injection
 
-手工植入的错误
+植入的错误
 
-`python -m tools.faults` puts each of these into a copy of the source, one at a time, and runs the
-fast tests of its room until one fails. The last column is the test that failed first.
+`python -m tools.faults` puts each of these faults into a copy of the source, one at a time, and
+runs the fast tests of its package until one fails. The last column is the first test that failed.
 
-| | room | fault | caught by |
+`python -m tools.faults` 把下列错误逐一植入源码的副本，并运行所在包的快速测试，直到有测试失败。
+最后一列是首先失败的测试。
+
+| | package | fault | detected by |
 |---|---|---|---|
 """
 
@@ -74,7 +77,10 @@ FAULTS = (
         "if k[-1] <= shortest",
     ),
     Fault(
-        "positions", "ALiBi: the sign of the slope", r"return -slopes\.view", "return slopes.view"
+        "positions",
+        "ALiBi: the slope has the wrong sign",
+        r"return -slopes\.view",
+        "return slopes.view",
     ),
     Fault(
         "positions",
@@ -84,13 +90,13 @@ FAULTS = (
     ),
     Fault(
         "positions",
-        "rotary: turned the other way (sign)",
+        "rotary: rotated in the wrong direction (sign)",
         r"first \* cos - second \* sin",
         "first * cos + second * sin",
     ),
     Fault(
         "positions",
-        "T5: the last bucket is missing (off by one)",
+        "T5: the last bucket is not used (off by one)",
         r"\.clamp\(max=buckets - 1\)",
         ".clamp(max=buckets - 2)",
     ),
@@ -116,7 +122,7 @@ FAULTS = (
     ),
     Fault(
         "reference",
-        "keys that nobody sees are not cleared (missing guard)",
+        "keys that no query sees are not set to 0 (missing guard)",
         r"torch\.where\(allowed\.any\(-2\)\[\.\.\., None\], rows, torch\.zeros_like\(rows\)\)",
         "rows",
         "test_reference.py",
@@ -129,7 +135,7 @@ FAULTS = (
     ),
     Fault(
         "engines",
-        "eager: grouped heads in the other order (axis)",
+        "eager: grouped heads in the wrong order (axis)",
         r"folded = rows\.reshape\(batch, groups,",
         "folded = rows.unflatten(1, (-1, groups)).transpose(1, 2).reshape(batch, groups,",
     ),
@@ -141,32 +147,32 @@ FAULTS = (
     ),
     Fault(
         "engines",
-        "sinks: the sign of their gradient",
+        "sinks: the gradient has the wrong sign",
         r"= -\(grad\.to\(wide\) \* output\.to\(wide\)\)",
         "= (grad.to(wide) * output.to(wide))",
     ),
     Fault(
         "engines",
-        "tiled: parts are weighed by the other's share",
+        "tiled: each part is weighted by the share of the other",
         r"\(its_sum - (\w+)\)\.exp\(\)",
         r"(old_sum - \1).exp()",
     ),
     Fault(
         "engines",
-        "lsh: the chunk after instead of before",
+        "lsh: the next chunk instead of the previous one",
         r"torch\.where\(chunk == 0, last, chunk - 1\)",
         "torch.where(chunk == last, 0, chunk + 1)",
     ),
     Fault(
         "planning",
-        "FLOPs: one product instead of two",
+        "FLOPs: one matrix product is counted instead of two",
         r"\(call\.q\.shape\[3\] \+ call\.v\.shape\[3\]\)",
         "call.q.shape[3]",
         "cli/test_plan.py test_attention.py",
     ),
     Fault(
         "nn",
-        "cache: a beam takes the values of another one (missing index)",
+        "cache: a beam gets the values of another beam (missing index)",
         r"old\.v\.index_select\(0, index\)",
         "old.v",
     ),
@@ -185,7 +191,7 @@ FAULTS = (
     ),
     Fault(
         "nn",
-        "a padding mask of PyTorch is read the other way round",
+        "a PyTorch padding mask is inverted",
         r"return padding\(~rows\)",
         "return padding(rows)",
     ),
@@ -197,22 +203,27 @@ FAULTS = (
     ),
     Fault(
         "explain",
-        "the bias of K is that of V (arguments swapped)",
+        "the bias of V is used for K (arguments swapped)",
         r'\("K", weights\.k, weights\.k_bias\)',
         '("K", weights.k, weights.v_bias)',
     ),
-    Fault("check", "a printed number may be off by a whole step", r"self\.step / 2", "self.step"),
-    Fault("check", "a percentage is read as it stands", r'\(2 if form\["percent"\] else 0\)', "0"),
+    Fault(
+        "check",
+        "a printed number may differ by one unit in the last place",
+        r"self\.step / 2",
+        "self.step",
+    ),
+    Fault("check", "a percentage is not divided by 100", r'\(2 if form\["percent"\] else 0\)', "0"),
     Fault(
         "verify",
-        "one bound is enough to be accepted",
+        "a result within only one of the two bounds is accepted",
         r"worst <= allowed and rms <= allowed_rms",
         "worst <= allowed or rms <= allowed_rms",
         "test_roundings.py",
     ),
     Fault(
         "verify",
-        "the weights on hidden keys are not checked (missing check)",
+        "the weights on masked keys are not checked (missing check)",
         r"if bool\(hidden\.any\(\)\):",
         "if False:",
         "verify/test_metamorphic.py",
@@ -247,7 +258,7 @@ FAULTS = (
     ),
     Fault(
         "heads",
-        "previous-token metric looks at the next token",
+        "the previous-token metric uses the next token",
         r"return (\w+)\.shifted\(-1\)",
         r"return \1.shifted(1)",
         "heads/metrics",
@@ -261,7 +272,7 @@ FAULTS = (
     ),
     Fault(
         "drawing",
-        "the share of an uncounted mask takes mixed tiles as hidden",
+        "the bound on a mask that is too large to count treats mixed tiles as empty",
         r"1 - empty / self\.pairs",
         "full / self.pairs",
         "cli/test_show.py",
