@@ -15,7 +15,17 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_names_are_listed_and_resolve():
     assert hw.__all__ == sorted(hw.__all__)
-    packages = {"check", "engines", "explain", "heads", "masks", "nn", "plots", "positions", "verify"}
+    packages = {
+        "check",
+        "engines",
+        "explain",
+        "heads",
+        "masks",
+        "nn",
+        "plots",
+        "positions",
+        "verify",
+    }
     assert set(dir(hw)) == {*hw.__all__, *packages, "__version__"}
     for name in hw.__all__:
         assert getattr(hw, name) is not None

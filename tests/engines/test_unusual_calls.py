@@ -1,6 +1,7 @@
 """Calls that an independent oracle found wrong or refused: each as a kind, on every engine."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -81,24 +82,25 @@ def _sunk(tensor: Tensor) -> dict[str, object]:
 def test_a_tangent_is_right_or_the_engine_refuses(
     engine: str, options: Callable[[Tensor], dict[str, object]], size: tuple[int, ...]
 ) -> None:
-    q, k, v = (x.detach() for x in tensors(KEYS, KEYS))
-    at, direction = torch.randn(size, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
-    step = 1e-6
-    ends = (
-        reference(Call.of(q, k, v, **options(at + sign * step * direction))).output
-        for sign in (1, -1)
-    )
-    first, second = ends
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(at, direction)
-        try:
-            output = hw.attend(q, k, v, **options(dual), engine=engine)
-        except hw.EngineRefused:
-            assert engine != "auto"
-            return
-        tangent = forward_ad.unpack_dual(output).tangent
-    assert tangent is not None
-    torch.testing.assert_close(tangent, (first - second) / (2 * step))
+    inputs = (*plain(queries=KEYS), torch.randn(size), torch.randn(size))
+
+    def tangent(run: Callable[..., Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
+        q, k, v, at, direction = (x.to(dtype) for x in inputs)
+        with forward_ad.dual_level():
+            output = run(q, k, v, **options(forward_ad.make_dual(at, direction)))
+            found = forward_ad.unpack_dual(output).tangent
+        assert found is not None
+        return found
+
+    def definition(*rows: Tensor, **given: object) -> Tensor:
+        return reference(Call.of(*rows, **given), rows[0].dtype).output
+
+    try:
+        found = tangent(partial(hw.attend, engine=engine))
+    except hw.EngineRefused:
+        assert engine != "auto"
+    else:
+        accept(found, tangent(definition), tangent(definition, torch.float64))
 
 
 # --- scores that overflow a half ---
