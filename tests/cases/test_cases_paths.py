@@ -149,7 +149,7 @@ def test_case_43_lora_by_peft_learns_and_merges():
     near, right = (exact(merged, given, dtype=d) for d in (torch.float32, torch.float64))
     accept(learned, near.output, right.output)
     assert type(merged.q_proj) is nn.Linear
-    assert "in_proj_weight" in merged.state_dict()
+    assert "in_proj_weight" in merged.torch_state_dict()
 
 
 # --- derivatives ---

@@ -34,6 +34,17 @@ BEFORE = {
 """The projection to which few parameters belong."""
 
 
+def torch_state(module: nn.Module, *, keep_vars: bool = False) -> dict[str, Tensor]:
+    """The state_dict of a module in which PyTorch's attention stands where ours does."""
+    state = dict(module.state_dict(keep_vars=keep_vars))
+    for name, child in module.named_modules():
+        if isinstance(child, hw.MultiheadAttention):
+            prefix = f"{name}." if name else ""
+            state = {key: value for key, value in state.items() if not key.startswith(prefix)}
+            state |= child.torch_state_dict(prefix, keep_vars=keep_vars)
+    return state
+
+
 @dataclass
 class Exact:
     """The exact answer in one dtype, with the leaves its gradients are taken for."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import headwise as hw
 from headwise.errors import HeadwiseError
 from headwise.verify.oracle.tolerance import accept
+from tests.nn.oracle import torch_state
 
 B, L, S, E, H, KDIM, VDIM = 2, 5, 7, 12, 3, 11, 13
 
@@ -218,7 +219,7 @@ def written_out(
     module: Module, inputs: tuple[Tensor, ...], blocked: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Output and weights by hand from the state, batch first; blocked (B, L, S)."""
-    state = {name: x.to(dtype) for name, x in module.state_dict().items()}
+    state = {name: x.to(dtype) for name, x in torch_state(module).items()}
     if "in_proj_weight" in state:
         weights = state["in_proj_weight"].chunk(3)
     else:
@@ -335,14 +336,14 @@ def test_the_dtype_of_the_module_is_that_of_its_output(cls, dtype, training, bat
     ids=str,
 )
 def test_names_of_the_state(cls, options, names):
-    assert sorted(cls(E, H, **options).state_dict()) == sorted(names)
+    assert sorted(torch_state(cls(E, H, **options))) == sorted(names)
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": KDIM}, {"add_bias_kv": True}])
 def test_either_loads_the_others_state(cls, options):
     (other,) = (each for each in CLASSES if each is not cls)
     module, source = cls(E, H, **options).eval(), other(E, H, **options).eval()
-    module.load_state_dict(source.state_dict())
+    module.load_state_dict(torch_state(source))
     inputs = cross(module)
     exact = copy.deepcopy(source).double()(*(x.double() for x in inputs))[0]
     accept(module(*inputs)[0], source(*inputs)[0], exact)
@@ -364,7 +365,7 @@ def test_it_is_made_on_the_meta_device_and_filled_later(cls):
     module, source = cls(E, H, device="meta"), cls(E, H)
     assert module.out_proj.weight.device.type == "meta"
     module.to_empty(device="cpu")
-    module.load_state_dict(source.state_dict())
+    module.load_state_dict(torch_state(source))
     inputs = cross(module)
     assert torch.equal(module(*inputs)[0], source(*inputs)[0])
 

@@ -12,7 +12,7 @@ from torch import nn
 import headwise as hw
 from headwise.nn.projections import QKV
 from headwise.verify.oracle.tolerance import accept
-from tests.nn.oracle import E, H, against_torch, exact, inputs
+from tests.nn.oracle import E, H, against_torch, exact, inputs, torch_state
 
 COMBINATIONS = [
     {"bias": bias, "add_bias_kv": add_bias_kv, **sizes}
@@ -40,7 +40,7 @@ def shaken(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("options", COMBINATIONS, ids=str)
 def test_the_names_shapes_and_order_are_torchs(options):
     ours, theirs = make(**options), nn.MultiheadAttention(E, H, **options)
-    assert [(name, x.shape) for name, x in ours.state_dict().items()] == [
+    assert [(name, x.shape) for name, x in torch_state(ours).items()] == [
         (name, x.shape) for name, x in theirs.state_dict().items()
     ]
 
@@ -51,7 +51,7 @@ def test_it_goes_both_ways_and_the_outputs_agree(options, direction):
     ours = make(**options)
     theirs = shaken(nn.MultiheadAttention(E, H, batch_first=True, **options))
     source, target = (theirs, ours) if direction == "torch to ours" else (ours, theirs)
-    keys = target.load_state_dict(source.state_dict(), strict=True)
+    keys = target.load_state_dict(torch_state(source), strict=True)
     assert not keys.missing_keys
     assert not keys.unexpected_keys
     given = [x.detach() for x in inputs(ours)]
@@ -63,7 +63,7 @@ def test_it_goes_both_ways_and_the_outputs_agree(options, direction):
 @pytest.mark.parametrize("assign", [True, False])
 def test_it_loads_its_own_and_the_submodules_names(options, assign):
     source, target = make(**options), make(**options)
-    states = (source.state_dict(), dict(source.named_parameters()))
+    states = (source.state_dict(), torch_state(source))
     for state in states:
         shaken(target).load_state_dict(copy.deepcopy(state), strict=True, assign=assign)
         for (name, x), y in zip(target.named_parameters(), source.parameters(), strict=True):
@@ -71,7 +71,7 @@ def test_it_loads_its_own_and_the_submodules_names(options, assign):
 
 
 def test_grouped_heads_keep_the_projections_apart():
-    shapes = {name: tuple(x.shape) for name, x in make(**GROUPED).state_dict().items()}
+    shapes = {name: tuple(x.shape) for name, x in torch_state(make(**GROUPED)).items()}
     assert shapes == {
         "q_proj_weight": (12, 12),
         "k_proj_weight": (4, 12),
@@ -96,7 +96,7 @@ def test_inside_another_module_only_its_own_keys_change(options):
         return shaken(stem)
 
     source, target = outer(), outer()
-    state = source.state_dict()
+    state = torch_state(source)
     assert {"q_proj.weight", "attention_norm.weight", "attention.out_proj.weight"} <= set(state)
     assert not any(name.startswith("attention.q_proj.") for name in state)
     before = dict(state)
@@ -111,7 +111,7 @@ def test_a_torch_encoder_layers_checkpoint_loads():
     ours = nn.TransformerEncoderLayer(E, H, 17, batch_first=True)
     ours.self_attn = make()
     ours.load_state_dict(theirs.state_dict(), strict=True)
-    theirs.load_state_dict(ours.state_dict(), strict=True)
+    theirs.load_state_dict(torch_state(ours), strict=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"kdim": 7}, GROUPED], ids=str)
@@ -123,7 +123,7 @@ def test_a_wrong_size_is_torchs_clear_error(options, strict):
 
 
 def test_missing_and_unexpected_keys_are_named():
-    state = make().state_dict()
+    state = torch_state(make())
     with pytest.raises(RuntimeError, match=r'Missing key.* "q_proj.bias", "k_proj.bias", "v_proj'):
         make().load_state_dict({n: x for n, x in state.items() if n != "in_proj_bias"})
     with pytest.raises(RuntimeError, match=r'Unexpected key.* "q_proj.bias"'):
@@ -139,7 +139,7 @@ def test_missing_and_unexpected_keys_are_named():
 def test_projections_of_different_types_stay_apart():
     module = make()
     module.q_proj.double()
-    state = module.state_dict()
+    state = torch_state(module)
     assert [state[f"{name}.weight"].dtype for name in QKV] == [
         torch.float64,
         torch.float32,
@@ -165,7 +165,7 @@ def test_a_weight_of_another_shape_is_not_packed(name):
     module, other = make(), make()
     setattr(module, name, Flat())
     setattr(other, name, Flat())
-    state = module.state_dict()
+    state = torch_state(module)
     assert state[f"{name}.weight"].shape == (1, E * E)
     assert not any(key.startswith("in_proj") for key in state)
     other.load_state_dict(state, strict=True)
@@ -183,7 +183,7 @@ def test_a_parametrised_projection_keeps_its_keys():
 
 def test_gradients_flow_through_a_kept_state_dict():
     module = make()
-    module.state_dict(keep_vars=True)["in_proj_weight"].sum().backward()
+    torch_state(module, keep_vars=True)["in_proj_weight"].sum().backward()
     assert all(torch.equal(getattr(module, n).weight.grad, torch.ones(12, 12)) for n in QKV)
 
 

@@ -242,7 +242,10 @@ def _arguments(module: nn.MultiheadAttention | MultiheadAttention, bias: bool) -
 def _copy_state(new: nn.Module, source: nn.MultiheadAttention | MultiheadAttention) -> None:
     """Copy weights, training mode, and ``requires_grad`` of the parameters of the same name."""
     new.to_empty(device=source.out_proj.weight.device)
-    new.load_state_dict(source.state_dict())
+    if isinstance(source, MultiheadAttention):
+        new.load_state_dict(source.torch_state_dict())
+    else:
+        new.load_state_dict(source.state_dict())
     new.train(source.training)
     parameters = dict(source.named_parameters())
     for name, parameter in new.named_parameters():

@@ -55,9 +55,9 @@ class MultiheadAttention(nn.Module):
                              │ out_proj                             5 project
                         (B, L, E)
 
-    The constructor's positional arguments, `forward` and the `state_dict` are those of
-    `torch.nn.MultiheadAttention`. The projections are `nn.Linear` modules that are called, so that
-    hooks, LoRA and quantisation on them work.
+    The constructor's positional arguments and `forward` are those of
+    `torch.nn.MultiheadAttention`, whose checkpoints load as well. The projections are `nn.Linear`
+    modules that are called, so that hooks, LoRA and quantisation on them work.
 
     Args:
         embed_dim: E, the size of the query and of the output (the paper's d_model).
@@ -169,7 +169,6 @@ class MultiheadAttention(nn.Module):
         self._add_vectors(add_bias_kv, sinks, factory)
         self.global_proj = GlobalProjections(self._qkv_proj) if global_projections else None
         self.reset_parameters()
-        self.register_state_dict_post_hook(torch_compat.pack)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(torch_compat.unpack)  # type: ignore[no-untyped-call]
 
     def _add_projections(self, bias: bool, factory: ParameterFactory) -> None:
@@ -259,6 +258,22 @@ class MultiheadAttention(nn.Module):
         output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
         weights = returned_weights(result.weights, average_attn_weights, batched)
         return from_batch_first(output, query, self.batch_first), weights
+
+    def torch_state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
+        """The weights under the names of `torch.nn.MultiheadAttention`, as copies where packed.
+
+        `load_state_dict` takes these names as well as the module's own.
+
+        Args:
+            prefix: what every name begins with.
+            keep_vars: as for `nn.Module.state_dict`.
+
+        Example:
+            >>> list(MultiheadAttention(8, 2, bias=False).torch_state_dict())
+            ['in_proj_weight', 'out_proj.weight']
+        """
+        state = self.state_dict(prefix=prefix, keep_vars=keep_vars)
+        return torch_compat.pack(self, state, prefix)
 
     def attend(
         self,

@@ -247,8 +247,11 @@ class Owner(Protocol):
     embed_dim: int
     kdim: int
     vdim: int
-    rows: tuple[int, int, int]
-    packs: bool
+
+    @property
+    def rows(self) -> tuple[int, int, int]: ...
+    @property
+    def packs(self) -> bool: ...
 
 
 class NotPacked:
@@ -283,29 +286,24 @@ class PackedBias:
 def _not_packed() -> BadType:
     return BadType(
         "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no "
-        "packed parameter; use q_proj, k_proj and v_proj, or state_dict() for the "
+        "packed parameter; use q_proj, k_proj and v_proj, or torch_state_dict() for the "
         "packed names"
     )
 
 
-def pack(
-    module: nn.Module, state: MutableMapping[str, object], prefix: str, metadata: object
-) -> None:
-    """Give a state_dict PyTorch's names; a post hook of `nn.Module.state_dict`."""
-    del metadata
-    owner = cast("Owner", module)
-    packed: dict[str, object] = {}
+def pack(owner: Owner, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """A module's state_dict in PyTorch's names, in PyTorch's order."""
+    state, packed = dict(state), {}
     if _plain(owner, state, prefix):
-        weights = [cast("Tensor", state.pop(f"{prefix}{name}.weight")) for name in QKV]
+        weights = [state.pop(f"{prefix}{name}.weight") for name in QKV]
         if owner.packs:
             packed[f"{prefix}in_proj_weight"] = torch.cat(weights)
         else:
             packed |= {f"{prefix}{n}_weight": w for n, w in zip(QKV, weights, strict=True)}
         if f"{prefix}q_proj.bias" in state:
-            biases = [cast("Tensor", state.pop(f"{prefix}{name}.bias")) for name in QKV]
+            biases = [state.pop(f"{prefix}{name}.bias") for name in QKV]
             packed[f"{prefix}in_proj_bias"] = torch.cat(biases)
-    others = {key: state.pop(key) for key in list(state) if key.startswith(prefix)}
-    state.update(packed | others)  # PyTorch's order
+    return packed | state
 
 
 def unpack(
