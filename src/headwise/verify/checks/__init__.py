@@ -8,21 +8,15 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.lang import Text
-from headwise.masks import Mask, causal, full
+from headwise.masks import Mask, causal, from_tensor, full
 from headwise.positions import Stage
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import Pipeline
 from headwise.verify.oracle.tolerance import Evidence, Verdict, judge, judge_job
 
-
-def _accepts(what: Call | Job) -> Text | None:
-    del what
-    return None
-
-
 Ways = tuple[tuple[str, Callable[[Job], Outcome | None]], ...]
-"""For each mask argument its name, and the module with masks given there and nowhere else."""
+"""For each mask argument its name, and the module with masks given in that argument only."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +24,25 @@ class Subject:
     """An implementation under test.
 
     Attributes:
-        name: how a person calls it.
+        name: its name in messages.
         attend: the attention alone, or None where it cannot be reached.
         module: the attention with its projections, or None where it has none.
-        refuses: why a call or a job is outside of what it offers, or None where it is inside.
-        embed_dim: E of the jobs it is given.
-        heads: H of the jobs it is given.
+        refuses: why it does not support a call or a job, or None where it does.
+        embed_dim: E of its jobs.
+        heads: H of its jobs.
         lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
         ways: its mask arguments one by one; None where it takes masks in no argument.
-        groups: G of the jobs it is given, the key/value heads; None for as many as heads.
-        base: what it hides when it is given no mask.
+        groups: G of its jobs, the key/value heads; None for as many as heads.
+        base: the mask that it applies by itself.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
-        truth: the output that a job should have, in a dtype, where its weights are not known and
-            there is no oracle: what the subject itself gives in that dtype.
+        truth: where the weights are unknown and there is no oracle: the output that a job should
+            have in a dtype, which is what the subject itself returns in that dtype.
     """
 
     name: str
     attend: Callable[[Call], Result] | None = None
     module: Callable[[Job], Outcome] | None = None
-    refuses: Callable[[Call | Job], Text | None] = _accepts
+    refuses: Callable[[Call | Job], Text | None] = lambda _what: None
     embed_dim: int = 15
     heads: int = 3
     lacks: frozenset[str] = frozenset()
@@ -80,9 +74,14 @@ class Check:
     question: Text
     probe: Probe
 
+    @classmethod
+    def of(cls, probe: Probe, question: Text) -> "Check":
+        """The check with the name of its probe."""
+        return cls(probe.__name__, question, probe)
+
 
 def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
-    """A pipeline, right or with mistakes, as a subject."""
+    """A pipeline, correct or with mistakes, as a subject."""
 
     def module(job: Job) -> Outcome:
         trace = pipeline.run(job)
@@ -120,7 +119,7 @@ def attempt(subject: Subject, job: Job) -> Outcome | None:
 
 
 LENGTH = 7
-"""How long the sequences of the contract are; another number than every other size."""
+"""The length of the contract's sequences; it differs from every other size."""
 
 
 def masked_job(
@@ -145,6 +144,13 @@ def unmasked_job(
     return job if subject.refuses(job) is None else replace(job, mask=causal())
 
 
+def random_pairs(seed: int) -> Mask:
+    """A seeded mask of pairs without symmetry, in which every token sees itself."""
+    some = torch.rand(LENGTH, LENGTH, generator=torch.Generator().manual_seed(seed)) > 0.4
+    some.fill_diagonal_(fill_value=True)
+    return from_tensor(some, "q k")
+
+
 def yes_or_no(good: bool) -> Verdict:
     """A verdict of a condition that is true or false."""
     return Verdict(good, float(not good), 0.0, float(not good), 0.0)
@@ -153,6 +159,23 @@ def yes_or_no(good: bool) -> Verdict:
 def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> Tensor:
     """The exact output: the oracle's, or the subject's own where there is no oracle."""
     return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
+
+
+Part = tuple[slice | list[int], ...]
+"""An index of an output."""
+
+
+def judge_expected(output: Tensor, subject: Subject, job: Job, part: Part = ()) -> Verdict:
+    """Judge an output, or a part of it, by what the job should give."""
+    plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
+    return judge(output, plain, exact)
+
+
+def matches_expected(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
+    """Compare the output with the exact one."""
+    outcome = compute(subject, job)
+    if outcome is not None:
+        yield name, judge_expected(outcome.output, subject, job)
 
 
 def matches_oracle(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:

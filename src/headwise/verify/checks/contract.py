@@ -9,18 +9,21 @@ from torch import Tensor
 
 from headwise.call import Call
 from headwise.lang import Text
-from headwise.masks import Mask, causal, from_tensor, full, padding
+from headwise.masks import Mask, causal, full, padding
 from headwise.verify.checks import (
     LENGTH,
     Check,
+    Part,
     Subject,
     attempt,
     attend,
     compute,
     expected,
+    judge_expected,
     masked_job,
     matches_exact,
     matches_oracle,
+    random_pairs,
     unmasked_job,
     yes_or_no,
 )
@@ -36,30 +39,23 @@ LARGE = 200.0
 
 def masks() -> tuple[tuple[str, Mask], ...]:
     """The masks of the trials, by name; none of them makes a fully masked row."""
-    generator = torch.Generator().manual_seed(2)
-    some = torch.rand(LENGTH, LENGTH, generator=generator) > 0.4
-    some.fill_diagonal_(fill_value=True)
-    return (
-        ("no mask", full()),
-        ("causal", causal()),
-        ("some pairs", from_tensor(some)),
-        ("padding", padding([LENGTH, LENGTH - 3])),
-    )
+    some = random_pairs(seed=2)
+    padded = padding([LENGTH, LENGTH - 3])
+    return ("no mask", full()), ("causal", causal()), ("some pairs", some), ("padding", padded)
 
 
 def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
     """The masks of the trials, and the subject's own mask where it differs from them."""
     named = masks()
-    own_pattern = subject.base not in [mask for _, mask in named]
-    return (*named, ("its own pattern", subject.base)) if own_pattern else named
+    known = subject.base in [mask for _, mask in named]
+    return named if known else (*named, ("its own pattern", subject.base))
 
 
 def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
     """Self- and cross-attention without a mask, where the subject supports it."""
     for seed in seeds:
         for make in (self_job, cross_job):
-            job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
-            job = subject.fit(job)
+            job = subject.fit(make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype))
             if subject.refuses(job) is None:
                 yield job
 
@@ -107,11 +103,8 @@ def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """With zero queries, the output is the output projection of the mean of x Wᵀ + b."""
     for job in jobs(subject, dtype):
-        job = replace(job, weights=_silent(job.weights))
-        w = job.weights.spread(job.heads, job.groups)
-        values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
-        exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from matches_exact(subject, job, exact.expand(-1, job.query.shape[1], -1))
+        job = replace(job, weights=job.weights.map(torch.zeros_like, "q"))
+        yield from matches_exact(subject, job, _mean_of_values(job))
 
 
 def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -120,22 +113,16 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
         w = replace(job.weights, v=torch.zeros_like(job.weights.v))
         job, w = replace(job, weights=w), w.spread(job.heads, job.groups)
         constant = job.value.new_zeros(1, 1, w.v.shape[0]) if w.v_bias is None else w.v_bias
-        merged = constant.double().expand(1, 1, -1)
-        exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
-        batch, length, _ = job.query.shape
-        yield from matches_exact(subject, job, exact.expand(batch, length, -1))
+        exact = _through_output(w, constant.double().expand(1, 1, -1))
+        yield from matches_exact(subject, job, exact.expand(*job.query.shape[:2], -1))
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Zero keys give the mean of the values; constant queries do not."""
     for job in jobs(subject, dtype):
         w = job.weights
-        zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
-        no_log = replace(job, weights=replace(w, **zeros))
-        expanded = w.spread(job.heads, job.groups)
-        values = _times(job.value, expanded.v, expanded.v_bias).mean(1, keepdim=True)
-        exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from matches_exact(subject, no_log, exact.expand(-1, job.query.shape[1], -1))
+        silent = replace(job, weights=w.map(torch.zeros_like, "k"))
+        yield from matches_exact(subject, silent, _mean_of_values(silent))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
         yield from matches_oracle("queries that are their bias", subject, constant)
 
@@ -159,26 +146,24 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output under two masks at once: in one argument, and each in its own."""
-    mask = causal() & padding([LENGTH, LENGTH - 3])
-    yield from matches_oracle("causal and padding", subject, masked_job(subject, dtype, mask=mask))
-    if subject.together is not None:
-        job = masked_job(subject, dtype, mask=mask)
-        outcome = subject.together(job)
-        if outcome is not None:
-            yield "causal in one argument, padding in another", judge_job(outcome, job)
+    job = masked_job(subject, dtype, causal() & padding([LENGTH, LENGTH - 3]))
+    yield from matches_oracle("causal and padding", subject, job)
+    outcome = None if subject.together is None else subject.together(job)
+    if outcome is not None:
+        yield "causal in one argument, padding in another", judge_job(outcome, job)
 
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Equal tokens with scores of 200 and more: the output is their common value."""
     job = masked_job(subject, dtype)
-    w, one = job.weights, job.query[:1]
+    w = job.weights
     if (w.q_bias is None) != (w.k_bias is None):
         return
     rows = w.k.shape[0] // job.groups
-    first = {n: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)) for n, t in _keys(w).items()}
-    alike = replace(job, query=one, key=one, value=one, weights=replace(w, **first))
-    for name, expanded in (("the same in every head", alike), ("another in each head", job)):
-        loud, exact = _loud(expanded, dtype)
+    first = w.map(lambda t: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)), "k")
+    alike = replace(job.with_input(job.query[:1]), weights=first)
+    for name, quiet in (("the same in every head", alike), ("another in each head", job)):
+        loud, exact = _loud(quiet, dtype)
         outcome = compute(subject, loud)
         if outcome is not None:
             yield name, judge(outcome.output, oracle(loud, dtype)["output"], exact)
@@ -193,13 +178,8 @@ def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
     factor = (LARGE / least).sqrt().to(dtype)
     q_bias, k_bias = (None if b is None else b * factor for b in (keys.k_bias, w.k_bias))
     loud = replace(w, q=keys.k * factor, k=w.k * factor, q_bias=q_bias, k_bias=k_bias)
-    values = _times(x, keys.v, keys.v_bias)
-    exact = values if w.out is None else _times(values, w.out, w.out_bias)
-    return replace(job, query=x, key=x, value=x, weights=loud), exact
-
-
-def _keys(w: Weights) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in w.named().items() if name[0] == "k"}
+    exact = _through_output(w, _times(x, keys.v, keys.v_bias))
+    return replace(job.with_input(x), weights=loud), exact
 
 
 def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -222,56 +202,49 @@ def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
     yield from matches_oracle("eval", subject, job)
 
 
-def _silent(w: Weights) -> Weights:
-    """The weights with zero queries, so that every score is 0."""
-    bias = None if w.q_bias is None else torch.zeros_like(w.q_bias)
-    return replace(w, q=torch.zeros_like(w.q), q_bias=bias)
-
-
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     product = torch.einsum("ble,oe->blo", x.double(), weight.double())
     return product if bias is None else product + bias.double()
 
 
+def _mean_of_values(job: Job) -> Tensor:
+    """The exact output where every query weighs all keys alike."""
+    w = job.weights.spread(job.heads, job.groups)
+    values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
+    return _through_output(w, values).expand(-1, job.query.shape[1], -1)
+
+
+def _through_output(w: Weights, merged: Tensor) -> Tensor:
+    """The output projection of merged heads in float64."""
+    return merged if w.out is None else _times(merged, w.out, w.out_bias)
+
+
 def _sum_of_heads(job: Job) -> Tensor:
     """The sum of single-head attentions in float64, each through its slice of the output weight."""
     w, total = job.weights.spread(job.heads, job.groups), torch.zeros(())
-    slices = range(0, w.q.shape[0], w.q.shape[0] // job.heads)
-    for start in slices:
-        rows = slice(start, start + w.q.shape[0] // job.heads)
+    out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
+    for start in range(0, w.q.shape[0], job.head_dim):
+        rows = slice(start, start + job.head_dim)
         named = {n: t[rows] for n, t in w.named().items() if n[0] in "qkv"}
-        out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
         single = replace(w, **named, out=out[:, rows], out_bias=None)
         total = total + oracle(replace(job, weights=single, heads=1, groups=1))["output"]
     return total if w.out_bias is None else total + w.out_bias
 
 
 CONTRACT: tuple[Check, ...] = (
-    Check("module_forward", Text("outputs equal the oracle"), module_forward),
-    Check("as_torch", Text("outputs equal torch.nn.MultiheadAttention"), as_torch),
-    Check(
-        "module_gradients",
-        Text("gradients of inputs and weights equal the oracle's"),
-        module_gradients,
-    ),
-    Check("module_weights", Text("the weights of each head equal the oracle's"), module_weights),
-    Check(
-        "projection_closed_form",
-        Text("equal scores give the mean of x Wᵀ + b"),
-        projection_closed_form,
-    ),
-    Check("output_projection", Text("the output projection is applied"), output_projection),
-    Check(
-        "projections_in_order",
-        Text("keys of zeros give the mean of the values"),
-        projections_in_order,
-    ),
-    Check("heads_are_slices", Text("heads are slices, summed through W^O"), heads_are_slices),
-    Check("mask_arguments", Text("each mask argument hides what it should"), mask_arguments),
-    Check("masks_together", Text("two masks at once hide what either hides"), masks_together),
-    Check("large_scores", Text("scores of 200 do not overflow"), large_scores),
-    Check("inputs_unchanged", Text("its inputs are not modified"), inputs_unchanged),
-    Check("eval_without_dropout", Text("no dropout in eval"), eval_without_dropout),
+    Check.of(module_forward, Text("outputs equal the oracle")),
+    Check.of(as_torch, Text("outputs equal torch.nn.MultiheadAttention")),
+    Check.of(module_gradients, Text("gradients of inputs and weights equal the oracle's")),
+    Check.of(module_weights, Text("the weights of each head equal the oracle's")),
+    Check.of(projection_closed_form, Text("equal scores give the mean of x Wᵀ + b")),
+    Check.of(output_projection, Text("the output projection is applied")),
+    Check.of(projections_in_order, Text("keys of zeros give the mean of the values")),
+    Check.of(heads_are_slices, Text("heads are slices, summed through W^O")),
+    Check.of(mask_arguments, Text("each mask argument hides what it should")),
+    Check.of(masks_together, Text("two masks at once hide what either hides")),
+    Check.of(large_scores, Text("scores of 200 do not overflow")),
+    Check.of(inputs_unchanged, Text("its inputs are not modified")),
+    Check.of(eval_without_dropout, Text("no dropout in eval")),
     *METAMORPHIC,
     *EXTREMES,
 )
@@ -279,36 +252,31 @@ CONTRACT: tuple[Check, ...] = (
 
 
 TIMES = 37
-"""How often a short sequence is repeated for a long one; a prime, so that no block ends with it."""
+"""How often a short sequence is repeated; a prime, so that no block ends where it ends."""
 
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """One token equals either of two equal tokens; one sample equals itself in a batch."""
     pair = masked_job(subject, dtype, length=2)
-    x = pair.query[:, :1].expand_as(pair.query).contiguous()
-    pair = replace(pair, query=x, key=x, value=x)
-    yield from _part("L = 1", subject, pair, (slice(None), slice(0, 1)))
-    job = unmasked_job(subject, dtype)
-    yield from _part("B = 1", subject, job, (slice(0, 1), slice(None)))
+    pair = pair.with_input(pair.query[:, :1].expand_as(pair.query).contiguous())
+    yield from _alone("L = 1", subject, pair, (slice(None), slice(0, 1)))
+    yield from _alone("B = 1", subject, unmasked_job(subject, dtype), (slice(0, 1), slice(None)))
 
 
 def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A repeated sequence gives repeated outputs; a causal mask keeps the first period.
 
-    Repeated keys share the weights that one of them had. What raises at this length is not tried.
+    Repeated keys share the weight that one of them had. If the target raises, there is no trial.
     """
-    for name, mask in (("", full()), (", causal", causal())):
+    for name, mask, periods in (("", full(), TIMES), (", causal", causal(), 1)):
         job = masked_job(subject, dtype, mask)
-        x = job.query.repeat(1, TIMES, 1)
-        outcome = attempt(subject, replace(job, query=x, key=x, value=x))
-        if outcome is None:
-            continue
-        result = outcome.output if mask == full() else outcome.output[:, :LENGTH]
-        times = TIMES if mask == full() else 1
-        plain, exact = (
-            expected(subject, job, d).repeat(1, times, 1) for d in (dtype, torch.float64)
-        )
-        yield f"L = {LENGTH * TIMES}{name}", judge(result, plain, exact)
+        outcome = attempt(subject, job.with_input(job.query.repeat(1, TIMES, 1)))
+        if outcome is not None:
+            plain, exact = (
+                expected(subject, job, d).repeat(1, periods, 1) for d in (dtype, torch.float64)
+            )
+            result = outcome.output[:, : LENGTH * periods]
+            yield f"L = {LENGTH * TIMES}{name}", judge(result, plain, exact)
 
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -316,19 +284,15 @@ def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[E
     job = unmasked_job(subject, dtype)
     outcome = compute(subject, replace(job, dropout=0.5))
     if outcome is not None:
-        plain, exact = (expected(subject, job, d) for d in (dtype, torch.float64))
-        yield "eval", judge(outcome.output, plain, exact)
+        yield "eval", judge_expected(outcome.output, subject, job)
 
 
-def _part(name: str, subject: Subject, job: Job, part: tuple[slice, slice]) -> Iterator[Evidence]:
+def _alone(name: str, subject: Subject, job: Job, part: Part) -> Iterator[Evidence]:
     """A part of the input alone gives the same part of the output."""
-    x = job.query[part]
-    if compute(subject, job) is None:
-        return
-    outcome = compute(subject, replace(job, query=x, key=x, value=x))
-    if outcome is not None:
-        plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
-        yield name, judge(outcome.output, plain, exact)
+    if compute(subject, job) is not None:
+        outcome = compute(subject, job.with_input(job.query[part]))
+        if outcome is not None:
+            yield name, judge_expected(outcome.output, subject, job, part)
 
 
 _WITHOUT_ORACLE = {
@@ -336,6 +300,7 @@ _WITHOUT_ORACLE = {
     "long_sequence": _repeated_sequence,
     "eval_without_dropout": _eval_as_without_dropout,
 }
+"""Checks that need another probe where there is no oracle."""
 
 
 _UNCHANGED = ("non_contiguous", "dtype_kept", "inputs_unchanged")
@@ -344,10 +309,6 @@ _UNCHANGED = ("non_contiguous", "dtype_kept", "inputs_unchanged")
 BLACK_BOX: tuple[Check, ...] = (
     *METAMORPHIC,
     *(check for check in CONTRACT if check.name in _UNCHANGED),
-    *(
-        replace(check, probe=_WITHOUT_ORACLE[check.name])
-        for check in CONTRACT
-        if check.name in _WITHOUT_ORACLE
-    ),
+    *(replace(c, probe=_WITHOUT_ORACLE[c.name]) for c in CONTRACT if c.name in _WITHOUT_ORACLE),
 )
-"""The checks that a target can be put to whose weights are not known."""
+"""The checks of a target whose weights are not known."""

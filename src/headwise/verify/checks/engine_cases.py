@@ -34,8 +34,8 @@ Draw = Callable[..., Tensor]
 class Case:
     """One attention call, described by its sizes, mask and position.
 
-    The sizes are distinct primes, so that no exchange of two axes goes unseen; where H is no prime
-    it is a multiple of G.
+    The sizes are distinct primes, so that two exchanged axes show; where H is no prime, it is a
+    multiple of G.
     """
 
     name: str

@@ -25,9 +25,9 @@ class CheckResult:
 
     Attributes:
         check: the check.
-        trials: how many trials it made; 0 where the subject does not offer what it asks.
+        trials: the number of trials; 0 where the subject does not support any.
         times: the worst error in units of the bound; above 1, or NaN, where it failed.
-        failed: the name of the first trial that failed, or what was raised; empty if none.
+        failed: the name of the first trial that failed, or the error; empty if none.
         raised: whether it failed because the subject raised.
         roundings: the same error in units of rounding.
     """
@@ -57,10 +57,8 @@ def examine(check: Check, subject: Subject, dtype: torch.dtype) -> CheckResult:
             failed = failed or (name if bad else "")
     except Exception as error:
         words = " ".join(str(error).split())[:200]
-        message = f"{type(error).__name__}: {words}"
-        return CheckResult(
-            check, trials + 1, float("inf"), message, raised=True, roundings=float("inf")
-        )
+        message, infinite = f"{type(error).__name__}: {words}", float("inf")
+        return CheckResult(check, trials + 1, infinite, message, raised=True, roundings=infinite)
     return CheckResult(check, trials, times, failed, roundings=roundings)
 
 
@@ -74,7 +72,7 @@ def gate(
 
     Args:
         name: the engine's name.
-        run: what it gives for a call.
+        run: computes a call.
         why_not: why it cannot run a call; such calls are left out.
         dtype: the dtype under test.
     """
@@ -91,9 +89,10 @@ class SelfTest:
     """The results of testing the checks on mutants.
 
     Attributes:
-        findings: for each mistake, what the check that names it found.
-        trips: for each check, the first mistake that it rejected, or None: then it is no check.
-        false_alarms: what failed on the right pipeline.
+        findings: for each mistake, the result of the check that names it.
+        trips: for each check, the first mistake that it rejected, or None.
+        false_alarms: the checks that fail on the correct pipeline.
+
     """
 
     findings: tuple[tuple[Mistake, CheckResult], ...]

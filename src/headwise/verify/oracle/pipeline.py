@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,7 @@ from headwise.call import Call, Result
 from headwise.masks import Mask
 from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Job, seeded_rng
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import Job, StepContext, seeded_rng
 
 Trace = dict[str, Tensor]
 """Every quantity of one run by its name, in the order of `QUANTITIES`."""
@@ -32,7 +32,7 @@ QUANTITIES: tuple[tuple[str, str], ...] = (
     ("merged", "merge"),
     ("output", "output"),
 )
-"""What a run shows on the way, and the step that makes it."""
+"""The quantities of a run, and the step that makes each of them."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class Pipeline:
         False
     """
 
-    project: Callable[[StepContext, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = (
-        steps.project
-    )
+    project: Callable[[StepContext, Tensor, Tensor, Tensor], steps.Three] = steps.project
     split: Callable[[StepContext, Tensor, int], Tensor] = steps.split
     group: Callable[[StepContext, Tensor], Tensor] = steps.group
     score: Callable[[StepContext, Tensor, Tensor], Tensor] = steps.score
@@ -65,26 +63,19 @@ class Pipeline:
 
     def run(self, job: Job) -> Trace:
         """A whole module: projections, attention, output projection."""
-        if self.dropout is steps.dropout and not job.training:
-            return self._run(job)
-        with seeded_rng(job.rng_seed):
+        random = self.dropout is not steps.dropout or job.training
+        with seeded_rng(job.rng_seed) if random else nullcontext():
             return self._run(job)
 
     def _run(self, job: Job) -> Trace:
-        context = job_context(job)
+        context = job.context
         q, k, v = self.project(context, job.query, job.key, job.value)
         q_heads = self.split(context, q, job.heads)  # (B, H, Lq, D)
         k_heads, v_heads = (self.split(context, x, job.groups) for x in (k, v))  # (B, G, Lk, D)
         inside = self._inside(context, q_heads, k_heads, v_heads)
         merged = self.merge(context, inside["heads"])  # (B, Lq, H Dv)
-        return {
-            "q": q,
-            "k": k,
-            "v": v,
-            **inside,
-            "merged": merged,
-            "output": self.output(context, merged),
-        }
+        output = self.output(context, merged)
+        return {"q": q, "k": k, "v": v, **inside, "merged": merged, "output": output}
 
     def attend(self, call: Call) -> Result:
         """The attention alone, as an engine."""
@@ -112,21 +103,6 @@ class Pipeline:
             "weights": weights,
             "heads": heads,
         }
-
-
-def job_context(job: Job) -> StepContext:
-    """The context of a job."""
-    head_dim = job.weights.q.shape[0] // job.heads
-    return StepContext(
-        shape=job.shape,
-        mask=job.mask,
-        scale=head_dim**-0.5,
-        embed_dim=job.query.shape[-1],
-        groups=job.groups,
-        dropout=job.dropout,
-        training=job.training,
-        weights=job.weights,
-    )
 
 
 def _call_context(call: Call) -> StepContext:
