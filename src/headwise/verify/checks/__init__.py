@@ -130,10 +130,9 @@ def masked_job(
     batch: int = 2,
     length: int = LENGTH,
 ) -> Job:
-    """Self-attention of the subject's size, with the weights that it has."""
-    size = {"batch": batch, "length": length}
-    job = self_job(subject.embed_dim, subject.heads, mask=mask, dtype=dtype, **size)
-    return subject.fit(job)
+    """Self-attention of the subject's embed_dim and heads, with the weights that it has."""
+    size = subject.embed_dim, subject.heads
+    return subject.fit(self_job(*size, batch=batch, length=length, mask=mask, dtype=dtype))
 
 
 def unmasked_job(

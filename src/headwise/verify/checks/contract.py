@@ -1,6 +1,6 @@
 """The contract: what must hold for a whole module, projections included."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -30,7 +30,7 @@ from headwise.verify.checks import (
 from headwise.verify.checks.edge_cases import EXTREMES
 from headwise.verify.checks.metamorphic import METAMORPHIC
 from headwise.verify.oracle import oracle, torch_attention
-from headwise.verify.oracle.jobs import Job, Weights, cross_job, self_job
+from headwise.verify.oracle.jobs import Job, Outcome, Weights, cross_job, self_job
 from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
 
 LARGE = 200.0
@@ -63,19 +63,27 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
 def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output on several inputs and masks, self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
-        yield from matches_oracle("cross-attention" if not job.alike else "no mask", subject, job)
+        yield from matches_oracle("no mask" if job.alike else "cross-attention", subject, job)
     for name, mask in tried(subject)[1:]:
         yield from matches_oracle(name, subject, masked_job(subject, dtype, mask=mask))
 
 
-def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The output equals that of `torch.nn.MultiheadAttention` with the same weights."""
-    for name, mask in tried(subject):
+def _outcomes(
+    subject: Subject, dtype: torch.dtype, named: Iterable[tuple[str, Mask]]
+) -> Iterator[tuple[str, Job, Outcome]]:
+    """Self-attention under masks, where the subject supports it."""
+    for name, mask in named:
         job = masked_job(subject, dtype, mask=mask)
         outcome = compute(subject, job)
         if outcome is not None:
-            plain = torch_attention(job).output
-            yield name, judge(outcome.output, plain, oracle(job)["output"])
+            yield name, job, outcome
+
+
+def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
+    """The output equals that of `torch.nn.MultiheadAttention` with the same weights."""
+    for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
+        plain = torch_attention(job).output
+        yield name, judge(outcome.output, plain, oracle(job)["output"])
 
 
 def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -91,11 +99,9 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The weights of each head, where the module gives them."""
-    for name, mask in tried(subject):
-        job = masked_job(subject, dtype, mask=mask)
-        outcome = compute(subject, job)
-        if outcome is not None and outcome.weights is not None:
+    """The weights of each head, where the module returns them."""
+    for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
+        if outcome.weights is not None:
             plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
             yield name, judge(outcome.weights, plain, exact)
 
@@ -188,11 +194,11 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
         outcome = compute(subject, job)
         if outcome is not None:
             yield ", ".join(outcome.wrote) or "inputs", yes_or_no(not outcome.wrote)
-    draw = torch.Generator().manual_seed(4)
-    arguments = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
-    before = tuple(tensor.clone() for tensor in arguments)
-    if attend(subject, Call.of(*arguments)) is not None:
-        for name, old, new in zip("qkv", before, arguments, strict=True):
+    generator = torch.Generator().manual_seed(4)
+    qkv = [torch.randn(2, 3, n, 11, generator=generator).to(dtype) for n in (5, 7, 7)]
+    before = [tensor.clone() for tensor in qkv]
+    if attend(subject, Call.of(*qkv)) is not None:
+        for name, old, new in zip("qkv", before, qkv, strict=True):
             yield name, yes_or_no(torch.equal(old, new))
 
 
@@ -248,7 +254,6 @@ CONTRACT: tuple[Check, ...] = (
     *METAMORPHIC,
     *EXTREMES,
 )
-"""Every check of a module."""
 
 
 TIMES = 37
@@ -280,7 +285,6 @@ def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """In eval, a module constructed with dropout gives the output without dropout."""
     job = unmasked_job(subject, dtype)
     outcome = compute(subject, replace(job, dropout=0.5))
     if outcome is not None:
@@ -302,9 +306,7 @@ _WITHOUT_ORACLE = {
 }
 """Checks that need another probe where there is no oracle."""
 
-
 _UNCHANGED = ("non_contiguous", "dtype_kept", "inputs_unchanged")
-
 
 BLACK_BOX: tuple[Check, ...] = (
     *METAMORPHIC,

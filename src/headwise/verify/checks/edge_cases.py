@@ -29,7 +29,6 @@ LONG = (257, 129, 64)
 first length at which the target does not raise is used: many targets have a maximum length."""
 
 DTYPES = (torch.float64, torch.bfloat16, torch.float16)
-"""The dtypes tried beside the one under test."""
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -102,8 +101,9 @@ Named = Iterator[tuple[str, Job]]
 
 
 def _small(subject: Subject, dtype: torch.dtype) -> Named:
-    for name, sizes in (("L = 1", (2, 1)), ("B = 1", (1, 7)), ("B = 1, L = 1", (1, 1))):
-        yield name, unmasked_job(subject, dtype, batch=sizes[0], length=sizes[1])
+    sizes = (("L = 1", 2, 1), ("B = 1", 1, 7), ("B = 1, L = 1", 1, 1))
+    for name, batch, length in sizes:
+        yield name, unmasked_job(subject, dtype, batch=batch, length=length)
     for lengths in ((1, 7), (5, 1)):
         job = cross_job(subject.embed_dim, subject.heads, lengths=lengths, dtype=dtype)
         yield f"Lq = {lengths[0]}, Lk = {lengths[1]}", subject.fit(replace(job, value=job.key))
@@ -113,6 +113,7 @@ def _long(subject: Subject, dtype: torch.dtype) -> Named:
     for name, mask in (("", full()), (", causal", causal())):
         for length in LONG:
             job = masked_job(subject, dtype, mask, batch=1, length=length)
+
             if attempt(subject, job) is not None:
                 yield f"L = {length}{name}", job
                 break
@@ -157,7 +158,6 @@ EXTREMES: tuple[Check, ...] = (
     Check.of(non_contiguous, Text("inputs may lie in memory in any order")),
     Check.of(dtype_kept, Text("the output has the dtype of the input")),
 )
-"""Checks of shapes, memory and dtypes."""
 
 
 COMPILED_LENGTHS = (7, 11)

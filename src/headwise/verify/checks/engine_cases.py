@@ -149,4 +149,3 @@ CASES: tuple[Case, ...] = (
     ),
     Case("many keys", lambda _c, _d: causal(), queries=67, keys=131, dim=17, value_dim=19),
 )
-"""Every case there is."""

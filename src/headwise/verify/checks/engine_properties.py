@@ -273,4 +273,3 @@ PROPERTIES: tuple[Check, ...] = (
     Check.of(float32_softmax, Text("bias and softmax are in float32 at least")),
     Check.of(dropout_on_weights, Text("dropout acts on the weights")),
 )
-"""Every property of an attention."""

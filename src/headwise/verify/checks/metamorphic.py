@@ -131,7 +131,6 @@ def _unchanged(
 
 
 def _same(first: Outcome, second: Outcome | None) -> bool:
-    """Whether two outputs are bitwise equal; NaN equals NaN."""
     if second is None:
         return False
     a, b = first.output, second.output
@@ -184,4 +183,3 @@ METAMORPHIC: tuple[Check, ...] = (
     Check.of(weights_sum_to_one, Text("returned weights sum to 1, and are 0 where hidden")),
     Check.of(masked_gradients, Text("no gradient reaches a hidden token; all are finite")),
 )
-"""Checks for which a target needs no oracle."""

@@ -32,7 +32,6 @@ def notes_on(conventions: Conventions, subject: Subject) -> tuple[Text, ...]:
 
 
 def _calls(conventions: Conventions) -> Iterator[Text]:
-    """Notes on how the target is called."""
     runner, base = conventions.runner, conventions.base
     if getattr(runner, "sequence_first", False):
         yield Text("it takes (L, B, E): length first")
@@ -49,7 +48,6 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
 
 
 def _masks(conventions: Conventions) -> Iterator[Text]:
-    """Notes on the mask arguments and those that are not tried."""
     for argument in conventions.unknown:
         yield Text(
             "{argument}: how it takes a mask was not found, so no mask was given to it",
@@ -97,7 +95,6 @@ def _probed(runner: ModuleRunner) -> Iterator[Text]:
 
 
 def _around(runner: ModuleRunner) -> Iterator[Text]:
-    """Norms and residual connections in the same module."""
     if runner.norms:
         yield Text("{norms}: bypassed, not verified", norms=", ".join(runner.norms))
         if runner.residual:
@@ -133,7 +130,6 @@ def _job(subject: Subject) -> Job:
 
 
 OF_QUERIES = re.compile(r"(?i)(^|[._])(q|k|query|key)_?(layer_?)?(norm|ln)$")
-"""The names of modules that normalise queries or keys."""
 
 QUERIES = 5
 """Fewer queries than keys, so that the two ways of aligning a causal mask differ."""
@@ -293,7 +289,6 @@ def _rotated(outcome: Outcome, job: Job, pairs: str) -> bool:
 
 
 def _with_rotary(job: Job, pairs: str) -> Tensor:
-    """The reference output with rotary positions, in the job's dtype."""
     q, k, v = steps.projected_heads(job)
     call = Call.of(q, k, v, mask=job.mask, position=Rotary(job.head_dim, pairs=pairs))
     return steps.joined_output(job, reference(call, q.dtype).output.to(q.dtype))

@@ -16,8 +16,8 @@ from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, jobs, masks
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
 from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
 from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
-from headwise.verify.diagnosis.minimise import minimise
 from headwise.verify.diagnosis.notes import notes_on
+from headwise.verify.diagnosis.snippet import minimise
 from headwise.verify.diagnosis.source_line import SourceLine, likely_lines
 from headwise.verify.mistakes import MISTAKES, Mistake, Observation, explain, explain_gradients
 from headwise.verify.oracle import oracle
@@ -138,7 +138,6 @@ def verify(
 
 
 def _with_compiled(report: Report) -> Report:
-    """The report with the check under `torch.compile`, where the target can be compiled."""
     own = under_compile(report.conventions)
     if own is None:
         return report
@@ -170,9 +169,10 @@ def _reported(
         if progress:
             progress(check.name)
         findings.append(examine(check, subject, DTYPE))
-    step, appeared, mistakes = (None, frozenset[str](), ())
+    diagnosis: Diagnosis = (None, frozenset(), ())
     if why is None:
-        step, appeared, mistakes = _diagnose(conventions, subject, findings, seed)
+        diagnosis = _diagnose(conventions, subject, findings, seed)
+    step, appeared, mistakes = diagnosis
     return Report(
         name=name,
         embed_dim=embed_dim,

@@ -8,33 +8,28 @@ from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.mistakes.mistake import Mistake, Step, skipped
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext
 
 
-def _softmax_over(axis: int) -> Callable[[StepContext, Tensor], Tensor]:
+def _softmax_over(axis: int) -> dict[str, Step]:
     """A softmax over another axis; fully masked slices give 0, not NaN."""
 
-    def softmax(context: StepContext, scores: Tensor) -> Tensor:
-        del context
+    def softmax(_context: StepContext, scores: Tensor) -> Tensor:
         blind = scores.isneginf().all(axis, keepdim=True)
         return scores.masked_fill(blind, 0.0).softmax(axis).masked_fill(blind, 0.0)
 
-    return softmax
+    return {"softmax": softmax}
 
 
-def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Callable[..., Tensor]]:
-    """Another scale; `factor` takes the context and D, which follows from the right scale."""
+def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Step]:
+    """Another scale; `factor` takes the context and D, which follows from the correct scale."""
 
     def scale(context: StepContext, dots: Tensor) -> Tensor:
         return dots.to(softmax_dtype(dots.dtype)) * factor(context, round(context.scale**-2))
 
     return {"scale": scale}
-
-
-def _swapped(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
-    return steps.score(context, k, q)
 
 
 def _half(context: StepContext, scores: Tensor) -> Tensor:
@@ -52,11 +47,6 @@ def _scaled_in_place(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
     return steps.score(context, q.mul_(context.scale), k)
 
 
-def _already_scaled(context: StepContext, dots: Tensor) -> Tensor:
-    del context
-    return dots.to(softmax_dtype(dots.dtype))
-
-
 def _no_group(context: StepContext, shared: Tensor) -> Tensor:
     """Key/value heads laid out 0 1 2 0 1 2 instead of 0 0 1 1 2 2."""
     rows = shared.repeat(1, context.shape.heads // max(context.groups, 1), 1, 1)
@@ -68,19 +58,6 @@ def _dropped_scores(context: StepContext, scores: Tensor) -> Tensor:
     return steps.softmax(context, F.dropout(scores, context.dropout) if active else scores)
 
 
-def _passed(context: StepContext, values: Tensor) -> Tensor:
-    del context
-    return values
-
-
-def _always(context: StepContext, weights: Tensor) -> Tensor:
-    return F.dropout(weights, context.dropout) if context.dropout else weights
-
-
-def _detached(context: StepContext, scores: Tensor) -> Tensor:
-    return steps.softmax(context, scores).detach()
-
-
 INSIDE: tuple[Mistake, ...] = (
     Mistake(
         "softmax_over_queries",
@@ -89,7 +66,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores.softmax(dim=-2)",
         "scores.softmax(dim=-1)",
         "rows_sum_to_one",
-        {"softmax": _softmax_over(-2)},
+        _softmax_over(-2),
     ),
     Mistake(
         "softmax_over_heads",
@@ -98,7 +75,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores.softmax(dim=1)",
         "scores.softmax(dim=-1)",
         "heads_independent",
-        {"softmax": _softmax_over(1)},
+        _softmax_over(1),
     ),
     Mistake(
         "softmax_over_batch",
@@ -107,7 +84,7 @@ INSIDE: tuple[Mistake, ...] = (
         "F.softmax(scores)  # dim=0",
         "F.softmax(scores, dim=-1)",
         "samples_independent",
-        {"softmax": _softmax_over(0)},
+        _softmax_over(0),
     ),
     Mistake(
         "no_scale",
@@ -152,7 +129,7 @@ INSIDE: tuple[Mistake, ...] = (
         "scores = k @ q.transpose(-2, -1)",
         "scores = q @ k.transpose(-2, -1)",
         "equal_scores_mean",
-        {"group": steps.repeated, "score": _swapped},
+        {"group": steps.repeated, "score": lambda context, q, k: steps.score(context, k, q)},
     ),
     Mistake(
         "softmax_in_half",
@@ -179,7 +156,7 @@ INSIDE: tuple[Mistake, ...] = (
         "q *= scale",
         "q = q * scale",
         "inputs_unchanged",
-        {"score": _scaled_in_place, "scale": _already_scaled},
+        {"score": _scaled_in_place, "scale": lambda _, dots: dots.to(softmax_dtype(dots.dtype))},
     ),
     Mistake(
         "heads_tiled",
@@ -197,7 +174,7 @@ INSIDE: tuple[Mistake, ...] = (
         "F.dropout(scores, p, self.training).softmax(dim=-1)",
         "F.dropout(scores.softmax(dim=-1), p, self.training)",
         "dropout_on_weights",
-        {"softmax": _dropped_scores, "dropout": _passed},
+        {"softmax": _dropped_scores, "dropout": skipped},
     ),
     Mistake(
         "dropout_in_eval",
@@ -206,7 +183,7 @@ INSIDE: tuple[Mistake, ...] = (
         "F.dropout(weights, p)",
         "F.dropout(weights, p, training=self.training)",
         "eval_without_dropout",
-        {"dropout": _always},
+        {"dropout": lambda c, weights: F.dropout(weights, c.dropout) if c.dropout else weights},
     ),
     Mistake(
         "weights_detached",
@@ -215,7 +192,6 @@ INSIDE: tuple[Mistake, ...] = (
         "scores.softmax(dim=-1).detach()",
         "scores.softmax(dim=-1)",
         "gradients",
-        {"softmax": _detached},
+        {"softmax": lambda context, scores: steps.softmax(context, scores).detach()},
     ),
 )
-"""Mistakes of one attention without its projections."""

@@ -8,28 +8,11 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake, WeightChange
+from headwise.verify.mistakes.mistake import Mistake, WeightChange, plain_softmax, skipped
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Weights
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext, Weights
 
-Three = tuple[Tensor, Tensor, Tensor]
-
-
-def _turned(weights: Weights) -> Weights:
-    return replace(weights, q=weights.q.T, k=weights.k.T, v=weights.v.T)
-
-
-def _output_turned(weights: Weights) -> Weights:
-    return replace(weights, out=None if weights.out is None else weights.out.T)
-
-
-def _unbiased(weights: Weights) -> Weights:
-    return replace(weights, q_bias=None, k_bias=None, v_bias=None)
-
-
-def _output_unbiased(weights: Weights) -> Weights:
-    return replace(weights, out_bias=None)
+INPUT_BIASES = ("q_bias", "k_bias", "v_bias")
 
 
 def _ordered(order: str) -> Callable[[Weights], Weights]:
@@ -47,53 +30,28 @@ def _ordered(order: str) -> Callable[[Weights], Weights]:
     return change
 
 
-def _viewed(context: StepContext, x: Tensor, heads: int) -> Tensor:
-    del context
+def _viewed(_context: StepContext, x: Tensor, heads: int) -> Tensor:
     batch, length, width = x.shape
     return x.reshape(batch, heads, length, width // heads)
 
 
-def _interleaved(context: StepContext, x: Tensor, heads: int) -> Tensor:
-    del context
+def _interleaved(_context: StepContext, x: Tensor, heads: int) -> Tensor:
     return x.reshape(*x.shape[:2], -1, heads).movedim(-1, 1)
 
 
-def _joined(context: StepContext, heads: Tensor) -> Tensor:
-    del context
+def _joined(_context: StepContext, heads: Tensor) -> Tensor:
     batch, count, length, dim = heads.shape
     return heads.reshape(batch, length, count * dim)
 
 
-def _averaged(context: StepContext, heads: Tensor) -> Tensor:
-    return heads.mean(1).repeat(1, 1, context.shape.heads)
-
-
-def _no_output(context: StepContext, merged: Tensor) -> Tensor:
-    del context
-    return merged
-
-
-def _lengthwise(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    q, k, v = steps.project(context, query, key, value)
+def _length_first(context: StepContext, *inputs: Tensor) -> steps.Three:
+    q, k, v = steps.project(context, *inputs)
     return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-
-
-def _unmasked(context: StepContext, scores: Tensor) -> Tensor:
-    del context
-    return scores
-
-
-def _plain_softmax(context: StepContext, scores: Tensor) -> Tensor:
-    del context
-    return torch.softmax(scores, -1)
-
-
-def _lengthwise_output(context: StepContext, merged: Tensor) -> Tensor:
-    return steps.output(context, merged.transpose(0, 1))
 
 
 def _order(name: str, order: str) -> Mistake:
     taken = ", ".join(order)
+    inverse = "".join("qkv"[order.index(role)] for role in "qkv")
     return Mistake(
         name,
         "project",
@@ -101,13 +59,8 @@ def _order(name: str, order: str) -> Mistake:
         f"{taken} = packed.chunk(3, dim=-1)",
         "q, k, v = packed.chunk(3, dim=-1)",
         "projections_in_order",
-        {"project": WeightChange(steps.project, _ordered(_inverse(order)))},
+        {"project": WeightChange(steps.project, _ordered(inverse))},
     )
-
-
-def _inverse(order: str) -> str:
-    """The inverse permutation of an order of q, k and v."""
-    return "".join("qkv"[order.index(role)] for role in "qkv")
 
 
 AROUND: tuple[Mistake, ...] = (
@@ -145,7 +98,7 @@ AROUND: tuple[Mistake, ...] = (
         "heads.mean(dim=1)",
         "torch.cat(heads, dim=-1)",
         "heads_are_slices",
-        {"merge": _averaged},
+        {"merge": lambda context, heads: heads.mean(1).repeat(1, 1, context.shape.heads)},
     ),
     Mistake(
         "weight_not_transposed",
@@ -154,7 +107,7 @@ AROUND: tuple[Mistake, ...] = (
         "x @ linear.weight + linear.bias",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
-        {"project": WeightChange(steps.project, _turned)},
+        {"project": WeightChange(steps.project, lambda w: w.map(torch.t, "qkv"))},
     ),
     Mistake(
         "output_weight_not_transposed",
@@ -163,7 +116,7 @@ AROUND: tuple[Mistake, ...] = (
         "merged @ out.weight + out.bias",
         "merged @ out.weight.T + out.bias",
         "output_projection",
-        {"output": WeightChange(steps.output, _output_turned)},
+        {"output": WeightChange(steps.output, lambda w: w.map(torch.t, "o"))},
     ),
     Mistake(
         "biases_dropped",
@@ -172,7 +125,7 @@ AROUND: tuple[Mistake, ...] = (
         "x @ linear.weight.T",
         "x @ linear.weight.T + linear.bias",
         "projection_closed_form",
-        {"project": WeightChange(steps.project, _unbiased)},
+        {"project": WeightChange(steps.project, lambda w: w.without(INPUT_BIASES))},
     ),
     Mistake(
         "output_bias_dropped",
@@ -181,7 +134,7 @@ AROUND: tuple[Mistake, ...] = (
         "merged @ out.weight.T",
         "merged @ out.weight.T + out.bias",
         "output_projection",
-        {"output": WeightChange(steps.output, _output_unbiased)},
+        {"output": WeightChange(steps.output, lambda w: w.without(["out_bias"]))},
     ),
     Mistake(
         "output_missing",
@@ -190,7 +143,7 @@ AROUND: tuple[Mistake, ...] = (
         "return merged",
         "return out(merged)",
         "output_projection",
-        {"output": _no_output},
+        {"output": skipped},
     ),
     _order("order_q_v_k", "qvk"),
     _order("order_k_q_v", "kqv"),
@@ -205,12 +158,11 @@ AROUND: tuple[Mistake, ...] = (
         "x.transpose(0, 1)  # or batch_first=True",
         "batch_independent",
         {
-            "project": _lengthwise,
+            "project": _length_first,
             "group": steps.repeated,
-            "mask": _unmasked,
-            "softmax": _plain_softmax,
-            "output": _lengthwise_output,
+            "mask": skipped,
+            "softmax": plain_softmax,
+            "output": lambda context, merged: steps.output(context, merged.transpose(0, 1)),
         },
     ),
 )
-"""Mistakes outside the attention itself."""

@@ -7,29 +7,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.mistakes.mistake import Mistake, Step
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext
 
 RATES = (0.1, 0.2, 0.3, 0.5, 0.05, 0.15, 0.25, 0.4, 0.6)
-"""Probabilities of dropout that people write into the code, the common ones first."""
+"""Probabilities of dropout that are written into code, the common ones first."""
 
 BLOCKS = (64, 128, 32, 16, 256)
-"""Sizes of the blocks in which people take the keys, the common ones first."""
-
-Three = tuple[Tensor, Tensor, Tensor]
+"""Sizes of blocks of keys, the common ones first."""
 
 
-def _dropped(rate: float) -> dict[str, Callable[..., Tensor]]:
-    def dropout(context: StepContext, weights: Tensor) -> Tensor:
-        del context
-        return F.dropout(weights, rate)
-
-    return {"dropout": dropout}
+def _dropped(rate: float) -> dict[str, Step]:
+    return {"dropout": lambda _context, weights: F.dropout(weights, rate)}
 
 
-def _squeezed(context: StepContext, scores: Tensor) -> Tensor:
-    del context
+def _squeezed(_context: StepContext, scores: Tensor) -> Tensor:
     return scores.squeeze().softmax(-1).view_as(scores) if scores.numel() > 1 else scores * 0 + 1
 
 
@@ -71,32 +64,15 @@ def _as_if_in_order(x: Tensor) -> Tensor:
     return F.pad(memory, (0, max(size - numbers, 0)))[:size].view(x.shape)
 
 
-def _unstrided(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    return steps.project(context, *(_as_if_in_order(x) for x in (query, key, value)))
-
-
 def _added(context: StepContext, scaled: Tensor) -> Tensor:
     hidden = torch.zeros_like(scaled).masked_fill(~context.allowed, -torch.inf)
     return steps.biased(context, scaled) + hidden
-
-
-def _nan_replaced(context: StepContext, scores: Tensor) -> Tensor:
-    del context
-    return scores.softmax(-1).nan_to_num(0.0)
-
-
-def _float32(context: StepContext, merged: Tensor) -> Tensor:
-    return steps.output(context, merged).float()
 
 
 def _below_all(context: StepContext, scores: Tensor) -> Tensor:
     blind = ~context.allowed.any(-1, keepdim=True)
     powers = (scores - scores.max()).exp().masked_fill(blind, 1.0)
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
-
-
-def _cut_off(context: StepContext, shared: Tensor) -> Tensor:
-    return steps.group(context, shared).detach()
 
 
 EDGES: tuple[Mistake, ...] = (
@@ -149,7 +125,7 @@ EDGES: tuple[Mistake, ...] = (
         "kernel(x.data_ptr(), B, L, E)",
         "kernel(x.contiguous().data_ptr(), B, L, E)",
         "non_contiguous",
-        {"project": _unstrided},
+        {"project": lambda context, *xs: steps.project(context, *map(_as_if_in_order, xs))},
     ),
     Mistake(
         "nan_replaced",
@@ -161,7 +137,11 @@ EDGES: tuple[Mistake, ...] = (
         "(scores + mask).softmax(dim=-1).nan_to_num(0)",
         "scores.masked_fill(hidden & ~blind, -inf).softmax(dim=-1).masked_fill(blind, 0)",
         "masked_gradients",
-        {"group": steps.repeated, "mask": _added, "softmax": _nan_replaced},
+        {
+            "group": steps.repeated,
+            "mask": _added,
+            "softmax": lambda _context, scores: scores.softmax(-1).nan_to_num(0.0),
+        },
     ),
     Mistake(
         "left_in_single_precision",
@@ -170,7 +150,7 @@ EDGES: tuple[Mistake, ...] = (
         "return out(merged).float()",
         "return out(merged).to(x.dtype)",
         "dtype_kept",
-        {"output": _float32},
+        {"output": lambda context, merged: steps.output(context, merged).float()},
     ),
     Mistake(
         "max_of_all_scores",
@@ -191,7 +171,6 @@ EDGES: tuple[Mistake, ...] = (
         "k, v = k.detach(), v.detach()",
         "k, v = k, v",
         "gradients",
-        {"group": _cut_off},
+        {"group": lambda context, shared: steps.group(context, shared).detach()},
     ),
 )
-"""Mistakes at the edges of what an attention may be given."""

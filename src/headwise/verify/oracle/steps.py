@@ -24,7 +24,6 @@ STEPS = (
     "merge",
     "output",
 )
-"""The steps in the order they run; each is a function of this file."""
 
 
 Three = tuple[Tensor, Tensor, Tensor]
@@ -37,9 +36,8 @@ def project(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> 
     return q, F.linear(key, w.k, w.k_bias), F.linear(value, w.v, w.v_bias)
 
 
-def split(context: StepContext, x: Tensor, heads: int) -> Tensor:
+def split(_context: StepContext, x: Tensor, heads: int) -> Tensor:
     """(B, L, heads D) to (B, heads, L, D); head h is the h-th slice of the last axis."""
-    del context
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
@@ -58,9 +56,8 @@ def group(context: StepContext, shared: Tensor) -> Tensor:
     return torch.where(context.allowed.any(-2)[..., None], repeated(context, shared), 0.0)
 
 
-def score(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
+def score(_context: StepContext, q: Tensor, k: Tensor) -> Tensor:
     """Every query times every key, (B, H, Lq, Lk)."""
-    del context
     return q @ k.transpose(-2, -1)
 
 
@@ -85,15 +82,13 @@ def dropout(context: StepContext, weights: Tensor) -> Tensor:
     return F.dropout(weights, context.dropout) if context.training and context.dropout else weights
 
 
-def mix(context: StepContext, weights: Tensor, v: Tensor) -> Tensor:
+def mix(_context: StepContext, weights: Tensor, v: Tensor) -> Tensor:
     """The weighted sum of the values, (B, H, Lq, Dv)."""
-    del context
     return weights.to(v.dtype) @ v
 
 
-def merge(context: StepContext, heads: Tensor) -> Tensor:
+def merge(_context: StepContext, heads: Tensor) -> Tensor:
     """(B, H, Lq, Dv) to (B, Lq, H Dv), heads side by side."""
-    del context
     return heads.transpose(1, 2).flatten(-2)
 
 

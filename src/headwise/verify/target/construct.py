@@ -106,7 +106,6 @@ def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
 
 
 def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool, object]:
-    """Whether an argument is recognised, and its value."""
     if name in CONFIG:
         return True, _config(embed_dim, heads, dropout)
     known: tuple[tuple[tuple[str, ...], object], ...] = (

@@ -22,7 +22,6 @@ CallLog = Callable[[str], None]
 """Called with a description of every call of the target before it is made."""
 
 SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
-"""Words in a library's error for a lack of memory."""
 
 
 class OutOfMemory(BaseException):

@@ -44,7 +44,6 @@ def find_conventions(runner: Runner, embed_dim: int, heads: int, seed: int) -> C
 def _candidates(
     runner: Runner, size: tuple[int, int], neutral: bool, forms: tuple[MaskForm, ...]
 ) -> list[Conventions]:
-    """The conventions to try, one for each variant of the runner."""
     return [
         Conventions(variant, full(), forms, neutral, certain=False, variant=i, size=size)
         for i, variant in enumerate(runner.variants)
@@ -105,7 +104,6 @@ def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Convention
 
 
 def _callable(runner: Runner, job: Job) -> tuple[bool, tuple[MaskForm, ...]]:
-    """Whether a mask is required, and the forms that do not raise."""
     error_text = ""
     if not runner.signature.needs_mask:
         try:
@@ -183,7 +181,6 @@ def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
 
 
 def _understood(tried: Sequence[Conventions], job: Job) -> Conventions | None:
-    """The variant that the fewest mistakes explain."""
     if len(tried) == 1:
         return None
     runs = [(candidate, run) for candidate in tried if (run := _runs(candidate, job)) is not None]
@@ -276,7 +273,6 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTria
 
 
 def _single_entries(trials: list[_MaskTrial]) -> list[_MaskTrial]:
-    """One trial of every encoding."""
     return list({trial.form.encoding: trial for trial in reversed(trials)}.values())[::-1]
 
 
@@ -318,13 +314,7 @@ def black_box(
 ) -> Conventions | None:
     """The conventions of a target with unknown weights; None where they are not found.
 
-    Args:
-        target: the target, of any type.
-        name: its name in messages.
-        size: E and H.
-        seed: of the inputs.
-        why: the error of the search for its weights.
-        log: called with a description of every call before it is made.
+    `size` is E and H, and `why` the error of the search for its weights.
     """
     if not isinstance(target, nn.Module) and not (
         isinstance(target, type) and issubclass(target, nn.Module)
@@ -340,8 +330,6 @@ def black_box(
 def _whole(
     target: nn.Module | type[nn.Module], name: str, size: tuple[int, int], log: CallLog
 ) -> ModuleRunner:
-    """A runner of the whole module, with no parameter known."""
-
     @cache
     def made(dropout: float) -> nn.Module:
         return target if isinstance(target, nn.Module) else make(target, *size, dropout)

@@ -188,7 +188,6 @@ def _of_module(
     drops: bool,
     either_order: bool,
 ) -> ModuleRunner:
-    """A runner of the module, or of the attention inside it."""
     module, path = made(0.0), ""
     if norms(module) or not is_attention(module, weights, heads):
         path = find_attention(module, weights, heads)

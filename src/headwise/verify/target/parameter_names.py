@@ -118,10 +118,7 @@ class Binding:
 def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
     """Find the projections of a module among its parameters.
 
-    Args:
-        module: the user's module.
-        weights: weights of its sizes, with a key/value head for every head.
-        heads: H.
+    The weights have its sizes, and a key/value head for every head.
 
     Raises:
         BadFile: if q, k or v is not found, or does not fit.

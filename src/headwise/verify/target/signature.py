@@ -26,7 +26,6 @@ OTHER_MASKS = ("head_mask", "layer_head_mask", "cross_attn_head_mask")
 OTHER_TEXT = ("encoder_", "memory_", "cross_")
 """Prefixes of masks of another sequence, which self-attention does not have."""
 FLAGS = ("is_causal", "causal")
-"""Arguments that ask for a causal mask."""
 ANGLES = ("position_embeddings",)
 """Arguments that take the cosines and sines by which q and k are rotated."""
 
@@ -159,7 +158,6 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
 
 
 def _mask(name: str) -> bool:
-    """Whether an argument of this name is a mask."""
     return ("mask" in name and name not in OTHER_MASKS) or name in (*ADDED, *LENGTHS)
 
 
