@@ -172,20 +172,8 @@ def _reported(
     diagnosis: Diagnosis = (None, frozenset(), ())
     if why is None:
         diagnosis = _diagnose(conventions, subject, findings, seed)
-    step, appeared, mistakes = diagnosis
-    return Report(
-        name=name,
-        embed_dim=embed_dim,
-        heads=heads,
-        findings=tuple(findings),
-        step=step,
-        appeared=appeared,
-        mistakes=mistakes,
-        conventions=conventions,
-        notes=notes_on(conventions, subject),
-        seed=seed,
-        not_compared=why,
-    )
+    notes = notes_on(conventions, subject)
+    return Report(*called, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
 
 
 Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]

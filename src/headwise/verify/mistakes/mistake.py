@@ -52,6 +52,18 @@ class Mistake:
     others: tuple[Replacement, ...] = field(repr=False, default=())
 
 
+def mistake(
+    names: tuple[str, str, str],
+    says: Text,
+    lines: tuple[str, str],
+    replacement: Replacement,
+    others: tuple[Replacement, ...] = (),
+) -> Mistake:
+    """A mistake, by its name, step and check, its description, and a wrong and the correct line."""
+    (name, step, check), (wrong, right) = names, lines
+    return Mistake(name, step, says, wrong, right, check, replacement, others)
+
+
 @dataclass(frozen=True, eq=False)
 class WeightChange:
     """A correct step with changed weights; two of them combine."""

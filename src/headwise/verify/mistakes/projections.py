@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake, WeightChange, plain_softmax, skipped
+from headwise.verify.mistakes.mistake import Mistake, WeightChange, mistake, plain_softmax, skipped
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import StepContext, Weights
 
@@ -52,97 +52,67 @@ def _length_first(context: StepContext, *inputs: Tensor) -> steps.Three:
 def _order(name: str, order: str) -> Mistake:
     taken = ", ".join(order)
     inverse = "".join("qkv"[order.index(role)] for role in "qkv")
-    return Mistake(
-        name,
-        "project",
+    return mistake(
+        (name, "project", "projections_in_order"),
         Text("The packed projection is split as {order} instead of q, k, v.", order=taken),
-        f"{taken} = packed.chunk(3, dim=-1)",
-        "q, k, v = packed.chunk(3, dim=-1)",
-        "projections_in_order",
+        (f"{taken} = packed.chunk(3, dim=-1)", "q, k, v = packed.chunk(3, dim=-1)"),
         {"project": WeightChange(steps.project, _ordered(inverse))},
     )
 
 
 AROUND: tuple[Mistake, ...] = (
-    Mistake(
-        "split_without_transpose",
-        "split",
+    mistake(
+        ("split_without_transpose", "split", "heads_are_slices"),
         Text("The heads are split by a view without the transpose: heads mix with time."),
-        "x.view(B, H, L, D)",
-        "x.view(B, L, H, D).transpose(1, 2)",
-        "heads_are_slices",
+        ("x.view(B, H, L, D)", "x.view(B, L, H, D).transpose(1, 2)"),
         {"split": _viewed},
     ),
-    Mistake(
-        "merge_without_transpose",
-        "merge",
+    mistake(
+        ("merge_without_transpose", "merge", "heads_are_slices"),
         Text("The heads are merged without the transpose back: heads mix with time."),
-        "heads.reshape(B, L, H * D)",
-        "heads.transpose(1, 2).reshape(B, L, H * D)",
-        "heads_are_slices",
+        ("heads.reshape(B, L, H * D)", "heads.transpose(1, 2).reshape(B, L, H * D)"),
         {"merge": _joined},
     ),
-    Mistake(
-        "heads_interleaved",
-        "split",
+    mistake(
+        ("heads_interleaved", "split", "heads_are_slices"),
         Text("Head h takes every H-th feature instead of the h-th slice."),
-        "x.view(B, L, D, H).permute(0, 3, 1, 2)",
-        "x.view(B, L, H, D).permute(0, 2, 1, 3)",
-        "heads_are_slices",
+        ("x.view(B, L, D, H).permute(0, 3, 1, 2)", "x.view(B, L, H, D).permute(0, 2, 1, 3)"),
         {"split": _interleaved},
     ),
-    Mistake(
-        "heads_averaged",
-        "merge",
+    mistake(
+        ("heads_averaged", "merge", "heads_are_slices"),
         Text("The heads are averaged instead of concatenated."),
-        "heads.mean(dim=1)",
-        "torch.cat(heads, dim=-1)",
-        "heads_are_slices",
+        ("heads.mean(dim=1)", "torch.cat(heads, dim=-1)"),
         {"merge": lambda context, heads: heads.mean(1).repeat(1, 1, context.shape.heads)},
     ),
-    Mistake(
-        "weight_not_transposed",
-        "project",
+    mistake(
+        ("weight_not_transposed", "project", "projection_closed_form"),
         Text("The inputs are multiplied by W instead of Wᵀ; nn.Linear holds (out, in)."),
-        "x @ linear.weight + linear.bias",
-        "x @ linear.weight.T + linear.bias",
-        "projection_closed_form",
+        ("x @ linear.weight + linear.bias", "x @ linear.weight.T + linear.bias"),
         {"project": WeightChange(steps.project, lambda w: w.map(torch.t, "qkv"))},
     ),
-    Mistake(
-        "output_weight_not_transposed",
-        "output",
+    mistake(
+        ("output_weight_not_transposed", "output", "output_projection"),
         Text("The heads are multiplied by W instead of Wᵀ in the output projection."),
-        "merged @ out.weight + out.bias",
-        "merged @ out.weight.T + out.bias",
-        "output_projection",
+        ("merged @ out.weight + out.bias", "merged @ out.weight.T + out.bias"),
         {"output": WeightChange(steps.output, lambda w: w.map(torch.t, "o"))},
     ),
-    Mistake(
-        "biases_dropped",
-        "project",
+    mistake(
+        ("biases_dropped", "project", "projection_closed_form"),
         Text("The biases of the q, k and v projections are not added."),
-        "x @ linear.weight.T",
-        "x @ linear.weight.T + linear.bias",
-        "projection_closed_form",
+        ("x @ linear.weight.T", "x @ linear.weight.T + linear.bias"),
         {"project": WeightChange(steps.project, lambda w: w.without(INPUT_BIASES))},
     ),
-    Mistake(
-        "output_bias_dropped",
-        "output",
+    mistake(
+        ("output_bias_dropped", "output", "output_projection"),
         Text("The bias of the output projection is not added."),
-        "merged @ out.weight.T",
-        "merged @ out.weight.T + out.bias",
-        "output_projection",
+        ("merged @ out.weight.T", "merged @ out.weight.T + out.bias"),
         {"output": WeightChange(steps.output, lambda w: w.without(["out_bias"]))},
     ),
-    Mistake(
-        "output_missing",
-        "output",
+    mistake(
+        ("output_missing", "output", "output_projection"),
         Text("The output projection exists and is not used."),
-        "return merged",
-        "return out(merged)",
-        "output_projection",
+        ("return merged", "return out(merged)"),
         {"output": skipped},
     ),
     _order("order_q_v_k", "qvk"),
@@ -150,13 +120,10 @@ AROUND: tuple[Mistake, ...] = (
     _order("order_k_v_q", "kvq"),
     _order("order_v_q_k", "vqk"),
     _order("order_v_k_q", "vkq"),
-    Mistake(
-        "batch_and_length_confused",
-        "split",
+    mistake(
+        ("batch_and_length_confused", "split", "batch_independent"),
         Text("The first axis is read as time: a token attends to other samples of the batch."),
-        "(L, B, E) read where (B, L, E) is given",
-        "x.transpose(0, 1)  # or batch_first=True",
-        "batch_independent",
+        ("(L, B, E) read where (B, L, E) is given", "x.transpose(0, 1)  # or batch_first=True"),
         {
             "project": _length_first,
             "group": steps.repeated,

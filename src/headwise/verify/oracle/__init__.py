@@ -28,21 +28,11 @@ def _trace(job: Job, dtype: torch.dtype) -> Trace:
     heads = (_heads(x, n) for x, n in ((q, job.heads), (k, job.groups), (v, job.groups)))
     steps = reference(Call.of(*heads, mask=job.mask), dtype)
     merged = torch.cat([steps.output[:, h] for h in range(job.heads)], dim=-1)
-    return {
-        "q": q,
-        "k": k,
-        "v": v,
-        "q_heads": steps.q,
-        "k_heads": steps.k,
-        "v_heads": steps.v,
-        "dots": steps.dots,
-        "scaled": steps.scaled,
-        "scores": steps.scores,
-        "weights": steps.weights,
-        "heads": steps.output,
-        "merged": merged,
-        "output": merged if w.out is None else _linear(merged, w.out, w.out_bias),
-    }
+    output = merged if w.out is None else _linear(merged, w.out, w.out_bias)
+    by_head = {"q_heads": steps.q, "k_heads": steps.k, "v_heads": steps.v}
+    inside = {name: getattr(steps, name) for name in ("dots", "scaled", "scores", "weights")}
+    outside = {"heads": steps.output, "merged": merged, "output": output}
+    return {"q": q, "k": k, "v": v, **by_head, **inside, **outside}
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -234,10 +234,8 @@ def self_job(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """A random self-attention job, D = E / H, every bias present."""
-    draw = _SeededNormal(seed, dtype)
-    x = draw(batch, length, embed_dim)
-    mask = full() if mask is None else mask
-    return Job(x, x, x, draw.weights(embed_dim), heads, heads, mask)
+    (x,), weights = _random([(batch, length, embed_dim)], seed, dtype)
+    return Job(x, x, x, weights, heads, heads, full() if mask is None else mask)
 
 
 def cross_job(
@@ -251,28 +249,23 @@ def cross_job(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """A random job whose queries, keys and values are three tensors, of lengths (Lq, Lk)."""
-    draw = _SeededNormal(seed, dtype)
-    query, key, value = (draw(batch, n, embed_dim) for n in (lengths[0], lengths[1], lengths[1]))
-    mask = full() if mask is None else mask
-    return Job(query, key, value, draw.weights(embed_dim), heads, heads, mask)
+    shapes = [(batch, n, embed_dim) for n in (*lengths, lengths[1])]
+    (query, key, value), weights = _random(shapes, seed, dtype)
+    return Job(query, key, value, weights, heads, heads, full() if mask is None else mask)
 
 
-class _SeededNormal:
-    """Normal numbers from one seed, the same in every dtype up to rounding."""
+def _random(
+    shapes: list[tuple[int, int, int]], seed: int, dtype: torch.dtype
+) -> tuple[list[Tensor], Weights]:
+    """Normal inputs and weights from one seed, the same in every dtype up to rounding."""
+    generator = torch.Generator().manual_seed(seed)
 
-    def __init__(self, seed: int, dtype: torch.dtype) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        self.dtype = dtype
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    def __call__(self, *shape: int) -> Tensor:
-        numbers = torch.randn(shape, generator=self.generator, dtype=torch.float64)
-        return numbers.to(self.dtype)
-
-    def weights(self, embed_dim: int) -> Weights:
-        """Four square projections that keep the size of what they project, and their biases."""
-        size = embed_dim**0.5
-        q, k, v, out = (self(embed_dim, embed_dim) / size for _ in range(4))
-        return Weights(q, k, v, out, *(self(embed_dim) for _ in range(4)))
+    inputs, embed_dim = [draw(*shape) for shape in shapes], shapes[0][-1]
+    q, k, v, out = (draw(embed_dim, embed_dim) / embed_dim**0.5 for _ in range(4))
+    return inputs, Weights(q, k, v, out, *(draw(embed_dim) for _ in range(4)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ QUANTITIES: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps of attention, the right ones unless replaced.
+    """The steps of attention, the correct ones unless replaced.
 
     Example:
         >>> from headwise.verify.mistakes import MISTAKES
@@ -87,22 +87,13 @@ class Pipeline:
         )
 
     def _inside(self, context: StepContext, q: Tensor, k: Tensor, v: Tensor) -> Trace:
-        k, v = self.group(context, k), self.group(context, v)
-        dots = self.score(context, q, k)
-        scaled = self.scale(context, dots)
-        scores = self.mask(context, scaled)
-        weights = self.softmax(context, scores)
-        heads = self.mix(context, self.dropout(context, weights), v)
-        return {
-            "q_heads": q,
-            "k_heads": k,
-            "v_heads": v,
-            "dots": dots,
-            "scaled": scaled,
-            "scores": scores,
-            "weights": weights,
-            "heads": heads,
-        }
+        trace = {"q_heads": q, "k_heads": self.group(context, k), "v_heads": self.group(context, v)}
+        trace["dots"] = self.score(context, q, trace["k_heads"])
+        trace["scaled"] = self.scale(context, trace["dots"])
+        trace["scores"] = self.mask(context, trace["scaled"])
+        trace["weights"] = self.softmax(context, trace["scores"])
+        weights = self.dropout(context, trace["weights"])
+        return trace | {"heads": self.mix(context, weights, trace["v_heads"])}
 
 
 def _call_context(call: Call) -> StepContext:
@@ -118,7 +109,7 @@ def _call_context(call: Call) -> StepContext:
 
 
 def _loose(mask: Mask) -> Mask:
-    """The unresolved mask, so that it can be resolved for another shape."""
+    """The unresolved mask, which can be resolved for another shape."""
     if isinstance(mask, FromTensor):
         return FromTensor(mask.tensor, mask.layout)
     return mask.map(_loose)

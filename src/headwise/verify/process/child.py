@@ -74,13 +74,10 @@ def _report(request: Mapping[str, Any], send: Send) -> dict[str, object]:
     faulthandler.dump_traceback_later(float(request["seconds"]), exit=False)
     target = load(str(request["target"]))
     send("at", ["construction", ""])
+    options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
     report = verify(
         target,
-        str(request["name"]),
-        embed_dim=int(request["embed_dim"]),
-        heads=int(request["heads"]),
-        seed=int(request["seed"]),
-        compiled=bool(request["compiled"]),
+        **options,
         progress=lambda name: send("at", ["check", name]),
         watch=lambda call: send("at", ["call", call]),
     )
