@@ -87,13 +87,11 @@ def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
         trace = pipeline.run(job)
         return Outcome(trace["output"], trace["weights"])
 
-    return Subject(name, attend=pipeline.attend, module=module, refuses=_positions)
+    def refuses(what: Call | Job) -> Text | None:
+        positioned = isinstance(what, Call) and what.position.stages - {Stage.INPUT}
+        return Text("it has no position") if positioned else None
 
-
-def _positions(what: Call | Job) -> Text | None:
-    if isinstance(what, Call) and what.position.stages - {Stage.INPUT}:
-        return Text("it has no position")
-    return None
+    return Subject(name, attend=pipeline.attend, module=module, refuses=refuses)
 
 
 def attend(subject: Subject, call: Call) -> Result | None:

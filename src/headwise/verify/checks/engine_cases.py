@@ -55,11 +55,7 @@ class Case:
     ) -> Call:
         """The case in a dtype; the same numbers in every dtype, up to rounding.
 
-        Args:
-            dtype: of q, k and v.
-            seed: of the numbers.
-            need: as in `headwise.attend`.
-            grad: whether q, k and v are leaves that gather gradients.
+        `need` is as in `headwise.attend`; with `grad`, q, k and v require gradients.
         """
         generator = torch.Generator().manual_seed(seed)
 
@@ -83,11 +79,6 @@ def _seeded(position: Position, draw: Draw) -> Position:
     return position
 
 
-def _lengths(case: Case, draw: Draw) -> Mask:
-    del draw
-    return padding([case.keys - 2] * (case.batch - 1) + [0])
-
-
 def _booleans(case: Case, draw: Draw) -> Mask:
     """Three quarters of the pairs; query 1 of every head is fully masked."""
     allowed = draw(case.batch, case.heads, case.queries, case.keys) > -0.7
@@ -100,11 +91,6 @@ def _floats(case: Case, draw: Draw) -> Mask:
     return from_tensor(bias.float().masked_fill(bias < -1.0, -torch.inf), "h q k")
 
 
-def _rotary(case: Case) -> Rotary:
-    """Rotary on as many pairs as an odd head dim holds."""
-    return Rotary(case.dim, pairs="halves", rotary_dim=case.dim // 2 * 2)
-
-
 CASES: tuple[Case, ...] = (
     Case("full", lambda _c, _d: full()),
     Case("one of everything", lambda _c, _d: full(), 1, 1, 1, 1, 1, 1, 1),
@@ -114,7 +100,7 @@ CASES: tuple[Case, ...] = (
     Case("causal, more queries: blind rows", lambda _c, _d: causal(), queries=7, keys=5),
     Case("window", lambda _c, _d: window(2, 1)),
     Case("causal window", lambda _c, _d: causal() & window(1, 0)),
-    Case("padding, one sample empty", _lengths),
+    Case("padding, one sample empty", lambda c, _d: padding([c.keys - 2] * (c.batch - 1) + [0])),
     Case("causal and padding", lambda _c, _d: causal() & padding([7, 3])),
     Case("opposite of a window", lambda _c, _d: ~window(1, 1)),
     Case("booleans with blind rows", _booleans),
@@ -134,7 +120,11 @@ CASES: tuple[Case, ...] = (
     Case("strided", lambda _c, _d: strided(3), queries=7),
     Case("block sparse", lambda _c, _d: block_sparse(torch.eye(3).bool(), 3)),
     Case("random blocks", lambda _c, _d: random_blocks(2, 1, seed=0) & causal(), queries=7),
-    Case("rotary", lambda _c, _d: causal(), position=lambda c, _: _rotary(c)),
+    Case(
+        "rotary",
+        lambda _c, _d: causal(),
+        position=lambda c, _: Rotary(c.dim, pairs="halves", rotary_dim=c.dim // 2 * 2),
+    ),
     Case("ALiBi", lambda _c, _d: causal(), position=lambda c, _: ALiBi(c.heads)),
     Case("T5 bias", lambda _c, _d: full(), position=lambda c, _: T5Bias(c.heads)),
     Case(

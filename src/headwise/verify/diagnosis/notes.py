@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.call import Call
 from headwise.lang import Text
 from headwise.masks import causal, from_tensor, full, padding
 from headwise.positions import Rotary
 from headwise.reference import reference
-from headwise.verify.checks import LENGTH, Subject, attempt
+from headwise.verify.checks import LENGTH, Subject, attempt, masked_job
 from headwise.verify.checks.edge_cases import refusals
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
+from headwise.verify.oracle.jobs import Job, Outcome, cross_job
 from headwise.verify.oracle.tolerance import judge, judge_job
 from headwise.verify.target.conventions import Conventions
 from headwise.verify.target.module_runner import ModuleRunner
@@ -103,7 +103,7 @@ def _around(runner: ModuleRunner) -> Iterator[Text]:
 
 def _blind(subject: Subject) -> Iterator[Text]:
     """The output of a fully masked row; headwise gives 0."""
-    job = replace(_job(subject), mask=padding([LENGTH, 0]))
+    job = masked_job(subject, torch.float32, padding([LENGTH, 0]))
     outcome = attempt(subject, job)
     if outcome is None:
         return
@@ -119,14 +119,11 @@ def _blind(subject: Subject) -> Iterator[Text]:
 
 def _dropped(subject: Subject) -> Iterator[Text]:
     """Whether the weights it returns are those after dropout."""
-    outcome = attempt(subject, replace(_job(subject), dropout=0.5, training=True))
+    job = masked_job(subject, torch.float32)
+    outcome = attempt(subject, replace(job, dropout=0.5, training=True))
     weights = None if outcome is None else outcome.weights
     if weights is not None and bool((weights == 0).any()):
         yield Text("in training it returns the weights after dropout; headwise returns them before")
-
-
-def _job(subject: Subject) -> Job:
-    return subject.fit(self_job(subject.embed_dim, subject.heads, length=LENGTH))
 
 
 OF_QUERIES = re.compile(r"(?i)(^|[._])(q|k|query|key)_?(layer_?)?(norm|ln)$")
@@ -152,7 +149,7 @@ def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
 
 def _aligned(conventions: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
     """How a causal flag aligns the mask with fewer queries than keys."""
-    same = _job(subject)
+    same = masked_job(subject, torch.float32)
     outcome = _call_without_mask(conventions, same)
     if outcome is None:
         yield Text("{flag}: it raises where no mask is given", flag=flag)
@@ -219,9 +216,13 @@ def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
     module = runner.make(0.0)
     names = {place.name.rpartition(".")[0] for place in runner.binding.slots} - {""}
     called: set[str] = set()
-    handles = [_record_calls(module.get_submodule(name), name, called) for name in names]
+    inner = {name: module.get_submodule(name) for name in names}
+    handles = [
+        submodule.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        for name, submodule in inner.items()
+    ]
     try:
-        ran = attempt(subject, _job(subject)) is not None
+        ran = attempt(subject, masked_job(subject, torch.float32)) is not None
     finally:
         for handle in handles:
             handle.remove()
@@ -233,16 +234,10 @@ def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
         )
 
 
-def _record_calls(
-    module: nn.Module, name: str, called: set[str]
-) -> "torch.utils.hooks.RemovableHandle":
-    return module.register_forward_pre_hook(lambda *_: called.add(name))
-
-
 def _leaks(subject: Subject) -> Iterator[Text]:
     """Whether NaN in masked tokens reaches the output; in headwise it does not."""
     real = LENGTH - 3
-    job = replace(_job(subject), mask=padding([LENGTH, real]))
+    job = masked_job(subject, torch.float32, padding([LENGTH, real]))
     x = job.query.clone()
     x[1, real:] = torch.nan
     outcome = attempt(subject, job.with_input(x))
@@ -256,7 +251,7 @@ def _turned(
     conventions: Conventions, runner: ModuleRunner, argument: str, subject: Subject
 ) -> Text:
     """How q and k are rotated by the cosines and sines of consecutive positions."""
-    job = replace(_job(subject), mask=conventions.base)
+    job = masked_job(subject, torch.float32, conventions.base)
     dim = job.head_dim
     unturned = Text(
         "{argument}: tried with angles of 0 only; its rotation was not verified", argument=argument
@@ -274,18 +269,14 @@ def _turned(
             outcome = replace(runner, given=given).run(job, conventions.masks(job) or {})
         except Exception:
             return unturned
-        if _rotated(outcome, job, pairs):
+        plain, exact = (_with_rotary(job.to(d), pairs) for d in (job.query.dtype, torch.float64))
+        if judge(outcome.output, plain, exact).accepted:
             return Text(
                 '{argument}: q and k are rotated as by Rotary(pairs="{pairs}") (found by trial)',
                 argument=argument,
                 pairs=pairs,
             )
     return Text("{argument}: q and k are not rotated as by Rotary", argument=argument)
-
-
-def _rotated(outcome: Outcome, job: Job, pairs: str) -> bool:
-    plain, exact = (_with_rotary(job.to(d), pairs) for d in (job.query.dtype, torch.float64))
-    return judge(outcome.output, plain, exact).accepted
 
 
 def _with_rotary(job: Job, pairs: str) -> Tensor:

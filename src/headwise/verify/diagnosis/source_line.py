@@ -47,24 +47,16 @@ AFTER_SOFTMAX = ("mix", "merge", "output")
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One line of a file: its path, its number from 1, and its text without the indent."""
+    """A line of a file: path, number from 1, text without the indent, and function."""
 
     file: str
     number: int
     text: str
+    function: str
 
     def data(self) -> dict[str, object]:
         """The same as plain data."""
         return {"file": self.file, "line": self.number, "text": self.text}
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """One line of code that runs, and the name of its function."""
-
-    number: int
-    text: str
-    function: str
 
 
 def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, SourceLine]:
@@ -74,32 +66,32 @@ def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, Sou
     it is the one that shares most words with the typical wrong line.
     """
     file = _file(target)
-    statements = [] if file is None else _statements(target, file)
-    lines = {mistake.name: _of(mistake, statements) for mistake in mistakes}
-    return {n: SourceLine(str(file), s.number, s.text) for n, s in lines.items() if s is not None}
+    lines = [] if file is None else _statements(target, file)
+    likely = {mistake.name: _likely(mistake, lines) for mistake in mistakes}
+    return {name: line for name, line in likely.items() if line is not None}
 
 
-def _of(mistake: "Mistake", statements: Sequence[_Statement]) -> _Statement | None:
-    softmax = {s.function: s.number for s in statements if "softmax" in s.text}
+def _likely(mistake: "Mistake", lines: Sequence[SourceLine]) -> SourceLine | None:
+    softmax = {line.function: line.number for line in lines if "softmax" in line.text}
     for step in (mistake.step, *INSTEAD.get(mistake.step, ())):
-        similar = [s for s in statements if re.search(PATTERNS[step], s.text)]
+        similar = [line for line in lines if re.search(PATTERNS[step], line.text)]
         for side in (1, 0):
-            candidates = [s for s in similar if _side(step, s, softmax) == side]
+            candidates = [line for line in similar if _side(step, line, softmax) == side]
             if candidates:
-                return max(candidates, key=lambda s: _alike(s.text, mistake.wrong))
+                return max(candidates, key=lambda line: _alike(line.text, mistake.wrong))
     return None
 
 
-def _side(step: str, statement: _Statement, softmax: Mapping[str, int]) -> int:
+def _side(step: str, line: SourceLine, softmax: Mapping[str, int]) -> int:
     """1 on the step's side of the softmax in its function, -1 on the other, 0 on the same line.
 
     It is 1 for every line where a function has no softmax, or the step may be on either side.
     """
-    at = softmax.get(statement.function)
+    at = softmax.get(line.function)
     if at is None or step not in (*BEFORE_SOFTMAX, *AFTER_SOFTMAX):
         return 1
     way = 1 if step in AFTER_SOFTMAX else -1
-    return way * ((statement.number > at) - (statement.number < at))
+    return way * ((line.number > at) - (line.number < at))
 
 
 def _alike(text: str, wrong: str) -> float:
@@ -120,8 +112,8 @@ def _definition(target: object) -> Any:
     return target if inspect.isroutine(target) or isinstance(target, type) else type(target)
 
 
-def _statements(target: object, file: Path) -> list[_Statement]:
-    """The statements of the target's file that run with it, in line order."""
+def _statements(target: object, file: Path) -> list[SourceLine]:
+    """The lines of the target's file that compute something for it, in their order."""
     try:
         text = file.read_text(encoding="utf-8")[:LARGEST]
         tree = ast.parse(text)
@@ -129,7 +121,7 @@ def _statements(target: object, file: Path) -> list[_Statement]:
         return []
     lines = text.splitlines()
     result = {
-        number: _Statement(number, lines[number - 1].strip(), function.name)
+        number: SourceLine(str(file), number, lines[number - 1].strip(), function.name)
         for function in _running(_reached(tree, _definition(target).__name__))
         for number in _computing(function)
     }
@@ -153,13 +145,8 @@ def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef
 
 def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.FunctionDef]:
     """The functions of these definitions, without constructors and overridden methods."""
-    bases = {
-        base.id: node.name
-        for node in nodes
-        if isinstance(node, ast.ClassDef)
-        for base in node.bases
-        if isinstance(base, ast.Name)
-    }
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    bases = {b.id: node.name for node in classes for b in node.bases if isinstance(b, ast.Name)}
     result: dict[tuple[str, str], ast.FunctionDef] = {}
     for node in nodes:
         for inner in ast.walk(node):

@@ -11,7 +11,7 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
-from headwise.verify.checks import LENGTH, Subject, compute
+from headwise.verify.checks import LENGTH, Subject, compute, masked_job
 from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, jobs, masks
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
 from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
@@ -145,12 +145,14 @@ def _with_compiled(report: Report) -> Report:
     return replace(report, findings=(*report.findings, examine(COMPILED, subject, DTYPE)))
 
 
+Called = tuple[str, int, int]
+"""The target's name, E and H."""
+
+Progress = Callable[[str], None] | None
+
+
 def _reported(
-    target: object,
-    called: tuple[str, int, int],
-    seed: int,
-    progress: Callable[[str], None] | None,
-    watch: CallLog,
+    target: object, called: Called, seed: int, progress: Progress, watch: CallLog
 ) -> Report:
     """The report on a target; without an oracle where its weights are not found."""
     name, *(embed_dim, heads) = called
@@ -185,12 +187,12 @@ def _diagnose(
     """The first wrong step, the matching quantities, and the mistakes."""
     if all(finding.passed for finding in findings):
         return None, frozenset(), ()
-    seen = _seen(conventions, subject, seed)
+    seen = _seen(subject, seed)
     whole: tuple[Run, list[Observation]] = (partial(compute, subject), seen)
-    wrong = [item for item in (whole, *_through(conventions, subject, seen)) if _wrong(item[1])]
+    wrong = [item for item in (whole, *_through(subject, seen)) if _wrong(item[1])]
     if not wrong:
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
-        mistakes = _mistakes(conventions, subject, failed, seen)
+        mistakes = _mistakes(subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
     explained = ((run, offered, explain(offered)) for run, offered in wrong)
     run, offered, mistakes = next((item for item in explained if item[2]), (*wrong[0], ()))
@@ -208,26 +210,22 @@ def _wrong(seen: list[Observation]) -> list[Observation]:
     return [item for item in seen if not item.right]
 
 
-def _through(
-    conventions: Conventions, subject: Subject, seen: list[Observation]
-) -> Iterator[tuple[Run, list[Observation]]]:
+def _through(subject: Subject, seen: list[Observation]) -> Iterator[tuple[Run, list[Observation]]]:
     """The target with masks in one argument only, and its observations without a mask."""
-    unmasked = [item for item in seen if item.job.mask == conventions.base]
-    for _, way in conventions.ways:
-        job = _job(conventions, subject, 0)
-        masked = [replace(job, mask=mask) for _, mask in masks()[1:]]
+    unmasked = [item for item in seen if item.job.mask == subject.base]
+    masked = [masked_job(subject, DTYPE, mask) for _, mask in masks()[1:]]
+    for _, way in subject.ways or ():
         yield way, [*unmasked, *_observed(way, masked)]
 
 
 def _mistakes(
-    conventions: Conventions, subject: Subject, failed: list[CheckResult], seen: list[Observation]
+    subject: Subject, failed: list[CheckResult], seen: list[Observation]
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The mistakes of a target whose outputs are right for ordinary inputs."""
+    """The mistakes of a target whose outputs are correct for ordinary inputs."""
     names = {finding.check.name for finding in failed}
     if names and names <= {"module_gradients", "masked_gradients"}:
-        job = _job(conventions, subject, 0)
-        blind = replace(job, mask=padding([LENGTH, 0]))
-        tried = [job, *([blind] if "masked_gradients" in names else [])]
+        own = (subject.base, *([padding([LENGTH, 0])] if "masked_gradients" in names else []))
+        tried = [masked_job(subject, DTYPE, mask) for mask in own]
         return explain_gradients(lambda job: compute(subject, job) or seen[0].outcome, tried)
     candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
     rare = _observed(partial(compute, subject), edge_case_jobs(subject, DTYPE, names))
@@ -246,11 +244,12 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
     return examine(finding.check, wrong, DTYPE).failed == finding.failed
 
 
-def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Observation]:
+def _seen(subject: Subject, seed: int) -> list[Observation]:
     """Observations of the target: two inputs, cross-attention, every mask."""
-    tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1))]
-    tried += [_job(conventions, subject, seed + n) for n in (0, 1)]
-    tried += [replace(_job(conventions, subject, seed), mask=mask) for _, mask in masks()[1:]]
+    size, mask = (subject.embed_dim, subject.heads), subject.base
+    own = [self_job(*size, length=LENGTH, mask=mask, seed=seed + n) for n in (0, 1)]
+    tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1)), *map(subject.fit, own)]
+    tried += [replace(subject.fit(own[0]), mask=mask) for _, mask in masks()[1:]]
     return _observed(partial(compute, subject), tried)
 
 
@@ -263,9 +262,3 @@ def _observed(run: Run, jobs: Iterable[Job]) -> list[Observation]:
             if outcome is not None:
                 seen.append(Observation(job, outcome))
     return seen
-
-
-def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
-    """Self-attention under the target's own mask."""
-    size = subject.embed_dim, subject.heads
-    return subject.fit(self_job(*size, length=LENGTH, mask=conventions.base, seed=seed))

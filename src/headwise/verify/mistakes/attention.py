@@ -32,19 +32,10 @@ def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Step]:
     return {"scale": scale}
 
 
-def _half(context: StepContext, scores: Tensor) -> Tensor:
-    """Exponentials and their sum in bfloat16, whatever the scores were in."""
-    return steps.softmax(context, scores.bfloat16()).to(scores.dtype)
-
-
 def _naive(context: StepContext, scores: Tensor) -> Tensor:
     blind = ~context.allowed.any(-1, keepdim=True)
     powers = scores.masked_fill(blind, 0.0).exp()
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
-
-
-def _scaled_in_place(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
-    return steps.score(context, q.mul_(context.scale), k)
 
 
 def _no_group(context: StepContext, shared: Tensor) -> Tensor:
@@ -114,7 +105,7 @@ INSIDE: tuple[Mistake, ...] = (
         ("softmax_in_half", "softmax", "float32_softmax"),
         Text("The softmax runs in half precision, which loses the small differences."),
         ("scores.bfloat16().softmax(dim=-1)", "scores.float().softmax(dim=-1).to(v.dtype)"),
-        {"softmax": _half},
+        {"softmax": lambda c, scores: steps.softmax(c, scores.bfloat16()).to(scores.dtype)},
     ),
     mistake(
         ("softmax_without_max", "softmax", "large_scores"),
@@ -126,7 +117,10 @@ INSIDE: tuple[Mistake, ...] = (
         ("inputs_overwritten", "scale", "inputs_unchanged"),
         Text("An input is changed in place: the caller's tensor is overwritten."),
         ("q *= scale", "q = q * scale"),
-        {"score": _scaled_in_place, "scale": lambda _, dots: dots.to(softmax_dtype(dots.dtype))},
+        {
+            "score": lambda context, q, k: steps.score(context, q.mul_(context.scale), k),
+            "scale": lambda _context, dots: dots.to(softmax_dtype(dots.dtype)),
+        },
     ),
     mistake(
         ("heads_tiled", "group", "group_order"),

@@ -35,10 +35,6 @@ def _viewed(_context: StepContext, x: Tensor, heads: int) -> Tensor:
     return x.reshape(batch, heads, length, width // heads)
 
 
-def _interleaved(_context: StepContext, x: Tensor, heads: int) -> Tensor:
-    return x.reshape(*x.shape[:2], -1, heads).movedim(-1, 1)
-
-
 def _joined(_context: StepContext, heads: Tensor) -> Tensor:
     batch, count, length, dim = heads.shape
     return heads.reshape(batch, length, count * dim)
@@ -77,7 +73,7 @@ AROUND: tuple[Mistake, ...] = (
         ("heads_interleaved", "split", "heads_are_slices"),
         Text("Head h takes every H-th feature instead of the h-th slice."),
         ("x.view(B, L, D, H).permute(0, 3, 1, 2)", "x.view(B, L, H, D).permute(0, 2, 1, 3)"),
-        {"split": _interleaved},
+        {"split": lambda _, x, heads: x.reshape(*x.shape[:2], -1, heads).movedim(-1, 1)},
     ),
     mistake(
         ("heads_averaged", "merge", "heads_are_slices"),

@@ -25,7 +25,8 @@ def _trace(job: Job, dtype: torch.dtype) -> Trace:
     q = _linear(job.query, w.q, w.q_bias)
     k = _linear(job.key, w.k, w.k_bias)
     v = _linear(job.value, w.v, w.v_bias)
-    heads = (_heads(x, n) for x, n in ((q, job.heads), (k, job.groups), (v, job.groups)))
+    counts = ((q, job.heads), (k, job.groups), (v, job.groups))
+    heads = (torch.stack(x.chunk(n, dim=-1), dim=1) for x, n in counts)  # one slice a head
     steps = reference(Call.of(*heads, mask=job.mask), dtype)
     merged = torch.cat([steps.output[:, h] for h in range(job.heads)], dim=-1)
     output = merged if w.out is None else _linear(merged, w.out, w.out_bias)
@@ -38,11 +39,6 @@ def _trace(job: Job, dtype: torch.dtype) -> Trace:
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     product = x @ weight.T
     return product if bias is None else product + bias
-
-
-def _heads(x: Tensor, heads: int) -> Tensor:
-    """(B, L, heads D) to (B, heads, L, D), one slice a head."""
-    return torch.stack(x.chunk(heads, dim=-1), dim=1)
 
 
 def torch_attention(job: Job) -> Outcome:

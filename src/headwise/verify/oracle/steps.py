@@ -12,17 +12,8 @@ from headwise.call import softmax_dtype
 from headwise.verify.oracle.jobs import Job, StepContext
 
 STEPS = (
-    "project",
-    "split",
-    "group",
-    "score",
-    "scale",
-    "mask",
-    "softmax",
-    "dropout",
-    "mix",
-    "merge",
-    "output",
+    *("project", "split", "group", "score", "scale", "mask"),
+    *("softmax", "dropout", "mix", "merge", "output"),
 )
 
 

@@ -128,38 +128,28 @@ def judge_job(outcome: Outcome, job: Job) -> Verdict:
     return judge(outcome.output, plain["output"], exact["output"])
 
 
-def gradients(
-    output: Tensor, leaves: Mapping[str, Tensor], *, again: bool = True
-) -> dict[str, Tensor]:
+Leaves = Mapping[str, Tensor]
+"""Tensors to differentiate by, by name."""
+
+
+def gradients(output: Tensor, leaves: Leaves, *, again: bool = True) -> dict[str, Tensor]:
     """The gradient of a fixed weighted sum of the output; 0 where a leaf has no influence.
 
-    Args:
-        output: a function of the leaves.
-        leaves: the tensors to differentiate by, by name.
-        again: whether to keep the graph for other gradients; `torch.compile` does not allow it.
+    With `again` the graph is kept for other gradients, which `torch.compile` does not allow.
     """
     generator = torch.Generator().manual_seed(1)
     cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     if not output.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    tensors, cotangent = list(leaves.values()), cotangent.to(output.dtype)
     result = torch.autograd.grad(
-        output,
-        list(leaves.values()),
-        cotangent.to(output.dtype),
-        retain_graph=again,
-        allow_unused=True,
-        materialize_grads=True,
+        output, tensors, cotangent, retain_graph=again, allow_unused=True, materialize_grads=True
     )
     return dict(zip(leaves, result, strict=True))
 
 
 def judge_gradients(
-    output: Tensor,
-    plain: Tensor,
-    exact: Tensor,
-    leaves: Mapping[str, Tensor],
-    *,
-    again: bool = True,
+    output: Tensor, plain: Tensor, exact: Tensor, leaves: Leaves, *, again: bool = True
 ) -> Iterator[Evidence]:
     """Judge every gradient; all three outputs depend on the same leaves.
 

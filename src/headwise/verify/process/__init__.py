@@ -37,10 +37,10 @@ LONGEST = 32 << 20
 
 BOOT = """\
 import json, sys
-asked = json.load(sys.stdin)
-sys.path[:] = asked["path"]
+request = json.load(sys.stdin)
+sys.path[:] = request["path"]
 from headwise.verify.process.child import main
-main(asked)
+main(request)
 """
 
 
@@ -206,12 +206,11 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
             thread.join(GRACE)
 
 
+Progress = Callable[[str], None] | None
+
+
 def _watch(
-    heard: Heard,
-    state: _ProcessState,
-    limits: Limits,
-    progress: Callable[[str], None] | None,
-    gone: Callable[[], bool],
+    heard: Heard, state: _ProcessState, limits: Limits, progress: Progress, gone: Callable[[], bool]
 ) -> None:
     """Read messages until the final one, the end of the process, or a limit."""
     deadline, open_pipes = time.monotonic() + START, {"said", "printed"}
@@ -238,9 +237,7 @@ def _watch(
             state.ended = "output"
 
 
-def _read(
-    state: _ProcessState, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
-) -> float | None:
+def _read(state: _ProcessState, chunk: bytes, progress: Progress, limits: Limits) -> float | None:
     """Process messages; return the new time limit where it changes."""
     *lines, state.rest = (state.rest + chunk).split(b"\n")
     seconds = None

@@ -43,7 +43,9 @@ def document(report: Data) -> Document:
     if len(report["mistakes"]) > 1:
         blocks.append(Paragraph(_AMBIGUOUS))
     if report["not_compared"] is not None:
-        blocks += _not_compared(report)
+        why = text_of(report["not_compared"])
+        message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
+        blocks += [Paragraph(message), Code(EXAMPLE)]
     elif not report["mistakes"] and _failed(report):
         message = Text(
             "None of the {known} known mistakes, alone or in pairs, gives this output: not "
@@ -122,12 +124,6 @@ def text_of(both: Mapping[str, Any]) -> Text:
 
 def _failed(report: Data) -> list[Data]:
     return [finding for finding in report["checks"] if not finding["passed"]]
-
-
-def _not_compared(report: Data) -> list[Block]:
-    why = text_of(report["not_compared"])
-    message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
-    return [Paragraph(message), Code(EXAMPLE)]
 
 
 def _explained(mistake: Data) -> list[Block]:

@@ -286,24 +286,23 @@ class Conventions:
                 return self.runner.run(job, {one.argument: first, other.argument: second})
         return None
 
-    def _pads_unknown(self, job: Job) -> bool:
-        """Whether the job has padding and the target's padding argument is not understood."""
-        hides = not bool(job.allowed.all()) and lengths_of(job.allowed) is not None
-        return hides and any(pads(argument) for argument in self.unknown)
-
     def subject(self, name: str, embed_dim: int, heads: int) -> Subject:
         """The target as a subject of the contract."""
+        roles = {role for _, role in self.runner.signature.tensors}
+        pads_unknown = any(pads(argument) for argument in self.unknown)
 
         def refuses(what: object) -> Text | None:
             if not isinstance(what, Job):
                 return Text("it has projections")
-            if not what.alike and not self._crosses(what):
+            crosses = "v" in roles or ("kv" in roles and what.key is what.value)
+            if not what.alike and not crosses:
                 return Text("it is self-attention only")
             if what.query.requires_grad and not self.runner.differentiable:
                 return Text("it has no gradients")
             if what.dropout and not self.runner.drops:
                 return Text("it has no dropout")
-            if self.masks(what) is None or self._pads_unknown(what):
+            padded = not bool(what.allowed.all()) and lengths_of(what.allowed) is not None
+            if self.masks(what) is None or (padded and pads_unknown):
                 return Text("it does not take this mask")
             return None
 
@@ -322,7 +321,3 @@ class Conventions:
             together=self.together,
             base=self.base,
         )
-
-    def _crosses(self, job: Job) -> bool:
-        roles = {role for _, role in self.runner.signature.tensors}
-        return "v" in roles or ("kv" in roles and job.key is job.value)

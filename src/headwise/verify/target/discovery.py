@@ -260,7 +260,9 @@ Fits = Callable[[_MaskTrial], bool]
 def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTrial]:
     runner, trials = conventions.runner, []
     for form in conventions.forms:
-        tried = replace(job, mask=_probe(form) & conventions.base)
+        pairs = "q" in form.shape.split()
+        mask = random_pairs(seed=3) if pairs else padding([LENGTH, LENGTH - 3])
+        tried = replace(job, mask=mask & conventions.base)
         encoded = form.encode(tried.allowed) if form.argument == argument else None
         if encoded is None:
             continue
@@ -301,12 +303,6 @@ def _influential(trial: _MaskTrial) -> bool:
 
 def _explained(trial: _MaskTrial, most: int) -> bool:
     return bool(explain([trial.seen], most=most))
-
-
-def _probe(form: MaskForm) -> Mask:
-    """A mask that this form can express: padding, or pairs without symmetry."""
-    pairs = "q" in form.shape.split()
-    return random_pairs(seed=3) if pairs else padding([LENGTH, LENGTH - 3])
 
 
 def black_box(

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import get_args
 
@@ -48,12 +48,9 @@ class ModuleRunner(Runner):
 
     Attributes:
         make: returns the module for a dropout probability.
-        signature: of its forward.
         binding: the parameters that hold its projections.
-        drops: whether it can be constructed with dropout.
         sequence_first: whether it takes (L, B, E).
         either_axis_order: whether (L, B, E) has to be tried.
-        log: called with a description of every call before it is made.
         given: other arguments of every call.
         reached: the path of the attention inside the target; empty if the target is the attention.
         others: other interpretations of its parameters.
@@ -112,13 +109,9 @@ class ModuleRunner(Runner):
         angles = self.signature.zero_angles(inputs[0], job.head_dim)
         arguments = self.signature.arguments(*inputs) | dict(masks) | angles | dict(self.given)
         before = versions(arguments)
+        call = partial(functional_call, module, parameters, (), arguments)
         with bypassed(module, self.norms):
-            result = guarded(
-                lambda: functional_call(module, parameters, (), arguments),
-                arguments,
-                self.log,
-                job.rng_seed,
-            )
+            result = guarded(call, arguments, self.log, job.rng_seed)
         wrote = written(arguments, before)
         own = outcome(result, job, self.sequence_first)
         output = own.output - job.query if self.residual else own.output

@@ -232,16 +232,14 @@ def _binding(
     roles: Mapping[Block, str], biases: Mapping[Block, str], turned: bool | None
 ) -> Binding | None:
     """The blocks by their parameters; None where a part of a parameter has no role."""
-    grouped: dict[tuple[ParameterSlot, ...], dict[int, str]] = {}
-    parts: dict[tuple[ParameterSlot, ...], int] = {}
+    grouped: dict[tuple[tuple[ParameterSlot, ...], int], dict[int, str]] = {}
     for block, role in (*roles.items(), *biases.items()):
-        grouped.setdefault(block.places, {})[block.part] = role
-        parts[block.places] = block.parts
+        grouped.setdefault((block.places, block.parts), {})[block.part] = role
     places = {}
-    for group, by_part in grouped.items():
-        if len(by_part) != parts[group]:
+    for (group, parts), by_part in grouped.items():
+        if len(by_part) != parts:
             return None
-        names = tuple(by_part[part] for part in range(parts[group]))
+        names = tuple(by_part[part] for part in range(parts))
         places[names] = tuple(_oriented(place, turned) for place in group)
     return Binding(places)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +42,6 @@ class FunctionRunner(Runner):
 
     Attributes:
         function: the function under test.
-        signature: how it takes its tensors.
-        log: called with a description of every call before it is made.
         given: other arguments of every call.
         arrays: whether it works on NumPy's arrays.
     """
@@ -96,12 +94,8 @@ class AdapterRunner(Runner):
         x, mask = copied(job.query), masks.get("mask")
         arguments = {"x": x, "mask": mask}
         before = versions(arguments)
-        result = guarded(
-            lambda: self.function(x, job.weights, job.heads, mask),
-            arguments,
-            self.log,
-            job.rng_seed,
-        )
+        call = partial(self.function, x, job.weights, job.heads, mask)
+        result = guarded(call, arguments, self.log, job.rng_seed)
         return replace(outcome(result, job), wrote=written(arguments, before))
 
 
@@ -153,8 +147,6 @@ class BlackBoxRunner(Runner):
     Attributes:
         module: the module, called in its own way.
         why: why its weights are not known.
-        signature: of its forward.
-        drops: whether it can be constructed with dropout.
     """
 
     module: ModuleRunner
