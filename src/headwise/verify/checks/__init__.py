@@ -13,7 +13,7 @@ from headwise.positions import Stage
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import Pipeline
-from headwise.verify.oracle.tolerance import Evidence, Verdict, judge, judge_job
+from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
 Ways = tuple[tuple[str, Callable[[Job], Outcome | None]], ...]
 """For each mask argument its name, and the module with masks given in that argument only."""
@@ -62,13 +62,7 @@ Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
 
 @dataclass(frozen=True)
 class Check:
-    """One property that a subject must have.
-
-    Attributes:
-        name: its name, which mistakes refer to.
-        question: what must hold.
-        probe: the trials, one after the other.
-    """
+    """One property that a subject must have, and its trials; mistakes refer to its name."""
 
     name: str
     question: Text
@@ -168,18 +162,17 @@ def judge_expected(output: Tensor, subject: Subject, job: Job, part: Part = ()) 
     return judge(output, plain, exact)
 
 
+def compare(
+    name: str, outcome: Outcome | None, subject: Subject, job: Job, part: Part = ()
+) -> Iterator[Evidence]:
+    """Judge the output of an outcome, if there is one, by what the job should give."""
+    if outcome is not None:
+        yield name, judge_expected(outcome.output, subject, job, part)
+
+
 def matches_expected(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
     """Compare the output with the exact one."""
-    outcome = compute(subject, job)
-    if outcome is not None:
-        yield name, judge_expected(outcome.output, subject, job)
-
-
-def matches_oracle(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
-    """Compare the output with the oracle's."""
-    outcome = compute(subject, job)
-    if outcome is not None:
-        yield name, judge_job(outcome, job)
+    yield from compare(name, compute(subject, job), subject, job)
 
 
 def matches_exact(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:

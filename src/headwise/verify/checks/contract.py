@@ -17,12 +17,12 @@ from headwise.verify.checks import (
     Subject,
     attempt,
     attend,
+    compare,
     compute,
     expected,
-    judge_expected,
     masked_job,
     matches_exact,
-    matches_oracle,
+    matches_expected,
     random_pairs,
     unmasked_job,
     yes_or_no,
@@ -31,7 +31,7 @@ from headwise.verify.checks.edge_cases import EXTREMES
 from headwise.verify.checks.metamorphic import METAMORPHIC
 from headwise.verify.oracle import oracle, torch_attention
 from headwise.verify.oracle.jobs import Job, Outcome, Weights, cross_job, self_job
-from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
+from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients
 
 LARGE = 200.0
 """A score whose exponential overflows in float32."""
@@ -63,9 +63,9 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
 def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output on several inputs and masks, self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
-        yield from matches_oracle("no mask" if job.alike else "cross-attention", subject, job)
+        yield from matches_expected("no mask" if job.alike else "cross-attention", subject, job)
     for name, mask in tried(subject)[1:]:
-        yield from matches_oracle(name, subject, masked_job(subject, dtype, mask=mask))
+        yield from matches_expected(name, subject, masked_job(subject, dtype, mask=mask))
 
 
 def _outcomes(
@@ -130,7 +130,7 @@ def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evide
         silent = replace(job, weights=w.map(torch.zeros_like, "k"))
         yield from matches_exact(subject, silent, _mean_of_values(silent))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
-        yield from matches_oracle("queries that are their bias", subject, constant)
+        yield from matches_expected("queries that are their bias", subject, constant)
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -145,18 +145,15 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     for argument, way in ways:
         for name, mask in masks()[1:]:
             job = masked_job(subject, dtype, mask=mask)
-            outcome = way(job)
-            if outcome is not None:
-                yield f"{argument}: {name}", judge_job(outcome, job)
+            yield from compare(f"{argument}: {name}", way(job), subject, job)
 
 
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output under two masks at once: in one argument, and each in its own."""
     job = masked_job(subject, dtype, causal() & padding([LENGTH, LENGTH - 3]))
-    yield from matches_oracle("causal and padding", subject, job)
+    yield from matches_expected("causal and padding", subject, job)
     outcome = None if subject.together is None else subject.together(job)
-    if outcome is not None:
-        yield "causal in one argument, padding in another", judge_job(outcome, job)
+    yield from compare("causal in one argument, padding in another", outcome, subject, job)
 
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -205,7 +202,7 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """In eval, a module constructed with dropout gives the output without dropout."""
     job = replace(masked_job(subject, dtype), dropout=0.5)
-    yield from matches_oracle("eval", subject, job)
+    yield from matches_expected("eval", subject, job)
 
 
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -286,17 +283,14 @@ def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     job = unmasked_job(subject, dtype)
-    outcome = compute(subject, replace(job, dropout=0.5))
-    if outcome is not None:
-        yield "eval", judge_expected(outcome.output, subject, job)
+    yield from compare("eval", compute(subject, replace(job, dropout=0.5)), subject, job)
 
 
 def _alone(name: str, subject: Subject, job: Job, part: Part) -> Iterator[Evidence]:
     """A part of the input alone gives the same part of the output."""
     if compute(subject, job) is not None:
         outcome = compute(subject, job.with_input(job.query[part]))
-        if outcome is not None:
-            yield name, judge_expected(outcome.output, subject, job, part)
+        yield from compare(name, outcome, subject, job, part)
 
 
 _WITHOUT_ORACLE = {

@@ -92,7 +92,7 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
 
 def edge_case_jobs(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
     """The jobs of the edge-case checks that failed, for the diagnosis."""
-    for name, jobs in _JOBS:
+    for name, jobs in _JOBS.items():
         if name in failed:
             yield from (job for _, job in jobs(subject, dtype))
 
@@ -113,15 +113,14 @@ def _long(subject: Subject, dtype: torch.dtype) -> Named:
     for name, mask in (("", full()), (", causal", causal())):
         for length in LONG:
             job = masked_job(subject, dtype, mask, batch=1, length=length)
-
             if attempt(subject, job) is not None:
                 yield f"L = {length}{name}", job
                 break
 
 
 def _strided(subject: Subject, dtype: torch.dtype) -> Named:
+    job = unmasked_job(subject, dtype)
     for name, change in LAYOUTS:
-        job = unmasked_job(subject, dtype)
         yield name, job.with_input(change(job.query))
 
 
@@ -132,11 +131,7 @@ LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
 )
 """Memory layouts that are not row by row."""
 
-_JOBS: tuple[tuple[str, Callable[[Subject, torch.dtype], Named]], ...] = (
-    ("smallest_sizes", _small),
-    ("long_sequence", _long),
-    ("non_contiguous", _strided),
-)
+_JOBS = {"smallest_sizes": _small, "long_sequence": _long, "non_contiguous": _strided}
 
 
 def _refused(subject: Subject, job: Job) -> str:

@@ -24,7 +24,6 @@ class CheckResult:
     """The result of one check.
 
     Attributes:
-        check: the check.
         trials: the number of trials; 0 where the subject does not support any.
         times: the worst error in units of the bound; above 1, or NaN, where it failed.
         failed: the name of the first trial that failed, or the error; empty if none.

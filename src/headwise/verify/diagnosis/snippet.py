@@ -72,7 +72,9 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
         lines = [f"{key} = {_literal(value)}.requires_grad_()" for key, value in arguments.items()]
         words = [f"{key}={key}" for key in arguments]
         words += [f"{key}={_literal(value)}" for key, value in masks.items()]
-        lines = [*_loading(name), *lines, f"result = {_loaded(name)}({', '.join(words)})"]
+        imports, target = _loaded(name)
+        lines = [*imports, *lines, f"result = {target}({', '.join(words)})"]
+
         leaves = [x.double().requires_grad_() for x in (q, k, v)]
         names = {role: key for key, role in runner.signature.tensors}
         output, of = reference(Call.of(*leaves, mask=job.mask)).output, [names[r] for r in "qkv"]
@@ -93,7 +95,7 @@ def _of_gradient(runner: Runner, job: Job, masks: Mapping[str, Tensor], name: st
 
 
 def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
-    embed_dim, heads = job.query.shape[-1], job.heads
+    (imports, target), embed_dim, heads = _loaded(name), job.query.shape[-1], job.heads
     x = job.query.transpose(0, 1) if runner.sequence_first else job.query
     arguments = runner.signature.arguments(x, x, x)
     arguments |= runner.signature.zero_angles(job.query, job.head_dim) | dict(masks)
@@ -110,9 +112,9 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     parameters = runner.binding.lay(job.weights, heads)
     return [
         "from torch.func import functional_call",
-        *_loading(name),
+        *imports,
         "from headwise.verify.target.construct import made",
-        f"module = made({_loaded(name)}, embed_dim={embed_dim}, heads={heads}){path}.eval()",
+        f"module = made({target}, embed_dim={embed_dim}, heads={heads}){path}.eval()",
         "weights = {",
         *(f'    "{key}": {_literal(value)},' for key, value in parameters.items()),
         "}",
@@ -124,40 +126,37 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
 def _function(
     runner: FunctionRunner, job: Job, masks: Mapping[str, Tensor], name: str
 ) -> list[str]:
+    imports, target = _loaded(name)
     arguments = runner.signature.arguments(*steps.projected_heads(job)) | dict(masks)
     end = ".numpy()" if runner.arrays else ""
     words = [
         f"    {key}={_literal(value)}{end if isinstance(value, Tensor) else ''},"
         for key, value in arguments.items()
     ]
-    return [*_loading(name), f"result = {_loaded(name)}(", *words, ")"]
+    return [*imports, f"result = {target}(", *words, ")"]
 
 
 def _adapter(job: Job, masks: Mapping[str, Tensor], name: str) -> list[str]:
+    imports, target = _loaded(name)
     weights = [f"    {key}={_literal(value)}," for key, value in job.weights.named().items()]
     weights += ["    out=None,"] if job.weights.out is None else []
     mask = _literal(masks.get("mask"))
     return [
-        *_loading(name),
+        *imports,
         "from headwise.verify.oracle.jobs import Weights",
         "weights = Weights(",
         *weights,
         ")",
         f"x = {_literal(job.query)}",
-        f"result = {_loaded(name)}(x, weights, {job.heads}, {mask})",
+        f"result = {target}(x, weights, {job.heads}, {mask})",
     ]
 
 
-def _loading(name: str) -> list[str]:
-    return ["from headwise.verify.target import load"] if _loadable(name) else []
-
-
-def _loaded(name: str) -> str:
-    return f"load({name!r})" if _loadable(name) else name
-
-
-def _loadable(name: str) -> bool:
-    return ":" in name or "." in name
+def _loaded(name: str) -> tuple[list[str], str]:
+    """The import that loads the target, and the expression of the target."""
+    if ":" in name or "." in name:
+        return ["from headwise.verify.target import load"], f"load({name!r})"
+    return [], name
 
 
 def _literal(value: object) -> str:

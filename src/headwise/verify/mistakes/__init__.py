@@ -66,14 +66,9 @@ def explain(
     Where no set does for all masks, the sets that do under the first mask alone, if the target is
     wrong under that mask, which should be no mask.
 
-    Args:
-        observations: jobs that differ in input, mask and form, with the target's outcomes.
-        mistakes: the candidates, the common ones first.
-        most: the maximum size of a set.
-
     Returns:
-        Sets of mistakes, all of one size; none where no set of known mistakes explains the target,
-        several where the observations do not distinguish them.
+        Sets of mistakes, all of one size, at most `most`; none where no set of known mistakes
+        explains the target, several where the observations do not distinguish them.
     """
     first = [seen for seen in observations if seen.job.mask == observations[0].job.mask]
     masked = len(observations) > len(first) > 1 and not all(seen.right for seen in first)

@@ -60,18 +60,7 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class StepContext:
-    """The values that all steps share.
-
-    Attributes:
-        shape: B, H, Lq, Lk and where the first query stands.
-        mask: the mask, not resolved.
-        scale: the right factor on the scores.
-        embed_dim: E.
-        groups: G.
-        dropout: the probability, as configured.
-        training: whether dropout acts.
-        weights: the projections, or None where an attention is run without them.
-    """
+    """The values that all steps share; `weights` is None where there are no projections."""
 
     shape: AttentionShape
     mask: Mask
@@ -103,16 +92,11 @@ class StepContext:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One multi-head attention, projections included.
+    """One multi-head attention of query (B, Lq, E) and key, value (B, Lk, E), with its projections.
 
     Attributes:
-        query: (B, Lq, E).
-        key: (B, Lk, E).
-        value: (B, Lk, E).
-        weights: the projections.
-        heads: H.
         groups: G, the key/value heads.
-        mask: who may attend to whom, not resolved.
+        mask: the mask, not resolved.
         dropout: the probability that the module was constructed with.
         training: whether dropout acts.
         rng_seed: seeds what is random in the target.
@@ -285,10 +269,7 @@ class Outcome:
 
 @contextmanager
 def seeded_rng(seed: int) -> Iterator[None]:
-    """Seed PyTorch's CPU generator inside a context, and restore its state afterwards.
-
-    On the CPU, where targets are run: `torch.manual_seed` costs more than a small attention.
-    """
+    """A context with PyTorch's CPU generator seeded; `torch.manual_seed` is slower."""
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:

@@ -1,8 +1,4 @@
-"""The steps of multi-head attention, one function each, in the dtype they are given.
-
-Each takes ``context``, the values that all steps share, and the tensors it works on. A mistake
-replaces one or more of these functions by wrong ones.
-"""
+"""The steps of multi-head attention, one function each; a mistake replaces one or more of them."""
 
 import torch
 from torch import Tensor

@@ -61,15 +61,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """What to verify.
-
-    Attributes:
-        target: as on the command line, ``file.py:Name`` or ``package.Name``.
-        embed_dim: E.
-        heads: H.
-        seed: of inputs and weights.
-        compiled: whether it is checked under `torch.compile` as well.
-    """
+    """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`."""
 
     target: str
     embed_dim: int = 15

@@ -1,7 +1,6 @@
 """The child process of `headwise.verify.process`: sets its limits, runs the target, reports.
 
-It writes JSON to standard output, one object a line: the stages, and at the end a report or an
-error. What the target prints goes to standard error.
+It writes its stages and the report as lines of JSON; what the target prints goes to stderr.
 """
 
 import faulthandler

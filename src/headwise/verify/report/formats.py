@@ -41,11 +41,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: object, whole: Schema | None = None) -> list[str]:
-    """The violations of a schema; empty where the data is valid.
-
-    Args:
-        value: the data.
-        whole: another schema than that of a report.
+    """The violations of a schema, by default that of a report; empty where the data is valid.
 
     Example:
         >>> faults({"schema": 3})[0]

@@ -153,25 +153,13 @@ def _smallest(report: Data) -> list[Block]:
 
 
 def _checks(report: Data) -> Table:
-    head = (
-        Text("check"),
-        Text("what must hold"),
-        Text("result"),
-        Text("trials"),
-        Text("error / bound"),
-        Text("error in roundings"),
-    )
-    rows = [
-        (
-            same(finding["check"]),
-            text_of(finding["question"]),
-            result_of(finding),
-            same(str(finding["trials"])),
-            same(figure(finding, "times")),
-            same(figure(finding, "roundings")),
-        )
-        for finding in report["checks"]
-    ]
+    names = (Text("check"), Text("what must hold"), Text("result"), Text("trials"))
+    head = (*names, Text("error / bound"), Text("error in roundings"))
+    rows = []
+    for finding in report["checks"]:
+        words = (same(finding["check"]), text_of(finding["question"]), result_of(finding))
+        figures = (str(finding["trials"]), figure(finding, "times"), figure(finding, "roundings"))
+        rows.append((*words, *map(same, figures)))
     return Table(head, rows)
 
 
@@ -202,13 +190,9 @@ def self_test_document(tested: "SelfTest") -> Document:
         result = finding_data(finding)
         names = (same(mistake.name), same(mistake.step), same(finding.check.name))
         rows.append((*names, result_of(result), same(figure(result, "times"))))
-    head = (
-        Text("mutant"),
-        Text("step"),
-        Text("check that must reject it"),
-        Text("result"),
-        Text("error / bound"),
-    )
+    columns = (Text("mutant"), Text("step"), Text("check that must reject it"))
+    head = (*columns, Text("result"), Text("error / bound"))
+
     blocks = (Notice(tested.passed, _verdict(tested)), Paragraph(_idle(tested)), Table(head, rows))
     return Document(Text("verify --self-test"), blocks)
 

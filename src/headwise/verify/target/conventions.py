@@ -124,15 +124,14 @@ def _kind(result: object) -> str:
     return name if module == "builtins" else f"{module}.{name}"
 
 
-def versions(arguments: Mapping[str, object]) -> dict[str, int]:
-    """The version counter of each tensor."""
-    return {name: t._version for name, t in arguments.items() if isinstance(t, Tensor)}
-
-
-def written(arguments: Mapping[str, object], before: Mapping[str, int]) -> tuple[str, ...]:
-    """The tensors that were modified since."""
-    now = versions(arguments)
-    return tuple(name for name in before if now[name] != before[name])
+def watched(
+    run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
+) -> tuple[T, tuple[str, ...]]:
+    """Like `guarded`, with the names of the tensors that the call modified."""
+    tensors = {name: t for name, t in arguments.items() if isinstance(t, Tensor)}
+    before = {name: t._version for name, t in tensors.items()}
+    result = guarded(run, arguments, log, seed)
+    return result, tuple(name for name, t in tensors.items() if t._version != before[name])
 
 
 def arrays_of(arguments: Mapping[str, object]) -> dict[str, object]:
@@ -301,8 +300,9 @@ class Conventions:
                 return Text("it has no gradients")
             if what.dropout and not self.runner.drops:
                 return Text("it has no dropout")
-            padded = not bool(what.allowed.all()) and lengths_of(what.allowed) is not None
-            if self.masks(what) is None or (padded and pads_unknown):
+            masks = self.masks(what)
+            padded = not what.allowed.all() and lengths_of(what.allowed) is not None
+            if masks is None or (pads_unknown and padded):
                 return Text("it does not take this mask")
             return None
 

@@ -51,11 +51,7 @@ def _candidates(
 
 
 def _first(readings: Sequence[Runner], job: Job) -> tuple[int, bool, tuple[MaskForm, ...]]:
-    """The index of the first variant that can be called, and the result of `_callable`.
-
-    Raises:
-        BadFile: if none can be called; the message has the error of the first one.
-    """
+    """The index of the first variant that can be called, and the result of `_callable`."""
     first = readings[0]
     on_arrays = readings[1] if isinstance(first, FunctionRunner) else None
     try:
@@ -86,10 +82,7 @@ def _wants_arrays(runner: Runner, job: Job, forms: Sequence[MaskForm]) -> bool:
 def observe(runner: Runner, embed_dim: int, heads: int, seed: int) -> Conventions | None:
     """Find the conventions of a target with unknown weights, by the influence of tokens.
 
-    None where no token changes another's output: that is no attention.
-
-    Raises:
-        BadFile: if it raises however it is called.
+    None where no token changes another's output. Raises like `find_conventions`.
     """
     job = self_job(embed_dim, heads, length=LENGTH, seed=seed)
     neutral, forms = _callable(runner, job)
@@ -246,11 +239,15 @@ def _with_forms(
 
 @dataclass(frozen=True, eq=False)
 class _MaskTrial:
-    """One mask form that did not raise: its observation, and a function that runs other jobs."""
+    """One mask form that did not raise, and its observation."""
 
     form: MaskForm
     seen: Observation
-    run: Callable[[Job], Outcome]
+    runner: Runner
+    masks: Masks
+
+    def run(self, job: Job) -> Outcome:
+        return self.runner.run(job, self.masks)
 
 
 Fits = Callable[[_MaskTrial], bool]
@@ -264,13 +261,10 @@ def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTria
         mask = random_pairs(seed=3) if pairs else padding([LENGTH, LENGTH - 3])
         tried = replace(job, mask=mask & conventions.base)
         encoded = form.encode(tried.allowed) if form.argument == argument else None
-        if encoded is None:
-            continue
-        masks = {argument: encoded}
-        outcome = _attempt(runner, tried, form)
-        if outcome is not None:
-            run = partial(_run_with, runner, masks)
-            trials.append(_MaskTrial(form, Observation(tried, outcome), run))
+        outcome = None if encoded is None else _attempt(runner, tried, form)
+        if encoded is not None and outcome is not None:
+            seen = Observation(tried, outcome)
+            trials.append(_MaskTrial(form, seen, runner, {argument: encoded}))
     return trials
 
 
@@ -291,10 +285,6 @@ def _alike(trials: list[_MaskTrial], must: bool, ways: tuple[Fits, ...]) -> list
     return []
 
 
-def _run_with(runner: Runner, masks: Masks, job: Job) -> Outcome:
-    return runner.run(job, masks)
-
-
 def _influential(trial: _MaskTrial) -> bool:
     """Whether exactly the tokens that the mask allows have an influence."""
     job = trial.seen.job
@@ -312,30 +302,23 @@ def black_box(
 
     `size` is E and H, and `why` the error of the search for its weights.
     """
-    if not isinstance(target, nn.Module) and not (
-        isinstance(target, type) and issubclass(target, nn.Module)
-    ):
+    cls = target if isinstance(target, type) else type(target)
+    if not issubclass(cls, nn.Module):
         return None
+
+    @cache
+    def instance(dropout: float) -> nn.Module:
+        return target if isinstance(target, nn.Module) else make(cls, *size, dropout)
+
     try:
-        module = _whole(target, name, size, log)
+        module = ModuleRunner(
+            make=instance,
+            signature=read_signature(instance(0.0).forward, f"{name}.forward"),
+            binding=Binding({}),
+            drops=cls is target and takes_dropout(cls),
+            either_axis_order="batch_first" not in inspect.signature(cls).parameters,
+            log=log,
+        )
         return observe(BlackBoxRunner(module, why, module.signature, module.drops), *size, seed)
     except NotRecognised:
         return None
-
-
-def _whole(
-    target: nn.Module | type[nn.Module], name: str, size: tuple[int, int], log: CallLog
-) -> ModuleRunner:
-    @cache
-    def made(dropout: float) -> nn.Module:
-        return target if isinstance(target, nn.Module) else make(target, *size, dropout)
-
-    cls = type(target) if isinstance(target, nn.Module) else target
-    return ModuleRunner(
-        make=made,
-        signature=read_signature(made(0.0).forward, f"{name}.forward"),
-        binding=Binding({}),
-        drops=not isinstance(target, nn.Module) and takes_dropout(cls),
-        either_axis_order="batch_first" not in inspect.signature(cls).parameters,
-        log=log,
-    )

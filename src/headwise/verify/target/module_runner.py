@@ -27,16 +27,7 @@ from headwise.verify.target.construct import (
     takes_dropout,
     wrap_known_module,
 )
-from headwise.verify.target.conventions import (
-    CallLog,
-    Masks,
-    Runner,
-    guarded,
-    no_log,
-    outcome,
-    versions,
-    written,
-)
+from headwise.verify.target.conventions import CallLog, Masks, Runner, no_log, outcome, watched
 from headwise.verify.target.parameter_names import Binding, Layout, bind
 from headwise.verify.target.parameter_probe import probe
 from headwise.verify.target.signature import Signature, read_signature
@@ -108,11 +99,9 @@ class ModuleRunner(Runner):
             inputs = (first,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
         angles = self.signature.zero_angles(inputs[0], job.head_dim)
         arguments = self.signature.arguments(*inputs) | dict(masks) | angles | dict(self.given)
-        before = versions(arguments)
         call = partial(functional_call, module, parameters, (), arguments)
         with bypassed(module, self.norms):
-            result = guarded(call, arguments, self.log, job.rng_seed)
-        wrote = written(arguments, before)
+            result, wrote = watched(call, arguments, self.log, job.rng_seed)
         own = outcome(result, job, self.sequence_first)
         output = own.output - job.query if self.residual else own.output
         return replace(own, output=output, wrote=wrote)

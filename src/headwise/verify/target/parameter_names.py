@@ -21,10 +21,7 @@ POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
 class ParameterSlot:
     """One parameter, and the layout of a projection in it.
 
-    Attributes:
-        name: the parameter's name.
-        transposed: whether it is (in, out), multiplied as x @ W.
-        shape: its shape; with three axes it has one matrix for each head.
+    A transposed one is (in, out), multiplied as x @ W; three axes hold a matrix for each head.
     """
 
     name: str
@@ -124,17 +121,16 @@ def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
         BadFile: if q, k or v is not found, or does not fit.
     """
     groups: dict[tuple[str, ...], list[ParameterSlot]] = {}
-    for name, parameter in module.named_parameters():
+    parameters = dict(module.named_parameters())
+    for name, parameter in parameters.items():
         key = None if POSITION.search(name) else _key(name)
         if key:
             groups.setdefault(key, []).append(place_of(module, name, parameter))
-    zeroed = tuple(
-        (name, tuple(p.shape)) for name, p in module.named_parameters() if POSITION.search(name)
-    )
+    zeroed = tuple((n, tuple(p.shape)) for n, p in parameters.items() if POSITION.search(n))
     binding = Binding({k: tuple(places) for k, places in groups.items()}, zeroed=zeroed)
     missing = sorted({"q", "k", "v"} & binding.lacks)
     if missing:
-        has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
+        has = ", ".join(parameters)[:200] or "no parameter"
         words = ", ".join(missing)
         reason = Text(
             "no parameter is recognised as {missing}; it has {has}", missing=words, has=has

@@ -22,15 +22,13 @@ from headwise.verify.target.conventions import (
     Runner,
     arrays_of,
     changed,
-    guarded,
     no_log,
     no_output,
     outcome,
     tensors_in,
     tensors_of,
-    versions,
+    watched,
     weights_in,
-    written,
 )
 from headwise.verify.target.module_runner import ModuleRunner, of_class, of_instance
 from headwise.verify.target.signature import MaskForm, Signature, parameters_of, read_signature
@@ -38,13 +36,7 @@ from headwise.verify.target.signature import MaskForm, Signature, parameters_of,
 
 @dataclass(frozen=True, eq=False)
 class FunctionRunner(Runner):
-    """A function of q, k, v (B, H, L, D); the projections around it are the correct ones.
-
-    Attributes:
-        function: the function under test.
-        given: other arguments of every call.
-        arrays: whether it works on NumPy's arrays.
-    """
+    """A function of q, k, v (B, H, L, D), or of such NumPy arrays, within correct projections."""
 
     function: Callable[..., object]
     signature: Signature
@@ -64,9 +56,10 @@ class FunctionRunner(Runner):
         q, k, v = steps.projected_heads(job)
         arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
         given = arrays_of(arguments) if self.arrays else arguments
-        before = versions(arguments)
-        result = guarded(lambda: self.function(**given), arguments, self.log, job.rng_seed)
-        wrote = changed(arguments, given) if self.arrays else written(arguments, before)
+        call = partial(self.function, **given)
+        result, wrote = watched(call, arguments, self.log, job.rng_seed)
+        if self.arrays:
+            wrote = changed(arguments, given)
         tensors = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in tensors if tuple(t.shape) == shape), None)
@@ -92,22 +85,13 @@ class AdapterRunner(Runner):
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         x, mask = copied(job.query), masks.get("mask")
-        arguments = {"x": x, "mask": mask}
-        before = versions(arguments)
         call = partial(self.function, x, job.weights, job.heads, mask)
-        result = guarded(call, arguments, self.log, job.rng_seed)
-        return replace(outcome(result, job), wrote=written(arguments, before))
+        result, wrote = watched(call, {"x": x, "mask": mask}, self.log, job.rng_seed)
+        return replace(outcome(result, job), wrote=wrote)
 
 
 def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog = no_log) -> Runner:
-    """The runner of a loaded target.
-
-    Args:
-        target: a class of modules, a module, or a function.
-        name: its name in messages.
-        embed_dim: E.
-        heads: H.
-        log: called with a description of every call before it is made.
+    """The runner of a loaded target: a class of modules, a module, or a function.
 
     Raises:
         BadFile: if it is not recognised; the message shows the adapter to write.
@@ -142,12 +126,7 @@ def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog =
 
 @dataclass(frozen=True, eq=False)
 class BlackBoxRunner(Runner):
-    """A module with the weights that it was constructed with; the job's are not used.
-
-    Attributes:
-        module: the module, called in its own way.
-        why: why its weights are not known.
-    """
+    """A module with its own weights, not the job's; `why` is the error of the search for them."""
 
     module: ModuleRunner
     why: NotRecognised
