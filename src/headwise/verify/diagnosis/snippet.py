@@ -1,7 +1,7 @@
 """The minimal input on which a target fails, as source to paste and run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import torch
@@ -186,41 +186,30 @@ MASKS: tuple[tuple[str, Callable[[int, int], Mask]], ...] = (
 UNSHOWN = (*("large_scores", "long_sequence", "non_contiguous", "dtype_kept"), "inputs_unchanged")
 """Checks whose failure a small output in float32 does not show."""
 
-OUTPUT, WEIGHTS = "output", "weights"
-
 QUANTITIES = {
-    "module_weights": WEIGHTS,
-    "weights_sum_to_one": WEIGHTS,
-    "module_gradients": GRADIENT,
-    "masked_gradients": GRADIENT,
+    **dict.fromkeys(("module_weights", "weights_sum_to_one"), "weights"),
+    **dict.fromkeys(("module_gradients", "masked_gradients"), GRADIENT),
 }
 """What is wrong where a check fails, if it is not the output; a gradient is that of the input."""
 
 
-@dataclass(frozen=True, eq=False)
-class FailureQuery:
-    """A kind of failure: of the output, the weights or the input's gradient, under a mask."""
-
-    what: str
-    mask: Callable[[int, int], Mask]
-
-    def fails(self, conventions: Conventions, job: Job) -> bool:
-        """Whether the target differs from the oracle; False where it raises."""
-        job = job.tracked() if self.what == GRADIENT else job
-        try:
-            masks = conventions.masks(job)
-            outcome = None if masks is None else conventions.runner.run(job, masks)
-        except Exception:
-            return False
-        if outcome is None:
-            return False
-        if self.what == GRADIENT:
-            return _wrong_gradient(conventions, job, outcome)
-        result = outcome.output if self.what == OUTPUT else outcome.weights
-        if result is None:
-            return False
-        plain, exact = oracle(job, job.query.dtype)[self.what], oracle(job)[self.what]
-        return not judge(result, plain, exact).accepted
+def _fails(what: str, conventions: Conventions, job: Job) -> bool:
+    """Whether the output, weights or input gradient is wrong; False where the target raises."""
+    job = job.tracked() if what == GRADIENT else job
+    try:
+        masks = conventions.masks(job)
+        outcome = None if masks is None else conventions.runner.run(job, masks)
+    except Exception:
+        return False
+    if outcome is None:
+        return False
+    if what == GRADIENT:
+        return _wrong_gradient(conventions, job, outcome)
+    result = outcome.output if what == "output" else outcome.weights
+    if result is None:
+        return False
+    plain, exact = oracle(job, job.query.dtype)[what], oracle(job)[what]
+    return not judge(result, plain, exact).accepted
 
 
 def _wrong_gradient(conventions: Conventions, job: Job, outcome: Outcome) -> bool:
@@ -245,18 +234,17 @@ def minimise(
 
     @cache
     def shown(what: str, word: str) -> str | None:
-        query = FailureQuery(what, dict(MASKS)[word])
         for sized in filter(None, map(instance, sizes)):
-            for job in _jobs(sized, query):
-                if query.fails(sized, job):
-                    return snippet(sized, _simplified(sized, job, query), name, what)
+            for job in _jobs(sized, dict(MASKS)[word]):
+                if _fails(what, sized, job):
+                    return snippet(sized, _simplified(sized, job, what), name, what)
         return None
 
     result: dict[str, str] = {}
     for finding in findings:
         if finding.passed or finding.raised or finding.check.name in UNSHOWN:
             continue
-        what = QUANTITIES.get(finding.check.name, OUTPUT)
+        what = QUANTITIES.get(finding.check.name, "output")
         code = next(filter(None, (shown(what, word) for word in _masks(finding))), None)
         if code is not None:
             result[finding.check.name] = code
@@ -280,25 +268,25 @@ def _sized(
         return None
 
 
-def _jobs(conventions: Conventions, query: FailureQuery) -> Iterator[Job]:
+def _jobs(conventions: Conventions, masked: Callable[[int, int], Mask]) -> Iterator[Job]:
     for length in range(1, LONGEST + 1):
         for batch in range(1, LARGEST_BATCH + 1):
-            mask = query.mask(batch, length) & conventions.base
+            mask = masked(batch, length) & conventions.base
             job = self_job(*conventions.size, batch=batch, length=length, mask=mask)
             yield job.fitted(conventions.runner.lacks, conventions.runner.groups)
 
 
-def _simplified(conventions: Conventions, job: Job, query: FailureQuery) -> Job:
+def _simplified(conventions: Conventions, job: Job, what: str) -> Job:
     """The job with every tensor simplified as far as it still fails: 0, identity, few digits."""
     for name, tensor in job.weights.named().items():
         may_vanish = name.endswith("_bias") or isinstance(conventions.runner, ModuleRunner)
         for simple in _simpler(tensor, may_vanish):
             weights = replace(job.weights, **{name: simple})
-            if query.fails(conventions, replace(job, weights=weights)):
+            if _fails(what, conventions, replace(job, weights=weights)):
                 job = replace(job, weights=weights)
                 break
     simpler = (job.with_input(x) for x in _simpler(job.query, may_vanish=True))
-    return next((tried for tried in simpler if query.fails(conventions, tried)), job)
+    return next((tried for tried in simpler if _fails(what, conventions, tried)), job)
 
 
 def _simpler(tensor: Tensor, may_vanish: bool) -> Iterator[Tensor]:

@@ -54,10 +54,6 @@ class SourceLine:
     text: str
     function: str
 
-    def data(self) -> dict[str, object]:
-        """The same as plain data."""
-        return {"file": self.file, "line": self.number, "text": self.text}
-
 
 def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, SourceLine]:
     """For each mistake, by name, its most likely source line; empty where unreadable.

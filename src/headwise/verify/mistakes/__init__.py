@@ -43,6 +43,12 @@ class Observation:
         return self.job.to(torch.float64)
 
     @cached_property
+    def rows(self) -> Tensor | None:
+        """The output in the rows that are not NaN; None where most are NaN."""
+        enough = bool(2 * self.known.sum() >= self.known.numel())
+        return self.outcome.output[self.known] if enough else None
+
+    @cached_property
     def known(self) -> Tensor:
         """(B, Lq), False on rows that are NaN: a fully masked row may be NaN in the target."""
         return ~self.outcome.output.isnan().any(-1)
@@ -123,14 +129,14 @@ def explain_gradients(
 
 def _matches(pipeline: Pipeline, seen: Observation) -> bool:
     exact = _output(pipeline, seen.wide)
-    result, known = seen.outcome.output, seen.known
-    if exact is None or exact.shape != result.shape or 2 * known.sum() < known.numel():
+    result = seen.rows
+    if exact is None or result is None or exact.shape != seen.outcome.output.shape:
         return False
-    result, exact = result[known], exact[known]
+    exact = exact[seen.known]
     if bool((result - exact).abs().max() > FAR * exact.abs().max()):
         return False
     plain = _output(pipeline, seen.job)
-    return plain is not None and judge(result, plain[known], exact).accepted
+    return plain is not None and judge(result, plain[seen.known], exact).accepted
 
 
 def _acts(replacement: Replacement, seen: Observation) -> bool:

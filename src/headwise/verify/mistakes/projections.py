@@ -5,12 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from headwise.lang import Text
 from headwise.verify.mistakes.mistake import Mistake, WeightChange, mistake, plain_softmax, skipped
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import StepContext, Weights
+from headwise.verify.oracle.jobs import Weights
 
 INPUT_BIASES = ("q_bias", "k_bias", "v_bias")
 
@@ -30,21 +29,6 @@ def _ordered(order: str) -> Callable[[Weights], Weights]:
     return change
 
 
-def _viewed(_context: StepContext, x: Tensor, heads: int) -> Tensor:
-    batch, length, width = x.shape
-    return x.reshape(batch, heads, length, width // heads)
-
-
-def _joined(_context: StepContext, heads: Tensor) -> Tensor:
-    batch, count, length, dim = heads.shape
-    return heads.reshape(batch, length, count * dim)
-
-
-def _length_first(context: StepContext, *inputs: Tensor) -> steps.Three:
-    q, k, v = steps.project(context, *inputs)
-    return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-
-
 def _order(name: str, order: str) -> Mistake:
     taken = ", ".join(order)
     inverse = "".join("qkv"[order.index(role)] for role in "qkv")
@@ -61,13 +45,13 @@ AROUND: tuple[Mistake, ...] = (
         ("split_without_transpose", "split", "heads_are_slices"),
         Text("The heads are split by a view without the transpose: heads mix with time."),
         ("x.view(B, H, L, D)", "x.view(B, L, H, D).transpose(1, 2)"),
-        {"split": _viewed},
+        {"split": lambda _, x, heads: x.reshape(x.shape[0], heads, x.shape[1], -1)},
     ),
     mistake(
         ("merge_without_transpose", "merge", "heads_are_slices"),
         Text("The heads are merged without the transpose back: heads mix with time."),
         ("heads.reshape(B, L, H * D)", "heads.transpose(1, 2).reshape(B, L, H * D)"),
-        {"merge": _joined},
+        {"merge": lambda _context, heads: heads.reshape(heads.shape[0], heads.shape[2], -1)},
     ),
     mistake(
         ("heads_interleaved", "split", "heads_are_slices"),
@@ -121,7 +105,9 @@ AROUND: tuple[Mistake, ...] = (
         Text("The first axis is read as time: a token attends to other samples of the batch."),
         ("(L, B, E) read where (B, L, E) is given", "x.transpose(0, 1)  # or batch_first=True"),
         {
-            "project": _length_first,
+            "project": lambda context, *xs: [
+                x.transpose(0, 1) for x in steps.project(context, *xs)
+            ],
             "group": steps.repeated,
             "mask": skipped,
             "softmax": plain_softmax,

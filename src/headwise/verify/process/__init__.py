@@ -76,7 +76,7 @@ class Stopped(BadFile):
 
 @dataclass
 class _ProcessState:
-    """The state of the process, as far as it has reported it; `printed` is cut, `much` is not."""
+    """The state of the process; `printed` is cut at the limit, `much` counts all bytes."""
 
     stage: str = "start"
     words: str = ""

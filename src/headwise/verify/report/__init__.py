@@ -95,7 +95,7 @@ def _mistake(mistake: "Mistake", line: "SourceLine | None") -> Data:
         "says": both(mistake.says),
         "wrong": mistake.wrong,
         "right": mistake.right,
-        "line": None if line is None else line.data(),
+        "line": line and {"file": line.file, "line": line.number, "text": line.text},
     }
 
 

@@ -131,10 +131,7 @@ LONGFORMER = ("transformers.models.longformer.modeling_longformer", "LongformerS
 
 
 class Longformer(nn.Module):
-    """transformers' Longformer on a sequence of any length, without global tokens.
-
-    It pads the sequence to a multiple of the window, as the model around the attention does.
-    """
+    """transformers' Longformer without global tokens; pads the sequence as the model around it."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()

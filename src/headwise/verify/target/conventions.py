@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import permutations
 from typing import TypeVar
 
@@ -259,17 +260,13 @@ class Conventions:
     @property
     def ways(self) -> Ways:
         """The target with masks given in one argument only, for each argument."""
-        masks = self.runner.signature.masks
-        return tuple((name, self._through(name)) for name in masks if name not in self.unknown)
+        known = (name for name in self.runner.signature.masks if name not in self.unknown)
+        return tuple((name, partial(self._run_with, name)) for name in known)
 
-    def _through(self, argument: str) -> Callable[[Job], Outcome | None]:
+    def _run_with(self, argument: str, job: Job) -> Outcome | None:
         alone = replace(self, forms=tuple(f for f in self.forms if f.argument == argument))
-
-        def way(job: Job) -> Outcome | None:
-            masks = alone.masks(job)
-            return None if masks is None else alone.runner.run(job, masks)
-
-        return way
+        masks = alone.masks(job)
+        return None if masks is None else alone.runner.run(job, masks)
 
     def together(self, job: Job) -> Outcome | None:
         """The target with the sides of a mask ``a & b`` in two of its arguments; None if it cannot.

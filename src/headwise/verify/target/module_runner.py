@@ -75,7 +75,8 @@ class ModuleRunner(Runner):
     @property
     def variants(self) -> tuple[Runner, ...]:
         read = (self.binding, *self.others)
-        bindings = [*read, *(item.untransposed() for item in read if item.orientation_guessed)]
+        guessed = [b for b in read if any(slot.transposed for slot in b.slots)]
+        bindings = [*read, *(binding.untransposed() for binding in guessed)]
         if self.binding.packed:
             bindings = [replace(b, layout=how) for how in get_args(Layout) for b in bindings]
         orders = [False, True] if self.either_axis_order else [False]

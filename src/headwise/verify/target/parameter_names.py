@@ -74,11 +74,6 @@ class Binding:
         return tuple(slot for slots in self.places.values() for slot in slots)
 
     @property
-    def orientation_guessed(self) -> bool:
-        """Whether the orientation of a weight is a guess."""
-        return any(slot.transposed for slot in self.slots)
-
-    @property
     def packed(self) -> tuple[str, ...]:
         """The parameters that hold q, k and v in one."""
         groups = self.places.items()
