@@ -8,7 +8,7 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.lang import Text
-from headwise.masks import Mask, causal, from_tensor, full
+from headwise.masks import Mask, causal, from_tensor, full, padding
 from headwise.positions import Stage
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
@@ -35,7 +35,9 @@ class Subject:
         groups: G of its jobs, the key/value heads; None for as many as heads.
         base: the mask that it applies by itself.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
-        truth: where the weights are unknown and there is no oracle: the output that a job should
+        jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
+        truth: where
+    the weights are unknown and there is no oracle: the output that a job should
             have in a dtype, which is what the subject itself returns in that dtype.
     """
 
@@ -51,6 +53,7 @@ class Subject:
     together: Callable[[Job], Outcome | None] | None = None
     base: Mask = field(default_factory=full)
     truth: Callable[[Job, torch.dtype], Tensor] | None = None
+    jobs: dict[object, Job] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fit(self, job: Job) -> Job:
         """A job with the weights that the subject has."""
@@ -123,8 +126,11 @@ def masked_job(
     length: int = LENGTH,
 ) -> Job:
     """Self-attention of the subject's embed_dim and heads, with the weights that it has."""
-    size = subject.embed_dim, subject.heads
-    return subject.fit(self_job(*size, batch=batch, length=length, mask=mask, dtype=dtype))
+    key, size = (dtype, mask, batch, length), (subject.embed_dim, subject.heads)
+    if key not in subject.jobs:
+        job = self_job(*size, batch=batch, length=length, mask=mask, dtype=dtype)
+        subject.jobs[key] = subject.fit(job)
+    return subject.jobs[key]
 
 
 def unmasked_job(
@@ -133,6 +139,10 @@ def unmasked_job(
     """Self-attention without a mask; causal where the subject has its own causal mask."""
     job = masked_job(subject, dtype, batch=batch, length=length)
     return job if subject.refuses(job) is None else replace(job, mask=causal())
+
+
+PADDED = padding([LENGTH, LENGTH - 3])
+"""Padding at the end of sample 1."""
 
 
 def random_pairs(seed: int) -> Mask:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from headwise.call import Call
 from headwise.lang import Text
-from headwise.masks import Mask, causal, full, padding
+from headwise.masks import Mask, causal, full
 from headwise.verify.checks import (
     LENGTH,
+    PADDED,
     Check,
     Part,
     Subject,
@@ -36,19 +37,19 @@ from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients
 LARGE = 200.0
 """A score whose exponential overflows in float32."""
 
-
-def masks() -> tuple[tuple[str, Mask], ...]:
-    """The masks of the trials, by name; none of them makes a fully masked row."""
-    some = random_pairs(seed=2)
-    padded = padding([LENGTH, LENGTH - 3])
-    return ("no mask", full()), ("causal", causal()), ("some pairs", some), ("padding", padded)
+MASKS: tuple[tuple[str, Mask], ...] = (
+    ("no mask", full()),
+    ("causal", causal()),
+    ("some pairs", random_pairs(seed=2)),
+    ("padding", PADDED),
+)
+"""The masks of the trials, by name; none of them makes a fully masked row."""
 
 
 def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
     """The masks of the trials, and the subject's own mask where it differs from them."""
-    named = masks()
-    known = subject.base in [mask for _, mask in named]
-    return named if known else (*named, ("its own pattern", subject.base))
+    known = subject.base in [mask for _, mask in MASKS]
+    return MASKS if known else (*MASKS, ("its own pattern", subject.base))
 
 
 def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
@@ -143,14 +144,14 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output with the mask given in one argument at a time, for every mask argument."""
     ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
     for argument, way in ways:
-        for name, mask in masks()[1:]:
+        for name, mask in MASKS[1:]:
             job = masked_job(subject, dtype, mask=mask)
             yield from compare(f"{argument}: {name}", way(job), subject, job)
 
 
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output under two masks at once: in one argument, and each in its own."""
-    job = masked_job(subject, dtype, causal() & padding([LENGTH, LENGTH - 3]))
+    job = masked_job(subject, dtype, causal() & PADDED)
     yield from matches_expected("causal and padding", subject, job)
     outcome = None if subject.together is None else subject.together(job)
     yield from compare("causal in one argument, padding in another", outcome, subject, job)
@@ -287,7 +288,6 @@ def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[E
 
 
 def _alone(name: str, subject: Subject, job: Job, part: Part) -> Iterator[Evidence]:
-    """A part of the input alone gives the same part of the output."""
     if compute(subject, job) is not None:
         outcome = compute(subject, job.with_input(job.query[part]))
         yield from compare(name, outcome, subject, job, part)

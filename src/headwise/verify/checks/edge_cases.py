@@ -190,4 +190,3 @@ def _compiled_gradients(subject: Subject, job: Job) -> Iterator[Evidence]:
 
 
 COMPILED = Check.of(compiled_equals, Text("torch.compile gives the same"))
-"""The check that runs only on request."""

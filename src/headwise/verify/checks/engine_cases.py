@@ -53,7 +53,6 @@ class Case:
 
 
 def _seeded(position: Position, draw: Draw) -> Position:
-    """The position with seeded parameters, equal in every dtype."""
     with torch.no_grad():
         for parameter in position.parameters():
             parameter.copy_(draw(*parameter.shape))

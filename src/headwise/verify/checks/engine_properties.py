@@ -226,14 +226,12 @@ def _sized(
 
 
 def _against(subject: Subject, call: Call, exact: Tensor) -> Iterator[Evidence]:
-    """Compare the output with a closed form."""
     result = attend(subject, call)
     if result is not None:
         yield "closed form", judge(result.output, reference(call, call.q.dtype).output, exact)
 
 
 def _row(name: str, subject: Subject, call: Call, row: int, exact: Tensor) -> Iterator[Evidence]:
-    """Compare the output of one query with a closed form."""
     result = attend(subject, call)
     if result is not None:
         plain = reference(call, call.q.dtype).output[:, :, row]

@@ -14,6 +14,7 @@ from headwise.lang import Text
 from headwise.masks import causal, full, padding
 from headwise.verify.checks import (
     LENGTH,
+    PADDED,
     Check,
     Subject,
     attempt,
@@ -51,7 +52,7 @@ def causal_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def padding_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Changing a padded token of sample 1 changes no output of its real tokens."""
-    job = masked_job(subject, dtype, padding([LENGTH, REAL]))
+    job = masked_job(subject, dtype, PADDED)
     x = job.query.clone()
     x[1, REAL:] = -x[1, REAL:] + 1.0
     yield from _unchanged("real tokens", subject, job, x, (slice(1, 2), slice(0, REAL)))
@@ -96,8 +97,7 @@ def deterministic(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Returned weights sum to 1 over the keys, and are 0 for hidden keys."""
-    padded = padding([LENGTH, REAL])
-    for name, mask in (("no mask", full()), ("causal", causal()), ("padding", padded)):
+    for name, mask in (("no mask", full()), ("causal", causal()), ("padding", PADDED)):
         job = masked_job(subject, dtype, mask)
         outcome = compute(subject, job)
         if outcome is None or outcome.weights is None:
@@ -112,7 +112,7 @@ def weights_sum_to_one(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
 
 def masked_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """No gradient reaches a token that a mask hides, and every gradient is finite."""
-    padded = masked_job(subject, dtype, padding([LENGTH, REAL])).tracked()
+    padded = masked_job(subject, dtype, PADDED).tracked()
     yield from _hidden("padding", subject, padded, (1, slice(0, REAL)), (1, slice(REAL, None)))
     future = masked_job(subject, dtype, causal()).tracked()
     seen, unseen = (slice(None), slice(0, REAL)), (slice(None), slice(REAL, None))

@@ -12,7 +12,7 @@ from headwise.lang import Text
 from headwise.masks import causal, from_tensor, full, padding
 from headwise.positions import Rotary
 from headwise.reference import reference
-from headwise.verify.checks import LENGTH, Subject, attempt, masked_job
+from headwise.verify.checks import LENGTH, PADDED, Subject, attempt, masked_job
 from headwise.verify.checks.edge_cases import refusals
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
@@ -118,7 +118,6 @@ def _blind(subject: Subject) -> Iterator[Text]:
 
 
 def _dropped(subject: Subject) -> Iterator[Text]:
-    """Whether the weights it returns are those after dropout."""
     job = masked_job(subject, torch.float32)
     outcome = attempt(subject, replace(job, dropout=0.5, training=True))
     weights = None if outcome is None else outcome.weights
@@ -148,7 +147,6 @@ def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
 
 
 def _aligned(conventions: Conventions, flag: str, subject: Subject) -> Iterator[Text]:
-    """How a causal flag aligns the mask with fewer queries than keys."""
     same = masked_job(subject, torch.float32)
     outcome = _call_without_mask(conventions, same)
     if outcome is None:
@@ -235,9 +233,8 @@ def _silent_hooks(runner: ModuleRunner, subject: Subject) -> Iterator[Text]:
 
 
 def _leaks(subject: Subject) -> Iterator[Text]:
-    """Whether NaN in masked tokens reaches the output; in headwise it does not."""
     real = LENGTH - 3
-    job = masked_job(subject, torch.float32, padding([LENGTH, real]))
+    job = masked_job(subject, torch.float32, PADDED)
     x = job.query.clone()
     x[1, real:] = torch.nan
     outcome = attempt(subject, job.with_input(x))

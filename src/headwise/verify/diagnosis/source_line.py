@@ -91,7 +91,6 @@ def _side(step: str, line: SourceLine, softmax: Mapping[str, int]) -> int:
 
 
 def _alike(text: str, wrong: str) -> float:
-    """The Jaccard similarity of the tokens of two lines."""
     mine, theirs = (set(re.findall(r"[A-Za-z_]\w*|[@*/+-]|\d+", part)) for part in (text, wrong))
     return len(mine & theirs) / max(len(mine | theirs), 1)
 
@@ -156,7 +155,6 @@ def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.Functi
 
 
 def _computing(function: ast.FunctionDef) -> Iterator[int]:
-    """The lines of the statements that compute."""
     kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
 
     for node in ast.walk(function):

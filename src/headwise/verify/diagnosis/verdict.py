@@ -12,7 +12,7 @@ from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
 from headwise.verify.checks import LENGTH, Subject, compute, masked_job
-from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, jobs, masks
+from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, MASKS, jobs
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
 from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
 from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
@@ -184,7 +184,6 @@ Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
 def _diagnose(
     conventions: Conventions, subject: Subject, findings: Sequence[CheckResult], seed: int
 ) -> Diagnosis:
-    """The first wrong step, the matching quantities, and the mistakes."""
     if all(finding.passed for finding in findings):
         return None, frozenset(), ()
     seen = _seen(subject, seed)
@@ -213,7 +212,7 @@ def _wrong(seen: list[Observation]) -> list[Observation]:
 def _through(subject: Subject, seen: list[Observation]) -> Iterator[tuple[Run, list[Observation]]]:
     """The target with masks in one argument only, and its observations without a mask."""
     unmasked = [item for item in seen if item.job.mask == subject.base]
-    masked = [masked_job(subject, DTYPE, mask) for _, mask in masks()[1:]]
+    masked = [masked_job(subject, DTYPE, mask) for _, mask in MASKS[1:]]
     for _, way in subject.ways or ():
         yield way, [*unmasked, *_observed(way, masked)]
 
@@ -249,7 +248,7 @@ def _seen(subject: Subject, seed: int) -> list[Observation]:
     size, mask = (subject.embed_dim, subject.heads), subject.base
     own = [self_job(*size, length=LENGTH, mask=mask, seed=seed + n) for n in (0, 1)]
     tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1)), *map(subject.fit, own)]
-    tried += [replace(subject.fit(own[0]), mask=mask) for _, mask in masks()[1:]]
+    tried += [replace(subject.fit(own[0]), mask=mask) for _, mask in MASKS[1:]]
     return _observed(partial(compute, subject), tried)
 
 

@@ -93,7 +93,6 @@ def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
 
 
 def _at(step: str, pairs: Sequence[tuple[Mistake, Replacement]]) -> Callable[..., Any] | None:
-    """The function of one step with all mistakes; None where they exclude each other."""
     replacing = [(mistake, way[step]) for mistake, way in pairs if step in way]
     functions = [function for _, function in replacing]
     changes = [function for function in functions if isinstance(function, WeightChange)]

@@ -1,7 +1,7 @@
 """Mistakes in the projections, the split into heads, the merge and the output."""
 
-from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,29 +14,21 @@ from headwise.verify.oracle.jobs import Weights
 INPUT_BIASES = ("q_bias", "k_bias", "v_bias")
 
 
-def _ordered(order: str) -> Callable[[Weights], Weights]:
-    """The projections taken for q, k and v in another order than they are packed."""
+def _order(name: str, order: str) -> Mistake:
+    """The packed projection, split in another order."""
+    taken = ", ".join(order)
 
     def change(weights: Weights) -> Weights:
-        named = weights.named()
-        taken: dict[str, Any] = {
-            role + kind: named.get(place + kind)
-            for role, place in zip("qkv", order, strict=True)
-            for kind in ("", "_bias")
-        }
-        return replace(weights, **taken)
+        named, places = weights.named(), {role: "qkv"[order.index(role)] for role in "qkv"}
+        kinds = product(places.items(), ("", "_bias"))
+        swapped: dict[str, Any] = {role + k: named.get(place + k) for (role, place), k in kinds}
+        return replace(weights, **swapped)
 
-    return change
-
-
-def _order(name: str, order: str) -> Mistake:
-    taken = ", ".join(order)
-    inverse = "".join("qkv"[order.index(role)] for role in "qkv")
     return mistake(
         (name, "project", "projections_in_order"),
         Text("The packed projection is split as {order} instead of q, k, v.", order=taken),
         (f"{taken} = packed.chunk(3, dim=-1)", "q, k, v = packed.chunk(3, dim=-1)"),
-        {"project": WeightChange(steps.project, _ordered(inverse))},
+        {"project": WeightChange(steps.project, change)},
     )
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +62,14 @@ class Pipeline:
 
     def run(self, job: Job) -> Trace:
         """A whole module: projections, attention, output projection."""
-        random = self.dropout is not steps.dropout or job.training
-        with seeded_rng(job.rng_seed) if random else nullcontext():
+        if self.dropout is steps.dropout and not job.training:
+            return self._run(job)
+        with seeded_rng(job.rng_seed):
             return self._run(job)
 
     def _run(self, job: Job) -> Trace:
         context = job.context
+
         q, k, v = self.project(context, job.query, job.key, job.value)
         q_heads = self.split(context, q, job.heads)  # (B, H, Lq, D)
         k_heads, v_heads = (self.split(context, x, job.groups) for x in (k, v))  # (B, G, Lk, D)

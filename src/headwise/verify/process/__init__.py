@@ -294,7 +294,6 @@ def _error(request: Request, limits: Limits, state: _ProcessState, status: int) 
 
 
 def _where(state: _ProcessState, request: Request) -> Text:
-    """The stage the target had reached, and the line of its file where that is known."""
     number = _line(state, request)
     line = Text(" at line {number}", number=number) if number else Text("")
     check = state.check or Text("first call")

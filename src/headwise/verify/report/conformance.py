@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pytest
 
 WIDTH = 100
-"""Cells in a line of the report."""
 
 
 def assert_attention(

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from headwise.errors import BadFile
 from headwise.lang import Text
-from headwise.masks import Mask, causal, full, padding, window
-from headwise.verify.checks import LENGTH, random_pairs
+from headwise.masks import Mask, causal, full, window
+from headwise.verify.checks import LENGTH, PADDED, random_pairs
 from headwise.verify.mistakes import Observation, explain
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.tolerance import SLACK, judge_job
@@ -157,14 +157,12 @@ def _base(conventions: Conventions, job: Job) -> Mask:
 
 
 def _bands(seen: Tensor, job: Job) -> tuple[Mask, ...]:
-    """The windows that equal the observed influences."""
     pairs = ((left, right) for left in range(LENGTH - 1) for right in range(LENGTH - 1))
     windows = (window(left, right) for left, right in pairs if left + right)
     return tuple(mask for mask in windows if _equal(seen, mask, job))
 
 
 def _banded(tried: Sequence[Conventions], job: Job) -> Conventions | None:
-    """The first variant that equals the oracle under a window."""
     for candidate in tried:
         run = _runs(candidate, job)
         bands = () if run is None else _bands(influences(run, job), job)
@@ -256,10 +254,11 @@ Fits = Callable[[_MaskTrial], bool]
 
 def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTrial]:
     runner, trials = conventions.runner, []
+    padded, pairs = (
+        replace(job, mask=mask & conventions.base) for mask in (PADDED, random_pairs(seed=3))
+    )
     for form in conventions.forms:
-        pairs = "q" in form.shape.split()
-        mask = random_pairs(seed=3) if pairs else padding([LENGTH, LENGTH - 3])
-        tried = replace(job, mask=mask & conventions.base)
+        tried = pairs if "q" in form.shape.split() else padded
         encoded = form.encode(tried.allowed) if form.argument == argument else None
         outcome = None if encoded is None else _attempt(runner, tried, form)
         if encoded is not None and outcome is not None:
