@@ -90,16 +90,16 @@ def first_inside(appeared: frozenset[str]) -> str:
 def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) -> bool:
     """Whether a quantity appears in some layout, whole or one head at a time."""
 
-    def found(n: Tensor, o: Tensor) -> bool:
+    def appears(n: Tensor, o: Tensor) -> bool:
         orders = permutations(range(o.dim()))
         tensors = by_size.get(o.numel(), [])
         return any(_same(t, n, o, order) for order in orders for t in tensors)
 
-    if found(plain, exact):
+    if appears(plain, exact):
         return True
     if exact.dim() != 4 or exact.shape[1] == 1:
         return False
-    return all(found(plain[:, h], exact[:, h]) for h in range(exact.shape[1]))
+    return all(appears(plain[:, h], exact[:, h]) for h in range(exact.shape[1]))
 
 
 def _same(tensor: Tensor, plain: Tensor, exact: Tensor, order: tuple[int, ...]) -> bool:

@@ -136,7 +136,7 @@ def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:
     runner = conventions.runner
     if isinstance(runner, ModuleRunner | FunctionRunner):
         for flag in runner.signature.flags:
-            flagged = replace(runner, given={flag: True})
+            flagged = replace(runner, options={flag: True})
             yield from _aligned(replace(conventions, runner=flagged), flag, subject)
     if isinstance(runner, ModuleRunner):
         yield from _scope(runner)
@@ -261,9 +261,9 @@ def _turned(
         ("neighbours", angles.repeat_interleave(2, -1)),
     ):
         whole = spread.expand(job.query.shape[0], -1, -1).to(job.query.dtype)
-        given = {argument: (whole.cos(), whole.sin())}
+        angles_of = {argument: (whole.cos(), whole.sin())}
         try:
-            outcome = replace(runner, given=given).run(job, conventions.masks(job) or {})
+            outcome = replace(runner, options=angles_of).run(job, conventions.masks(job) or {})
         except Exception:
             return unturned
         plain, exact = (_with_rotary(job.to(d), pairs) for d in (job.query.dtype, torch.float64))

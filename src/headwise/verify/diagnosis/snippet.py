@@ -99,8 +99,8 @@ def _module(runner: ModuleRunner, job: Job, masks: Mapping[str, Tensor], name: s
     x = job.query.transpose(0, 1) if runner.sequence_first else job.query
     arguments = runner.signature.arguments(x, x, x)
     arguments |= runner.signature.zero_angles(job.query, job.head_dim) | dict(masks)
-    given = {key: "x" if value is x else _literal(value) for key, value in arguments.items()}
-    words = ", ".join(f'"{key}": {value}' for key, value in given.items())
+    written = {key: "x" if value is x else _literal(value) for key, value in arguments.items()}
+    words = ", ".join(f'"{key}": {value}' for key, value in written.items())
     call = [f"result = functional_call(module, weights, (), {{{words}}})"]
     if runner.norms:
         call = [

@@ -52,7 +52,7 @@ def torch_attention(job: Job) -> Outcome:
     def bias(own: Tensor | None) -> Tensor:
         return zeros if own is None else own
 
-    laid = {
+    parameters = {
         "in_proj_weight": torch.cat((w.q, w.k, w.v)),
         "in_proj_bias": torch.cat((bias(w.q_bias), bias(w.k_bias), bias(w.v_bias))),
         "out_proj.weight": torch.eye(size, dtype=job.query.dtype) if w.out is None else w.out,
@@ -61,5 +61,5 @@ def torch_attention(job: Job) -> Outcome:
     module = nn.MultiheadAttention(size, job.heads, batch_first=True, dtype=job.query.dtype)
     options = {"attn_mask": ~job.allowed.flatten(0, 1), "average_attn_weights": False}
     inputs = (job.query, job.key, job.value)
-    output, weights = functional_call(module.eval(), laid, inputs, options)
+    output, weights = functional_call(module.eval(), parameters, inputs, options)
     return Outcome(output, weights)

@@ -185,7 +185,7 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
                 put(name, chunk)
         put(name, b"")
 
-    pipes = (("said", process.stdout), ("printed", process.stderr))
+    pipes = (("messages", process.stdout), ("printed", process.stderr))
     threads = [threading.Thread(target=listen, args=pipe, daemon=True) for pipe in pipes]
     try:
         for thread in threads:
@@ -205,7 +205,7 @@ def _watch(
     heard: Heard, state: _ProcessState, limits: Limits, progress: Progress, gone: Callable[[], bool]
 ) -> None:
     """Read messages until the final one, the end of the process, or a limit."""
-    deadline, open_pipes = time.monotonic() + START, {"said", "printed"}
+    deadline, open_pipes = time.monotonic() + START, {"messages", "printed"}
     while open_pipes and not state.ended:
         left = deadline - time.monotonic()
         if left <= 0:

@@ -120,11 +120,11 @@ def conformance(
             check()
         ```
     """
-    tool, known = _pytest(), {check.name for check in CONTRACT}
+    tool, names = _pytest(), {check.name for check in CONTRACT}
     expected = {} if expected_failures is None else dict(expected_failures)
     for name in expected:
-        if name not in known:
-            raise one_of("expected_failures", name, tuple(sorted(known)))
+        if name not in names:
+            raise one_of("expected_failures", name, tuple(sorted(names)))
     tests = []
     for target in targets:
         name = _name(target)

@@ -108,7 +108,7 @@ def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
 def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool, object]:
     if name in CONFIG:
         return True, _config(embed_dim, heads, dropout)
-    known: tuple[tuple[tuple[str, ...], object], ...] = (
+    values: tuple[tuple[tuple[str, ...], object], ...] = (
         (EMBED, embed_dim),
         (HEADS, heads),
         (HEAD_DIM, embed_dim // heads),
@@ -117,7 +117,7 @@ def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool,
         (LENGTH, LONGEST),
         (("batch_first",), True),
     )
-    return next(((True, value) for names, value in known if name.lower() in names), (False, None))
+    return next(((True, value) for names, value in values if name.lower() in names), (False, None))
 
 
 def _config(embed_dim: int, heads: int, dropout: float) -> SimpleNamespace:

@@ -94,10 +94,10 @@ def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
     return Outcome(output, weights_in([t for t in matches if t is not output], job))
 
 
-def weights_in(found: list[Tensor], job: Job) -> Tensor | None:
+def weights_in(tensors: list[Tensor], job: Job) -> Tensor | None:
     """The weights of each head (B, H, Lq, Lk), where they are among what was returned."""
     shape = (job.query.shape[0], job.heads, job.query.shape[1], job.key.shape[1])
-    return next((t for t in found if tuple(t.shape) == shape), None)
+    return next((t for t in tensors if tuple(t.shape) == shape), None)
 
 
 def tensors_in(result: object) -> list[Tensor]:
@@ -111,9 +111,9 @@ def tensors_in(result: object) -> list[Tensor]:
     return []
 
 
-def no_output(result: object, found: list[Tensor], shape: tuple[int, ...]) -> ValueError:
+def no_output(result: object, tensors: list[Tensor], shape: tuple[int, ...]) -> ValueError:
     """The error for a result without an output of the expected shape."""
-    got = ", ".join(str(tuple(t.shape)) for t in found) or _kind(result)
+    got = ", ".join(str(tuple(t.shape)) for t in tensors) or _kind(result)
     return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
 
 
@@ -254,14 +254,14 @@ class Conventions:
     @property
     def unknown(self) -> tuple[str, ...]:
         """The mask arguments whose encoding is unknown."""
-        known = {form.argument for form in self.forms}
-        return tuple(name for name in self.runner.signature.masks if name not in known)
+        understood = {form.argument for form in self.forms}
+        return tuple(name for name in self.runner.signature.masks if name not in understood)
 
     @property
     def ways(self) -> Ways:
         """The target with masks given in one argument only, for each argument."""
-        known = (name for name in self.runner.signature.masks if name not in self.unknown)
-        return tuple((name, partial(self._run_with, name)) for name in known)
+        understood = (name for name in self.runner.signature.masks if name not in self.unknown)
+        return tuple((name, partial(self._run_with, name)) for name in understood)
 
     def _run_with(self, argument: str, job: Job) -> Outcome | None:
         alone = replace(self, forms=tuple(f for f in self.forms if f.argument == argument))

@@ -199,7 +199,7 @@ def _runs(conventions: Conventions, job: Job) -> Callable[[Job], Outcome] | None
 def influences(run: Callable[[Job], Outcome], job: Job) -> Tensor:
     """(B, L, L): whether another token j changes output i of its sample; the diagonal is False."""
     before = run(job).output.detach()
-    determined = ~before.isnan().any(-1)[..., None]  # a row that is NaN tells nothing
+    determined = ~before.isnan().any(-1)[..., None]  # a row that is NaN shows nothing
     rounding = SLACK[before.dtype] * before.abs().nan_to_num(0.0).max()
     columns = []
     for j in range(LENGTH):
@@ -274,8 +274,8 @@ def _single_entries(trials: list[_MaskTrial]) -> list[_MaskTrial]:
 def _alike(trials: list[_MaskTrial], must: bool, ways: tuple[Fits, ...]) -> list[MaskForm]:
     """Every shape of the best encoding where none equals the oracle.
 
-    Where nothing fits, no mask is given, so that no guess is held against the target; where a mask
-    is required, the first encoding is taken.
+    Where nothing fits, no mask is given, so that a guess does not count against the target; where
+    a mask is required, the first encoding is taken.
     """
     for fits in (*ways, *((bool,) if must else ())):
         for trial in _single_entries(trials):

@@ -42,7 +42,7 @@ class ModuleRunner(Runner):
         binding: the parameters that hold its projections.
         sequence_first: whether it takes (L, B, E).
         either_axis_order: whether (L, B, E) has to be tried.
-        given: other arguments of every call.
+        options: other arguments of every call.
         reached: the path of the attention inside the target; empty if the target is the attention.
         others: other interpretations of its parameters.
         probed: whether its parameters were identified by their effect, not by their names.
@@ -57,7 +57,7 @@ class ModuleRunner(Runner):
     sequence_first: bool = False
     either_axis_order: bool = False
     log: CallLog = no_log
-    given: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     reached: str = ""
     others: tuple[Binding, ...] = ()
     probed: bool = False
@@ -99,7 +99,7 @@ class ModuleRunner(Runner):
             first = inputs[0].transpose(0, 1)
             inputs = (first,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
         angles = self.signature.zero_angles(inputs[0], job.head_dim)
-        arguments = self.signature.arguments(*inputs) | dict(masks) | angles | dict(self.given)
+        arguments = self.signature.arguments(*inputs) | dict(masks) | angles | dict(self.options)
         call = partial(functional_call, module, parameters, (), arguments)
         with bypassed(module, self.norms):
             result, wrote = watched(call, arguments, self.log, job.rng_seed)
@@ -113,11 +113,11 @@ def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> M
     embed_dim = weights.q.shape[1]
 
     @cache
-    def made(dropout: float) -> nn.Module:
+    def instance(dropout: float) -> nn.Module:
         return sized(make(cls, embed_dim, heads, dropout), name, embed_dim)
 
     either = "batch_first" not in inspect.signature(cls).parameters
-    return _of_module(made, name, weights, heads, drops=takes_dropout(cls), either_order=either)
+    return _of_module(instance, name, weights, heads, drops=takes_dropout(cls), either_order=either)
 
 
 def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
@@ -163,7 +163,7 @@ def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> M
 
 
 def _of_module(
-    made: Callable[[float], nn.Module],
+    instance: Callable[[float], nn.Module],
     name: str,
     weights: Weights,
     heads: int,
@@ -171,13 +171,13 @@ def _of_module(
     drops: bool,
     either_order: bool,
 ) -> ModuleRunner:
-    module, path = made(0.0), ""
+    module, path = instance(0.0), ""
     if norms(module) or not is_attention(module, weights, heads):
         path = find_attention(module, weights, heads)
     module = wrap_known_module(module.get_submodule(path))
     bypass = norms(module)
     blank = ModuleRunner(
-        make=lambda p: wrap_known_module(made(p).get_submodule(path)),
+        make=lambda p: wrap_known_module(instance(p).get_submodule(path)),
         signature=Signature((), (), needs_mask=False, extras={}),
         binding=Binding({}),
         drops=drops,

@@ -35,8 +35,8 @@ class ParameterSlot:
             if (heads * last, first) == tuple(part.shape):
                 return part.reshape(heads, last, first).transpose(1, 2)
             return part.T.reshape(heads, first, last)
-        laid = part.T if self.transposed and part.dim() == 2 else part
-        return laid.reshape(self.shape) if part.dim() == 1 else laid
+        turned = part.T if self.transposed and part.dim() == 2 else part
+        return turned.reshape(self.shape) if part.dim() == 1 else turned
 
 
 Layout = Literal["parts", "heads", "last"]
@@ -90,12 +90,12 @@ class Binding:
     def lay(self, weights: Weights, heads: int = 1) -> dict[str, Tensor]:
         """The parameters of the module that hold these weights; gradients flow through."""
         named = weights.named()
-        laid = {name: weights.q.new_zeros(shape) for name, shape in self.zeroed}
+        parameters = {name: weights.q.new_zeros(shape) for name, shape in self.zeroed}
         for names, places in self.places.items():
             whole = self._whole([named[name] for name in names], heads)
             for place, part in zip(places, whole.chunk(len(places)), strict=True):
-                laid[place.name] = place.lay(part)
-        return laid
+                parameters[place.name] = place.lay(part)
+        return parameters
 
     def _whole(self, parts: list[Tensor], heads: int) -> Tensor:
         """Projections (H D, E), or biases (H D,), in one."""
@@ -155,12 +155,12 @@ def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -
     binding = _sharing(binding, weights, heads)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     try:
-        laid = binding.lay(weights.shared(heads, binding.groups or heads))
+        parameters = binding.lay(weights.shared(heads, binding.groups or heads))
     except (RuntimeError, ValueError) as error:
         names = ", ".join(slot.name for slot in binding.slots)
         reason = Text("the parameters {names} are not one attention's projections", names=names)
         raise not_recognised(reason) from error
-    for name, tensor in laid.items():
+    for name, tensor in parameters.items():
         if tuple(tensor.shape) != shapes[name]:
             reason = Text(
                 "the parameter {name} has shape {shape}, expected {expected}",

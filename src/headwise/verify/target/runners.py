@@ -41,7 +41,7 @@ class FunctionRunner(Runner):
     function: Callable[..., object]
     signature: Signature
     log: CallLog = no_log
-    given: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     arrays: bool = False
 
     @property
@@ -54,12 +54,12 @@ class FunctionRunner(Runner):
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         q, k, v = steps.projected_heads(job)
-        arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
-        given = arrays_of(arguments) if self.arrays else arguments
-        call = partial(self.function, **given)
+        arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.options)
+        actual = arrays_of(arguments) if self.arrays else arguments
+        call = partial(self.function, **actual)
         result, wrote = watched(call, arguments, self.log, job.rng_seed)
         if self.arrays:
-            wrote = changed(arguments, given)
+            wrote = changed(arguments, actual)
         tensors = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
         shape = (*q.shape[:3], v.shape[3])
         heads = next((t for t in tensors if tuple(t.shape) == shape), None)
