@@ -8,21 +8,15 @@ from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.lang import Text
-from headwise.masks import Mask, causal, full
+from headwise.masks import Mask, causal, from_tensor, full, padding
 from headwise.positions import Stage
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
 from headwise.verify.oracle.pipeline import Pipeline
-from headwise.verify.oracle.tolerance import Evidence, Verdict, judge, judge_job
-
-
-def _accepts(what: Call | Job) -> Text | None:
-    del what
-    return None
-
+from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
 Ways = tuple[tuple[str, Callable[[Job], Outcome | None]], ...]
-"""For each mask argument its name, and the module with masks given there and nowhere else."""
+"""For each mask argument its name, and the module with masks given in that argument only."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +24,27 @@ class Subject:
     """An implementation under test.
 
     Attributes:
-        name: how a person calls it.
+        name: its name in messages.
         attend: the attention alone, or None where it cannot be reached.
         module: the attention with its projections, or None where it has none.
-        refuses: why a call or a job is outside of what it offers, or None where it is inside.
-        embed_dim: E of the jobs it is given.
-        heads: H of the jobs it is given.
+        refuses: why it does not support a call or a job, or None where it does.
+        embed_dim: E of its jobs.
+        heads: H of its jobs.
         lacks: the weights it does not have, such as "q_bias"; its jobs come without them.
         ways: its mask arguments one by one; None where it takes masks in no argument.
-        groups: G of the jobs it is given, the key/value heads; None for as many as heads.
-        base: what it hides when it is given no mask.
+        groups: G of its jobs, the key/value heads; None for as many as heads.
+        base: the mask that it applies by itself.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
-        truth: the output that a job should have, in a dtype, where its weights are not known and
-            there is no oracle: what the subject itself gives in that dtype.
+        jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
+        truth: where
+    the weights are unknown and there is no oracle: the output that a job should
+            have in a dtype, which is what the subject itself returns in that dtype.
     """
 
     name: str
     attend: Callable[[Call], Result] | None = None
     module: Callable[[Job], Outcome] | None = None
-    refuses: Callable[[Call | Job], Text | None] = _accepts
+    refuses: Callable[[Call | Job], Text | None] = lambda _what: None
     embed_dim: int = 15
     heads: int = 3
     lacks: frozenset[str] = frozenset()
@@ -57,6 +53,7 @@ class Subject:
     together: Callable[[Job], Outcome | None] | None = None
     base: Mask = field(default_factory=full)
     truth: Callable[[Job, torch.dtype], Tensor] | None = None
+    jobs: dict[object, Job] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def fit(self, job: Job) -> Job:
         """A job with the weights that the subject has."""
@@ -68,33 +65,30 @@ Probe = Callable[[Subject, torch.dtype], Iterator[Evidence]]
 
 @dataclass(frozen=True)
 class Check:
-    """One property that a subject must have.
-
-    Attributes:
-        name: its name, which mistakes refer to.
-        question: what must hold.
-        probe: the trials, one after the other.
-    """
+    """One property that a subject must have, and its trials; mistakes refer to its name."""
 
     name: str
     question: Text
     probe: Probe
 
+    @classmethod
+    def of(cls, probe: Probe, question: Text) -> "Check":
+        """The check with the name of its probe."""
+        return cls(probe.__name__, question, probe)
+
 
 def of_pipeline(name: str, pipeline: Pipeline) -> Subject:
-    """A pipeline, right or with mistakes, as a subject."""
+    """A pipeline, correct or with mistakes, as a subject."""
 
     def module(job: Job) -> Outcome:
         trace = pipeline.run(job)
         return Outcome(trace["output"], trace["weights"])
 
-    return Subject(name, attend=pipeline.attend, module=module, refuses=_positions)
+    def refuses(what: Call | Job) -> Text | None:
+        positioned = isinstance(what, Call) and what.position.stages - {Stage.INPUT}
+        return Text("it has no position") if positioned else None
 
-
-def _positions(what: Call | Job) -> Text | None:
-    if isinstance(what, Call) and what.position.stages - {Stage.INPUT}:
-        return Text("it has no position")
-    return None
+    return Subject(name, attend=pipeline.attend, module=module, refuses=refuses)
 
 
 def attend(subject: Subject, call: Call) -> Result | None:
@@ -120,7 +114,7 @@ def attempt(subject: Subject, job: Job) -> Outcome | None:
 
 
 LENGTH = 7
-"""How long the sequences of the contract are; another number than every other size."""
+"""The length of the contract's sequences; it differs from every other size."""
 
 
 def masked_job(
@@ -131,10 +125,12 @@ def masked_job(
     batch: int = 2,
     length: int = LENGTH,
 ) -> Job:
-    """Self-attention of the subject's size, with the weights that it has."""
-    size = {"batch": batch, "length": length}
-    job = self_job(subject.embed_dim, subject.heads, mask=mask, dtype=dtype, **size)
-    return subject.fit(job)
+    """Self-attention of the subject's embed_dim and heads, with the weights that it has."""
+    key, size = (dtype, mask, batch, length), (subject.embed_dim, subject.heads)
+    if key not in subject.jobs:
+        job = self_job(*size, batch=batch, length=length, mask=mask, dtype=dtype)
+        subject.jobs[key] = subject.fit(job)
+    return subject.jobs[key]
 
 
 def unmasked_job(
@@ -143,6 +139,17 @@ def unmasked_job(
     """Self-attention without a mask; causal where the subject has its own causal mask."""
     job = masked_job(subject, dtype, batch=batch, length=length)
     return job if subject.refuses(job) is None else replace(job, mask=causal())
+
+
+PADDED = padding([LENGTH, LENGTH - 3])
+"""Padding at the end of sample 1."""
+
+
+def random_pairs(seed: int) -> Mask:
+    """A seeded mask of pairs without symmetry, in which every token sees itself."""
+    some = torch.rand(LENGTH, LENGTH, generator=torch.Generator().manual_seed(seed)) > 0.4
+    some.fill_diagonal_(fill_value=True)
+    return from_tensor(some, "q k")
 
 
 def yes_or_no(good: bool) -> Verdict:
@@ -155,11 +162,27 @@ def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> 
     return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
 
 
-def matches_oracle(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
-    """Compare the output with the oracle's."""
-    outcome = compute(subject, job)
+Part = tuple[slice | list[int], ...]
+"""An index of an output."""
+
+
+def judge_expected(output: Tensor, subject: Subject, job: Job, part: Part = ()) -> Verdict:
+    """Judge an output, or a part of it, by what the job should give."""
+    plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
+    return judge(output, plain, exact)
+
+
+def compare(
+    name: str, outcome: Outcome | None, subject: Subject, job: Job, part: Part = ()
+) -> Iterator[Evidence]:
+    """Judge the output of an outcome, if there is one, by what the job should give."""
     if outcome is not None:
-        yield name, judge_job(outcome, job)
+        yield name, judge_expected(outcome.output, subject, job, part)
+
+
+def matches_expected(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
+    """Compare the output with the exact one."""
+    yield from compare(name, compute(subject, job), subject, job)
 
 
 def matches_exact(subject: Subject, job: Job, exact: Tensor) -> Iterator[Evidence]:

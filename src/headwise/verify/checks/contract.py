@@ -1,6 +1,6 @@
 """The contract: what must hold for a whole module, projections included."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -9,57 +9,54 @@ from torch import Tensor
 
 from headwise.call import Call
 from headwise.lang import Text
-from headwise.masks import Mask, causal, from_tensor, full, padding
+from headwise.masks import Mask, causal, full
 from headwise.verify.checks import (
     LENGTH,
+    PADDED,
     Check,
+    Part,
     Subject,
     attempt,
     attend,
+    compare,
     compute,
     expected,
     masked_job,
     matches_exact,
-    matches_oracle,
+    matches_expected,
+    random_pairs,
     unmasked_job,
     yes_or_no,
 )
 from headwise.verify.checks.edge_cases import EXTREMES
 from headwise.verify.checks.metamorphic import METAMORPHIC
 from headwise.verify.oracle import oracle, torch_attention
-from headwise.verify.oracle.jobs import Job, Weights, cross_job, self_job
-from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
+from headwise.verify.oracle.jobs import Job, Outcome, Weights, cross_job, self_job
+from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients
 
 LARGE = 200.0
 """A score whose exponential overflows in float32."""
 
-
-def masks() -> tuple[tuple[str, Mask], ...]:
-    """The masks of the trials, by name; none of them makes a fully masked row."""
-    generator = torch.Generator().manual_seed(2)
-    some = torch.rand(LENGTH, LENGTH, generator=generator) > 0.4
-    some.fill_diagonal_(fill_value=True)
-    return (
-        ("no mask", full()),
-        ("causal", causal()),
-        ("some pairs", from_tensor(some)),
-        ("padding", padding([LENGTH, LENGTH - 3])),
-    )
+MASKS: tuple[tuple[str, Mask], ...] = (
+    ("no mask", full()),
+    ("causal", causal()),
+    ("some pairs", random_pairs(seed=2)),
+    ("padding", PADDED),
+)
+"""The masks of the trials, by name; none of them makes a fully masked row."""
 
 
 def tried(subject: Subject) -> tuple[tuple[str, Mask], ...]:
     """The masks of the trials, and the subject's own mask where it differs from them."""
-    named = masks()
-    own_pattern = subject.base not in [mask for _, mask in named]
-    return (*named, ("its own pattern", subject.base)) if own_pattern else named
+    known = subject.base in [mask for _, mask in MASKS]
+    return MASKS if known else (*MASKS, ("its own pattern", subject.base))
 
 
 def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) -> Iterator[Job]:
     """Self- and cross-attention without a mask, where the subject supports it."""
     for seed in seeds:
         for make in (self_job, cross_job):
-            job = make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype)
-            job = subject.fit(job)
+            job = subject.fit(make(subject.embed_dim, subject.heads, seed=seed, dtype=dtype))
             if subject.refuses(job) is None:
                 yield job
 
@@ -67,19 +64,27 @@ def jobs(subject: Subject, dtype: torch.dtype, seeds: tuple[int, ...] = (0,)) ->
 def module_forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output on several inputs and masks, self- and cross-attention."""
     for job in jobs(subject, dtype, seeds=(0, 1)):
-        yield from matches_oracle("cross-attention" if not job.alike else "no mask", subject, job)
+        yield from matches_expected("no mask" if job.alike else "cross-attention", subject, job)
     for name, mask in tried(subject)[1:]:
-        yield from matches_oracle(name, subject, masked_job(subject, dtype, mask=mask))
+        yield from matches_expected(name, subject, masked_job(subject, dtype, mask=mask))
+
+
+def _outcomes(
+    subject: Subject, dtype: torch.dtype, named: Iterable[tuple[str, Mask]]
+) -> Iterator[tuple[str, Job, Outcome]]:
+    """Self-attention under masks, where the subject supports it."""
+    for name, mask in named:
+        job = masked_job(subject, dtype, mask=mask)
+        outcome = compute(subject, job)
+        if outcome is not None:
+            yield name, job, outcome
 
 
 def as_torch(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output equals that of `torch.nn.MultiheadAttention` with the same weights."""
-    for name, mask in tried(subject):
-        job = masked_job(subject, dtype, mask=mask)
-        outcome = compute(subject, job)
-        if outcome is not None:
-            plain = torch_attention(job).output
-            yield name, judge(outcome.output, plain, oracle(job)["output"])
+    for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
+        plain = torch_attention(job).output
+        yield name, judge(outcome.output, plain, oracle(job)["output"])
 
 
 def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -95,11 +100,9 @@ def module_gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
 
 
 def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """The weights of each head, where the module gives them."""
-    for name, mask in tried(subject):
-        job = masked_job(subject, dtype, mask=mask)
-        outcome = compute(subject, job)
-        if outcome is not None and outcome.weights is not None:
+    """The weights of each head, where the module returns them."""
+    for name, job, outcome in _outcomes(subject, dtype, tried(subject)):
+        if outcome.weights is not None:
             plain, exact = oracle(job, dtype)["weights"], oracle(job)["weights"]
             yield name, judge(outcome.weights, plain, exact)
 
@@ -107,11 +110,8 @@ def module_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def projection_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """With zero queries, the output is the output projection of the mean of x Wᵀ + b."""
     for job in jobs(subject, dtype):
-        job = replace(job, weights=_silent(job.weights))
-        w = job.weights.spread(job.heads, job.groups)
-        values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
-        exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from matches_exact(subject, job, exact.expand(-1, job.query.shape[1], -1))
+        job = replace(job, weights=job.weights.map(torch.zeros_like, "q"))
+        yield from matches_exact(subject, job, _mean_of_values(job))
 
 
 def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -120,24 +120,18 @@ def output_projection(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
         w = replace(job.weights, v=torch.zeros_like(job.weights.v))
         job, w = replace(job, weights=w), w.spread(job.heads, job.groups)
         constant = job.value.new_zeros(1, 1, w.v.shape[0]) if w.v_bias is None else w.v_bias
-        merged = constant.double().expand(1, 1, -1)
-        exact = merged if w.out is None else _times(merged, w.out, w.out_bias)
-        batch, length, _ = job.query.shape
-        yield from matches_exact(subject, job, exact.expand(batch, length, -1))
+        exact = _through_output(w, constant.double().expand(1, 1, -1))
+        yield from matches_exact(subject, job, exact.expand(*job.query.shape[:2], -1))
 
 
 def projections_in_order(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Zero keys give the mean of the values; constant queries do not."""
     for job in jobs(subject, dtype):
         w = job.weights
-        zeros = {name: torch.zeros_like(t) for name, t in w.named().items() if name[0] == "k"}
-        no_log = replace(job, weights=replace(w, **zeros))
-        expanded = w.spread(job.heads, job.groups)
-        values = _times(job.value, expanded.v, expanded.v_bias).mean(1, keepdim=True)
-        exact = values if w.out is None else _times(values, w.out, w.out_bias)
-        yield from matches_exact(subject, no_log, exact.expand(-1, job.query.shape[1], -1))
+        silent = replace(job, weights=w.map(torch.zeros_like, "k"))
+        yield from matches_exact(subject, silent, _mean_of_values(silent))
         constant = replace(job, weights=replace(w, q=torch.zeros_like(w.q)))
-        yield from matches_oracle("queries that are their bias", subject, constant)
+        yield from matches_expected("queries that are their bias", subject, constant)
 
 
 def heads_are_slices(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -150,35 +144,30 @@ def mask_arguments(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output with the mask given in one argument at a time, for every mask argument."""
     ways = (("mask", partial(compute, subject)),) if subject.ways is None else subject.ways
     for argument, way in ways:
-        for name, mask in masks()[1:]:
+        for name, mask in MASKS[1:]:
             job = masked_job(subject, dtype, mask=mask)
-            outcome = way(job)
-            if outcome is not None:
-                yield f"{argument}: {name}", judge_job(outcome, job)
+            yield from compare(f"{argument}: {name}", way(job), subject, job)
 
 
 def masks_together(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output under two masks at once: in one argument, and each in its own."""
-    mask = causal() & padding([LENGTH, LENGTH - 3])
-    yield from matches_oracle("causal and padding", subject, masked_job(subject, dtype, mask=mask))
-    if subject.together is not None:
-        job = masked_job(subject, dtype, mask=mask)
-        outcome = subject.together(job)
-        if outcome is not None:
-            yield "causal in one argument, padding in another", judge_job(outcome, job)
+    job = masked_job(subject, dtype, causal() & PADDED)
+    yield from matches_expected("causal and padding", subject, job)
+    outcome = None if subject.together is None else subject.together(job)
+    yield from compare("causal in one argument, padding in another", outcome, subject, job)
 
 
 def large_scores(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Equal tokens with scores of 200 and more: the output is their common value."""
     job = masked_job(subject, dtype)
-    w, one = job.weights, job.query[:1]
+    w = job.weights
     if (w.q_bias is None) != (w.k_bias is None):
         return
     rows = w.k.shape[0] // job.groups
-    first = {n: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)) for n, t in _keys(w).items()}
-    alike = replace(job, query=one, key=one, value=one, weights=replace(w, **first))
-    for name, expanded in (("the same in every head", alike), ("another in each head", job)):
-        loud, exact = _loud(expanded, dtype)
+    first = w.map(lambda t: t[:rows].repeat(job.groups, *[1] * (t.dim() - 1)), "k")
+    alike = replace(job.with_input(job.query[:1]), weights=first)
+    for name, quiet in (("the same in every head", alike), ("another in each head", job)):
+        loud, exact = _loud(quiet, dtype)
         outcome = compute(subject, loud)
         if outcome is not None:
             yield name, judge(outcome.output, oracle(loud, dtype)["output"], exact)
@@ -193,13 +182,8 @@ def _loud(job: Job, dtype: torch.dtype) -> tuple[Job, Tensor]:
     factor = (LARGE / least).sqrt().to(dtype)
     q_bias, k_bias = (None if b is None else b * factor for b in (keys.k_bias, w.k_bias))
     loud = replace(w, q=keys.k * factor, k=w.k * factor, q_bias=q_bias, k_bias=k_bias)
-    values = _times(x, keys.v, keys.v_bias)
-    exact = values if w.out is None else _times(values, w.out, w.out_bias)
-    return replace(job, query=x, key=x, value=x, weights=loud), exact
-
-
-def _keys(w: Weights) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in w.named().items() if name[0] == "k"}
+    exact = _through_output(w, _times(x, keys.v, keys.v_bias))
+    return replace(job.with_input(x), weights=loud), exact
 
 
 def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -208,24 +192,18 @@ def inputs_unchanged(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]
         outcome = compute(subject, job)
         if outcome is not None:
             yield ", ".join(outcome.wrote) or "inputs", yes_or_no(not outcome.wrote)
-    draw = torch.Generator().manual_seed(4)
-    arguments = tuple(torch.randn(2, 3, n, 11, generator=draw).to(dtype) for n in (5, 7, 7))
-    before = tuple(tensor.clone() for tensor in arguments)
-    if attend(subject, Call.of(*arguments)) is not None:
-        for name, old, new in zip("qkv", before, arguments, strict=True):
+    generator = torch.Generator().manual_seed(4)
+    qkv = [torch.randn(2, 3, n, 11, generator=generator).to(dtype) for n in (5, 7, 7)]
+    before = [tensor.clone() for tensor in qkv]
+    if attend(subject, Call.of(*qkv)) is not None:
+        for name, old, new in zip("qkv", before, qkv, strict=True):
             yield name, yes_or_no(torch.equal(old, new))
 
 
 def eval_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """In eval, a module constructed with dropout gives the output without dropout."""
     job = replace(masked_job(subject, dtype), dropout=0.5)
-    yield from matches_oracle("eval", subject, job)
-
-
-def _silent(w: Weights) -> Weights:
-    """The weights with zero queries, so that every score is 0."""
-    bias = None if w.q_bias is None else torch.zeros_like(w.q_bias)
-    return replace(w, q=torch.zeros_like(w.q), q_bias=bias)
+    yield from matches_expected("eval", subject, job)
 
 
 def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -233,102 +211,86 @@ def _times(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return product if bias is None else product + bias.double()
 
 
+def _mean_of_values(job: Job) -> Tensor:
+    """The exact output where every query weighs all keys alike."""
+    w = job.weights.spread(job.heads, job.groups)
+    values = _times(job.value, w.v, w.v_bias).mean(1, keepdim=True)
+    return _through_output(w, values).expand(-1, job.query.shape[1], -1)
+
+
+def _through_output(w: Weights, merged: Tensor) -> Tensor:
+    """The output projection of merged heads in float64."""
+    return merged if w.out is None else _times(merged, w.out, w.out_bias)
+
+
 def _sum_of_heads(job: Job) -> Tensor:
     """The sum of single-head attentions in float64, each through its slice of the output weight."""
     w, total = job.weights.spread(job.heads, job.groups), torch.zeros(())
-    slices = range(0, w.q.shape[0], w.q.shape[0] // job.heads)
-    for start in slices:
-        rows = slice(start, start + w.q.shape[0] // job.heads)
+    out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
+    for start in range(0, w.q.shape[0], job.head_dim):
+        rows = slice(start, start + job.head_dim)
         named = {n: t[rows] for n, t in w.named().items() if n[0] in "qkv"}
-        out = torch.eye(w.q.shape[0], dtype=torch.float64) if w.out is None else w.out
         single = replace(w, **named, out=out[:, rows], out_bias=None)
         total = total + oracle(replace(job, weights=single, heads=1, groups=1))["output"]
     return total if w.out_bias is None else total + w.out_bias
 
 
 CONTRACT: tuple[Check, ...] = (
-    Check("module_forward", Text("outputs equal the oracle"), module_forward),
-    Check("as_torch", Text("outputs equal torch.nn.MultiheadAttention"), as_torch),
-    Check(
-        "module_gradients",
-        Text("gradients of inputs and weights equal the oracle's"),
-        module_gradients,
-    ),
-    Check("module_weights", Text("the weights of each head equal the oracle's"), module_weights),
-    Check(
-        "projection_closed_form",
-        Text("equal scores give the mean of x Wᵀ + b"),
-        projection_closed_form,
-    ),
-    Check("output_projection", Text("the output projection is applied"), output_projection),
-    Check(
-        "projections_in_order",
-        Text("keys of zeros give the mean of the values"),
-        projections_in_order,
-    ),
-    Check("heads_are_slices", Text("heads are slices, summed through W^O"), heads_are_slices),
-    Check("mask_arguments", Text("each mask argument hides what it should"), mask_arguments),
-    Check("masks_together", Text("two masks at once hide what either hides"), masks_together),
-    Check("large_scores", Text("scores of 200 do not overflow"), large_scores),
-    Check("inputs_unchanged", Text("its inputs are not modified"), inputs_unchanged),
-    Check("eval_without_dropout", Text("no dropout in eval"), eval_without_dropout),
+    Check.of(module_forward, Text("outputs equal the oracle")),
+    Check.of(as_torch, Text("outputs equal torch.nn.MultiheadAttention")),
+    Check.of(module_gradients, Text("gradients of inputs and weights equal the oracle's")),
+    Check.of(module_weights, Text("the weights of each head equal the oracle's")),
+    Check.of(projection_closed_form, Text("equal scores give the mean of x Wᵀ + b")),
+    Check.of(output_projection, Text("the output projection is applied")),
+    Check.of(projections_in_order, Text("keys of zeros give the mean of the values")),
+    Check.of(heads_are_slices, Text("heads are slices, summed through W^O")),
+    Check.of(mask_arguments, Text("each mask argument hides what it should")),
+    Check.of(masks_together, Text("two masks at once hide what either hides")),
+    Check.of(large_scores, Text("scores of 200 do not overflow")),
+    Check.of(inputs_unchanged, Text("its inputs are not modified")),
+    Check.of(eval_without_dropout, Text("no dropout in eval")),
     *METAMORPHIC,
     *EXTREMES,
 )
-"""Every check of a module."""
 
 
 TIMES = 37
-"""How often a short sequence is repeated for a long one; a prime, so that no block ends with it."""
+"""How often a short sequence is repeated; a prime, so that no block ends where it ends."""
 
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """One token equals either of two equal tokens; one sample equals itself in a batch."""
     pair = masked_job(subject, dtype, length=2)
-    x = pair.query[:, :1].expand_as(pair.query).contiguous()
-    pair = replace(pair, query=x, key=x, value=x)
-    yield from _part("L = 1", subject, pair, (slice(None), slice(0, 1)))
-    job = unmasked_job(subject, dtype)
-    yield from _part("B = 1", subject, job, (slice(0, 1), slice(None)))
+    pair = pair.with_input(pair.query[:, :1].expand_as(pair.query).contiguous())
+    yield from _alone("L = 1", subject, pair, (slice(None), slice(0, 1)))
+    yield from _alone("B = 1", subject, unmasked_job(subject, dtype), (slice(0, 1), slice(None)))
 
 
 def _repeated_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A repeated sequence gives repeated outputs; a causal mask keeps the first period.
 
-    Repeated keys share the weights that one of them had. What raises at this length is not tried.
+    Repeated keys share the weight that one of them had. If the target raises, there is no trial.
     """
-    for name, mask in (("", full()), (", causal", causal())):
+    for name, mask, periods in (("", full(), TIMES), (", causal", causal(), 1)):
         job = masked_job(subject, dtype, mask)
-        x = job.query.repeat(1, TIMES, 1)
-        outcome = attempt(subject, replace(job, query=x, key=x, value=x))
-        if outcome is None:
-            continue
-        result = outcome.output if mask == full() else outcome.output[:, :LENGTH]
-        times = TIMES if mask == full() else 1
-        plain, exact = (
-            expected(subject, job, d).repeat(1, times, 1) for d in (dtype, torch.float64)
-        )
-        yield f"L = {LENGTH * TIMES}{name}", judge(result, plain, exact)
+        outcome = attempt(subject, job.with_input(job.query.repeat(1, TIMES, 1)))
+        if outcome is not None:
+            plain, exact = (
+                expected(subject, job, d).repeat(1, periods, 1) for d in (dtype, torch.float64)
+            )
+            result = outcome.output[:, : LENGTH * periods]
+            yield f"L = {LENGTH * TIMES}{name}", judge(result, plain, exact)
 
 
 def _eval_as_without_dropout(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
-    """In eval, a module constructed with dropout gives the output without dropout."""
     job = unmasked_job(subject, dtype)
-    outcome = compute(subject, replace(job, dropout=0.5))
-    if outcome is not None:
-        plain, exact = (expected(subject, job, d) for d in (dtype, torch.float64))
-        yield "eval", judge(outcome.output, plain, exact)
+    yield from compare("eval", compute(subject, replace(job, dropout=0.5)), subject, job)
 
 
-def _part(name: str, subject: Subject, job: Job, part: tuple[slice, slice]) -> Iterator[Evidence]:
-    """A part of the input alone gives the same part of the output."""
-    x = job.query[part]
-    if compute(subject, job) is None:
-        return
-    outcome = compute(subject, replace(job, query=x, key=x, value=x))
-    if outcome is not None:
-        plain, exact = (expected(subject, job, d)[part] for d in (job.query.dtype, torch.float64))
-        yield name, judge(outcome.output, plain, exact)
+def _alone(name: str, subject: Subject, job: Job, part: Part) -> Iterator[Evidence]:
+    if compute(subject, job) is not None:
+        outcome = compute(subject, job.with_input(job.query[part]))
+        yield from compare(name, outcome, subject, job, part)
 
 
 _WITHOUT_ORACLE = {
@@ -336,18 +298,13 @@ _WITHOUT_ORACLE = {
     "long_sequence": _repeated_sequence,
     "eval_without_dropout": _eval_as_without_dropout,
 }
-
+"""Checks that need another probe where there is no oracle."""
 
 _UNCHANGED = ("non_contiguous", "dtype_kept", "inputs_unchanged")
-
 
 BLACK_BOX: tuple[Check, ...] = (
     *METAMORPHIC,
     *(check for check in CONTRACT if check.name in _UNCHANGED),
-    *(
-        replace(check, probe=_WITHOUT_ORACLE[check.name])
-        for check in CONTRACT
-        if check.name in _WITHOUT_ORACLE
-    ),
+    *(replace(c, probe=_WITHOUT_ORACLE[c.name]) for c in CONTRACT if c.name in _WITHOUT_ORACLE),
 )
-"""The checks that a target can be put to whose weights are not known."""
+"""The checks of a target whose weights are not known."""

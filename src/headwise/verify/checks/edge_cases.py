@@ -14,21 +14,21 @@ from headwise.verify.checks import (
     Subject,
     attempt,
     compute,
-    expected,
+    judge_expected,
     masked_job,
+    matches_expected,
     unmasked_job,
     yes_or_no,
 )
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job, self_job
-from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients, judge_job
+from headwise.verify.oracle.tolerance import Evidence, judge_gradients, judge_job
 
 LONG = (257, 129, 64)
-"""One more than two common sizes of a block, and the length given to targets that want one. The
-first at which the target does not raise is tried: many are made for a longest length."""
+"""One more than two common block sizes, and the length given to constructors that require one. The
+first length at which the target does not raise is used: many targets have a maximum length."""
 
 DTYPES = (torch.float64, torch.bfloat16, torch.float16)
-"""The dtypes tried beside the one under test."""
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -36,29 +36,29 @@ HALF = (torch.bfloat16, torch.float16)
 def smallest_sizes(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """One token, one sample, one query."""
     for name, job in _small(subject, dtype):
-        yield from _right(name, subject, job)
+        yield from matches_expected(name, subject, job)
 
 
 def long_sequence(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """A sequence longer than the usual block sizes of attention kernels."""
     for name, job in _long(subject, dtype):
-        yield from _right(name, subject, job)
+        yield from matches_expected(name, subject, job)
 
 
 def non_contiguous(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Inputs that are not contiguous.
 
-    What raises refuses them, as `view` does; the notes tell it.
+    To raise is to refuse them, as `view` does; a note tells it.
     """
     for name, job in _strided(subject, dtype):
         if attempt(subject, job) is not None:
-            yield from _right(name, subject, job)
+            yield from matches_expected(name, subject, job)
 
 
 def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The output has the dtype of the input, and is accurate in half precision.
 
-    What raises was not made for that dtype; the notes tell it.
+    If the target raises, it does not support that dtype; a note tells it.
     """
     for other in (dtype, *DTYPES):
         job = unmasked_job(subject, other)
@@ -68,8 +68,7 @@ def dtype_kept(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
         kept = outcome.output.dtype == other
         yield f"{_word(other)} gives {_word(outcome.output.dtype)}", yes_or_no(kept)
         if kept and other in HALF:
-            plain, exact = (expected(subject, job, d) for d in (other, torch.float64))
-            yield f"{_word(other)}: output", judge(outcome.output, plain, exact)
+            yield f"{_word(other)}: output", judge_expected(outcome.output, subject, job)
 
 
 def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
@@ -93,7 +92,7 @@ def refusals(subject: Subject, dtype: torch.dtype) -> Iterator[Text]:
 
 def edge_case_jobs(subject: Subject, dtype: torch.dtype, failed: set[str]) -> Iterator[Job]:
     """The jobs of the edge-case checks that failed, for the diagnosis."""
-    for name, jobs in _JOBS:
+    for name, jobs in _JOBS.items():
         if name in failed:
             yield from (job for _, job in jobs(subject, dtype))
 
@@ -102,8 +101,9 @@ Named = Iterator[tuple[str, Job]]
 
 
 def _small(subject: Subject, dtype: torch.dtype) -> Named:
-    for name, sizes in (("L = 1", (2, 1)), ("B = 1", (1, 7)), ("B = 1, L = 1", (1, 1))):
-        yield name, unmasked_job(subject, dtype, batch=sizes[0], length=sizes[1])
+    sizes = (("L = 1", 2, 1), ("B = 1", 1, 7), ("B = 1, L = 1", 1, 1))
+    for name, batch, length in sizes:
+        yield name, unmasked_job(subject, dtype, batch=batch, length=length)
     for lengths in ((1, 7), (5, 1)):
         job = cross_job(subject.embed_dim, subject.heads, lengths=lengths, dtype=dtype)
         yield f"Lq = {lengths[0]}, Lk = {lengths[1]}", subject.fit(replace(job, value=job.key))
@@ -119,43 +119,19 @@ def _long(subject: Subject, dtype: torch.dtype) -> Named:
 
 
 def _strided(subject: Subject, dtype: torch.dtype) -> Named:
+    job = unmasked_job(subject, dtype)
     for name, change in LAYOUTS:
-        job = unmasked_job(subject, dtype)
-        x = change(job.query)
-        yield name, replace(job, query=x, key=x, value=x)
-
-
-def _length_first(x: Tensor) -> Tensor:
-    return x.transpose(0, 1).contiguous().transpose(0, 1)
-
-
-def _every_second(x: Tensor) -> Tensor:
-    return torch.stack((x, x + 1.0), dim=-1)[..., 0]
-
-
-def _expanded(x: Tensor) -> Tensor:
-    return x[:1].expand_as(x)
+        yield name, job.with_input(change(job.query))
 
 
 LAYOUTS: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
-    ("length first in memory", _length_first),
-    ("every second number in memory", _every_second),
-    ("one sample, expanded", _expanded),
+    ("length first in memory", lambda x: x.transpose(0, 1).contiguous().transpose(0, 1)),
+    ("every second number in memory", lambda x: torch.stack((x, x + 1.0), dim=-1)[..., 0]),
+    ("one sample, expanded", lambda x: x[:1].expand_as(x)),
 )
-"""Ways in which a tensor lies in memory otherwise than row by row."""
+"""Memory layouts that are not row by row."""
 
-_JOBS: tuple[tuple[str, Callable[[Subject, torch.dtype], Named]], ...] = (
-    ("smallest_sizes", _small),
-    ("long_sequence", _long),
-    ("non_contiguous", _strided),
-)
-
-
-def _right(name: str, subject: Subject, job: Job) -> Iterator[Evidence]:
-    outcome = compute(subject, job)
-    if outcome is not None:
-        plain, exact = (expected(subject, job, d) for d in (job.query.dtype, torch.float64))
-        yield name, judge(outcome.output, plain, exact)
+_JOBS = {"smallest_sizes": _small, "long_sequence": _long, "non_contiguous": _strided}
 
 
 def _refused(subject: Subject, job: Job) -> str:
@@ -172,29 +148,29 @@ def _word(dtype: torch.dtype) -> str:
 
 
 EXTREMES: tuple[Check, ...] = (
-    Check("smallest_sizes", Text("one token, one sample, one query"), smallest_sizes),
-    Check("long_sequence", Text("a long sequence gives the right numbers"), long_sequence),
-    Check("non_contiguous", Text("inputs may lie in memory in any order"), non_contiguous),
-    Check("dtype_kept", Text("the output has the dtype of the input"), dtype_kept),
+    Check.of(smallest_sizes, Text("one token, one sample, one query")),
+    Check.of(long_sequence, Text("a long sequence gives the right numbers")),
+    Check.of(non_contiguous, Text("inputs may lie in memory in any order")),
+    Check.of(dtype_kept, Text("the output has the dtype of the input")),
 )
-"""Checks of shapes, memory and dtypes."""
 
 
 COMPILED_LENGTHS = (7, 11)
-"""How long the sequences are; the second shows whether the first was taken for the only one."""
+"""The lengths of the sequences; the second shows whether the code was specialised to the first."""
 
 
 def compiled_equals(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Outputs and gradients of the compiled target, at two lengths and under masks."""
     for length in COMPILED_LENGTHS:
+        size = subject.embed_dim, subject.heads
+        own = subject.fit(self_job(*size, length=length, mask=subject.base, dtype=dtype))
         masks = (("no mask", full()), ("causal", causal()), ("padding", padding([length, 4])))
         for name, mask in masks:
-            job = _compiled_job(subject, dtype, length)
-            job = replace(job, mask=mask)
+            job = replace(own, mask=mask)
             outcome = _quietly(subject, job)
             if outcome is not None:
                 yield f"L={length}, {name}", judge_job(outcome, job)
-        yield from _compiled_gradients(subject, _compiled_job(subject, dtype, length).tracked())
+        yield from _compiled_gradients(subject, own.tracked())
 
 
 def _quietly(subject: Subject, job: Job) -> Outcome | None:
@@ -202,11 +178,6 @@ def _quietly(subject: Subject, job: Job) -> Outcome | None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         return compute(subject, job)
-
-
-def _compiled_job(subject: Subject, dtype: torch.dtype, length: int) -> Job:
-    size = subject.embed_dim, subject.heads
-    return subject.fit(self_job(*size, length=length, mask=subject.base, dtype=dtype))
 
 
 def _compiled_gradients(subject: Subject, job: Job) -> Iterator[Evidence]:
@@ -218,5 +189,4 @@ def _compiled_gradients(subject: Subject, job: Job) -> Iterator[Evidence]:
             yield f"gradient of {leaf}", verdict
 
 
-COMPILED = Check("compiled_equals", Text("torch.compile gives the same"), compiled_equals)
-"""The check that is made where it is asked for."""
+COMPILED = Check.of(compiled_equals, Text("torch.compile gives the same"))

@@ -6,24 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headwise import masks
 from headwise.call import Call
-from headwise.masks import (
-    Mask,
-    appended,
-    block_sparse,
-    causal,
-    dilated,
-    documents,
-    from_tensor,
-    full,
-    global_tokens,
-    padding,
-    per_head,
-    prefix,
-    random_blocks,
-    strided,
-    window,
-)
+from headwise.masks import Mask
 from headwise.positions import ALiBi, Position, Rotary, Shaw, T5Bias, TransformerXL
 
 Draw = Callable[..., Tensor]
@@ -32,11 +17,7 @@ Draw = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """One attention call, described by its sizes, mask and position.
-
-    The sizes are distinct primes, so that no exchange of two axes goes unseen; where H is no prime
-    it is a multiple of G.
-    """
+    """One attention call, by its mask, position and sizes, which are primes or a multiple of G."""
 
     name: str
     mask: Callable[["Case", Draw], Mask]
@@ -55,11 +36,7 @@ class Case:
     ) -> Call:
         """The case in a dtype; the same numbers in every dtype, up to rounding.
 
-        Args:
-            dtype: of q, k and v.
-            seed: of the numbers.
-            need: as in `headwise.attend`.
-            grad: whether q, k and v are leaves that gather gradients.
+        `need` is as in `headwise.attend`; with `grad`, q, k and v require gradients.
         """
         generator = torch.Generator().manual_seed(seed)
 
@@ -76,77 +53,78 @@ class Case:
 
 
 def _seeded(position: Position, draw: Draw) -> Position:
-    """The position with seeded parameters, equal in every dtype."""
     with torch.no_grad():
         for parameter in position.parameters():
             parameter.copy_(draw(*parameter.shape))
     return position
 
 
-def _lengths(case: Case, draw: Draw) -> Mask:
-    del draw
-    return padding([case.keys - 2] * (case.batch - 1) + [0])
-
-
 def _booleans(case: Case, draw: Draw) -> Mask:
     """Three quarters of the pairs; query 1 of every head is fully masked."""
     allowed = draw(case.batch, case.heads, case.queries, case.keys) > -0.7
     allowed[:, :, 1] = False
-    return from_tensor(allowed)
+    return masks.from_tensor(allowed)
 
 
 def _floats(case: Case, draw: Draw) -> Mask:
     bias = draw(case.heads, case.queries, case.keys)
-    return from_tensor(bias.float().masked_fill(bias < -1.0, -torch.inf), "h q k")
-
-
-def _rotary(case: Case) -> Rotary:
-    """Rotary on as many pairs as an odd head dim holds."""
-    return Rotary(case.dim, pairs="halves", rotary_dim=case.dim // 2 * 2)
+    return masks.from_tensor(bias.float().masked_fill(bias < -1.0, -torch.inf), "h q k")
 
 
 CASES: tuple[Case, ...] = (
-    Case("full", lambda _c, _d: full()),
-    Case("one of everything", lambda _c, _d: full(), 1, 1, 1, 1, 1, 1, 1),
-    Case("another scale", lambda _c, _d: full(), scale=0.7),
-    Case("causal", lambda _c, _d: causal(), queries=7),
-    Case("causal, fewer queries", lambda _c, _d: causal()),
-    Case("causal, more queries: blind rows", lambda _c, _d: causal(), queries=7, keys=5),
-    Case("window", lambda _c, _d: window(2, 1)),
-    Case("causal window", lambda _c, _d: causal() & window(1, 0)),
-    Case("padding, one sample empty", _lengths),
-    Case("causal and padding", lambda _c, _d: causal() & padding([7, 3])),
-    Case("opposite of a window", lambda _c, _d: ~window(1, 1)),
+    Case("full", lambda _c, _d: masks.full()),
+    Case("one of everything", lambda _c, _d: masks.full(), 1, 1, 1, 1, 1, 1, 1),
+    Case("another scale", lambda _c, _d: masks.full(), scale=0.7),
+    Case("causal", lambda _c, _d: masks.causal(), queries=7),
+    Case("causal, fewer queries", lambda _c, _d: masks.causal()),
+    Case("causal, more queries: blind rows", lambda _c, _d: masks.causal(), queries=7, keys=5),
+    Case("window", lambda _c, _d: masks.window(2, 1)),
+    Case("causal window", lambda _c, _d: masks.causal() & masks.window(1, 0)),
+    Case(
+        "padding, one sample empty", lambda c, _d: masks.padding([c.keys - 2] * (c.batch - 1) + [0])
+    ),
+    Case("causal and padding", lambda _c, _d: masks.causal() & masks.padding([7, 3])),
+    Case("opposite of a window", lambda _c, _d: ~masks.window(1, 1)),
     Case("booleans with blind rows", _booleans),
     Case("float bias", _floats),
-    Case("float bias and causal", lambda c, d: _floats(c, d) & causal()),
-    Case("grouped heads", lambda _c, _d: causal(), heads=6, groups=3),
-    Case("one key/value head", lambda _c, _d: full(), heads=3, groups=1),
+    Case("float bias and causal", lambda c, d: _floats(c, d) & masks.causal()),
+    Case("grouped heads", lambda _c, _d: masks.causal(), heads=6, groups=3),
+    Case("one key/value head", lambda _c, _d: masks.full(), heads=3, groups=1),
     Case("grouped heads, booleans", _booleans, heads=6, groups=2),
-    Case("appended key", lambda _c, _d: appended(causal(), 1)),
-    Case("prefix", lambda _c, _d: prefix([3, 5])),
-    Case("documents", lambda _c, _d: documents([4, 3]) & causal()),
-    Case("a mask for each head", lambda _c, _d: per_head([causal(), window(1, 1), full()])),
+    Case("appended key", lambda _c, _d: masks.appended(masks.causal(), 1)),
+    Case("prefix", lambda _c, _d: masks.prefix([3, 5])),
+    Case("documents", lambda _c, _d: masks.documents([4, 3]) & masks.causal()),
+    Case(
+        "a mask for each head",
+        lambda _c, _d: masks.per_head([masks.causal(), masks.window(1, 1), masks.full()]),
+    ),
     Case(
         "dilated window and global tokens",
-        lambda _c, _d: dilated(1, 1, step=2) | global_tokens([0]),
+        lambda _c, _d: masks.dilated(1, 1, step=2) | masks.global_tokens([0]),
     ),
-    Case("strided", lambda _c, _d: strided(3), queries=7),
-    Case("block sparse", lambda _c, _d: block_sparse(torch.eye(3).bool(), 3)),
-    Case("random blocks", lambda _c, _d: random_blocks(2, 1, seed=0) & causal(), queries=7),
-    Case("rotary", lambda _c, _d: causal(), position=lambda c, _: _rotary(c)),
-    Case("ALiBi", lambda _c, _d: causal(), position=lambda c, _: ALiBi(c.heads)),
-    Case("T5 bias", lambda _c, _d: full(), position=lambda c, _: T5Bias(c.heads)),
+    Case("strided", lambda _c, _d: masks.strided(3), queries=7),
+    Case("block sparse", lambda _c, _d: masks.block_sparse(torch.eye(3).bool(), 3)),
+    Case(
+        "random blocks",
+        lambda _c, _d: masks.random_blocks(2, 1, seed=0) & masks.causal(),
+        queries=7,
+    ),
+    Case(
+        "rotary",
+        lambda _c, _d: masks.causal(),
+        position=lambda c, _: Rotary(c.dim, pairs="halves", rotary_dim=c.dim // 2 * 2),
+    ),
+    Case("ALiBi", lambda _c, _d: masks.causal(), position=lambda c, _: ALiBi(c.heads)),
+    Case("T5 bias", lambda _c, _d: masks.full(), position=lambda c, _: T5Bias(c.heads)),
     Case(
         "Shaw, keys and values",
-        lambda _c, _d: padding([7, 0]),
+        lambda _c, _d: masks.padding([7, 0]),
         position=lambda c, _: Shaw(2, c.dim, value_dim=c.value_dim),
     ),
     Case(
         "Transformer-XL",
-        lambda _c, _d: window(3, 1),
+        lambda _c, _d: masks.window(3, 1),
         position=lambda c, _: TransformerXL(c.heads, c.dim, embed_dim=17),
     ),
-    Case("many keys", lambda _c, _d: causal(), queries=67, keys=131, dim=17, value_dim=19),
+    Case("many keys", lambda _c, _d: masks.causal(), queries=67, keys=131, dim=17, value_dim=19),
 )
-"""Every case there is."""

@@ -12,11 +12,10 @@ from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor, full, padding, window
 from headwise.positions import Stage
 from headwise.reference import reference
-from headwise.verify.checks import Check, Subject, attend
+from headwise.verify.checks import Check, Subject, attend, yes_or_no
 from headwise.verify.checks.engine_cases import CASES, Case
 from headwise.verify.oracle.tolerance import (
     Evidence,
-    Verdict,
     judge,
     judge_gradients,
     judge_output,
@@ -52,22 +51,22 @@ def gradients(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 
 def weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The weights, where they are returned."""
-    for case in CASES:
-        call = case.call(dtype, need=("weights",))
-        result = attend(subject, call)
-        if result is not None and result.weights is not None:
-            plain, exact = steps_of(call)
-            yield case.name, judge(result.weights, plain.weights, exact.weights)
+    yield from _returned("weights", subject, dtype)
 
 
 def logsumexp(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """The logsumexp, where it is returned."""
+    yield from _returned("logsumexp", subject, dtype)
+
+
+def _returned(quantity: str, subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     for case in CASES:
-        call = case.call(dtype, need=("logsumexp",))
+        call = case.call(dtype, need=(quantity,))
         result = attend(subject, call)
-        if result is not None and result.logsumexp is not None:
-            plain, exact = steps_of(call)
-            yield case.name, judge(result.logsumexp, plain.logsumexp, exact.logsumexp)
+        values = getattr(result, quantity, None)
+        if values is not None:
+            plain, exact = (getattr(steps, quantity) for steps in steps_of(call))
+            yield case.name, judge(values, plain, exact)
 
 
 def scale_closed_form(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -86,10 +85,7 @@ def equal_scores_mean(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence
     q = call.q.clone()
     q[:, :, 0] = 0.0
     call = replace(call, q=q)
-    mean = call.v.double().mean(-2)
-    result = attend(subject, call)
-    if result is not None:
-        yield "query 0", judge(result.output[:, :, 0], reference(call, dtype).output[:, :, 0], mean)
+    yield from _row("query 0", subject, call, 0, call.v.double().mean(-2))
 
 
 def one_key_copies(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -145,20 +141,14 @@ def no_future_leak(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
 def own_key_visible(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """Under a causal mask the first query sees its own key, and only that."""
     call = _sized(mask=causal(), queries=7).call(dtype)
-    result = attend(subject, call)
-    if result is not None:
-        plain = reference(call, dtype).output[:, :, 0]
-        yield "query 0", judge(result.output[:, :, 0], plain, call.v[:, :, 0].double())
+    yield from _row("query 0", subject, call, 0, call.v[:, :, 0].double())
 
 
 def lower_right(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
     """With fewer queries than keys the last causal query sees every key: zeros give the mean."""
     call = _sized(mask=causal()).call(dtype)
     call = replace(call, q=torch.zeros_like(call.q))
-    result = attend(subject, call)
-    if result is not None:
-        plain = reference(call, dtype).output[:, :, -1]
-        yield "the last query", judge(result.output[:, :, -1], plain, call.v.double().mean(-2))
+    yield from _row("the last query", subject, call, -1, call.v.double().mean(-2))
 
 
 def blind_rows_zero(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:
@@ -179,8 +169,8 @@ def padding_without_influence(subject: Subject, dtype: torch.dtype) -> Iterator[
     """The contents of padded keys and values have no influence."""
     call = _sized(mask=padding([5, 3])).call(dtype)
     k, v = call.k.clone(), call.v.clone()
-    for x in (k, v):
-        x[:, :, 5:] += 3.0
+    k[:, :, 5:] += 3.0
+    v[:, :, 5:] += 3.0
     yield from _unchanged(subject, call, replace(call, k=k, v=v), ())
 
 
@@ -225,21 +215,27 @@ def dropout_on_weights(subject: Subject, dtype: torch.dtype) -> Iterator[Evidenc
     certain = bool((shares == shares.flatten()[0]).all())
     plain = torch.full_like(result.output, 1 / (keys * half))[..., 0].double() * keys * half
     yield "counts", judge(shares.to(dtype), shares.round() * plain, shares.round())
-    yield "it drops", Verdict(not certain, float(certain), 0.0, float(certain), 0.0)
+    yield "it drops", yes_or_no(not certain)
 
 
 def _sized(
     *, mask: Mask | None = None, queries: int = 5, keys: int = 7, heads: int = 3, groups: int = 3
 ) -> Case:
-    chosen = full() if mask is None else mask
-    return Case("", lambda _c, _d: chosen, 2, heads, groups, queries, keys)
+    own = full() if mask is None else mask
+    return Case("", lambda _c, _d: own, 2, heads, groups, queries, keys)
 
 
 def _against(subject: Subject, call: Call, exact: Tensor) -> Iterator[Evidence]:
-    """Compare the output with a closed form."""
     result = attend(subject, call)
     if result is not None:
         yield "closed form", judge(result.output, reference(call, call.q.dtype).output, exact)
+
+
+def _row(name: str, subject: Subject, call: Call, row: int, exact: Tensor) -> Iterator[Evidence]:
+    result = attend(subject, call)
+    if result is not None:
+        plain = reference(call, call.q.dtype).output[:, :, row]
+        yield name, judge(result.output[:, :, row], plain, exact)
 
 
 def _unchanged(
@@ -254,29 +250,24 @@ def _unchanged(
 
 
 PROPERTIES: tuple[Check, ...] = (
-    Check("forward", Text("outputs equal the oracle"), forward),
-    Check("gradients", Text("gradients equal the oracle's"), gradients),
-    Check("weights", Text("weights equal the oracle's"), weights),
-    Check("logsumexp", Text("logsumexp equals the oracle's"), logsumexp),
-    Check("scale_closed_form", Text("scaled scores 0 and 1 give [1, e]/(1+e)"), scale_closed_form),
-    Check("equal_scores_mean", Text("equal scores give the mean of v"), equal_scores_mean),
-    Check("one_key_copies", Text("one visible key copies its v"), one_key_copies),
-    Check("rows_sum_to_one", Text("the weights of a query sum to 1"), rows_sum_to_one),
-    Check("heads_independent", Text("a head does not see the others"), heads_independent),
-    Check("samples_independent", Text("a sample does not see the others"), samples_independent),
-    Check("group_order", Text("query head h reads key head h // (H/G)"), group_order),
-    Check("no_future_leak", Text("causal: the future has no influence"), no_future_leak),
-    Check("own_key_visible", Text("causal: a query sees its own key"), own_key_visible),
-    Check("lower_right", Text("causal: the last query sees every key"), lower_right),
-    Check("blind_rows_zero", Text("a query that sees no key gives 0"), blind_rows_zero),
-    Check(
-        "padding_without_influence",
-        Text("padded keys have no influence"),
-        padding_without_influence,
-    ),
-    Check("padding_nan", Text("NaN in padded keys has no influence"), padding_nan),
-    Check("padding_of_own_sample", Text("each sample has its own padding"), padding_of_own_sample),
-    Check("float32_softmax", Text("bias and softmax are in float32 at least"), float32_softmax),
-    Check("dropout_on_weights", Text("dropout acts on the weights"), dropout_on_weights),
+    Check.of(forward, Text("outputs equal the oracle")),
+    Check.of(gradients, Text("gradients equal the oracle's")),
+    Check.of(weights, Text("weights equal the oracle's")),
+    Check.of(logsumexp, Text("logsumexp equals the oracle's")),
+    Check.of(scale_closed_form, Text("scaled scores 0 and 1 give [1, e]/(1+e)")),
+    Check.of(equal_scores_mean, Text("equal scores give the mean of v")),
+    Check.of(one_key_copies, Text("one visible key copies its v")),
+    Check.of(rows_sum_to_one, Text("the weights of a query sum to 1")),
+    Check.of(heads_independent, Text("a head does not see the others")),
+    Check.of(samples_independent, Text("a sample does not see the others")),
+    Check.of(group_order, Text("query head h reads key head h // (H/G)")),
+    Check.of(no_future_leak, Text("causal: the future has no influence")),
+    Check.of(own_key_visible, Text("causal: a query sees its own key")),
+    Check.of(lower_right, Text("causal: the last query sees every key")),
+    Check.of(blind_rows_zero, Text("a query that sees no key gives 0")),
+    Check.of(padding_without_influence, Text("padded keys have no influence")),
+    Check.of(padding_nan, Text("NaN in padded keys has no influence")),
+    Check.of(padding_of_own_sample, Text("each sample has its own padding")),
+    Check.of(float32_softmax, Text("bias and softmax are in float32 at least")),
+    Check.of(dropout_on_weights, Text("dropout acts on the weights")),
 )
-"""Every property of an attention."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -16,7 +17,6 @@ from headwise.verify.oracle.jobs import Job
 from headwise.verify.oracle.pipeline import Pipeline
 
 CHECKS: tuple[Check, ...] = (*PROPERTIES, *CONTRACT)
-"""Every check there is."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,9 @@ class CheckResult:
     """The result of one check.
 
     Attributes:
-        check: the check.
-        trials: how many trials it made; 0 where the subject does not offer what it asks.
+        trials: the number of trials; 0 where the subject does not support any.
         times: the worst error in units of the bound; above 1, or NaN, where it failed.
-        failed: the name of the first trial that failed, or what was raised; empty if none.
+        failed: the name of the first trial that failed, or the error; empty if none.
         raised: whether it failed because the subject raised.
         roundings: the same error in units of rounding.
     """
@@ -57,10 +56,8 @@ def examine(check: Check, subject: Subject, dtype: torch.dtype) -> CheckResult:
             failed = failed or (name if bad else "")
     except Exception as error:
         words = " ".join(str(error).split())[:200]
-        message = f"{type(error).__name__}: {words}"
-        return CheckResult(
-            check, trials + 1, float("inf"), message, raised=True, roundings=float("inf")
-        )
+        message, infinite = f"{type(error).__name__}: {words}", float("inf")
+        return CheckResult(check, trials + 1, infinite, message, raised=True, roundings=infinite)
     return CheckResult(check, trials, times, failed, roundings=roundings)
 
 
@@ -70,14 +67,7 @@ def gate(
     why_not: Callable[[Call], Iterable[Text]],
     dtype: torch.dtype = torch.float32,
 ) -> tuple[CheckResult, ...]:
-    """Check every engine property for one engine.
-
-    Args:
-        name: the engine's name.
-        run: what it gives for a call.
-        why_not: why it cannot run a call; such calls are left out.
-        dtype: the dtype under test.
-    """
+    """Check every engine property for one engine; calls with a reason in `why_not` are left out."""
 
     def refuses(what: Call | Job) -> Text | None:
         return next(iter(why_not(what)), None) if isinstance(what, Call) else None
@@ -91,9 +81,10 @@ class SelfTest:
     """The results of testing the checks on mutants.
 
     Attributes:
-        findings: for each mistake, what the check that names it found.
-        trips: for each check, the first mistake that it rejected, or None: then it is no check.
-        false_alarms: what failed on the right pipeline.
+        findings: for each mistake, the result of the check that names it.
+        trips: for each check, the first mistake that it rejected, or None.
+        false_alarms: the checks that fail on the correct pipeline.
+
     """
 
     findings: tuple[tuple[Mistake, CheckResult], ...]
@@ -123,15 +114,11 @@ def self_test(
 ) -> SelfTest:
     """Test every mutant with the check that names it, and the correct pipeline with every check.
 
-    A check that no mistake names is tried on the mutants until it rejects one.
-
-    Args:
-        mistakes: the mutants.
-        progress: called with the name of each mutant before it is tried.
-        dtype: the dtype under test.
+    A check that no mistake names is tried on the mutants until it rejects one. `progress` is called
+    with the name of each mutant before it is tried.
 
     Raises:
-        BadValue: if a mistake names a check that there is not.
+        BadValue: if a mistake names an unknown check.
     """
     named = {check.name: check for check in CHECKS}
     findings = []
@@ -142,12 +129,10 @@ def self_test(
             raise one_of("check", mistake.check, tuple(named))
         findings.append((mistake, examine(named[mistake.check], mutant(mistake), dtype)))
     right = of_pipeline("right", Pipeline())
-    alarms = (examine(check, right, dtype) for check in CHECKS)
-    return SelfTest(
-        findings=tuple(findings),
-        trips=tuple((check, _first(check, findings, dtype)) for check in CHECKS),
-        false_alarms=tuple(finding for finding in alarms if not finding.passed),
-    )
+    results = (examine(check, right, dtype) for check in CHECKS)
+    alarms = tuple(result for result in results if not result.passed)
+    trips = tuple((check, _first(check, findings, dtype)) for check in CHECKS)
+    return SelfTest(tuple(findings), trips, alarms)
 
 
 def mutant(mistake: Mistake) -> Subject:
@@ -159,11 +144,9 @@ def _first(
     check: Check, findings: Sequence[tuple[Mistake, CheckResult]], dtype: torch.dtype
 ) -> Mistake | None:
     """The first mistake that a check rejects without an exception."""
-    for mistake, finding in findings:
-        if finding.check is check and not finding.passed and not finding.raised:
-            return mistake
-    for mistake, _ in findings:
-        finding = examine(check, mutant(mistake), dtype)
-        if not finding.passed and not finding.raised:
+    tested = ((m, result) for m, result in findings if result.check is check)
+    others = ((m, examine(check, mutant(m), dtype)) for m, _ in findings)
+    for mistake, result in chain(tested, others):
+        if not result.passed and not result.raised:
             return mistake
     return None

@@ -1,8 +1,8 @@
 """Which intermediate quantities of the oracle appear in a target while it runs.
 
-Nothing is asked of the target: every operation of PyTorch that it runs is seen from below, and its
-result is compared with each quantity in the layouts that people use. The first step after the
-last quantity that appears is where the target differs.
+The result of every PyTorch operation that the target runs is recorded and compared with every
+quantity in its usual layouts. The step after the last quantity that appears is where the target
+differs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headwise.verify.oracle.pipeline import QUANTITIES, Trace
 from headwise.verify.oracle.tolerance import judge
 
-MOST = 4000
-"""How many tensors are kept of one run."""
+MOST, LARGEST = 4000, 1 << 20
+"""The number of tensors that are kept of one run, and the number of elements of each."""
 
-LARGEST = 1 << 20
-"""How many elements a kept tensor has at most."""
-
-INSIDE = slice(
-    *(next(i for i, (_, step) in enumerate(QUANTITIES) if step == s) for s in ("score", "merge"))
-)
+STEPS = [step for _, step in QUANTITIES]
+INSIDE = QUANTITIES[STEPS.index("score") : STEPS.index("merge")]
 """The quantities between the split and the merge."""
 
 BLOCKED = -1e4
-"""Scores at or below are taken as blocked: people write -1e9 where -inf is meant."""
+"""Scores at or below are taken as blocked, since -1e9 is often used for -inf."""
 
 
 class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -53,13 +49,10 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         del types
         result = func(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                self._keep(tensor)
+            floating = isinstance(tensor, Tensor) and tensor.is_floating_point()
+            if floating and len(self.seen) < MOST and 0 < tensor.numel() <= LARGEST:
+                self.seen.append(tensor.detach().clone())
         return result
-
-    def _keep(self, tensor: Tensor) -> None:
-        if len(self.seen) < MOST and 0 < tensor.numel() <= LARGEST:
-            self.seen.append(tensor.detach().clone())
 
 
 def record(run: Callable[[], object]) -> list[Tensor]:
@@ -71,12 +64,9 @@ def record(run: Callable[[], object]) -> list[Tensor]:
 
 
 def matching_quantities(seen: Sequence[Tensor], plain: Trace, exact: Trace) -> frozenset[str]:
-    """The names of the quantities that appear among recorded tensors.
+    """The names of the oracle's quantities that appear among recorded tensors.
 
-    Args:
-        seen: from `record`.
-        plain: the oracle in the dtype of the run.
-        exact: the oracle in float64.
+    `plain` is the oracle in the dtype of the run, `exact` the oracle in float64.
     """
     by_size: dict[int, list[Tensor]] = {}
     for tensor in seen:
@@ -94,52 +84,40 @@ def first_difference(
 
 def first_inside(appeared: frozenset[str]) -> str:
     """The same for a function of q, k and v, which has only the steps from scores to values."""
-    inside = QUANTITIES[INSIDE]
-    return first_difference(appeared, inside) or inside[-1][1]
+    return first_difference(appeared, INSIDE) or INSIDE[-1][1]
 
 
 def _appears(by_size: Mapping[int, list[Tensor]], plain: Tensor, exact: Tensor) -> bool:
     """Whether a quantity appears in some layout, whole or one head at a time."""
-    whole = by_size.get(exact.numel(), [])
-    if any(_same(t, plain, exact, order) for order in _orders(exact) for t in whole):
+
+    def appears(n: Tensor, o: Tensor) -> bool:
+        orders = permutations(range(o.dim()))
+        tensors = by_size.get(o.numel(), [])
+        return any(_same(t, n, o, order) for order in orders for t in tensors)
+
+    if appears(plain, exact):
         return True
     if exact.dim() != 4 or exact.shape[1] == 1:
         return False
-    single = by_size.get(exact[:, 0].numel(), [])
-    return all(
-        any(
-            _same(t, plain[:, h], exact[:, h], order)
-            for order in _orders(exact[:, h])
-            for t in single
-        )
-        for h in range(exact.shape[1])
-    )
-
-
-def _orders(exact: Tensor) -> list[tuple[int, ...]]:
-    return list(permutations(range(exact.dim())))
+    return all(appears(plain[:, h], exact[:, h]) for h in range(exact.shape[1]))
 
 
 def _same(tensor: Tensor, plain: Tensor, exact: Tensor, order: tuple[int, ...]) -> bool:
     """Whether a tensor is the quantity with its axes in this order.
 
-    The first two axes, batch and head or batch and length, may be joined in either order; the last
-    axes may not, or the projection before the split would pass for the split.
+    The first two axes, batch and head or batch and length, may be joined; the last axes may not, or
+    the projection before the split would be taken for the split.
     """
     n, o = plain.permute(order), exact.permute(order)
-    shape, wanted = _sizes(tensor), _sizes(o)
-    joined = _sizes(o.flatten(0, 1)) if set(order[:2]) == {0, 1} else wanted
-    if shape not in (wanted, joined):
+    expected = _sizes(o)
+    joined = _sizes(o.flatten(0, 1)) if set(order[:2]) == {0, 1} else expected
+    if _sizes(tensor) not in (expected, joined):
         return False
-    result, n, o = (_levelled(t.reshape(exact.permute(order).shape)) for t in (tensor, n, o))
+    result, n, o = (
+        t.masked_fill(t <= BLOCKED, -torch.inf) for t in (tensor.reshape(o.shape), n, o)
+    )
     return judge(result, n.to(result.dtype), o).accepted
 
 
 def _sizes(tensor: Tensor) -> tuple[int, ...]:
-    """The shape without axes of size 1."""
     return tuple(size for size in tensor.shape if size != 1)
-
-
-def _levelled(scores: Tensor) -> Tensor:
-    """Masked scores as -inf, whatever number was filled in."""
-    return scores.masked_fill(scores <= BLOCKED, -torch.inf)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headwise.verify.mistakes import Mistake
 
 LARGEST = 1 << 20
-"""How many characters of source are read."""
+"""The number of characters of source that are read."""
 
 PATTERNS = {
     "project": r"q_?proj|k_?proj|v_?proj|qkv|to_[qkv]|w_?[qkv]\b|query|key|value|c_attn|linear",
@@ -27,7 +27,6 @@ PATTERNS = {
     "merge": r"view|reshape|flatten|\bcat\(|concat|rearrange|transpose|permute|mean|sum",
     "output": r"out|proj|w_?o\b|c_proj|return",
 }
-"""What stands on a line that makes each step."""
 
 INSTEAD = {
     "group": ("split", "score"),
@@ -40,7 +39,7 @@ INSTEAD = {
     "mix": ("softmax",),
     "output": ("merge",),
 }
-"""Where a step would stand that is missing."""
+"""Where a missing step would be."""
 
 BEFORE_SOFTMAX = ("split", "group", "score", "scale", "mask")
 AFTER_SOFTMAX = ("mix", "merge", "output")
@@ -48,27 +47,9 @@ AFTER_SOFTMAX = ("mix", "merge", "output")
 
 @dataclass(frozen=True)
 class SourceLine:
-    """One line of a file.
-
-    Attributes:
-        file: its path.
-        number: counted from 1.
-        text: what stands there, without the indent.
-    """
+    """A line of a file: path, number from 1, text without the indent, and function."""
 
     file: str
-    number: int
-    text: str
-
-    def data(self) -> dict[str, object]:
-        """The same as plain data."""
-        return {"file": self.file, "line": self.number, "text": self.text}
-
-
-@dataclass(frozen=True)
-class _Statement:
-    """One line of code that runs, and the function it stands in."""
-
     number: int
     text: str
     function: str
@@ -77,61 +58,44 @@ class _Statement:
 def likely_lines(target: object, mistakes: Iterable["Mistake"]) -> dict[str, SourceLine]:
     """For each mistake, by name, its most likely source line; empty where unreadable.
 
-    A line is taken by what stands on it: it has to look like the mistake's step, on the right side
-    of the softmax; among such lines the one wins that shares most words with the wrong line as
-    people write it.
-
-    Args:
-        target: a class, a module or a function.
-        mistakes: what was found wrong with it.
+    The line must look like the mistake's step, on the correct side of the softmax; among such lines
+    it is the one that shares most words with the typical wrong line.
     """
     file = _file(target)
-    statements = [] if file is None else _statements(target, file)
-    result = {mistake.name: _of(mistake, statements) for mistake in mistakes}
-    return {
-        name: SourceLine(str(file), statement.number, statement.text)
-        for name, statement in result.items()
-        if statement is not None
-    }
+    lines = [] if file is None else _statements(target, file)
+    likely = {mistake.name: _likely(mistake, lines) for mistake in mistakes}
+    return {name: line for name, line in likely.items() if line is not None}
 
 
-def _of(mistake: "Mistake", statements: Sequence[_Statement]) -> _Statement | None:
-    softmax = {
-        statement.function: statement.number
-        for statement in statements
-        if "softmax" in statement.text
-    }
+def _likely(mistake: "Mistake", lines: Sequence[SourceLine]) -> SourceLine | None:
+    softmax = {line.function: line.number for line in lines if "softmax" in line.text}
     for step in (mistake.step, *INSTEAD.get(mistake.step, ())):
-        looks = [statement for statement in statements if re.search(PATTERNS[step], statement.text)]
-        beyond = [statement for statement in looks if _side(step, statement, softmax) > 0]
-        candidates = beyond or [
-            statement for statement in looks if _side(step, statement, softmax) == 0
-        ]
-        if candidates:
-            return max(candidates, key=lambda statement: _alike(statement.text, mistake.wrong))
+        similar = [line for line in lines if re.search(PATTERNS[step], line.text)]
+        for side in (1, 0):
+            candidates = [line for line in similar if _side(step, line, softmax) == side]
+            if candidates:
+                return max(candidates, key=lambda line: _alike(line.text, mistake.wrong))
     return None
 
 
-def _side(step: str, statement: _Statement, softmax: Mapping[str, int]) -> int:
+def _side(step: str, line: SourceLine, softmax: Mapping[str, int]) -> int:
     """1 on the step's side of the softmax in its function, -1 on the other, 0 on the same line.
 
-    Where a function has no softmax, or the step may stand on either side, every line is as good.
+    It is 1 for every line where a function has no softmax, or the step may be on either side.
     """
-    at = softmax.get(statement.function)
+    at = softmax.get(line.function)
     if at is None or step not in (*BEFORE_SOFTMAX, *AFTER_SOFTMAX):
         return 1
     way = 1 if step in AFTER_SOFTMAX else -1
-    return way * ((statement.number > at) - (statement.number < at))
+    return way * ((line.number > at) - (line.number < at))
 
 
 def _alike(text: str, wrong: str) -> float:
-    """The Jaccard similarity of the tokens of two lines."""
     mine, theirs = (set(re.findall(r"[A-Za-z_]\w*|[@*/+-]|\d+", part)) for part in (text, wrong))
     return len(mine & theirs) / max(len(mine | theirs), 1)
 
 
 def _file(target: object) -> Path | None:
-    """The file that a target was written in."""
     try:
         file = inspect.getsourcefile(_definition(target))
     except (OSError, TypeError):
@@ -143,8 +107,8 @@ def _definition(target: object) -> Any:
     return target if inspect.isroutine(target) or isinstance(target, type) else type(target)
 
 
-def _statements(target: object, file: Path) -> list[_Statement]:
-    """The statements of the target's file that run with it, in line order."""
+def _statements(target: object, file: Path) -> list[SourceLine]:
+    """The lines of the target's file that compute something for it, in their order."""
     try:
         text = file.read_text(encoding="utf-8")[:LARGEST]
         tree = ast.parse(text)
@@ -152,7 +116,7 @@ def _statements(target: object, file: Path) -> list[_Statement]:
         return []
     lines = text.splitlines()
     result = {
-        number: _Statement(number, lines[number - 1].strip(), function.name)
+        number: SourceLine(str(file), number, lines[number - 1].strip(), function.name)
         for function in _running(_reached(tree, _definition(target).__name__))
         for number in _computing(function)
     }
@@ -170,34 +134,29 @@ def _reached(tree: ast.Module, name: str) -> list[ast.ClassDef | ast.FunctionDef
         if name in defined and name not in names:
             names.append(name)
             used = (node.id for node in ast.walk(defined[name]) if isinstance(node, ast.Name))
-            waiting += [statement for statement in used if statement in top]
+            waiting += [other for other in used if other in top]
     return [defined[name] for name in names]
 
 
 def _running(nodes: Sequence[ast.ClassDef | ast.FunctionDef]) -> list[ast.FunctionDef]:
     """The functions of these definitions, without constructors and overridden methods."""
-    bases = {
-        base.id: node.name
-        for node in nodes
-        if isinstance(node, ast.ClassDef)
-        for base in node.bases
-        if isinstance(base, ast.Name)
-    }
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    bases = {b.id: node.name for node in classes for b in node.bases if isinstance(b, ast.Name)}
     result: dict[tuple[str, str], ast.FunctionDef] = {}
     for node in nodes:
-        for statement in ast.walk(node):
-            if isinstance(statement, ast.FunctionDef) and statement.name != "__init__":
-                own, child = (node.name, statement.name), bases.get(node.name)
-                while child is not None and (child, statement.name) not in result:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.FunctionDef) and inner.name != "__init__":
+                own, child = (node.name, inner.name), bases.get(node.name)
+                while child is not None and (child, inner.name) not in result:
                     child = bases.get(child)
                 if child is None:
-                    result.setdefault(own, statement)
+                    result.setdefault(own, inner)
     return list(result.values())
 
 
 def _computing(function: ast.FunctionDef) -> Iterator[int]:
-    """The lines of the statements that compute."""
     kinds = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr)
+
     for node in ast.walk(function):
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node, kinds) and not docstring:

@@ -1,6 +1,7 @@
 """`verify`: compare one target with the oracle and PyTorch, and diagnose where it differs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -10,29 +11,21 @@ import torch
 from headwise.errors import HeadwiseError
 from headwise.lang import Text
 from headwise.masks import padding
-from headwise.verify.checks import Check, Subject, compute
-from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, jobs, masks
+from headwise.verify.checks import LENGTH, Subject, compute, masked_job
+from headwise.verify.checks.contract import BLACK_BOX, CONTRACT, MASKS, jobs
 from headwise.verify.checks.edge_cases import COMPILED, edge_case_jobs
 from headwise.verify.checks.mutation_testing import CheckResult, examine, mutant
 from headwise.verify.diagnosis import first_difference, first_inside, matching_quantities, record
-from headwise.verify.diagnosis.minimise import minimise
 from headwise.verify.diagnosis.notes import notes_on
+from headwise.verify.diagnosis.snippet import minimise
 from headwise.verify.diagnosis.source_line import SourceLine, likely_lines
 from headwise.verify.mistakes import MISTAKES, Mistake, Observation, explain, explain_gradients
 from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome, self_job
-from headwise.verify.oracle.tolerance import judge_job
 from headwise.verify.target import NotRecognised, no_memory, not_recognised, one_line
-from headwise.verify.target.conventions import (
-    LENGTH,
-    CallLog,
-    Conventions,
-    OutOfMemory,
-    Runner,
-    no_log,
-)
+from headwise.verify.target.conventions import CallLog, Conventions, OutOfMemory, no_log
 from headwise.verify.target.discovery import black_box, find_conventions
-from headwise.verify.target.runners import BlackBoxRunner, FunctionRunner, runner, subject_of
+from headwise.verify.target.runners import FunctionRunner, runner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 
 DTYPE = torch.float32
@@ -47,19 +40,19 @@ class Report:
     """The report on one target.
 
     Attributes:
-        name: the target, as it was asked for.
-        embed_dim: E of what it was tried with.
-        heads: H of what it was tried with.
+        name: the target, as on the command line.
+        embed_dim: E of its inputs.
+        heads: H.
         findings: every check.
         step: the step at which it first differs, or None.
-        appeared: the quantities of the oracle that were seen inside the target.
-        mistakes: sets of known mistakes, each of which gives exactly what the target gives.
-        conventions: how it is called, as it was found.
-        notes: what is worth knowing and no failure.
+        appeared: the quantities of the oracle that appeared inside the target.
+        mistakes: sets of known mistakes, each of which gives exactly the target's output.
+        conventions: how it is called, as found by trial.
+        notes: differences that are no failures.
         seed: of the inputs and weights.
-        lines: for a mistake, by its name, the line that it most likely stands on.
+        lines: for a mistake, by its name, its most likely line.
         smallest: for a check that fails, by its name, source that shows it on a small input.
-        not_compared: why its numbers were not held against the oracle's, or None where they were.
+        not_compared: why it was not compared with the oracle, or None where it was.
     """
 
     name: str
@@ -112,10 +105,10 @@ def verify(
         name: how the report calls it.
         embed_dim: E to try it with.
         heads: H to try it with; divides E.
-        seed: of the inputs and weights by which conventions and mistakes are told apart.
+        seed: of the inputs and weights that distinguish conventions and mistakes.
         progress: called with the name of each check before it runs.
         watch: called with the arguments' names and shapes before each call of the target.
-        compiled: whether to hold it under `torch.compile` as well, which takes some seconds.
+        compiled: whether to check it under `torch.compile` as well, which takes some seconds.
 
     Raises:
         BadFile: if the target is not recognised; the message shows the adapter to write.
@@ -145,7 +138,6 @@ def verify(
 
 
 def _with_compiled(report: Report) -> Report:
-    """The report with the check under `torch.compile`, where the target can be compiled."""
     own = under_compile(report.conventions)
     if own is None:
         return report
@@ -153,102 +145,58 @@ def _with_compiled(report: Report) -> Report:
     return replace(report, findings=(*report.findings, examine(COMPILED, subject, DTYPE)))
 
 
+Called = tuple[str, int, int]
+"""The target's name, E and H."""
+
+Progress = Callable[[str], None] | None
+
+
 def _reported(
-    target: object,
-    called: tuple[str, int, int],
-    seed: int,
-    progress: Callable[[str], None] | None,
-    watch: CallLog,
+    target: object, called: Called, seed: int, progress: Progress, watch: CallLog
 ) -> Report:
     """The report on a target; without an oracle where its weights are not found."""
+    name, *(embed_dim, heads) = called
+    why: NotRecognised | None = None
     try:
-        return _verified(runner(target, *called, watch), called, seed, progress)
-    except NotRecognised as why:
-        whole = black_box(target, called[0], called[1:], seed, why, watch)
-        if whole is None:
+        conventions = find_conventions(runner(target, *called, watch), embed_dim, heads, seed)
+        subject, checks = conventions.subject(*called), CONTRACT
+    except NotRecognised as error:
+        observed = black_box(target, name, (embed_dim, heads), seed, error, watch)
+        if observed is None:
             raise
-        return _observed(whole, called, seed, progress)
-
-
-def _observed(
-    conventions: Conventions,
-    called: tuple[str, int, int],
-    seed: int,
-    progress: Callable[[str], None] | None,
-) -> Report:
-    """The report on a target with unknown weights."""
-    name, embed_dim, heads = called
-    subject = subject_of(conventions, name)
-    findings = _examined(BLACK_BOX, subject, progress)
-    runner = conventions.runner
-    return Report(
-        name=name,
-        embed_dim=embed_dim,
-        heads=heads,
-        findings=findings,
-        step=None,
-        appeared=frozenset(),
-        mistakes=(),
-        conventions=conventions,
-        notes=notes_on(conventions, subject),
-        seed=seed,
-        not_compared=runner.why if isinstance(runner, BlackBoxRunner) else None,
-    )
-
-
-def _examined(
-    checks: tuple[Check, ...], subject: Subject, progress: Callable[[str], None] | None
-) -> tuple[CheckResult, ...]:
+        conventions, why = observed, error
+        subject, checks = subject_of(conventions, name), BLACK_BOX
     findings = []
     for check in checks:
         if progress:
             progress(check.name)
         findings.append(examine(check, subject, DTYPE))
-    return tuple(findings)
-
-
-def _verified(
-    reading: Runner, called: tuple[str, int, int], seed: int, progress: Callable[[str], None] | None
-) -> Report:
-    name, embed_dim, heads = called
-    conventions = find_conventions(reading, embed_dim, heads, seed)
-    subject = conventions.subject(name, embed_dim, heads)
-    findings = _examined(CONTRACT, subject, progress)
-    step, appeared, mistakes = _diagnose(conventions, subject, findings, seed)
-    return Report(
-        name=name,
-        embed_dim=embed_dim,
-        heads=heads,
-        findings=findings,
-        step=step,
-        appeared=appeared,
-        mistakes=mistakes,
-        conventions=conventions,
-        notes=notes_on(conventions, subject),
-        seed=seed,
-    )
+    diagnosis: Diagnosis = (None, frozenset(), ())
+    if why is None:
+        diagnosis = _diagnose(conventions, subject, findings, seed)
+    notes = notes_on(conventions, subject)
+    return Report(*called, tuple(findings), *diagnosis, conventions, notes, seed, not_compared=why)
 
 
 Diagnosis = tuple[str | None, frozenset[str], tuple[tuple[Mistake, ...], ...]]
 
 
 def _diagnose(
-    conventions: Conventions, subject: Subject, findings: tuple[CheckResult, ...], seed: int
+    conventions: Conventions, subject: Subject, findings: Sequence[CheckResult], seed: int
 ) -> Diagnosis:
-    """The first wrong step, the matching quantities, and the mistakes."""
     if all(finding.passed for finding in findings):
         return None, frozenset(), ()
-    seen = _seen(conventions, subject, seed)
+    seen = _seen(subject, seed)
     whole: tuple[Run, list[Observation]] = (partial(compute, subject), seen)
-    wrong = [item for item in (whole, *_through(conventions, subject, seen)) if _wrong(item[1])]
+    wrong = [item for item in (whole, *_through(subject, seen)) if _wrong(item[1])]
     if not wrong:
         failed = [finding for finding in findings if not finding.passed and not finding.raised]
-        mistakes = _mistakes(conventions, subject, failed, seen)
+        mistakes = _mistakes(subject, failed, seen)
         return (mistakes[0][0].step if mistakes else None), frozenset(), mistakes
-    result = ((run, offered, explain(offered)) for run, offered in wrong)
-    run, offered, mistakes = next((item for item in result if item[2]), (*wrong[0], ()))
+    explained = ((run, offered, explain(offered)) for run, offered in wrong)
+    run, offered, mistakes = next((item for item in explained if item[2]), (*wrong[0], ()))
     job = _wrong(offered)[0].job
-    appeared = _appeared(partial(run, job), job)
+    appeared = matching_quantities(record(partial(run, job)), oracle(job, DTYPE), oracle(job))
     first = first_inside if isinstance(conventions.runner, FunctionRunner) else first_difference
     step = mistakes[0][0].step if mistakes else first(appeared)
     return step, appeared, mistakes
@@ -258,34 +206,29 @@ Run = Callable[[Job], Outcome | None]
 
 
 def _wrong(seen: list[Observation]) -> list[Observation]:
-    return [item for item in seen if not judge_job(item.outcome, item.job).accepted]
+    return [item for item in seen if not item.right]
 
 
-def _through(
-    conventions: Conventions, subject: Subject, seen: list[Observation]
-) -> Iterator[tuple[Run, list[Observation]]]:
+def _through(subject: Subject, seen: list[Observation]) -> Iterator[tuple[Run, list[Observation]]]:
     """The target with masks in one argument only, and its observations without a mask."""
-    unmasked = [item for item in seen if item.job.mask == conventions.base]
-    for _, way in conventions.ways:
-        masked = [replace(_job(conventions, subject, 0), mask=mask) for _, mask in masks()[1:]]
-        tried = [_attempt(way, job) for job in masked]
-        yield way, [*unmasked, *(item for item in tried if item is not None)]
+    unmasked = [item for item in seen if item.job.mask == subject.base]
+    masked = [masked_job(subject, DTYPE, mask) for _, mask in MASKS[1:]]
+    for _, way in subject.ways or ():
+        yield way, [*unmasked, *_observed(way, masked)]
 
 
 def _mistakes(
-    conventions: Conventions, subject: Subject, failed: list[CheckResult], seen: list[Observation]
+    subject: Subject, failed: list[CheckResult], seen: list[Observation]
 ) -> tuple[tuple[Mistake, ...], ...]:
-    """The mistakes of a target whose outputs are right for ordinary inputs."""
+    """The mistakes of a target whose outputs are correct for ordinary inputs."""
     names = {finding.check.name for finding in failed}
     if names and names <= {"module_gradients", "masked_gradients"}:
-        job = _job(conventions, subject, 0)
-        blind = replace(job, mask=padding([LENGTH, 0]))
-        tried = [job, *([blind] if "masked_gradients" in names else [])]
+        own = (subject.base, *([padding([LENGTH, 0])] if "masked_gradients" in names else []))
+        tried = [masked_job(subject, DTYPE, mask) for mask in own]
         return explain_gradients(lambda job: compute(subject, job) or seen[0].outcome, tried)
     candidates = [m for m in MISTAKES for f in failed if _fails_alike(m, f, subject)]
-    tried = [*edge_case_jobs(subject, DTYPE, names)]
-    strange = [outcome for job in tried if (outcome := _attempt(partial(compute, subject), job))]
-    return explain([*seen, *strange], candidates, most=1 if strange else 2)
+    rare = _observed(partial(compute, subject), edge_case_jobs(subject, DTYPE, names))
+    return explain([*seen, *rare], candidates, most=1 if rare else 2)
 
 
 def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bool:
@@ -300,32 +243,21 @@ def _fails_alike(mistake: Mistake, finding: CheckResult, subject: Subject) -> bo
     return examine(finding.check, wrong, DTYPE).failed == finding.failed
 
 
-def _seen(conventions: Conventions, subject: Subject, seed: int) -> list[Observation]:
+def _seen(subject: Subject, seed: int) -> list[Observation]:
     """Observations of the target: two inputs, cross-attention, every mask."""
-    tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1))]
-    tried += [_job(conventions, subject, seed + n) for n in (0, 1)]
-    tried += [replace(_job(conventions, subject, seed), mask=mask) for _, mask in masks()[1:]]
+    size, mask = (subject.embed_dim, subject.heads), subject.base
+    own = [self_job(*size, length=LENGTH, mask=mask, seed=seed + n) for n in (0, 1)]
+    tried = [*jobs(subject, DTYPE, seeds=(seed, seed + 1)), *map(subject.fit, own)]
+    tried += [replace(subject.fit(own[0]), mask=mask) for _, mask in MASKS[1:]]
+    return _observed(partial(compute, subject), tried)
+
+
+def _observed(run: Run, jobs: Iterable[Job]) -> list[Observation]:
+    """An observation for each job that the target supports without raising."""
     seen = []
-    for job in tried:
-        outcome = _attempt(partial(compute, subject), job)
-        if outcome is not None:
-            seen.append(outcome)
+    for job in jobs:
+        with suppress(Exception):
+            outcome = run(job)
+            if outcome is not None:
+                seen.append(Observation(job, outcome))
     return seen
-
-
-def _attempt(run: Run, job: Job) -> Observation | None:
-    try:
-        outcome = run(job)
-    except Exception:
-        return None
-    return None if outcome is None else Observation(job, outcome)
-
-
-def _job(conventions: Conventions, subject: Subject, seed: int) -> Job:
-    """Self-attention under the target's own mask."""
-    size = subject.embed_dim, subject.heads
-    return subject.fit(self_job(*size, length=LENGTH, mask=conventions.base, seed=seed))
-
-
-def _appeared(run: Callable[[], object], job: Job) -> frozenset[str]:
-    return matching_quantities(record(run), oracle(job, DTYPE), oracle(job))

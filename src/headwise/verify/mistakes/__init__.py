@@ -19,16 +19,15 @@ from headwise.verify.oracle.pipeline import Pipeline
 from headwise.verify.oracle.tolerance import judge, judge_gradients, judge_job
 
 MISTAKES: tuple[Mistake, ...] = (*INSIDE, *MASKING, *AROUND, *EDGES)
-"""Every mistake there is."""
 
 __all__ = ["MISTAKES", "Mistake", "combine"]
 
 
 GRADIENTS = ("gradients", "masked_gradients")
-"""The checks that name mistakes which leave every output right."""
+"""The checks of mistakes that leave every output correct."""
 
 FAR = 2.0**-4
-"""No rounding moves an output by more than this share of its largest number."""
+"""No rounding changes an output by more than this share of its largest number."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +43,20 @@ class Observation:
         return self.job.to(torch.float64)
 
     @cached_property
+    def rows(self) -> Tensor | None:
+        """The output in the rows that are not NaN; None where most are NaN."""
+        enough = bool(2 * self.known.sum() >= self.known.numel())
+        return self.outcome.output[self.known] if enough else None
+
+    @cached_property
     def known(self) -> Tensor:
         """(B, Lq), False on rows that are NaN: a fully masked row may be NaN in the target."""
         return ~self.outcome.output.isnan().any(-1)
+
+    @cached_property
+    def ordinary(self) -> tuple[Tensor | None, Tensor | None]:
+        """The output without a mistake, in the job's dtype and in float64."""
+        return _output(Pipeline(), self.job), _output(Pipeline(), self.wide)
 
     @cached_property
     def right(self) -> bool:
@@ -59,30 +69,21 @@ def explain(
 ) -> tuple[tuple[Mistake, ...], ...]:
     """The smallest sets of mistakes that reproduce the target on every observation.
 
-    Args:
-        observations: jobs that differ in input, mask and form, with the target's outcomes.
-        mistakes: the candidates, the common ones first.
-        most: how many mistakes a set may have.
+    Where no set does for all masks, the sets that do under the first mask alone, if the target is
+    wrong under that mask, which should be no mask.
 
     Returns:
-        Sets of mistakes, each as a tuple, all of one size; none where nothing known explains the
-        target. More than one cannot be told apart by what was seen. Where nothing explains every
-        mask, what explains the target under the first mask alone, which should be none.
+        Sets of mistakes, all of one size, at most `most`; none where no set of known mistakes
+        explains the target, several where the observations do not distinguish them.
     """
-    unmasked = [
-        observation
-        for observation in observations
-        if observation.job.mask == observations[0].job.mask
-    ]
-    masked = len(observations) > len(unmasked) > 1 and not all(
-        observation.right for observation in unmasked
-    )
+    first = [seen for seen in observations if seen.job.mask == observations[0].job.mask]
+    masked = len(observations) > len(first) > 1 and not all(seen.right for seen in first)
     with _one_thread():
-        for tried in (observations, unmasked) if masked else (observations,):
+        for tried in (observations, first) if masked else (observations,):
             for size in range(1, most + 1):
-                result = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
-                if result:
-                    return result
+                sets = tuple(s for s in _sets(tried, mistakes, size) if reproduces(s, tried))
+                if sets:
+                    return sets
     return ()
 
 
@@ -91,11 +92,7 @@ def _sets(
 ) -> Iterator[tuple[Mistake, ...]]:
     """The sets of a size; with several mistakes only those that each have an effect."""
     if size > 1:
-        mistakes = [
-            m
-            for m in mistakes
-            if any(_acts(m.replacement, observation) for observation in observations)
-        ]
+        mistakes = [m for m in mistakes if any(_acts(m.replacement, seen) for seen in observations)]
     return combinations(mistakes, size)
 
 
@@ -113,16 +110,11 @@ def _one_thread() -> Iterator[None]:
 def reproduces(mistakes: Sequence[Mistake], observations: Sequence[Observation]) -> bool:
     """Whether the pipeline with these mistakes gives the target's outputs, up to rounding.
 
-    What the target got wrong comes first, the small before the large: most candidates end there.
+    Wrong outputs come first, the small before the large, since most candidates fail there.
     """
-    ordered = sorted(
-        observations,
-        key=lambda observation: (observation.right, observation.outcome.output.numel()),
-    )
+    ordered = sorted(observations, key=lambda seen: (seen.right, seen.outcome.output.numel()))
     pipelines = (Pipeline().with_steps(way) for way in combine(mistakes))
-    return bool(observations) and any(
-        all(_matches(p, observation) for observation in ordered) for p in pipelines
-    )
+    return bool(observations) and any(all(_matches(p, s) for s in ordered) for p in pipelines)
 
 
 def explain_gradients(
@@ -137,20 +129,19 @@ def explain_gradients(
 
 def _matches(pipeline: Pipeline, seen: Observation) -> bool:
     exact = _output(pipeline, seen.wide)
-    result, known = seen.outcome.output, seen.known
-    if exact is None or exact.shape != result.shape or 2 * known.sum() < known.numel():
+    result = seen.rows
+    if exact is None or result is None or exact.shape != seen.outcome.output.shape:
         return False
-    result, exact = result[known], exact[known]
+    exact = exact[seen.known]
     if bool((result - exact).abs().max() > FAR * exact.abs().max()):
         return False
     plain = _output(pipeline, seen.job)
-    return plain is not None and judge(result, plain[known], exact).accepted
+    return plain is not None and judge(result, plain[seen.known], exact).accepted
 
 
 def _acts(replacement: Replacement, seen: Observation) -> bool:
     """Whether a mistake changes an observed output."""
-    wrong, right = (_output(Pipeline().with_steps(way), seen.wide) for way in (replacement, {}))
-    plain = _output(Pipeline(), seen.job)
+    wrong, (plain, right) = _output(Pipeline().with_steps(replacement), seen.wide), seen.ordinary
     if wrong is None or right is None or plain is None:
         return wrong is None
     return not judge(wrong, plain, right).accepted

@@ -8,24 +8,23 @@ from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.mistakes.mistake import Mistake, Step, mistake, skipped
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext
 
 
-def _softmax_over(axis: int) -> Callable[[StepContext, Tensor], Tensor]:
+def _softmax_over(axis: int) -> dict[str, Step]:
     """A softmax over another axis; fully masked slices give 0, not NaN."""
 
-    def softmax(context: StepContext, scores: Tensor) -> Tensor:
-        del context
+    def softmax(_context: StepContext, scores: Tensor) -> Tensor:
         blind = scores.isneginf().all(axis, keepdim=True)
         return scores.masked_fill(blind, 0.0).softmax(axis).masked_fill(blind, 0.0)
 
-    return softmax
+    return {"softmax": softmax}
 
 
-def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Callable[..., Tensor]]:
-    """Another scale; `factor` takes the context and D, which follows from the right scale."""
+def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Step]:
+    """Another scale; `factor` takes the context and D, which follows from the correct scale."""
 
     def scale(context: StepContext, dots: Tensor) -> Tensor:
         return dots.to(softmax_dtype(dots.dtype)) * factor(context, round(context.scale**-2))
@@ -33,28 +32,10 @@ def _scaled_by(factor: Callable[[StepContext, int], float]) -> dict[str, Callabl
     return {"scale": scale}
 
 
-def _swapped(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
-    return steps.score(context, k, q)
-
-
-def _half(context: StepContext, scores: Tensor) -> Tensor:
-    """Exponentials and their sum in bfloat16, whatever the scores were in."""
-    return steps.softmax(context, scores.bfloat16()).to(scores.dtype)
-
-
 def _naive(context: StepContext, scores: Tensor) -> Tensor:
     blind = ~context.allowed.any(-1, keepdim=True)
     powers = scores.masked_fill(blind, 0.0).exp()
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
-
-
-def _scaled_in_place(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
-    return steps.score(context, q.mul_(context.scale), k)
-
-
-def _already_scaled(context: StepContext, dots: Tensor) -> Tensor:
-    del context
-    return dots.to(softmax_dtype(dots.dtype))
 
 
 def _no_group(context: StepContext, shared: Tensor) -> Tensor:
@@ -68,154 +49,104 @@ def _dropped_scores(context: StepContext, scores: Tensor) -> Tensor:
     return steps.softmax(context, F.dropout(scores, context.dropout) if active else scores)
 
 
-def _passed(context: StepContext, values: Tensor) -> Tensor:
-    del context
-    return values
-
-
-def _always(context: StepContext, weights: Tensor) -> Tensor:
-    return F.dropout(weights, context.dropout) if context.dropout else weights
-
-
-def _detached(context: StepContext, scores: Tensor) -> Tensor:
-    return steps.softmax(context, scores).detach()
-
-
 INSIDE: tuple[Mistake, ...] = (
-    Mistake(
-        "softmax_over_queries",
-        "softmax",
+    mistake(
+        ("softmax_over_queries", "softmax", "rows_sum_to_one"),
         Text("The softmax runs over the queries, so the weights of one query do not sum to 1."),
-        "scores.softmax(dim=-2)",
-        "scores.softmax(dim=-1)",
-        "rows_sum_to_one",
-        {"softmax": _softmax_over(-2)},
+        ("scores.softmax(dim=-2)", "scores.softmax(dim=-1)"),
+        _softmax_over(-2),
     ),
-    Mistake(
-        "softmax_over_heads",
-        "softmax",
+    mistake(
+        ("softmax_over_heads", "softmax", "heads_independent"),
         Text("The softmax runs over the heads, so the heads compete with each other."),
-        "scores.softmax(dim=1)",
-        "scores.softmax(dim=-1)",
-        "heads_independent",
-        {"softmax": _softmax_over(1)},
+        ("scores.softmax(dim=1)", "scores.softmax(dim=-1)"),
+        _softmax_over(1),
     ),
-    Mistake(
-        "softmax_over_batch",
-        "softmax",
+    mistake(
+        ("softmax_over_batch", "softmax", "samples_independent"),
         Text("The softmax runs over the batch: F.softmax without dim takes axis 0 of three axes."),
-        "F.softmax(scores)  # dim=0",
-        "F.softmax(scores, dim=-1)",
-        "samples_independent",
-        {"softmax": _softmax_over(0)},
+        ("F.softmax(scores)  # dim=0", "F.softmax(scores, dim=-1)"),
+        _softmax_over(0),
     ),
-    Mistake(
-        "no_scale",
-        "scale",
+    mistake(
+        ("no_scale", "scale", "scale_closed_form"),
         Text("The scores are not divided by sqrt(head_dim)."),
-        "scores = q @ k.transpose(-2, -1)",
-        "scores = q @ k.transpose(-2, -1) / math.sqrt(head_dim)",
-        "scale_closed_form",
+        (
+            "scores = q @ k.transpose(-2, -1)",
+            "scores = q @ k.transpose(-2, -1) / math.sqrt(head_dim)",
+        ),
         _scaled_by(lambda _context, _dim: 1.0),
     ),
-    Mistake(
-        "scale_by_dim",
-        "scale",
+    mistake(
+        ("scale_by_dim", "scale", "scale_closed_form"),
         Text("The scores are divided by head_dim instead of its square root."),
-        "scores / head_dim",
-        "scores / math.sqrt(head_dim)",
-        "scale_closed_form",
+        ("scores / head_dim", "scores / math.sqrt(head_dim)"),
         _scaled_by(lambda _context, dim: 1.0 / dim),
     ),
-    Mistake(
-        "scale_by_sqrt_embed",
-        "scale",
+    mistake(
+        ("scale_by_sqrt_embed", "scale", "scale_closed_form"),
         Text("The scores are divided by sqrt(embed_dim) instead of sqrt(head_dim)."),
-        "scores / math.sqrt(embed_dim)",
-        "scores / math.sqrt(head_dim)",
-        "scale_closed_form",
+        ("scores / math.sqrt(embed_dim)", "scores / math.sqrt(head_dim)"),
         _scaled_by(lambda context, _dim: context.embed_dim**-0.5),
     ),
-    Mistake(
-        "scale_multiplied",
-        "scale",
+    mistake(
+        ("scale_multiplied", "scale", "scale_closed_form"),
         Text("The scores are multiplied by sqrt(head_dim) instead of divided."),
-        "scores * math.sqrt(head_dim)",
-        "scores / math.sqrt(head_dim)",
-        "scale_closed_form",
+        ("scores * math.sqrt(head_dim)", "scores / math.sqrt(head_dim)"),
         _scaled_by(lambda _context, dim: dim**0.5),
     ),
-    Mistake(
-        "query_key_swapped",
-        "score",
+    mistake(
+        ("query_key_swapped", "score", "equal_scores_mean"),
         Text("Keys are multiplied by queries: row and column of every score are exchanged."),
-        "scores = k @ q.transpose(-2, -1)",
-        "scores = q @ k.transpose(-2, -1)",
-        "equal_scores_mean",
-        {"group": steps.repeated, "score": _swapped},
+        ("scores = k @ q.transpose(-2, -1)", "scores = q @ k.transpose(-2, -1)"),
+        {"group": steps.repeated, "score": lambda context, q, k: steps.score(context, k, q)},
     ),
-    Mistake(
-        "softmax_in_half",
-        "softmax",
+    mistake(
+        ("softmax_in_half", "softmax", "float32_softmax"),
         Text("The softmax runs in half precision, which loses the small differences."),
-        "scores.bfloat16().softmax(dim=-1)",
-        "scores.float().softmax(dim=-1).to(v.dtype)",
-        "float32_softmax",
-        {"softmax": _half},
+        ("scores.bfloat16().softmax(dim=-1)", "scores.float().softmax(dim=-1).to(v.dtype)"),
+        {"softmax": lambda c, scores: steps.softmax(c, scores.bfloat16()).to(scores.dtype)},
     ),
-    Mistake(
-        "softmax_without_max",
-        "softmax",
+    mistake(
+        ("softmax_without_max", "softmax", "large_scores"),
         Text("The exponentials are taken without subtracting the largest score: inf above 88."),
-        "e = scores.exp(); e / e.sum(-1, keepdim=True)",
-        "scores.softmax(dim=-1)",
-        "large_scores",
+        ("e = scores.exp(); e / e.sum(-1, keepdim=True)", "scores.softmax(dim=-1)"),
         {"softmax": _naive},
     ),
-    Mistake(
-        "inputs_overwritten",
-        "scale",
+    mistake(
+        ("inputs_overwritten", "scale", "inputs_unchanged"),
         Text("An input is changed in place: the caller's tensor is overwritten."),
-        "q *= scale",
-        "q = q * scale",
-        "inputs_unchanged",
-        {"score": _scaled_in_place, "scale": _already_scaled},
+        ("q *= scale", "q = q * scale"),
+        {
+            "score": lambda context, q, k: steps.score(context, q.mul_(context.scale), k),
+            "scale": lambda _context, dots: dots.to(softmax_dtype(dots.dtype)),
+        },
     ),
-    Mistake(
-        "heads_tiled",
-        "group",
+    mistake(
+        ("heads_tiled", "group", "group_order"),
         Text("Key/value heads are tiled over the query heads instead of repeated one by one."),
-        "k.repeat(1, heads // groups, 1, 1)",
-        "k.repeat_interleave(heads // groups, dim=1)",
-        "group_order",
+        ("k.repeat(1, heads // groups, 1, 1)", "k.repeat_interleave(heads // groups, dim=1)"),
         {"group": _no_group},
     ),
-    Mistake(
-        "dropout_on_scores",
-        "dropout",
+    mistake(
+        ("dropout_on_scores", "dropout", "dropout_on_weights"),
         Text("Dropout acts on the scores before the softmax; a dropped score 0 still gets weight."),
-        "F.dropout(scores, p, self.training).softmax(dim=-1)",
-        "F.dropout(scores.softmax(dim=-1), p, self.training)",
-        "dropout_on_weights",
-        {"softmax": _dropped_scores, "dropout": _passed},
+        (
+            "F.dropout(scores, p, self.training).softmax(dim=-1)",
+            "F.dropout(scores.softmax(dim=-1), p, self.training)",
+        ),
+        {"softmax": _dropped_scores, "dropout": skipped},
     ),
-    Mistake(
-        "dropout_in_eval",
-        "dropout",
+    mistake(
+        ("dropout_in_eval", "dropout", "eval_without_dropout"),
         Text("Dropout acts in eval as well, so two runs give two results."),
-        "F.dropout(weights, p)",
-        "F.dropout(weights, p, training=self.training)",
-        "eval_without_dropout",
-        {"dropout": _always},
+        ("F.dropout(weights, p)", "F.dropout(weights, p, training=self.training)"),
+        {"dropout": lambda c, weights: F.dropout(weights, c.dropout) if c.dropout else weights},
     ),
-    Mistake(
-        "weights_detached",
-        "softmax",
+    mistake(
+        ("weights_detached", "softmax", "gradients"),
         Text("The weights are detached from the graph: queries and keys get no gradient."),
-        "scores.softmax(dim=-1).detach()",
-        "scores.softmax(dim=-1)",
-        "gradients",
-        {"softmax": _detached},
+        ("scores.softmax(dim=-1).detach()", "scores.softmax(dim=-1)"),
+        {"softmax": lambda context, scores: steps.softmax(context, scores).detach()},
     ),
 )
-"""Mistakes of one attention without its projections."""

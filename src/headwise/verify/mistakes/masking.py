@@ -7,16 +7,12 @@ import torch
 from torch import Tensor
 
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.mistakes.mistake import Mistake, Step, mistake, plain_softmax
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext
 
 WEAK = tuple(map(float, (-1, -2, -3, -4, -5, -6, -8, -9, -10, -12)))
-"""What a mask too weak to hide anything adds or fills in."""
-
-
-def _inverted(context: StepContext, scaled: Tensor) -> Tensor:
-    return steps.biased(context, scaled).masked_fill(context.allowed, -torch.inf)
+"""What a mask adds or fills in that is too weak to hide a key."""
 
 
 def _softmax_inverted(context: StepContext, scores: Tensor) -> Tensor:
@@ -24,31 +20,19 @@ def _softmax_inverted(context: StepContext, scores: Tensor) -> Tensor:
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
-def _plain_softmax(context: StepContext, scores: Tensor) -> Tensor:
-    del context
-    return scores.softmax(-1)
+def _filled(value: float) -> Step:
+    return lambda context, scaled: steps.biased(context, scaled).masked_fill(
+        ~context.allowed, value
+    )
 
 
-def _then_zeroed(context: StepContext, scores: Tensor) -> Tensor:
-    return scores.softmax(-1).masked_fill(~context.allowed, 0.0)
+def _added(value: float) -> Step:
+    return lambda context, scaled: steps.biased(context, scaled) + value * ~context.allowed
 
 
-def _filled(value: float) -> Callable[[StepContext, Tensor], Tensor]:
-    def mask(context: StepContext, scaled: Tensor) -> Tensor:
-        return steps.biased(context, scaled).masked_fill(~context.allowed, value)
-
-    return mask
-
-
-def _added(value: float) -> Callable[[StepContext, Tensor], Tensor]:
-    def mask(context: StepContext, scaled: Tensor) -> Tensor:
-        return steps.biased(context, scaled) + value * ~context.allowed
-
-    return mask
-
-
-def _weak(mask: Callable[[StepContext, Tensor], Tensor]) -> dict[str, Callable[..., Tensor]]:
-    return {"group": steps.repeated, "mask": mask, "softmax": _plain_softmax}
+def _masked_by(mask: Step, softmax: Step = plain_softmax) -> dict[str, Step]:
+    """Another mask, with the values of hidden keys as they are."""
+    return {"group": steps.repeated, "mask": mask, "softmax": softmax}
 
 
 def _transposed(context: StepContext, scaled: Tensor) -> Tensor:
@@ -58,27 +42,26 @@ def _transposed(context: StepContext, scaled: Tensor) -> Tensor:
     return steps.biased(context, scaled).masked_fill(~seen, lowest)
 
 
-def _moved(offset: Callable[[StepContext], int]) -> dict[str, Callable[..., Tensor]]:
-    """The mask evaluated with another offset of the first query."""
-
-    def there(context: StepContext) -> StepContext:
-        return replace(context, shape=replace(context.shape, offset=offset(context)))
-
-    def group(context: StepContext, shared: Tensor) -> Tensor:
-        return steps.group(there(context), shared)
+def _allowed_by(change: Callable[[StepContext], StepContext]) -> dict[str, Step]:
+    """The mask of a changed context; its bias stays."""
 
     def mask(context: StepContext, scaled: Tensor) -> Tensor:
-        moved = there(context)
-        return steps.biased(context, scaled).masked_fill(~moved.allowed, -torch.inf)
+        return steps.biased(context, scaled).masked_fill(~change(context).allowed, -torch.inf)
 
-    def softmax(context: StepContext, scores: Tensor) -> Tensor:
-        return steps.softmax(there(context), scores)
+    return {
+        "group": lambda context, shared: steps.group(change(context), shared),
+        "mask": mask,
+        "softmax": lambda context, scores: steps.softmax(change(context), scores),
+    }
 
-    return {"group": group, "mask": mask, "softmax": softmax}
+
+def _moved(offset: Callable[[StepContext], int]) -> dict[str, Step]:
+    """The mask evaluated with another offset of the first query."""
+    return _allowed_by(lambda c: replace(c, shape=replace(c.shape, offset=offset(c))))
 
 
 def _head_major(context: StepContext) -> StepContext:
-    """Allowed as (H B) where (B H) is read: sample b's mask lands on other samples."""
+    """Allowed as (H B) where (B H) is read: sample b's mask is applied to other samples."""
     batch, heads = context.shape.batch, context.shape.heads
     wrong = context.allowed.transpose(0, 1).reshape(batch, heads, *context.allowed.shape[2:])
     moved = replace(context)
@@ -86,150 +69,104 @@ def _head_major(context: StepContext) -> StepContext:
     return moved
 
 
-def _head_major_group(context: StepContext, shared: Tensor) -> Tensor:
-    return steps.group(_head_major(context), shared)
-
-
-def _head_major_mask(context: StepContext, scaled: Tensor) -> Tensor:
-    return steps.mask(_head_major(context), scaled)
-
-
-def _head_major_softmax(context: StepContext, scores: Tensor) -> Tensor:
-    return steps.softmax(_head_major(context), scores)
-
-
-def _bias_ignored(context: StepContext, scaled: Tensor) -> Tensor:
-    return scaled.masked_fill(~context.allowed, -torch.inf)
-
-
-def _unmasked(context: StepContext, scaled: Tensor) -> Tensor:
-    return steps.biased(context, scaled)
-
-
 MASKING: tuple[Mistake, ...] = (
-    Mistake(
-        "mask_inverted",
-        "mask",
+    mistake(
+        ("mask_inverted", "mask", "own_key_visible"),
         Text("The mask is inverted: what should be hidden is visible."),
-        "scores.masked_fill(may_attend, -inf)",
-        "scores.masked_fill(~may_attend, -inf)",
-        "own_key_visible",
-        {"group": steps.repeated, "mask": _inverted, "softmax": _softmax_inverted},
+        ("scores.masked_fill(may_attend, -inf)", "scores.masked_fill(~may_attend, -inf)"),
+        _masked_by(
+            lambda c, scaled: steps.biased(c, scaled).masked_fill(c.allowed, -torch.inf),
+            _softmax_inverted,
+        ),
     ),
-    Mistake(
-        "mask_ignored",
-        "mask",
+    mistake(
+        ("mask_ignored", "mask", "no_future_leak"),
         Text("The mask is accepted and not used."),
-        "scores.softmax(dim=-1)",
-        "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
-        "no_future_leak",
-        {"group": steps.repeated, "mask": _unmasked, "softmax": _plain_softmax},
+        ("scores.softmax(dim=-1)", "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)"),
+        _masked_by(steps.biased),
     ),
-    Mistake(
-        "mask_after_softmax",
-        "mask",
+    mistake(
+        ("mask_after_softmax", "mask", "rows_sum_to_one"),
         Text("The mask is applied after the softmax, so the weights no longer sum to 1."),
-        "scores.softmax(dim=-1).masked_fill(~may_attend, 0)",
-        "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
-        "rows_sum_to_one",
-        {"group": steps.repeated, "mask": _unmasked, "softmax": _then_zeroed},
+        (
+            "scores.softmax(dim=-1).masked_fill(~may_attend, 0)",
+            "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
+        ),
+        _masked_by(steps.biased, lambda c, scores: scores.softmax(-1).masked_fill(~c.allowed, 0.0)),
     ),
-    Mistake(
-        "mask_filled_with_zero",
-        "mask",
+    mistake(
+        ("mask_filled_with_zero", "mask", "no_future_leak"),
         Text("Hidden scores are set to 0 before the softmax, and exp(0) = 1 still has weight."),
-        "scores.masked_fill(~may_attend, 0).softmax(dim=-1)",
-        "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
-        "no_future_leak",
-        {"group": steps.repeated, "mask": _filled(0.0), "softmax": _plain_softmax},
+        (
+            "scores.masked_fill(~may_attend, 0).softmax(dim=-1)",
+            "scores.masked_fill(~may_attend, -inf).softmax(dim=-1)",
+        ),
+        _masked_by(_filled(0.0)),
     ),
-    Mistake(
-        "mask_too_weak",
-        "mask",
+    mistake(
+        ("mask_too_weak", "mask", "padding_without_influence"),
         Text("Masked scores get -10 or another small number, which does not hide them."),
-        "scores.masked_fill(~may_attend, -10)  # or scores + (may_attend - 1)",
-        "scores.masked_fill(~may_attend, -inf)",
-        "padding_without_influence",
-        _weak(_added(WEAK[0])),
-        tuple(_weak(make(value)) for value in WEAK for make in (_filled, _added)),
+        (
+            "scores.masked_fill(~may_attend, -10)  # or scores + (may_attend - 1)",
+            "scores.masked_fill(~may_attend, -inf)",
+        ),
+        _masked_by(_added(WEAK[0])),
+        tuple(_masked_by(make(value)) for value in WEAK for make in (_filled, _added)),
     ),
-    Mistake(
-        "mask_transposed",
-        "mask",
+    mistake(
+        ("mask_transposed", "mask", "no_future_leak"),
         Text("The mask is transposed: keys stand where queries should."),
-        "scores.masked_fill(~may_attend.transpose(-2, -1), -inf)",
-        "scores.masked_fill(~may_attend, -inf)",
-        "no_future_leak",
-        {"group": steps.repeated, "mask": _transposed, "softmax": _plain_softmax},
+        (
+            "scores.masked_fill(~may_attend.transpose(-2, -1), -inf)",
+            "scores.masked_fill(~may_attend, -inf)",
+        ),
+        _masked_by(_transposed),
     ),
-    Mistake(
-        "causal_without_self",
-        "mask",
+    mistake(
+        ("causal_without_self", "mask", "own_key_visible"),
         Text("The causal mask is off by one: a query does not see its own key."),
-        "torch.tril(ones, diagonal=-1)",
-        "torch.tril(ones)",
-        "own_key_visible",
+        ("torch.tril(ones, diagonal=-1)", "torch.tril(ones)"),
         _moved(lambda context: context.shape.offset - 1),
     ),
-    Mistake(
-        "causal_one_ahead",
-        "mask",
+    mistake(
+        ("causal_one_ahead", "mask", "no_future_leak"),
         Text("The causal mask is off by one: a query sees the key after its own."),
-        "torch.tril(ones, diagonal=1)",
-        "torch.tril(ones)",
-        "no_future_leak",
+        ("torch.tril(ones, diagonal=1)", "torch.tril(ones)"),
         _moved(lambda context: context.shape.offset + 1),
     ),
-    Mistake(
-        "causal_upper_left",
-        "mask",
+    mistake(
+        ("causal_upper_left", "mask", "lower_right"),
         Text("With fewer queries than keys the causal mask starts at the first key."),
-        "torch.tril(torch.ones(Lq, Lk))",
-        "torch.tril(torch.ones(Lq, Lk), diagonal=Lk - Lq)",
-        "lower_right",
+        ("torch.tril(torch.ones(Lq, Lk))", "torch.tril(torch.ones(Lq, Lk), diagonal=Lk - Lq)"),
         _moved(lambda _context: 0),
     ),
-    Mistake(
-        "padding_head_major",
-        "mask",
+    mistake(
+        ("padding_head_major", "mask", "padding_of_own_sample"),
         Text("The padding mask is repeated head by head, where samples are laid out first."),
-        "padding.repeat(heads, 1)",
-        "padding.repeat_interleave(heads, dim=0)",
-        "padding_of_own_sample",
-        {"group": _head_major_group, "mask": _head_major_mask, "softmax": _head_major_softmax},
+        ("padding.repeat(heads, 1)", "padding.repeat_interleave(heads, dim=0)"),
+        _allowed_by(_head_major),
     ),
-    Mistake(
-        "blind_rows_uniform",
-        "mask",
+    mistake(
+        ("blind_rows_uniform", "mask", "blind_rows_zero"),
         Text(
             "Hidden scores get the lowest finite number, so a query that sees no key averages all."
         ),
-        "scores.masked_fill(~may_attend, torch.finfo(scores.dtype).min)",
-        "weights.masked_fill(~may_attend.any(-1, keepdim=True), 0)",
-        "blind_rows_zero",
-        {
-            "group": steps.repeated,
-            "mask": _filled(torch.finfo(torch.float32).min),
-            "softmax": _plain_softmax,
-        },
+        (
+            "scores.masked_fill(~may_attend, torch.finfo(scores.dtype).min)",
+            "weights.masked_fill(~may_attend.any(-1, keepdim=True), 0)",
+        ),
+        _masked_by(_filled(torch.finfo(torch.float32).min)),
     ),
-    Mistake(
-        "hidden_values_reach",
-        "group",
+    mistake(
+        ("hidden_values_reach", "group", "padding_nan"),
         Text("Values of hidden keys are multiplied by weight 0; a NaN there still spreads."),
-        "weights @ v",
-        "weights @ v.masked_fill(hidden, 0)",
-        "padding_nan",
+        ("weights @ v", "weights @ v.masked_fill(hidden, 0)"),
         {"group": steps.repeated},
     ),
-    Mistake(
-        "bias_ignored",
-        "mask",
+    mistake(
+        ("bias_ignored", "mask", "forward"),
         Text("A float mask is read as true or false: what it adds to the scores is lost."),
-        "scores.masked_fill(mask == -inf, -inf)",
-        "scores + mask",
-        "forward",
-        {"mask": _bias_ignored},
+        ("scores.masked_fill(mask == -inf, -inf)", "scores + mask"),
+        {"mask": lambda context, scaled: scaled.masked_fill(~context.allowed, -torch.inf)},
     ),
 )
-"""Mistakes in how the mask is read or applied."""

@@ -6,12 +6,25 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
+from torch import Tensor
+
 from headwise.lang import Text
-from headwise.verify.oracle.jobs import Weights
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext, Weights
 
 Replacement = Mapping[str, Callable[..., Any]]
-"""The functions that take the place of the right steps, by step name."""
+"""The functions that replace the correct steps, by step name."""
+
+Step = Callable[[StepContext, Tensor], Tensor]
+
+
+def skipped(_context: StepContext, x: Tensor) -> Tensor:
+    """A step that is left out."""
+    return x
+
+
+def plain_softmax(_context: StepContext, scores: Tensor) -> Tensor:
+    """A softmax that gives NaN in fully masked rows."""
+    return scores.softmax(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +33,12 @@ class Mistake:
 
     Attributes:
         name: its name, in words joined by underscores.
-        step: the step it stands in.
-        says: one sentence that tells what is wrong.
-        wrong: the wrong line, as people write it.
-        right: the line that mends it.
-        check: the name of the check that must catch it.
-        replacement: the functions that take the place of the right steps, by step name.
+        step: the step that is wrong.
+        says: its description, one sentence.
+        wrong: a typical wrong line.
+        right: the correct line.
+        check: the name of the check that must reject it.
+        replacement: the functions that replace the correct steps, by step name.
         others: other replacements that make the same mistake, such as with another number.
     """
 
@@ -39,14 +52,21 @@ class Mistake:
     others: tuple[Replacement, ...] = field(repr=False, default=())
 
 
+def mistake(
+    names: tuple[str, str, str],
+    says: Text,
+    lines: tuple[str, str],
+    replacement: Replacement,
+    others: tuple[Replacement, ...] = (),
+) -> Mistake:
+    """A mistake, by its name, step and check, its description, and a wrong and the correct line."""
+    (name, step, check), (wrong, right) = names, lines
+    return Mistake(name, step, says, wrong, right, check, replacement, others)
+
+
 @dataclass(frozen=True, eq=False)
 class WeightChange:
-    """A correct step with changed weights; two of them combine.
-
-    Attributes:
-        step: the right function of `headwise.verify.oracle.steps`.
-        change: what it does to the weights.
-    """
+    """A correct step with changed weights; two of them combine."""
 
     step: Callable[..., Any]
     change: Callable[[Weights], Weights]
@@ -62,27 +82,21 @@ class WeightChange:
 def combine(mistakes: Sequence[Mistake]) -> Iterator[Replacement]:
     """Every combination of these mistakes; empty where two exclude each other.
 
-    Where two mistakes replace the same step, the one that stands in it has its way; two that stand
-    in one step exclude each other, unless both only change its weights.
-
-    Args:
-        mistakes: one or more.
+    Where two mistakes replace the same step, the mistake in that step takes precedence. Two
+    mistakes in one step exclude each other, unless both only change its weights.
     """
     for ways in product(*((m.replacement, *m.others) for m in mistakes)):
-        instance = tuple(zip(mistakes, ways, strict=True))
-        joined = {step: _at(step, instance) for way in ways for step in way}
+        pairs = tuple(zip(mistakes, ways, strict=True))
+        joined = {step: _at(step, pairs) for way in ways for step in way}
         if None not in joined.values():
             yield {step: function for step, function in joined.items() if function}
 
 
-def _at(step: str, made: Sequence[tuple[Mistake, Replacement]]) -> Callable[..., Any] | None:
-    """The function of one step with all mistakes; None where they exclude each other."""
-    there = [(mistake, way[step]) for mistake, way in made if step in way]
-    functions = [function for _, function in there]
-    changed = [function for function in functions if isinstance(function, WeightChange)]
-    if len(changed) == len(functions):
-        return reduce(WeightChange.then, changed)
-    if len(functions) == 1:
-        return functions[0]
-    own = [function for mistake, function in there if mistake.step == step]
+def _at(step: str, pairs: Sequence[tuple[Mistake, Replacement]]) -> Callable[..., Any] | None:
+    replacing = [(mistake, way[step]) for mistake, way in pairs if step in way]
+    functions = [function for _, function in replacing]
+    changes = [function for function in functions if isinstance(function, WeightChange)]
+    if len(changes) == len(functions):
+        return reduce(WeightChange.then, changes)
+    own = [function for mistake, function in replacing if mistake.step == step]
     return None if len(own) > 1 else next(iter((*own, *functions)))

@@ -7,29 +7,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.lang import Text
-from headwise.verify.mistakes.mistake import Mistake
+from headwise.verify.mistakes.mistake import Mistake, Step, mistake
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import StepContext
 
 RATES = (0.1, 0.2, 0.3, 0.5, 0.05, 0.15, 0.25, 0.4, 0.6)
-"""Probabilities of dropout that people write into the code, the common ones first."""
+"""Probabilities of dropout that are written into code, the common ones first."""
 
 BLOCKS = (64, 128, 32, 16, 256)
-"""Sizes of the blocks in which people take the keys, the common ones first."""
-
-Three = tuple[Tensor, Tensor, Tensor]
+"""Sizes of blocks of keys, the common ones first."""
 
 
-def _dropped(rate: float) -> dict[str, Callable[..., Tensor]]:
-    def dropout(context: StepContext, weights: Tensor) -> Tensor:
-        del context
-        return F.dropout(weights, rate)
-
-    return {"dropout": dropout}
+def _dropped(rate: float) -> dict[str, Step]:
+    return {"dropout": lambda _context, weights: F.dropout(weights, rate)}
 
 
-def _squeezed(context: StepContext, scores: Tensor) -> Tensor:
-    del context
+def _squeezed(_context: StepContext, scores: Tensor) -> Tensor:
     return scores.squeeze().softmax(-1).view_as(scores) if scores.numel() > 1 else scores * 0 + 1
 
 
@@ -71,22 +64,9 @@ def _as_if_in_order(x: Tensor) -> Tensor:
     return F.pad(memory, (0, max(size - numbers, 0)))[:size].view(x.shape)
 
 
-def _unstrided(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> Three:
-    return steps.project(context, *(_as_if_in_order(x) for x in (query, key, value)))
-
-
 def _added(context: StepContext, scaled: Tensor) -> Tensor:
     hidden = torch.zeros_like(scaled).masked_fill(~context.allowed, -torch.inf)
     return steps.biased(context, scaled) + hidden
-
-
-def _nan_replaced(context: StepContext, scores: Tensor) -> Tensor:
-    del context
-    return scores.softmax(-1).nan_to_num(0.0)
-
-
-def _float32(context: StepContext, merged: Tensor) -> Tensor:
-    return steps.output(context, merged).float()
 
 
 def _below_all(context: StepContext, scores: Tensor) -> Tensor:
@@ -95,103 +75,81 @@ def _below_all(context: StepContext, scores: Tensor) -> Tensor:
     return (powers / powers.sum(-1, keepdim=True)).masked_fill(blind, 0.0)
 
 
-def _cut_off(context: StepContext, shared: Tensor) -> Tensor:
-    return steps.group(context, shared).detach()
-
-
 EDGES: tuple[Mistake, ...] = (
-    Mistake(
-        "dropout_hard_coded",
-        "dropout",
+    mistake(
+        ("dropout_hard_coded", "dropout", "deterministic"),
         Text("F.dropout also drops in eval: its argument training defaults to True."),
-        "F.dropout(weights, 0.1)",
-        "F.dropout(weights, 0.1, training=self.training)",
-        "deterministic",
+        ("F.dropout(weights, 0.1)", "F.dropout(weights, 0.1, training=self.training)"),
         _dropped(RATES[0]),
         tuple(_dropped(rate) for rate in RATES[1:]),
     ),
-    Mistake(
-        "axes_squeezed",
-        "softmax",
+    mistake(
+        ("axes_squeezed", "softmax", "smallest_sizes"),
         Text("squeeze() drops every axis of size 1: with one key the softmax runs over the heads."),
-        "scores.squeeze().softmax(dim=-1)",
-        "scores.softmax(dim=-1)",
-        "smallest_sizes",
+        ("scores.squeeze().softmax(dim=-1)", "scores.softmax(dim=-1)"),
         {"softmax": _squeezed},
     ),
-    Mistake(
-        "last_block_dropped",
-        "mask",
+    mistake(
+        ("last_block_dropped", "mask", "long_sequence"),
         Text("Keys are processed in blocks, and those after the last full block are dropped."),
-        "for i in range(length // block)",
-        "for i in range(math.ceil(length / block))",
-        "long_sequence",
+        ("for i in range(length // block)", "for i in range(math.ceil(length / block))"),
         _cut(BLOCKS[0]),
         tuple(_cut(block) for block in BLOCKS[1:]),
     ),
-    Mistake(
-        "blocks_not_rescaled",
-        "softmax",
+    mistake(
+        ("blocks_not_rescaled", "softmax", "long_sequence"),
         Text(
             "Keys are processed in blocks, and the running sum is not rescaled when the maximum "
             "rises."
         ),
-        "total = total + e.sum(-1)",
-        "total = total * (largest - new_largest).exp() + e.sum(-1)",
-        "long_sequence",
+        ("total = total + e.sum(-1)", "total = total * (largest - new_largest).exp() + e.sum(-1)"),
         _not_rescaled(BLOCKS[0]),
         tuple(_not_rescaled(block) for block in BLOCKS[1:]),
     ),
-    Mistake(
-        "strides_ignored",
-        "project",
+    mistake(
+        ("strides_ignored", "project", "non_contiguous"),
         Text("The input's memory is read as if it were contiguous, whatever its strides."),
-        "kernel(x.data_ptr(), B, L, E)",
-        "kernel(x.contiguous().data_ptr(), B, L, E)",
-        "non_contiguous",
-        {"project": _unstrided},
+        ("kernel(x.data_ptr(), B, L, E)", "kernel(x.contiguous().data_ptr(), B, L, E)"),
+        {"project": lambda context, *xs: steps.project(context, *map(_as_if_in_order, xs))},
     ),
-    Mistake(
-        "nan_replaced",
-        "softmax",
+    mistake(
+        ("nan_replaced", "softmax", "masked_gradients"),
         Text(
             "-inf is added for a query that sees no key, and the NaN replaced after the "
             "softmax: its gradient is NaN all the same."
         ),
-        "(scores + mask).softmax(dim=-1).nan_to_num(0)",
-        "scores.masked_fill(hidden & ~blind, -inf).softmax(dim=-1).masked_fill(blind, 0)",
-        "masked_gradients",
-        {"group": steps.repeated, "mask": _added, "softmax": _nan_replaced},
+        (
+            "(scores + mask).softmax(dim=-1).nan_to_num(0)",
+            "scores.masked_fill(hidden & ~blind, -inf).softmax(dim=-1).masked_fill(blind, 0)",
+        ),
+        {
+            "group": steps.repeated,
+            "mask": _added,
+            "softmax": lambda _context, scores: scores.softmax(-1).nan_to_num(0.0),
+        },
     ),
-    Mistake(
-        "left_in_single_precision",
-        "output",
+    mistake(
+        ("left_in_single_precision", "output", "dtype_kept"),
         Text("The output is float32 whatever the input was."),
-        "return out(merged).float()",
-        "return out(merged).to(x.dtype)",
-        "dtype_kept",
-        {"output": _float32},
+        ("return out(merged).float()", "return out(merged).to(x.dtype)"),
+        {"output": lambda context, merged: steps.output(context, merged).float()},
     ),
-    Mistake(
-        "max_of_all_scores",
-        "softmax",
+    mistake(
+        ("max_of_all_scores", "softmax", "large_scores"),
         Text(
             "The maximum of all scores is subtracted instead of each query's: rows far below it "
             "become 0."
         ),
-        "e = (scores - scores.max()).exp()",
-        "e = (scores - scores.max(dim=-1, keepdim=True).values).exp()",
-        "large_scores",
+        (
+            "e = (scores - scores.max()).exp()",
+            "e = (scores - scores.max(dim=-1, keepdim=True).values).exp()",
+        ),
         {"softmax": _below_all},
     ),
-    Mistake(
-        "keys_and_values_detached",
-        "group",
+    mistake(
+        ("keys_and_values_detached", "group", "gradients"),
         Text("Keys and values are detached from the graph: their projections get no gradient."),
-        "k, v = k.detach(), v.detach()",
-        "k, v = k, v",
-        "gradients",
-        {"group": _cut_off},
+        ("k, v = k.detach(), v.detach()", "k, v = k, v"),
+        {"group": lambda context, shared: steps.group(context, shared).detach()},
     ),
 )
-"""Mistakes at the edges of what an attention may be given."""

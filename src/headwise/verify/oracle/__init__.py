@@ -1,4 +1,4 @@
-"""The exact output of a whole module, and PyTorch's own for comparison."""
+"""The exact output of a whole module, and PyTorch's own output for comparison."""
 
 import torch
 from torch import Tensor, nn
@@ -11,44 +11,34 @@ from headwise.verify.oracle.pipeline import Trace
 
 
 def oracle(job: Job, dtype: torch.dtype = torch.float64) -> Trace:
-    """Every quantity of the job by the definition, in the dtype asked for.
+    """Every quantity of the job by the definition, in a dtype; computed once for each job.
 
     Dropout is left out: the oracle is not random.
     """
-    job, w = job.to(dtype), job.weights.to(dtype)
+    if dtype not in job.traces:
+        job.traces[dtype] = _trace(job.to(dtype), dtype)
+    return job.traces[dtype]
+
+
+def _trace(job: Job, dtype: torch.dtype) -> Trace:
+    w = job.weights
     q = _linear(job.query, w.q, w.q_bias)
     k = _linear(job.key, w.k, w.k_bias)
     v = _linear(job.value, w.v, w.v_bias)
-    call = Call.of(
-        _heads(q, job.heads), _heads(k, job.groups), _heads(v, job.groups), mask=job.mask
-    )
-    steps = reference(call, dtype)
+    counts = ((q, job.heads), (k, job.groups), (v, job.groups))
+    heads = (torch.stack(x.chunk(n, dim=-1), dim=1) for x, n in counts)  # one slice a head
+    steps = reference(Call.of(*heads, mask=job.mask), dtype)
     merged = torch.cat([steps.output[:, h] for h in range(job.heads)], dim=-1)
-    return {
-        "q": q,
-        "k": k,
-        "v": v,
-        "q_heads": steps.q,
-        "k_heads": steps.k,
-        "v_heads": steps.v,
-        "dots": steps.dots,
-        "scaled": steps.scaled,
-        "scores": steps.scores,
-        "weights": steps.weights,
-        "heads": steps.output,
-        "merged": merged,
-        "output": merged if w.out is None else _linear(merged, w.out, w.out_bias),
-    }
+    output = merged if w.out is None else _linear(merged, w.out, w.out_bias)
+    by_head = {"q_heads": steps.q, "k_heads": steps.k, "v_heads": steps.v}
+    inside = {name: getattr(steps, name) for name in ("dots", "scaled", "scores", "weights")}
+    outside = {"heads": steps.output, "merged": merged, "output": output}
+    return {"q": q, "k": k, "v": v, **by_head, **inside, **outside}
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     product = x @ weight.T
     return product if bias is None else product + bias
-
-
-def _heads(x: Tensor, heads: int) -> Tensor:
-    """(B, L, heads D) to (B, heads, L, D), one slice a head."""
-    return torch.stack(x.chunk(heads, dim=-1), dim=1)
 
 
 def torch_attention(job: Job) -> Outcome:
@@ -59,18 +49,17 @@ def torch_attention(job: Job) -> Outcome:
     w, size = job.weights.spread(job.heads, job.groups), job.query.shape[-1]
     zeros = torch.zeros(size, dtype=job.query.dtype)
 
-    def bias(given: Tensor | None) -> Tensor:
-        return zeros if given is None else given
+    def bias(own: Tensor | None) -> Tensor:
+        return zeros if own is None else own
 
-    laid = {
+    parameters = {
         "in_proj_weight": torch.cat((w.q, w.k, w.v)),
         "in_proj_bias": torch.cat((bias(w.q_bias), bias(w.k_bias), bias(w.v_bias))),
         "out_proj.weight": torch.eye(size, dtype=job.query.dtype) if w.out is None else w.out,
         "out_proj.bias": bias(w.out_bias),
     }
     module = nn.MultiheadAttention(size, job.heads, batch_first=True, dtype=job.query.dtype)
-    allowed = job.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
-    options = {"attn_mask": ~allowed.flatten(0, 1), "average_attn_weights": False}
+    options = {"attn_mask": ~job.allowed.flatten(0, 1), "average_attn_weights": False}
     inputs = (job.query, job.key, job.value)
-    output, weights = functional_call(module.eval(), laid, inputs, options)
+    output, weights = functional_call(module.eval(), parameters, inputs, options)
     return Outcome(output, weights)

@@ -1,27 +1,24 @@
 """A job: one multi-head attention with its projections, inputs and mask."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.masks import Mask, full
-from headwise.shapes import AttentionShape
+from headwise.shapes import Allowed, AttentionShape
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The projections in PyTorch's orientation: y = x Wᵀ + b.
 
-    Attributes:
-        q: (H D, E).
-        k: (G D, E).
-        v: (G Dv, E).
-        out: (E, H Dv), or None where there is no output projection.
-        q_bias: (H D,) or None; the other biases likewise.
+    q is (H D, E), k is (G D, E), v is (G Dv, E), and out is (E, H Dv), or None where there is no
+    output projection. A bias has one number for each row of its weight, or is None.
     """
 
     q: Tensor
@@ -39,45 +36,71 @@ class Weights:
 
     def without(self, names: Collection[str]) -> "Weights":
         """The same weights without some biases, or without the output projection."""
-        gone: dict[str, Any] = dict.fromkeys(names)
-        return replace(self, **gone)
+        absent: dict[str, Any] = dict.fromkeys(names)
+        return replace(self, **absent)
+
+    def map(self, change: Callable[[Tensor], Tensor], letters: str = "qkvo") -> "Weights":
+        """The same weights, with those changed whose names start with one of the letters."""
+        named = self.named().items()
+        return replace(self, **{name: change(t) for name, t in named if name[0] in letters})
 
     def shared(self, heads: int, groups: int) -> "Weights":
         """The same weights with the first key/value heads only, G of H."""
-        kept = {
-            n: t[: t.shape[0] // heads * groups] for n, t in self.named().items() if n[0] in "kv"
-        }
-        return replace(self, **kept)
+        return self.map(lambda t: t[: t.shape[0] // heads * groups], "kv")
 
     def spread(self, heads: int, groups: int) -> "Weights":
         """The same weights with key/value heads repeated for every query head."""
 
-        def written_out(t: Tensor) -> Tensor:
+        def repeated(t: Tensor) -> Tensor:
             by_group = t.reshape(groups, -1, *t.shape[1:])
             return by_group.repeat_interleave(heads // groups, 0).flatten(0, 1)
 
-        return replace(self, **{n: written_out(t) for n, t in self.named().items() if n[0] in "kv"})
+        return self.map(repeated, "kv")
 
-    def to(self, dtype: torch.dtype) -> "Weights":
-        """The same weights in another dtype."""
-        return replace(self, **{name: tensor.to(dtype) for name, tensor in self.named().items()})
+
+@dataclass(frozen=True, eq=False)
+class StepContext:
+    """The values that all steps share; `weights` is None where there are no projections."""
+
+    shape: AttentionShape
+    mask: Mask
+    scale: float
+    embed_dim: int
+    groups: int
+    dropout: float = 0.0
+    training: bool = False
+    weights: Weights | None = None
+
+    @cached_property
+    def allowed(self) -> Allowed:
+        """True where a query may attend, (B, H, Lq, Lk)."""
+        dense = self.mask.dense(self.shape)
+        return dense.expand(self.shape.batch, self.shape.heads, -1, -1)
+
+    @cached_property
+    def bias(self) -> Tensor | None:
+        """The mask's bias on the scores, or None."""
+        return self.mask.resolve(self.shape).bias(*self.shape.indices())
+
+    @property
+    def projections(self) -> Weights:
+        """The projections of a run that has them."""
+        if self.weights is None:
+            raise RuntimeError("steps: this run has no projections")
+        return self.weights
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One multi-head attention, projections included.
+    """One multi-head attention of query (B, Lq, E) and key, value (B, Lk, E), with its projections.
 
     Attributes:
-        query: (B, Lq, E).
-        key: (B, Lk, E).
-        value: (B, Lk, E).
-        weights: the projections.
-        heads: H.
         groups: G, the key/value heads.
-        mask: who may attend to whom, not resolved.
-        dropout: the probability the module was made with.
-        training: whether it acts.
+        mask: the mask, not resolved.
+        dropout: the probability that the module was constructed with.
+        training: whether dropout acts.
         rng_seed: seeds what is random in the target.
+        traces: what the oracle computed for this job, by dtype.
     """
 
     query: Tensor
@@ -90,6 +113,7 @@ class Job:
     dropout: float = 0.0
     training: bool = False
     rng_seed: int = 0
+    traces: dict[torch.dtype, dict[str, Tensor]] = field(default_factory=dict, init=False)
 
     @property
     def alike(self) -> bool:
@@ -97,10 +121,34 @@ class Job:
         return self.query is self.key and self.key is self.value
 
     @property
+    def head_dim(self) -> int:
+        """D."""
+        return self.weights.q.shape[0] // self.heads
+
+    @property
     def shape(self) -> AttentionShape:
         """The outer shape, with the last query at the last key."""
         (batch, queries, _), keys = self.query.shape, self.key.shape[1]
         return AttentionShape(batch, self.heads, queries, keys, keys - queries, self.query.device)
+
+    @cached_property
+    def context(self) -> StepContext:
+        """The context of the steps."""
+        return StepContext(
+            shape=self.shape,
+            mask=self.mask,
+            scale=self.head_dim**-0.5,
+            embed_dim=self.query.shape[-1],
+            groups=self.groups,
+            dropout=self.dropout,
+            training=self.training,
+            weights=self.weights,
+        )
+
+    @property
+    def allowed(self) -> Allowed:
+        """True where a query may attend, (B, H, Lq, Lk)."""
+        return self.context.allowed
 
     def fitted(self, lacks: Collection[str] = (), groups: int | None = None) -> "Job":
         """The job for a module without some weights, or with fewer key/value heads than heads."""
@@ -110,12 +158,30 @@ class Job:
             weights = weights.shared(self.groups, groups)
         return replace(self, weights=weights, groups=groups)
 
+    def with_input(self, x: Tensor) -> "Job":
+        """The same job with x as query, key and value."""
+        return replace(self, query=x, key=x, value=x)
+
+    def inputs(self, change: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """The changed query, key and value; those that are one tensor stay one."""
+        query = change(self.query)
+        key = query if self.key is self.query else change(self.key)
+        return query, key, key if self.value is self.key else change(self.value)
+
     def to(self, dtype: torch.dtype) -> "Job":
         """The same job in another dtype; self-attention stays self-attention."""
-        query = copied(self.query, dtype)
-        key = query if self.key is self.query else copied(self.key, dtype)
-        value = key if self.value is self.key else copied(self.value, dtype)
-        return replace(self, query=query, key=key, value=value, weights=self.weights.to(dtype))
+        query, key, value = self.inputs(lambda x: copied(x, dtype))
+        weights = self.weights.map(lambda t: t.to(dtype))
+        return replace(self, query=query, key=key, value=value, weights=weights)
+
+    def tracked(self) -> "Job":
+        """A copy whose tensors are leaves that require gradients."""
+
+        def leaf(tensor: Tensor) -> Tensor:
+            return tensor.detach().clone().requires_grad_()
+
+        query, key, value = self.inputs(leaf)
+        return replace(self, query=query, key=key, value=value, weights=self.weights.map(leaf))
 
     def leaves(self) -> dict[str, Tensor]:
         """Every tensor that may require a gradient, by name; each tensor once."""
@@ -125,19 +191,6 @@ class Job:
         elif self.key is self.value:
             inputs = {"query": self.query, "context": self.key}
         return inputs | self.weights.named()
-
-    def tracked(self) -> "Job":
-        """A copy whose tensors are leaves that require gradients."""
-
-        def leaf(tensor: Tensor) -> Tensor:
-            return tensor.detach().clone().requires_grad_()
-
-        query = leaf(self.query)
-        key = query if self.key is self.query else leaf(self.key)
-        value = key if self.value is self.key else leaf(self.value)
-        named = {name: leaf(tensor) for name, tensor in self.weights.named().items()}
-        weights = replace(self.weights, **named)
-        return replace(self, query=query, key=key, value=value, weights=weights)
 
 
 def copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -165,10 +218,8 @@ def self_job(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """A random self-attention job, D = E / H, every bias present."""
-    draw = _SeededNormal(seed, dtype)
-    x = draw(batch, length, embed_dim)
-    mask = full() if mask is None else mask
-    return Job(x, x, x, draw.weights(embed_dim), heads, heads, mask)
+    (x,), weights = _random([(batch, length, embed_dim)], seed, dtype)
+    return Job(x, x, x, weights, heads, heads, full() if mask is None else mask)
 
 
 def cross_job(
@@ -182,32 +233,23 @@ def cross_job(
     dtype: torch.dtype = torch.float32,
 ) -> Job:
     """A random job whose queries, keys and values are three tensors, of lengths (Lq, Lk)."""
-    draw = _SeededNormal(seed, dtype)
-    query, (key, value) = (
-        draw(batch, lengths[0], embed_dim),
-        (draw(batch, lengths[1], embed_dim) for _ in range(2)),
-    )
-    return Job(
-        query, key, value, draw.weights(embed_dim), heads, heads, full() if mask is None else mask
-    )
+    shapes = [(batch, n, embed_dim) for n in (*lengths, lengths[1])]
+    (query, key, value), weights = _random(shapes, seed, dtype)
+    return Job(query, key, value, weights, heads, heads, full() if mask is None else mask)
 
 
-class _SeededNormal:
-    """Normal numbers from one seed, the same in every dtype up to rounding."""
+def _random(
+    shapes: list[tuple[int, int, int]], seed: int, dtype: torch.dtype
+) -> tuple[list[Tensor], Weights]:
+    """Normal inputs and weights from one seed, the same in every dtype up to rounding."""
+    generator = torch.Generator().manual_seed(seed)
 
-    def __init__(self, seed: int, dtype: torch.dtype) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        self.dtype = dtype
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
-    def __call__(self, *shape: int) -> Tensor:
-        wide = torch.randn(shape, generator=self.generator, dtype=torch.float64)
-        return wide.to(self.dtype)
-
-    def weights(self, embed_dim: int) -> Weights:
-        """Four square projections that keep the size of what they project, and their biases."""
-        size = embed_dim**0.5
-        q, k, v, out = (self(embed_dim, embed_dim) / size for _ in range(4))
-        return Weights(q, k, v, out, *(self(embed_dim) for _ in range(4)))
+    inputs, embed_dim = [draw(*shape) for shape in shapes], shapes[0][-1]
+    q, k, v, out = (draw(embed_dim, embed_dim) / embed_dim**0.5 for _ in range(4))
+    return inputs, Weights(q, k, v, out, *(draw(embed_dim) for _ in range(4)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +258,8 @@ class Outcome:
 
     Attributes:
         output: (B, Lq, E).
-        weights: (B, H, Lq, Lk) where it gives one matrix a head, or None.
-        wrote: the names of the inputs that it wrote into.
+        weights: (B, H, Lq, Lk) where it returns one matrix a head, or None.
+        wrote: the names of the inputs that it modified.
     """
 
     output: Tensor
@@ -227,10 +269,7 @@ class Outcome:
 
 @contextmanager
 def seeded_rng(seed: int) -> Iterator[None]:
-    """Seed PyTorch's CPU generator inside a context, and restore its state afterwards.
-
-    On the CPU, where targets are run: `torch.manual_seed` costs more than a small attention.
-    """
+    """A context with PyTorch's CPU generator seeded; `torch.manual_seed` is slower."""
     state = torch.default_generator.get_state()
     torch.default_generator.manual_seed(seed)
     try:

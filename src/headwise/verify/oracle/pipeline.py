@@ -11,8 +11,7 @@ from headwise.call import Call, Result
 from headwise.masks import Mask
 from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Job, seeded_rng
-from headwise.verify.oracle.steps import StepContext
+from headwise.verify.oracle.jobs import Job, StepContext, seeded_rng
 
 Trace = dict[str, Tensor]
 """Every quantity of one run by its name, in the order of `QUANTITIES`."""
@@ -32,12 +31,12 @@ QUANTITIES: tuple[tuple[str, str], ...] = (
     ("merged", "merge"),
     ("output", "output"),
 )
-"""What a run shows on the way, and the step that makes it."""
+"""The quantities of a run, and the step that makes each of them."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The steps of attention, the right ones unless replaced.
+    """The steps of attention, the correct ones unless replaced.
 
     Example:
         >>> from headwise.verify.mistakes import MISTAKES
@@ -45,9 +44,7 @@ class Pipeline:
         False
     """
 
-    project: Callable[[StepContext, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] = (
-        steps.project
-    )
+    project: Callable[[StepContext, Tensor, Tensor, Tensor], steps.Three] = steps.project
     split: Callable[[StepContext, Tensor, int], Tensor] = steps.split
     group: Callable[[StepContext, Tensor], Tensor] = steps.group
     score: Callable[[StepContext, Tensor, Tensor], Tensor] = steps.score
@@ -71,20 +68,15 @@ class Pipeline:
             return self._run(job)
 
     def _run(self, job: Job) -> Trace:
-        context = job_context(job)
+        context = job.context
+
         q, k, v = self.project(context, job.query, job.key, job.value)
         q_heads = self.split(context, q, job.heads)  # (B, H, Lq, D)
         k_heads, v_heads = (self.split(context, x, job.groups) for x in (k, v))  # (B, G, Lk, D)
         inside = self._inside(context, q_heads, k_heads, v_heads)
         merged = self.merge(context, inside["heads"])  # (B, Lq, H Dv)
-        return {
-            "q": q,
-            "k": k,
-            "v": v,
-            **inside,
-            "merged": merged,
-            "output": self.output(context, merged),
-        }
+        output = self.output(context, merged)
+        return {"q": q, "k": k, "v": v, **inside, "merged": merged, "output": output}
 
     def attend(self, call: Call) -> Result:
         """The attention alone, as an engine."""
@@ -96,37 +88,13 @@ class Pipeline:
         )
 
     def _inside(self, context: StepContext, q: Tensor, k: Tensor, v: Tensor) -> Trace:
-        k, v = self.group(context, k), self.group(context, v)
-        dots = self.score(context, q, k)
-        scaled = self.scale(context, dots)
-        scores = self.mask(context, scaled)
-        weights = self.softmax(context, scores)
-        heads = self.mix(context, self.dropout(context, weights), v)
-        return {
-            "q_heads": q,
-            "k_heads": k,
-            "v_heads": v,
-            "dots": dots,
-            "scaled": scaled,
-            "scores": scores,
-            "weights": weights,
-            "heads": heads,
-        }
-
-
-def job_context(job: Job) -> StepContext:
-    """The context of a job."""
-    head_dim = job.weights.q.shape[0] // job.heads
-    return StepContext(
-        shape=job.shape,
-        mask=job.mask,
-        scale=head_dim**-0.5,
-        embed_dim=job.query.shape[-1],
-        groups=job.groups,
-        dropout=job.dropout,
-        training=job.training,
-        weights=job.weights,
-    )
+        trace = {"q_heads": q, "k_heads": self.group(context, k), "v_heads": self.group(context, v)}
+        trace["dots"] = self.score(context, q, trace["k_heads"])
+        trace["scaled"] = self.scale(context, trace["dots"])
+        trace["scores"] = self.mask(context, trace["scaled"])
+        trace["weights"] = self.softmax(context, trace["scores"])
+        weights = self.dropout(context, trace["weights"])
+        return trace | {"heads": self.mix(context, weights, trace["v_heads"])}
 
 
 def _call_context(call: Call) -> StepContext:
@@ -142,7 +110,7 @@ def _call_context(call: Call) -> StepContext:
 
 
 def _loose(mask: Mask) -> Mask:
-    """The unresolved mask, so that it can be resolved for another shape."""
+    """The unresolved mask, which can be resolved for another shape."""
     if isinstance(mask, FromTensor):
         return FromTensor(mask.tensor, mask.layout)
     return mask.map(_loose)

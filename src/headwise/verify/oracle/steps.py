@@ -1,93 +1,41 @@
-"""The steps of multi-head attention, one function each, in the dtype they are given.
-
-Each takes ``context``, which holds what is the same for all of them, and the tensors it works on. A
-mistake replaces one or two of these functions by wrong ones.
-"""
-
-from dataclasses import dataclass
-from functools import cached_property
+"""The steps of multi-head attention, one function each; a mistake replaces one or more of them."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
-from headwise.masks import Mask
-from headwise.shapes import Allowed, AttentionShape
-from headwise.verify.oracle.jobs import Weights
+from headwise.verify.oracle.jobs import Job, StepContext
 
 STEPS = (
-    "project",
-    "split",
-    "group",
-    "score",
-    "scale",
-    "mask",
-    "softmax",
-    "dropout",
-    "mix",
-    "merge",
-    "output",
+    *("project", "split", "group", "score", "scale", "mask"),
+    *("softmax", "dropout", "mix", "merge", "output"),
 )
-"""The steps in the order they run; each is a function of this file."""
 
 
-@dataclass(frozen=True, eq=False)
-class StepContext:
-    """The values that all steps share.
-
-    Attributes:
-        shape: B, H, Lq, Lk and where the first query stands.
-        mask: the mask, not resolved.
-        scale: the right factor on the scores.
-        embed_dim: E.
-        groups: G.
-        dropout: the probability, as configured.
-        training: whether dropout acts.
-        weights: the projections, or None where an attention is run without them.
-    """
-
-    shape: AttentionShape
-    mask: Mask
-    scale: float
-    embed_dim: int
-    groups: int
-    dropout: float = 0.0
-    training: bool = False
-    weights: Weights | None = None
-
-    @cached_property
-    def allowed(self) -> Allowed:
-        """True where a query may attend, (B, H, Lq, Lk)."""
-        dense = self.mask.dense(self.shape)
-        return dense.expand(self.shape.batch, self.shape.heads, -1, -1)
-
-    @cached_property
-    def bias(self) -> Tensor | None:
-        """The mask's bias on the scores, or None."""
-        return self.mask.resolve(self.shape).bias(*self.shape.indices())
-
-    @property
-    def projections(self) -> Weights:
-        """The projections of a run that has them."""
-        if self.weights is None:
-            raise RuntimeError("steps: this run has no projections")
-        return self.weights
+Three = tuple[Tensor, Tensor, Tensor]
 
 
-def project(
-    context: StepContext, query: Tensor, key: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def project(context: StepContext, query: Tensor, key: Tensor, value: Tensor) -> Three:
     """x Wᵀ + b three times: (B, Lq, H D), (B, Lk, G D), (B, Lk, G Dv)."""
     w = context.projections
     q = F.linear(query, w.q, w.q_bias)
     return q, F.linear(key, w.k, w.k_bias), F.linear(value, w.v, w.v_bias)
 
 
-def split(context: StepContext, x: Tensor, heads: int) -> Tensor:
+def split(_context: StepContext, x: Tensor, heads: int) -> Tensor:
     """(B, L, heads D) to (B, heads, L, D); head h is the h-th slice of the last axis."""
-    del context
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+
+
+def projected_heads(job: Job) -> Three:
+    """q (B, H, Lq, D), k (B, G, Lk, D) and v (B, G, Lk, Dv) of a job."""
+    q, k, v = project(job.context, job.query, job.key, job.value)
+    return (
+        split(job.context, q, job.heads),
+        split(job.context, k, job.groups),
+        split(job.context, v, job.groups),
+    )
 
 
 def group(context: StepContext, shared: Tensor) -> Tensor:
@@ -95,9 +43,8 @@ def group(context: StepContext, shared: Tensor) -> Tensor:
     return torch.where(context.allowed.any(-2)[..., None], repeated(context, shared), 0.0)
 
 
-def score(context: StepContext, q: Tensor, k: Tensor) -> Tensor:
+def score(_context: StepContext, q: Tensor, k: Tensor) -> Tensor:
     """Every query times every key, (B, H, Lq, Lk)."""
-    del context
     return q @ k.transpose(-2, -1)
 
 
@@ -122,15 +69,13 @@ def dropout(context: StepContext, weights: Tensor) -> Tensor:
     return F.dropout(weights, context.dropout) if context.training and context.dropout else weights
 
 
-def mix(context: StepContext, weights: Tensor, v: Tensor) -> Tensor:
+def mix(_context: StepContext, weights: Tensor, v: Tensor) -> Tensor:
     """The weighted sum of the values, (B, H, Lq, Dv)."""
-    del context
     return weights.to(v.dtype) @ v
 
 
-def merge(context: StepContext, heads: Tensor) -> Tensor:
+def merge(_context: StepContext, heads: Tensor) -> Tensor:
     """(B, H, Lq, Dv) to (B, Lq, H Dv), heads side by side."""
-    del context
     return heads.transpose(1, 2).flatten(-2)
 
 
@@ -140,11 +85,16 @@ def output(context: StepContext, merged: Tensor) -> Tensor:
     return merged if w.out is None else F.linear(merged, w.out, w.out_bias)
 
 
+def joined_output(job: Job, heads: Tensor) -> Tensor:
+    """The output of a job (B, Lq, E) for the outputs of its heads (B, H, Lq, Dv)."""
+    return output(job.context, merge(job.context, heads))
+
+
 def biased(context: StepContext, scaled: Tensor) -> Tensor:
     """The scores plus the mask's bias, before masking."""
     return scaled if context.bias is None else scaled + context.bias.to(scaled.dtype)
 
 
 def repeated(context: StepContext, shared: Tensor) -> Tensor:
-    """Keys or values for every query head, whatever stands in rows that no query sees."""
+    """Keys or values for every query head, also in rows that no query sees."""
     return shared.repeat_interleave(context.shape.heads // max(context.groups, 1), dim=1)

@@ -18,10 +18,10 @@ from headwise.verify.oracle import oracle
 from headwise.verify.oracle.jobs import Job, Outcome
 
 FACTOR = 2.0
-"""How much further from the oracle a result may be than a plain run in the same dtype."""
+"""The largest allowed ratio of a result's error to that of a plain run in the same dtype."""
 
 SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 1e-2}
-"""The share of max|O| that is allowed on top, by dtype."""
+"""The share of max|O| that is added to the bound, by dtype."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,18 @@ class Verdict:
 
     @property
     def times(self) -> float:
-        """How many times the bound the worst error is; at most 1 when accepted."""
-        if self.worst == 0:
-            return 0.0
-        return self.worst / self.allowed if self.allowed else float("inf")
+        """The worst error divided by its bound; at most 1 when accepted."""
+        return self._worst_in(self.allowed)
 
     @property
     def roundings(self) -> float:
         """The worst error in units of rounding."""
+        return self._worst_in(self.rounding)
+
+    def _worst_in(self, unit: float) -> float:
         if self.worst == 0:
             return 0.0
-        return self.worst / self.rounding if self.rounding else float("inf")
+        return self.worst / unit if unit else float("inf")
 
 
 Evidence = tuple[str, Verdict]
@@ -127,47 +128,34 @@ def judge_job(outcome: Outcome, job: Job) -> Verdict:
     return judge(outcome.output, plain["output"], exact["output"])
 
 
-def gradients(
-    output: Tensor, leaves: Mapping[str, Tensor], *, again: bool = True
-) -> dict[str, Tensor]:
+Leaves = Mapping[str, Tensor]
+"""Tensors to differentiate by, by name."""
+
+
+def gradients(output: Tensor, leaves: Leaves, *, again: bool = True) -> dict[str, Tensor]:
     """The gradient of a fixed weighted sum of the output; 0 where a leaf has no influence.
 
-    Args:
-        output: what hangs on the leaves.
-        leaves: what a gradient is wanted for, by name.
-        again: whether it may be asked for again, as where one output is held against many
-            candidates; what `torch.compile` has made may not.
+    With `again` the graph is kept for other gradients, which `torch.compile` does not allow.
     """
     generator = torch.Generator().manual_seed(1)
     cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     if not output.requires_grad:
         return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    tensors, cotangent = list(leaves.values()), cotangent.to(output.dtype)
     result = torch.autograd.grad(
-        output,
-        list(leaves.values()),
-        cotangent.to(output.dtype),
-        allow_unused=True,
-        retain_graph=again,
+        output, tensors, cotangent, retain_graph=again, allow_unused=True, materialize_grads=True
     )
-    return {
-        name: torch.zeros_like(leaf) if gradient is None else gradient
-        for (name, leaf), gradient in zip(leaves.items(), result, strict=True)
-    }
+    return dict(zip(leaves, result, strict=True))
 
 
 def judge_gradients(
-    output: Tensor,
-    plain: Tensor,
-    exact: Tensor,
-    leaves: Mapping[str, Tensor],
-    *,
-    again: bool = True,
+    output: Tensor, plain: Tensor, exact: Tensor, leaves: Leaves, *, again: bool = True
 ) -> Iterator[Evidence]:
     """Judge every gradient; all three outputs depend on the same leaves.
 
-    The gradient of the oracle is rounded to the leaf's dtype on its way, which the bound's share
-    of the dtype covers. A gradient that is exactly 0, such as the one of a key's bias, is noise in
-    every finite precision; it is judged on the scale of the largest gradient.
+    The gradient of the oracle is rounded to the leaf's dtype, which the bound covers. A gradient
+    that is exactly 0, such as that of a key's bias, is noise in finite precision; it is judged on
+    the scale of the largest gradient.
     """
     result = gradients(output, leaves, again=again)
     rough, right = (gradients(item, leaves) for item in (plain, exact))

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,17 +30,17 @@ START = 120.0
 """Seconds that Python and PyTorch may take to load before the target's own time begins."""
 
 GRACE = 2.0
-"""Seconds in which a process that has run out of time may say where it stands."""
+"""Seconds for a process that has run out of time to report its position."""
 
 LONGEST = 32 << 20
-"""Bytes that one report may have."""
+"""The size limit of one report in bytes."""
 
 BOOT = """\
 import json, sys
-asked = json.load(sys.stdin)
-sys.path[:] = asked["path"]
+request = json.load(sys.stdin)
+sys.path[:] = request["path"]
 from headwise.verify.process.child import main
-main(asked)
+main(request)
 """
 
 
@@ -61,15 +61,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """What to verify.
-
-    Attributes:
-        target: as on the command line, ``file.py:Name`` or ``package.Name``.
-        embed_dim: E.
-        heads: H.
-        seed: of inputs and weights.
-        compiled: whether it is held under `torch.compile` as well.
-    """
+    """A target, ``file.py:Name`` or ``package.Name``, and the options of `verify`."""
 
     target: str
     embed_dim: int = 15
@@ -84,7 +76,7 @@ class Stopped(BadFile):
 
 @dataclass
 class _ProcessState:
-    """The state of the process, as far as it has reported it."""
+    """The state of the process; `printed` is cut at the limit, `much` counts all bytes."""
 
     stage: str = "start"
     words: str = ""
@@ -110,7 +102,7 @@ def isolated(
         request: what to verify.
         limits: what it may use.
         progress: called with the name of each check before it runs.
-        on_output: called with what the target printed, once, whatever became of it.
+        on_output: called once with what the target printed, also before an error.
 
     Returns:
         The report as `headwise.verify.report.data` makes it.
@@ -128,10 +120,12 @@ def isolated(
         _listening(process) as heard,
     ):
         _watch(heard, state, limits, progress, lambda: process.poll() is not None)
-        status = _status(process, state)
-    printed = state.printed.decode("utf-8", "replace")
+        status = 0
+        if not state.ended:
+            with suppress(subprocess.TimeoutExpired):  # it may have closed its pipes
+                status = process.wait(GRACE)
     if on_output is not None:
-        on_output(printed)
+        on_output(state.printed.decode("utf-8", "replace"))
     if "report" in state.final:
         report: dict[str, Any] = state.final["report"]
         return report
@@ -140,21 +134,12 @@ def isolated(
 
 @contextmanager
 def _process(request: Request, limits: Limits, folder: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the process; kill it and its children on exit."""
     path, colon, name = request.target.rpartition(":")
     target = f"{Path(path).resolve()}:{name}" if colon else request.target
-    content = {
-        "target": target,
-        "name": request.target,
-        "embed_dim": request.embed_dim,
-        "heads": request.heads,
-        "seed": request.seed,
-        "compiled": request.compiled,
-        "seconds": limits.seconds,
-        "memory": limits.memory,
-        "path": [str(Path(entry).resolve()) for entry in sys.path],
-    }
-    process = subprocess.Popen(  # noqa: S603 (our own interpreter, our own words)
+    paths = [str(Path(entry).resolve()) for entry in sys.path]
+    content = {**asdict(limits), **asdict(request), "name": request.target, "path": paths}
+    content["target"] = target
+    process = subprocess.Popen(  # noqa: S603 (our own interpreter and source)
         [sys.executable, "-c", BOOT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -171,14 +156,6 @@ def _process(request: Request, limits: Limits, folder: str) -> Iterator[subproce
         process.wait()
 
 
-def _status(process: subprocess.Popen[bytes], state: _ProcessState) -> int:
-    """The exit status; waits briefly where the process has closed its pipes."""
-    if not state.ended:
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(GRACE)
-    return 0
-
-
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(OSError):
         if os.name == "posix":
@@ -188,7 +165,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 Heard = queue.Queue[tuple[str, bytes]]
-"""What the two pipes gave, by pipe; nothing more than b"" means that one has ended."""
+"""Chunks with the name of their pipe; b"" means that the pipe has ended."""
 
 
 @contextmanager
@@ -208,7 +185,7 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
                 put(name, chunk)
         put(name, b"")
 
-    pipes = (("said", process.stdout), ("printed", process.stderr))
+    pipes = (("messages", process.stdout), ("printed", process.stderr))
     threads = [threading.Thread(target=listen, args=pipe, daemon=True) for pipe in pipes]
     try:
         for thread in threads:
@@ -221,55 +198,40 @@ def _listening(process: subprocess.Popen[bytes]) -> Iterator[Heard]:
             thread.join(GRACE)
 
 
+Progress = Callable[[str], None] | None
+
+
 def _watch(
-    heard: Heard,
-    state: _ProcessState,
-    limits: Limits,
-    progress: Callable[[str], None] | None,
-    gone: Callable[[], bool],
+    heard: Heard, state: _ProcessState, limits: Limits, progress: Progress, gone: Callable[[], bool]
 ) -> None:
     """Read messages until the final one, the end of the process, or a limit."""
-    deadline, open_ends = time.monotonic() + START, {"said", "printed"}
-    while open_ends and not state.ended:
+    deadline, open_pipes = time.monotonic() + START, {"messages", "printed"}
+    while open_pipes and not state.ended:
         left = deadline - time.monotonic()
         if left <= 0:
             state.ended = "" if state.final else "time"
             return
-        name, chunk = _hear(heard, min(left, 0.2))
-        if not name:
+        try:
+            name, chunk = heard.get(timeout=min(left, 0.2))
+        except queue.Empty:
             if gone():
-                return  # what still holds the pipes is none of it
-        elif not chunk:
-            open_ends.discard(name)
+                return  # another process still holds the pipes
+            continue
+        if not chunk:
+            open_pipes.discard(name)
         elif name == "printed":
-            _print(state, chunk, limits)
+            state.much += len(chunk)
+            state.printed += chunk[: limits.output - len(state.printed)]
         else:
-            seconds = _say(state, chunk, progress, limits)
+            seconds = _read(state, chunk, progress, limits)
             deadline = deadline if seconds is None else time.monotonic() + seconds
+        if state.much > limits.output or len(state.rest) > LONGEST:
+            state.ended = "output"
 
 
-def _hear(heard: Heard, seconds: float) -> tuple[str, bytes]:
-    """The next pipe and chunk; empty where neither pipe has data in time."""
-    try:
-        return heard.get(timeout=seconds)
-    except queue.Empty:
-        return "", b""
-
-
-def _print(state: _ProcessState, chunk: bytes, limits: Limits) -> None:
-    state.much += len(chunk)
-    state.printed += chunk[: limits.output - len(state.printed)]
-    if state.much > limits.output:
-        state.ended = "output"
-
-
-def _say(
-    state: _ProcessState, chunk: bytes, progress: Callable[[str], None] | None, limits: Limits
-) -> float | None:
+def _read(state: _ProcessState, chunk: bytes, progress: Progress, limits: Limits) -> float | None:
     """Process messages; return the new time limit where it changes."""
     *lines, state.rest = (state.rest + chunk).split(b"\n")
-    if len(state.rest) > LONGEST:
-        state.ended = "output"
     seconds = None
     for line in lines:
         kind, value = _message(line)
@@ -314,10 +276,15 @@ def _error(request: Request, limits: Limits, state: _ProcessState, status: int) 
         return NotRecognised(text) if error["adapter"] else BadFile(text)
     if "raised" in state.final:
         what = Text("raises {error}", error=state.final["raised"])
+    elif state.ended == "output":
+        what = Text("printed more than {output} bytes and was stopped", output=limits.output)
     elif state.ended:
-        what = _exceeded(state.ended, limits)
+        what = Text("was stopped after {seconds:g} s (--time-limit)", seconds=limits.seconds)
+    elif status >= 0:
+        what = Text("ended the process itself, with status {status}", status=status)
     else:
-        what = _exit(status)
+        names = {signal_.value: signal_.name for signal_ in signal.Signals}
+        what = Text("crashed with {name}", name=names.get(-status, str(-status)))
     return Stopped(
         "target: {name} {what}, {where}; expected it to return; run it with Python alone to see",
         name=name,
@@ -326,36 +293,17 @@ def _error(request: Request, limits: Limits, state: _ProcessState, status: int) 
     )
 
 
-def _exceeded(ended: str, limits: Limits) -> Text:
-    if ended == "output":
-        return Text("printed more than {output} bytes and was stopped", output=limits.output)
-    return Text("was stopped after {seconds:g} s (--time-limit)", seconds=limits.seconds)
-
-
-def _exit(status: int) -> Text:
-    if status >= 0:
-        return Text("ended the process itself, with status {status}", status=status)
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = str(-status)
-    return Text("crashed with {name}", name=name)
-
-
 def _where(state: _ProcessState, request: Request) -> Text:
-    """The stage the target had reached, and the line of its file where that is known."""
     number = _line(state, request)
     line = Text(" at line {number}", number=number) if number else Text("")
     check = state.check or Text("first call")
-    if state.stage == "import":
-        return Text("while it was imported{line}", line=line)
-    if state.stage == "construction":
-        return Text("while it was constructed{line}", line=line)
-    if state.stage == "start":
-        return Text("before it was loaded")
-    if state.stage == "check":
-        return Text("in the check {check}{line}", check=check, line=line)
-    return Text(
+    stages = {
+        "start": Text("before it was loaded"),
+        "import": Text("while it was imported{line}", line=line),
+        "construction": Text("while it was constructed{line}", line=line),
+        "check": Text("in the check {check}{line}", check=check, line=line),
+    }
+    return stages.get(state.stage) or Text(
         "in call {count}, {arguments} ({check}){line}",
         count=state.calls,
         arguments=state.words,
@@ -365,7 +313,7 @@ def _where(state: _ProcessState, request: Request) -> Text:
 
 
 def _line(state: _ProcessState, request: Request) -> str:
-    """The innermost line of the target's own file in the trace that Python left behind."""
+    """The innermost line of the target's own file in Python's last trace."""
     path = request.target.rpartition(":")[0]
     if not path or not (state.ended == "time" or b"Fatal Python error" in state.printed):
         return ""

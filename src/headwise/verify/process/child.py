@@ -1,7 +1,6 @@
 """The child process of `headwise.verify.process`: sets its limits, runs the target, reports.
 
-What it says are lines of JSON on its standard output, one object a line: where it stands, and at
-the end a report or an error. What the target prints goes to standard error.
+It writes its stages and the report as lines of JSON; what the target prints goes to stderr.
 """
 
 import faulthandler
@@ -10,52 +9,43 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from headwise.errors import HeadwiseError
 
 LARGEST_FILE = 256 << 20
-"""How many bytes a file may have that the target writes."""
 
 
-@dataclass(frozen=True)
-class Channel:
-    """The channel to the parent process."""
+Send = Callable[[str, object], None]
+"""Sends one message, its kind and value, to the parent process."""
 
-    stream: TextIO
 
-    def say(self, kind: str, value: object) -> None:
-        """Write one message: its kind and value."""
-        self.stream.write(json.dumps({kind: value}, ensure_ascii=True, allow_nan=False) + "\n")
-        self.stream.flush()
-
-    def at(self, stage: str, words: str = "") -> None:
-        """Report the stage of the target: import, construction, check or call."""
-        self.say("at", [stage, words])
+def _send(stream: TextIO, kind: str, value: object) -> None:
+    stream.write(json.dumps({kind: value}, ensure_ascii=True, allow_nan=False) + "\n")
+    stream.flush()
 
 
 def main(request: Mapping[str, Any]) -> None:
-    """Verify one target and end the process, whatever threads the target has left behind.
+    """Verify one target and end the process, with all threads of the target.
 
     Args:
-        request: target, name, embed_dim, heads, seed, compiled, seconds and memory, as `isolation`
-            wrote them.
+        request: target, name, embed_dim, heads, seed, compiled, seconds and memory.
     """
     with _channel() as stream:
-        channel = Channel(stream)
+        send = partial(_send, stream)
         try:
-            report = _report(request, channel)
+            report = _report(request, send)
         except HeadwiseError as error:
             _lift_memory_limit()
             left = isinstance(error.__cause__, SystemExit)
-            channel.say(*(_raised(error.__cause__) if left else _of_error(error)))
-        except BaseException as error:  # the target is somebody else's code
+            send(*(_raised(error.__cause__) if left else _of_error(error)))
+        except BaseException as error:  # the target's code may raise anything
             _lift_memory_limit()
-            channel.say(*_raised(error))
+            send(*_raised(error))
         else:
-            channel.say("report", report)
+            send("report", report)
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     os._exit(0)
@@ -69,29 +59,26 @@ def _channel() -> TextIO:
     return os.fdopen(own, "w", encoding="utf-8")
 
 
-def _report(request: Mapping[str, Any], channel: Channel) -> dict[str, object]:
+def _report(request: Mapping[str, Any], send: Send) -> dict[str, object]:
     import torch
 
     from headwise.verify.diagnosis.verdict import verify
     from headwise.verify.report import data
     from headwise.verify.target import load
 
-    torch.set_num_threads(1)  # the sizes are so small that more only wait for each other
+    torch.set_num_threads(1)  # several threads are slower at these sizes
     _limit(int(request["memory"]) << 20)
     faulthandler.enable()
-    channel.at("import")
+    send("at", ["import", ""])
     faulthandler.dump_traceback_later(float(request["seconds"]), exit=False)
     target = load(str(request["target"]))
-    channel.at("construction")
+    send("at", ["construction", ""])
+    options = {key: request[key] for key in ("name", "embed_dim", "heads", "seed", "compiled")}
     report = verify(
         target,
-        str(request["name"]),
-        embed_dim=int(request["embed_dim"]),
-        heads=int(request["heads"]),
-        seed=int(request["seed"]),
-        compiled=bool(request["compiled"]),
-        progress=lambda name: channel.at("check", name),
-        watch=lambda words: channel.at("call", words),
+        **options,
+        progress=lambda name: send("at", ["check", name]),
+        watch=lambda call: send("at", ["call", call]),
     )
     faulthandler.cancel_dump_traceback_later()
     return data(report)
@@ -132,7 +119,7 @@ def _limit(memory: int) -> None:
 
 
 def _lift_memory_limit() -> None:
-    """Lift the limit to report an error: what filled the memory is still referenced by it."""
+    """Lift the limit to report an error, which still refers to what filled the memory."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 

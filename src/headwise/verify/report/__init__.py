@@ -40,7 +40,10 @@ def data(report: "Report") -> Data:
         ],
         "known_mistakes": len(MISTAKES),
         "appeared": sorted(report.appeared),
-        "checks": [_finding(finding, report) for finding in report.findings],
+        "checks": [
+            {**finding_data(finding), "smallest": report.smallest.get(finding.check.name)}
+            for finding in report.findings
+        ],
         "not_understood": list(report.conventions.unknown),
         "not_exercised": [
             *report.conventions.unknown,
@@ -52,12 +55,7 @@ def data(report: "Report") -> Data:
 
 
 def unusable(name: str, error: "HeadwiseError") -> Data:
-    """The report on a target that could not be verified: it hangs, crashes, or is not recognised.
-
-    Args:
-        name: the target, as it was asked for.
-        error: why there is no verdict.
-    """
+    """The report on a target without a verdict: it hangs, crashes, or is not recognised."""
     return {**_head(name, "unusable"), "error": both(error.text)}
 
 
@@ -90,11 +88,6 @@ def _head(name: str, status: str) -> Data:
     }
 
 
-def _finding(finding: "CheckResult", report: "Report") -> Data:
-    smallest = report.smallest.get(finding.check.name)
-    return {**finding_data(finding), "smallest": smallest}
-
-
 def _mistake(mistake: "Mistake", line: "SourceLine | None") -> Data:
     return {
         "name": mistake.name,
@@ -102,7 +95,7 @@ def _mistake(mistake: "Mistake", line: "SourceLine | None") -> Data:
         "says": both(mistake.says),
         "wrong": mistake.wrong,
         "right": mistake.right,
-        "line": None if line is None else line.data(),
+        "line": line and {"file": line.file, "line": line.number, "text": line.text},
     }
 
 

@@ -2,12 +2,12 @@
 
 ``assert_attention`` is one assertion; ``conformance`` makes one pytest test of every check, as
 scikit-learn's ``parametrize_with_checks`` does for estimators. Both run the target in the process
-of the tests; ``headwise verify`` gives it one of its own.
+of the tests; ``headwise verify`` runs it in a process of its own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from headwise.document import terminal
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pytest
 
 WIDTH = 100
-"""Cells in a line of the report."""
 
 
 def assert_attention(
@@ -58,52 +57,37 @@ def assert_attention(
 
 
 @dataclass(frozen=True, eq=False)
-class _LazySubject:
-    """A target whose conventions are found once, when its first test runs."""
-
-    target: object
-    embed_dim: int
-    heads: int
-    seed: int
-
-    @cached_property
-    def subject(self) -> Subject:
-        name, size = _name(self.target), (self.embed_dim, self.heads)
-        result = find_conventions(runner(self.target, name, *size), *size, self.seed)
-        return result.subject(name, *size)
-
-
-@dataclass(frozen=True, eq=False)
 class Test:
-    """One check of one target; call it to run it.
-
-    Attributes:
-        check: the check.
-        of: the target.
-    """
+    """One check of one target; call it to run it."""
 
     __test__ = False  # pytest collects classes of this name
 
     check: Check
-    of: _LazySubject
+    name: str
+    subject: Callable[[], Subject]
 
     def __call__(self) -> None:
         """Run the check.
 
         Raises:
             AssertionError: if it fails; the message has the figures.
-            pytest.skip.Exception: if the target does not offer what the check asks for.
+            pytest.skip.Exception: if the target does not support what the check needs.
         """
-        finding = examine(self.check, self.of.subject, DTYPE)
+        finding = examine(self.check, self.subject(), DTYPE)
         if not finding.trials:
             _pytest().skip(f"{self.check.name}: the target does not offer what it asks for")
         if not finding.passed:
             raise AssertionError(
-                f"{_name(self.of.target)}: {self.check.name}: {self.check.question.en}: fails at "
+                f"{self.name}: {self.check.name}: {self.check.question.en}: fails at "
                 f"{finding.failed}; error / bound {finding.times:.3g}, "
                 f"{finding.roundings:.3g} roundings; for the mistake behind it: "
                 "headwise verify, or assert_attention"
             )
+
+
+def _subject(target: object, name: str, size: tuple[int, int], seed: int) -> Subject:
+    conventions = find_conventions(runner(target, name, *size), *size, seed)
+    return conventions.subject(name, *size)
 
 
 def conformance(
@@ -120,12 +104,12 @@ def conformance(
         embed_dim: E to try them with.
         heads: H to try them with; divides E.
         seed: of the inputs and weights.
-        expected_failures: for the name of a check, why it is known to fail: such a test is marked
-            xfail, strictly.
+        expected_failures: for the name of a check, why it fails; its test is a strict xfail.
 
     Raises:
         MissingExtra: if pytest is not installed.
-        BadValue: if expected_failures names a check that there is not.
+        BadValue: if expected_failures names an unknown check.
+
 
     Example:
         ```python
@@ -136,19 +120,20 @@ def conformance(
             check()
         ```
     """
-    tool, known = _pytest(), {check.name for check in CONTRACT}
+    tool, names = _pytest(), {check.name for check in CONTRACT}
     expected = {} if expected_failures is None else dict(expected_failures)
     for name in expected:
-        if name not in known:
-            raise one_of("expected_failures", name, tuple(sorted(known)))
+        if name not in names:
+            raise one_of("expected_failures", name, tuple(sorted(names)))
     tests = []
     for target in targets:
-        examined = _LazySubject(target, embed_dim, heads, seed)
+        name = _name(target)
+        subject = cache(partial(_subject, target, name, (embed_dim, heads), seed))
         for check in CONTRACT:
             why = expected.get(check.name)
             marks = () if why is None else (tool.mark.xfail(reason=why, strict=True),)
-            name = f"{_name(target)}-{check.name}"
-            tests.append(tool.param(Test(check, examined), id=name, marks=marks))
+            test = Test(check, name, subject)
+            tests.append(tool.param(test, id=f"{name}-{check.name}", marks=marks))
     decorator: pytest.MarkDecorator = tool.mark.parametrize("check", tests)
     return decorator
 
@@ -158,7 +143,6 @@ def _name(target: object) -> str:
 
 
 def _pytest() -> Any:
-    """The module pytest, an optional dependency."""
     try:
         import pytest
     except ImportError as error:

@@ -14,19 +14,19 @@ from headwise.verify.report.report_document import result_of, text_of, verdict
 
 Schema = Mapping[str, Any]
 
-KINDS: dict[str, Callable[[object], bool]] = {
-    "object": lambda value: isinstance(value, dict),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "null": lambda value: value is None,
+TYPES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "array": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "null": (type(None),),
 }
-"""What each word for a type means."""
+"""The Python types of each JSON type; a bool is an int only in Python."""
 
 QUIET = ("$schema", "$defs", "title", "description")
-"""Words that ask for nothing."""
+"""Keywords without a rule."""
 
 
 def schema() -> dict[str, Any]:
@@ -36,18 +36,12 @@ def schema() -> dict[str, Any]:
         >>> schema()["title"]
         'The report of headwise verify'
     """
-    text = (
-        files("headwise.verify.report").joinpath("report.schema.json").read_text(encoding="utf-8")
-    )
-    return dict(json.loads(text))
+    file = files("headwise.verify.report").joinpath("report.schema.json")
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def faults(value: object, whole: Schema | None = None) -> list[str]:
-    """The violations of a schema; empty where the data is valid.
-
-    Args:
-        value: the data.
-        whole: another schema than that of a report.
+    """The violations of a schema, by default that of a report; empty where the data is valid.
 
     Example:
         >>> faults({"schema": 3})[0]
@@ -58,97 +52,97 @@ def faults(value: object, whole: Schema | None = None) -> list[str]:
 
 
 def _faults(value: object, rules: Schema, at: str, whole: Schema) -> Iterator[str]:
+    below = partial(_faults, whole=whole)
     for word, rule in rules.items():
-        if word not in QUIET:
-            yield from _WORDS[word](value, rule, at, partial(_faults, whole=whole), rules, whole)
+        if word in _OF_VALUE:
+            holds, expected = _OF_VALUE[word]
+            if not holds(value, rule):
+                yield f"{at}: {expected(rule)}"
+        elif word == "type":
+            yield from _type(value, rule, at)
+        elif word == "$ref":
+            yield from below(value, whole["$defs"][rule.rpartition("/")[2]], at)
+        elif word not in QUIET:
+            yield from _OF_PARTS[word](value, rule, at, below, rules)
 
 
 Below = Callable[[object, Schema, str], Iterator[str]]
 
 
-def _type(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+def _is_type(value: object, word: str) -> bool:
+    return isinstance(value, TYPES[word]) and (word == "boolean" or not isinstance(value, bool))
+
+
+def _type(value: object, rule: Any, at: str) -> Iterator[str]:
     words = [rule] if isinstance(rule, str) else rule
-    if not any(KINDS[word](value) for word in words):
+    if not any(_is_type(value, word) for word in words):
         yield f"{at}: expected {' or '.join(words)}, got {type(value).__name__}"
 
 
-def _const(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
-    if type(value) is not type(rule) or value != rule:
-        yield f"{at}: expected {rule!r}"
-
-
-def _enum(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
-    if not any(type(value) is type(item) and value == item for item in rule):
-        yield f"{at}: expected one of {rule}"
-
-
-def _minimum(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
-    if isinstance(value, int | float) and not value >= rule:
-        yield f"{at}: expected at least {rule}"
-
-
-def _min_items(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
-    if isinstance(value, list) and len(value) < rule:
-        yield f"{at}: expected {rule} items at least"
-
-
-def _required(value: object, rule: Any, at: str, *_: object) -> Iterator[str]:
+def _required(value: object, rule: Any, at: str, _below: Below, _rules: Schema) -> Iterator[str]:
     if isinstance(value, dict):
         yield from (f"{at}: {name} is missing" for name in rule if name not in value)
 
 
-def _properties(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
+def _properties(value: object, rule: Any, at: str, below: Below, _rules: Schema) -> Iterator[str]:
     if isinstance(value, dict):
-        for name, rules in rule.items():
+        for name in rule:
             if name in value:
-                yield from below(value[name], rules, f"{at}.{name}")
+                yield from below(value[name], rule[name], f"{at}.{name}")
 
 
-def _additional(
-    value: object, rule: Any, at: str, below: Below, rules: Schema, whole: Schema
-) -> Iterator[str]:
-    del below, whole
+def _additional(value: object, rule: Any, at: str, _below: Below, rules: Schema) -> Iterator[str]:
     if isinstance(value, dict) and rule is False:
-        others = [str(name) for name in value if name not in rules["properties"]]
+        others = (name for name in value if name not in rules["properties"])
         yield from (f"{at}: {name} is not expected" for name in others)
 
 
-def _items(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
+def _items(value: object, rule: Any, at: str, below: Below, _rules: Schema) -> Iterator[str]:
     if isinstance(value, list):
         for i, item in enumerate(value):
             yield from below(item, rule, f"{at}[{i}]")
 
 
-def _one_of(value: object, rule: Any, at: str, below: Below, *_: object) -> Iterator[str]:
+def _one_of(value: object, rule: Any, at: str, below: Below, _rules: Schema) -> Iterator[str]:
     result = [list(below(value, rules, at)) for rules in rule]
     if sum(not item for item in result) != 1:
         yield min(result, key=len)[0] if all(result) else f"{at}: fits more than one shape"
 
 
-def _ref(
-    value: object, rule: Any, at: str, below: Below, rules: Schema, whole: Schema
-) -> Iterator[str]:
-    del rules
-    yield from below(value, whole["$defs"][rule.rpartition("/")[2]], at)
-
-
-_WORDS: dict[str, Callable[..., Iterator[str]]] = {
-    "type": _type,
-    "const": _const,
-    "enum": _enum,
-    "minimum": _minimum,
-    "minItems": _min_items,
+_OF_PARTS: dict[str, Callable[..., Iterator[str]]] = {
     "required": _required,
     "properties": _properties,
     "additionalProperties": _additional,
     "items": _items,
     "oneOf": _one_of,
-    "$ref": _ref,
 }
+"""The faults of a value's parts, by keyword."""
+
+
+def _same(value: object, other: object) -> bool:
+    return type(value) is type(other) and value == other
+
+
+_OF_VALUE: dict[str, tuple[Callable[[Any, Any], bool], Callable[[Any], str]]] = {
+    "const": (_same, lambda rule: f"expected {rule!r}"),
+    "enum": (
+        lambda value, rule: any(_same(value, item) for item in rule),
+        lambda rule: f"expected one of {rule}",
+    ),
+    "minimum": (
+        lambda value, rule: not isinstance(value, int | float) or value >= rule,
+        lambda rule: f"expected at least {rule}",
+    ),
+    "minItems": (
+        lambda value, rule: not isinstance(value, list) or len(value) >= rule,
+        lambda rule: f"expected {rule} items at least",
+    ),
+}
+"""Whether a value keeps a rule, and what the rule expects, by keyword."""
 
 
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What no XML document may hold, not even escaped."""
+"""Characters that XML forbids, even escaped."""
 
 
 def junit(report: Data, lang: Lang = "en") -> str:
@@ -162,36 +156,31 @@ def junit(report: Data, lang: Lang = "en") -> str:
     failure, error or skipped inside.
     """
     cases = _cases(report, lang)
-    counts = {
-        "tests": len(cases),
-        "failures": sum("<failure" in case for case in cases),
-        "errors": sum("<error" in case for case in cases),
-        "skipped": sum("<skipped" in case for case in cases),
-    }
-    figures = " ".join(f'{name}="{count}"' for name, count in counts.items())
-    suite = f'<testsuite name={_quoted(report["target"])} {figures} time="0">'
-    whole = f'<testsuites name="headwise verify" {figures} time="0">'
-    return (
-        "\n".join(('<?xml version="1.0" encoding="UTF-8"?>', whole, suite, *cases, "</testsuite>"))
-        + "\n</testsuites>\n"
+    tags = {"failures": "<failure", "errors": "<error", "skipped": "<skipped"}
+    counts = {name: sum(tag in case for case in cases) for name, tag in tags.items()}
+    figures = " ".join(f'{name}="{n}"' for name, n in {"tests": len(cases), **counts}.items())
+    lines = (
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<testsuites name="headwise verify" {figures} time="0">',
+        f'<testsuite name={_quoted(report["target"])} {figures} time="0">',
+        *cases,
+        "</testsuite>",
+        "</testsuites>",
     )
+    return "\n".join(lines) + "\n"
 
 
 def _cases(report: Data, lang: Lang) -> list[str]:
     if report["status"] == "unusable":
-        message = verdict(report).to(lang)
-        return [_case(report, "verify", _inside("error", message, message))]
-    cases = [
-        _case(report, check["check"], _outcome(check, report, lang)) for check in report["checks"]
-    ]
-    for argument in report["not_understood"]:
-        message = Text("how it takes a mask was not understood").to(lang)
-        cases.append(
-            _case(report, f"mask argument {argument}", _inside("failure", message, message))
-        )
+        return [_case(report, "verify", _inside("error", verdict(report).to(lang)))]
+    checks = report["checks"]
+    cases = [_case(report, check["check"], _outcome(check, report, lang)) for check in checks]
+    unknown = _inside("failure", Text("how it takes a mask was not understood").to(lang))
+    arguments = report["not_understood"]
+    cases += [_case(report, f"mask argument {argument}", unknown) for argument in arguments]
     if report["not_compared"] is not None:
         message = text_of(report["not_compared"]).to(lang)
-        cases.append(_case(report, "numbers", _inside("error", message, message)))
+        cases.append(_case(report, "numbers", _inside("error", message)))
     return cases
 
 
@@ -212,16 +201,13 @@ def _case(report: Data, name: str, inside: str) -> str:
     return f"{head}>{inside}</testcase>" if inside else f"{head}/>"
 
 
-def _inside(kind: str, message: str, body: str) -> str:
-    return f'<{kind} message={_quoted(message)} type="headwise">{_text(body)}</{kind}>'
+def _inside(kind: str, message: str, body: str | None = None) -> str:
+    text = escape(_allowed(message if body is None else body))
+    return f'<{kind} message={_quoted(message)} type="headwise">{text}</{kind}>'
 
 
 def _quoted(text: str) -> str:
     return quoteattr(_allowed(" ".join(text.split())))
-
-
-def _text(text: str) -> str:
-    return escape(_allowed(text))
 
 
 def _allowed(text: str) -> str:

@@ -24,7 +24,6 @@ STEP_NAMES = {
     "merge": Text("the merge of the heads"),
     "output": Text("the output projection"),
 }
-"""What a person calls each step."""
 
 _AMBIGUOUS = Text("Each of these gives exactly this output; no trial distinguishes them.")
 _TOGETHER = Text("These mistakes together give exactly this output; no single known one does:")
@@ -44,9 +43,16 @@ def document(report: Data) -> Document:
     if len(report["mistakes"]) > 1:
         blocks.append(Paragraph(_AMBIGUOUS))
     if report["not_compared"] is not None:
-        blocks += _not_compared(report)
+        why = text_of(report["not_compared"])
+        message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
+        blocks += [Paragraph(message), Code(EXAMPLE)]
     elif not report["mistakes"] and _failed(report):
-        blocks.append(Paragraph(_unknown(report)))
+        message = Text(
+            "None of the {known} known mistakes, alone or in pairs, gives this output: not "
+            "recognised.",
+            known=report["known_mistakes"],
+        )
+        blocks.append(Paragraph(message))
     blocks += _smallest(report)
     blocks += [Heading(Text("Checks")), _checks(report)]
     if report["notes"]:
@@ -69,25 +75,27 @@ def verdict(report: Data) -> Text:
             trials=trials,
         )
     if report["status"] == "unproven":
-        masks = Text("")
-        if unknown:
-            masks = Text(", and {unknown} was not understood", unknown=unknown)
+        note = Text(", and {unknown} was not understood", unknown=unknown)
         return Text(
             "not proven: no check fails, in {trials} trials, but its numbers were not "
             "compared{masks}",
             trials=trials,
-            masks=masks,
+            masks=note if unknown else Text(""),
         )
-    failed = _failed(report)
+    failed, checks = len(_failed(report)), len(report["checks"])
     if not failed and unknown and trials:
         return Text("accepted WITHOUT its mask: {unknown} was not understood", unknown=unknown)
     if not failed:
         return Text("not verified: no check applies to it")
-    where = _where(report)
+    where = Text("at no single step")
+    if report["step"] is not None:
+        step = report["step"]
+        name = STEP_NAMES[step]
+        where = Text("the first step that differs: {step} ({name})", step=step, name=name)
     return Text(
         "differs: {failed} of {checks} checks fail; {where}",
-        failed=len(failed),
-        checks=len(report["checks"]),
+        failed=failed,
+        checks=checks,
         where=where,
     )
 
@@ -100,7 +108,7 @@ def result_of(finding: Data) -> Text:
 
 
 def figure(finding: Data, name: str) -> str:
-    """A figure of a check as a person reads it: short, and a dash where there is none."""
+    """A figure of a check in few digits, or a dash where there is none."""
     value = finding[name]
     if not finding["trials"]:
         return "-"
@@ -118,43 +126,16 @@ def _failed(report: Data) -> list[Data]:
     return [finding for finding in report["checks"] if not finding["passed"]]
 
 
-def _not_compared(report: Data) -> list[Block]:
-    """Why the numbers were not compared, and the adapter to write."""
-    why = text_of(report["not_compared"])
-    message = Text("Its numbers were not compared with the exact ones: {why}", why=why)
-    return [Paragraph(message), Code(EXAMPLE)]
-
-
-def _unknown(report: Data) -> Text:
-    known = report["known_mistakes"]
-    return Text(
-        "None of the {known} known mistakes, alone or in pairs, gives this output: not recognised.",
-        known=known,
-    )
-
-
-def _where(report: Data) -> Text:
-    step = report["step"]
-    if step is None:
-        return Text("at no single step")
-    name = STEP_NAMES[step]
-    return Text("the first step that differs: {step} ({name})", step=step, name=name)
-
-
 def _explained(mistake: Data) -> list[Block]:
-    description = text_of(mistake["says"])
+    name, description, line = mistake["name"], text_of(mistake["says"]), mistake["line"]
     blocks: list[Block] = [
-        Paragraph(Text("{name}: {description}", name=mistake["name"], description=description))
+        Paragraph(Text("{name}: {description}", name=name, description=description))
     ]
-    line = mistake["line"]
     if line is not None:
         location = f"{line['file']}:{line['line']}"
-        blocks += [
-            Paragraph(Text("Most likely on this line, {location}:", location=location)),
-            Code(line["text"]),
-        ]
-    lines = f"# wrong\n{mistake['wrong']}\n# right\n{mistake['right']}"
-    return [*blocks, Code(lines)]
+        message = Text("Most likely on this line, {location}:", location=location)
+        blocks += [Paragraph(message), Code(line["text"])]
+    return [*blocks, Code(f"# wrong\n{mistake['wrong']}\n# right\n{mistake['right']}")]
 
 
 def _smallest(report: Data) -> list[Block]:
@@ -165,33 +146,20 @@ def _smallest(report: Data) -> list[Block]:
             failing.setdefault(finding["smallest"], []).append(finding["check"])
     if not failing:
         return []
-    message = Text("The smallest input on which it still fails")
-    blocks: list[Block] = [Heading(message)]
+    blocks: list[Block] = [Heading(Text("The smallest input on which it still fails"))]
     for code, checks in failing.items():
         blocks += [Paragraph(same(", ".join(checks))), Code(code)]
     return blocks
 
 
 def _checks(report: Data) -> Table:
-    head = (
-        Text("check"),
-        Text("what must hold"),
-        Text("result"),
-        Text("trials"),
-        Text("error / bound"),
-        Text("error in roundings"),
-    )
-    rows = [
-        (
-            same(finding["check"]),
-            text_of(finding["question"]),
-            result_of(finding),
-            same(str(finding["trials"])),
-            same(figure(finding, "times")),
-            same(figure(finding, "roundings")),
-        )
-        for finding in report["checks"]
-    ]
+    names = (Text("check"), Text("what must hold"), Text("result"), Text("trials"))
+    head = (*names, Text("error / bound"), Text("error in roundings"))
+    rows = []
+    for finding in report["checks"]:
+        words = (same(finding["check"]), text_of(finding["question"]), result_of(finding))
+        figures = (str(finding["trials"]), figure(finding, "times"), figure(finding, "roundings"))
+        rows.append((*words, *map(same, figures)))
     return Table(head, rows)
 
 
@@ -220,25 +188,13 @@ def self_test_document(tested: "SelfTest") -> Document:
     rows = []
     for mistake, finding in tested.findings:
         result = finding_data(finding)
-        rows.append(
-            (
-                same(mistake.name),
-                same(mistake.step),
-                same(finding.check.name),
-                result_of(result),
-                same(figure(result, "times")),
-            )
-        )
-    head = (
-        Text("mutant"),
-        Text("step"),
-        Text("check that must reject it"),
-        Text("result"),
-        Text("error / bound"),
-    )
-    alarms = Paragraph(_idle(tested))
-    blocks: list[Block] = [Notice(tested.passed, _verdict(tested)), alarms]
-    return Document(Text("verify --self-test"), (*blocks, Table(head, rows)))
+        names = (same(mistake.name), same(mistake.step), same(finding.check.name))
+        rows.append((*names, result_of(result), same(figure(result, "times"))))
+    columns = (Text("mutant"), Text("step"), Text("check that must reject it"))
+    head = (*columns, Text("result"), Text("error / bound"))
+
+    blocks = (Notice(tested.passed, _verdict(tested)), Paragraph(_idle(tested)), Table(head, rows))
+    return Document(Text("verify --self-test"), blocks)
 
 
 def self_test_data(tested: "SelfTest") -> Data:
@@ -265,13 +221,10 @@ def _verdict(tested: "SelfTest") -> Text:
 
 
 def _idle(tested: "SelfTest") -> Text:
-    idle = ", ".join(check.name for check in tested.idle) or "-"
-    alarms = ", ".join(finding.check.name for finding in tested.false_alarms) or "-"
-    count = len(tested.trips)
     return Text(
         "{count} checks. Checks that reject no mutant: {idle}. Checks that reject the correct "
         "attention: {alarms}.",
-        count=count,
-        idle=idle,
-        alarms=alarms,
+        count=len(tested.trips),
+        idle=", ".join(check.name for check in tested.idle) or "-",
+        alarms=", ".join(finding.check.name for finding in tested.false_alarms) or "-",
     )

@@ -76,7 +76,7 @@ def without_example(error: NotRecognised) -> BadFile:
 RUNS_CODE = Text("This runs the code of the target as it stands, with your rights.")
 
 LARGEST = 1 << 20
-"""How much of a file is read for the names in it."""
+"""The number of bytes of a file in which names are searched."""
 
 
 def load(target: str) -> object:
@@ -132,7 +132,7 @@ def _dotted(target: str) -> object:
 
 
 def _nameless(path: Path) -> BadFile:
-    """The error for a file without ``:Name``; lists the names in it without running it."""
+    """The error for a file without ``:Name``; it lists the names in the file without running it."""
     names: list[str] = []
     with suppress(OSError, SyntaxError, ValueError):
         body = ast.parse(path.read_bytes()[:LARGEST]).body
@@ -149,22 +149,15 @@ def _nameless(path: Path) -> BadFile:
 
 def _attribute(module: ModuleType, name: str, where: str) -> object:
     if not hasattr(module, name):
-        offered = [word for word, value in vars(module).items() if callable(value)]
-        close = get_close_matches(name, offered, 3) or _own(module)[:8]
-        has = ", ".join(close) or "-"
+        content = vars(module).items()
+        defined = (n for n, v in content if getattr(v, "__module__", "") == module.__name__)
+        public = sorted(n for n in defined if not n.startswith("_"))
+        callables = [n for n, value in content if callable(value)]
+        has = ", ".join(get_close_matches(name, callables, 3) or public[:8]) or "-"
         raise BadFile(
             "target: {where} has no {name!r}; it has {has}", where=where, name=name, has=has
         )
     return getattr(module, name)
-
-
-def _own(module: ModuleType) -> list[str]:
-    """The public classes and functions that the module itself defines."""
-    return sorted(
-        name
-        for name, value in vars(module).items()
-        if getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
-    )
 
 
 def _fails(where: str, error: BaseException) -> BadFile:

@@ -42,7 +42,7 @@ LENGTH = (
 )
 CONFIG = ("config", "cfg", "args", "conf", "hparams")
 LONGEST = 64
-"""The length given to modules that want one when they are made."""
+"""The length given to constructors that require one."""
 
 
 def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0) -> nn.Module:
@@ -55,18 +55,17 @@ def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0)
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        result, value = _value(name, embed_dim, heads, dropout)
+        known, value = _value(name, embed_dim, heads, dropout)
         required = parameter.default is parameter.empty
-        if result and (required or (parameter.default is not None and name not in LENGTH)):
+        if known and (required or (parameter.default is not None and name not in LENGTH)):
             arguments[name] = value
         elif required:
-            raise not_recognised(
-                Text(
-                    "the argument {argument!r} of {class_name} is not recognised",
-                    argument=name,
-                    class_name=cls.__name__,
-                )
+            reason = Text(
+                "the argument {argument!r} of {class_name} is not recognised",
+                argument=name,
+                class_name=cls.__name__,
             )
+            raise not_recognised(reason)
     return _made(cls, arguments)
 
 
@@ -97,21 +96,19 @@ def _made(cls: type[nn.Module], arguments: dict[str, Any]) -> nn.Module:
             return cls(**arguments)
         except (Exception, SystemExit) as error:
             shown = ", ".join(f"{k}={v}" for k, v in arguments.items() if k not in CONFIG)
-            raise not_recognised(
-                Text(
-                    "{class_name}({arguments}) raises {error}",
-                    class_name=cls.__name__,
-                    arguments=shown,
-                    error=one_line(error),
-                )
-            ) from error
+            reason = Text(
+                "{class_name}({arguments}) raises {error}",
+                class_name=cls.__name__,
+                arguments=shown,
+                error=one_line(error),
+            )
+            raise not_recognised(reason) from error
 
 
 def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool, object]:
-    """Whether an argument is recognised, and its value."""
     if name in CONFIG:
         return True, _config(embed_dim, heads, dropout)
-    known: tuple[tuple[tuple[str, ...], object], ...] = (
+    values: tuple[tuple[tuple[str, ...], object], ...] = (
         (EMBED, embed_dim),
         (HEADS, heads),
         (HEAD_DIM, embed_dim // heads),
@@ -120,7 +117,7 @@ def _value(name: str, embed_dim: int, heads: int, dropout: float) -> tuple[bool,
         (LENGTH, LONGEST),
         (("batch_first",), True),
     )
-    return next(((True, value) for names, value in known if name.lower() in names), (False, None))
+    return next(((True, value) for names, value in values if name.lower() in names), (False, None))
 
 
 def _config(embed_dim: int, heads: int, dropout: float) -> SimpleNamespace:
@@ -134,11 +131,7 @@ LONGFORMER = ("transformers.models.longformer.modeling_longformer", "LongformerS
 
 
 class Longformer(nn.Module):
-    """transformers' Longformer on a sequence of any length, without global tokens.
-
-    The model around it pads the sequence to a multiple of its window and says which tokens are
-    padding; here this stands beside the attention itself.
-    """
+    """transformers' Longformer without global tokens; pads the sequence as the model around it."""
 
     def __init__(self, attention: nn.Module) -> None:
         super().__init__()
@@ -164,19 +157,14 @@ class Longformer(nn.Module):
 
 def wrap_known_module(module: nn.Module) -> nn.Module:
     """The module, wrapped where it is one of the modules listed here."""
-    kind = type(module)
-    return Longformer(module) if (kind.__module__, kind.__name__) == LONGFORMER else module
+    name = (type(module).__module__, type(module).__name__)
+    return Longformer(module) if name == LONGFORMER else module
 
 
 NORM = re.compile(r"(?i)(^|[._])(layer_?norm|norm\d*|ln(_?\w+)?|rms_?norm)\.(weight|bias)$")
 """Parameters of a norm around an attention."""
 INNER = re.compile(r"(?i)[qk]_?(layer)?norm")
-"""Those of a norm of q or k, which stands inside."""
-
-
-def has_outer_norms(module: nn.Module) -> bool:
-    """Whether a module holds more than an attention: a norm that is not of q or k."""
-    return bool(norms(module))
+"""Parameters of a norm of q or k, which is inside the attention."""
 
 
 def norms(module: nn.Module) -> tuple[str, ...]:
@@ -189,10 +177,8 @@ def norms(module: nn.Module) -> tuple[str, ...]:
 @contextmanager
 def bypassed(module: nn.Module, paths: tuple[str, ...]) -> Iterator[None]:
     """A context in which the submodules at these paths return their input."""
-    handles = [
-        module.get_submodule(path).register_forward_hook(lambda _m, args, _y: args[0])
-        for path in paths
-    ]
+    inner = map(module.get_submodule, paths)
+    handles = [m.register_forward_hook(lambda _m, args, _y: args[0]) for m in inner]
     try:
         yield
     finally:
@@ -204,13 +190,8 @@ def find_attention(module: nn.Module, weights: Weights, heads: int) -> str:
     """The path of the only attention inside a module; empty where there is none or several."""
     result: list[str] = []
     for path, inner in module.named_modules():
-        inside = any(path.startswith(f"{other}.") for other in result)
-        if (
-            path
-            and not inside
-            and not has_outer_norms(inner)
-            and is_attention(inner, weights, heads)
-        ):
+        inside = not path or any(path.startswith(f"{other}.") for other in result)
+        if not inside and not norms(inner) and is_attention(inner, weights, heads):
             result.append(path)
     return result[0] if len(result) == 1 else ""
 

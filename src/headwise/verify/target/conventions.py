@@ -1,9 +1,11 @@
 """The conventions by which a target is called, and one guarded call of it."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import permutations
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,16 +15,14 @@ from headwise.masks import Mask
 from headwise.masks.mask import And
 from headwise.verify.checks import Subject, Ways
 from headwise.verify.oracle.jobs import Job, Outcome, seeded_rng
-from headwise.verify.oracle.jobs import copied as laid_alike
-from headwise.verify.target.signature import MaskForm, Signature, lengths_of, pads
+from headwise.verify.target.signature import MaskForm, Signature, forms_for, lengths_of, pads
 
 T = TypeVar("T")
 
 CallLog = Callable[[str], None]
-"""Told what is called with which shapes, before it is called."""
+"""Called with a description of every call of the target before it is made."""
 
 SHORT = ("allocate memory", "std::bad_alloc", "out of memory")
-"""What a library says where Python would say MemoryError."""
 
 
 class OutOfMemory(BaseException):
@@ -37,13 +37,7 @@ def no_log(words: str) -> None:
 def guarded(
     run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
 ) -> T:
-    """Log a call, run it, and let a lack of memory surface.
-
-    Args:
-        run: the call.
-        arguments: what it is given, for the description.
-        log: called with the description first.
-        seed: of what is random in it.
+    """Log a call with its arguments, and run it with a seeded generator.
 
     Raises:
         OutOfMemory: if it runs out of memory.
@@ -88,14 +82,6 @@ def _shape(value: object) -> str:
     return str(value) if value is None or isinstance(value, bool | int | float) else "(…)"
 
 
-def copied(job: Job) -> tuple[Tensor, Tensor, Tensor]:
-    """Copies of the job's inputs; equal tensors stay one tensor."""
-    query = laid_alike(job.query)
-    key = query if job.key is job.query else laid_alike(job.key)
-    value = key if job.value is job.key else laid_alike(job.value)
-    return query, key, value
-
-
 def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
     """The output and weights among the returned tensors."""
     matches = tensors_in(result)
@@ -108,10 +94,10 @@ def outcome(result: object, job: Job, sequence_first: bool = False) -> Outcome:
     return Outcome(output, weights_in([t for t in matches if t is not output], job))
 
 
-def weights_in(found: list[Tensor], job: Job) -> Tensor | None:
+def weights_in(tensors: list[Tensor], job: Job) -> Tensor | None:
     """The weights of each head (B, H, Lq, Lk), where they are among what was returned."""
     shape = (job.query.shape[0], job.heads, job.query.shape[1], job.key.shape[1])
-    return next((t for t in found if tuple(t.shape) == shape), None)
+    return next((t for t in tensors if tuple(t.shape) == shape), None)
 
 
 def tensors_in(result: object) -> list[Tensor]:
@@ -125,27 +111,28 @@ def tensors_in(result: object) -> list[Tensor]:
     return []
 
 
-def no_output(result: object, found: list[Tensor], shape: tuple[int, ...]) -> ValueError:
+def no_output(result: object, tensors: list[Tensor], shape: tuple[int, ...]) -> ValueError:
     """The error for a result without an output of the expected shape."""
-    got = ", ".join(str(tuple(t.shape)) for t in found) or _kind(result)
+    got = ", ".join(str(tuple(t.shape)) for t in tensors) or _kind(result)
     return ValueError(f"returned {got}, expected an output of shape {shape}, a tensor")
 
 
 def _kind(result: object) -> str:
     """The type's name as written in code, such as numpy.ndarray."""
     module, name = type(result).__module__, type(result).__qualname__
-    return "None" if result is None else name if module == "builtins" else f"{module}.{name}"
+    if result is None:
+        return "None"
+    return name if module == "builtins" else f"{module}.{name}"
 
 
-def versions(arguments: Mapping[str, object]) -> dict[str, int]:
-    """The version counter of each tensor."""
-    return {name: t._version for name, t in arguments.items() if isinstance(t, Tensor)}
-
-
-def written(arguments: Mapping[str, object], before: Mapping[str, int]) -> tuple[str, ...]:
-    """The tensors that were modified since."""
-    now = versions(arguments)
-    return tuple(name for name in before if now[name] != before[name])
+def watched(
+    run: Callable[[], T], arguments: Mapping[str, object], log: CallLog, seed: int = 0
+) -> tuple[T, tuple[str, ...]]:
+    """Like `guarded`, with the names of the tensors that the call modified."""
+    tensors = {name: t for name, t in arguments.items() if isinstance(t, Tensor)}
+    before = {name: t._version for name, t in tensors.items()}
+    result = guarded(run, arguments, log, seed)
+    return result, tuple(name for name, t in tensors.items() if t._version != before[name])
 
 
 def arrays_of(arguments: Mapping[str, object]) -> dict[str, object]:
@@ -184,56 +171,47 @@ Masks = Mapping[str, Tensor]
 """The mask arguments of one call, by name."""
 
 
-class Runner(Protocol):
-    """A target whose conventions are not known yet."""
+class Runner(ABC):
+    """A target that can be called, by conventions that are not known yet.
 
-    @property
-    def signature(self) -> Signature:
-        """How it takes its tensors."""
-        ...
+    Attributes:
+        signature: how it takes its tensors.
+        log: called with a description of every call before it is made.
+        drops: whether the target can be constructed with dropout.
+    """
+
+    signature: Signature
+    log: CallLog
+    drops: bool = False
+
+    @abstractmethod
+    def run(self, job: Job, masks: Masks) -> Outcome:
+        """One call with the job's weights."""
 
     @property
     def variants(self) -> tuple["Runner", ...]:
         """The possible interpretations of the target, the likely one first."""
-        ...
-
-    @property
-    def lacks(self) -> frozenset[str]:
-        """The weights it does not have."""
-        ...
-
-    @property
-    def groups(self) -> int | None:
-        """Its key/value heads, or None for as many as heads."""
-        ...
+        return (self,)
 
     @property
     def forms(self) -> tuple[MaskForm, ...]:
         """Every form its mask could have, the likely ones first."""
-        ...
+        return forms_for(self.signature)
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """The weights it does not have."""
+        return frozenset()
+
+    @property
+    def groups(self) -> int | None:
+        """Its key/value heads, or None for as many as heads."""
+        return None
 
     @property
     def differentiable(self) -> bool:
         """Whether the target supports gradients."""
-        ...
-
-    @property
-    def drops(self) -> bool:
-        """Whether the target can be constructed with dropout."""
-        ...
-
-    @property
-    def log(self) -> CallLog:
-        """Called with a description of every call before it is made."""
-        ...
-
-    def run(self, job: Job, masks: Masks) -> Outcome:
-        """One call with the job's weights."""
-        ...
-
-
-LENGTH = 7
-"""How long the sequences are that a target is tried with."""
+        return True
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,13 +219,13 @@ class Conventions:
     """A runner, and how to call it.
 
     Attributes:
-        runner: the reading of the target that was chosen.
-        base: what it hides when it is given no mask: nothing, or the future.
+        runner: the interpretation of the target that was chosen.
+        base: the mask that it applies by itself, such as causal.
         forms: the forms in which its mask arguments take masks, the best one first.
-        neutral: whether a mask that hides nothing has to be given where there is none.
-        certain: whether the way it reads its mask was seen, and not guessed.
-        variant: which of the target's readings was chosen.
-        size: E and H that it was made for.
+        neutral: whether it requires a mask, also one that hides nothing.
+        certain: whether the encoding of its masks was observed, and not guessed.
+        variant: the index of the chosen interpretation in the target's variants.
+        size: E and H that it was constructed for.
     """
 
     runner: Runner
@@ -260,11 +238,10 @@ class Conventions:
 
     def masks(self, job: Job) -> Masks | None:
         """The mask arguments for a job; None where the target cannot express its mask."""
-        allowed = job.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
-        alone = self.base.dense(job.shape)
-        if bool((allowed & ~alone).any()):
+        allowed, own = job.allowed, self.base.dense(job.shape)
+        if bool((allowed & ~own).any()):
             return None
-        if bool((allowed == alone).all()):
+        if bool((allowed == own).all()):
             if not self.neutral:
                 return {}
             allowed = torch.ones_like(allowed)
@@ -277,65 +254,52 @@ class Conventions:
     @property
     def unknown(self) -> tuple[str, ...]:
         """The mask arguments whose encoding is unknown."""
-        known = {form.argument for form in self.forms}
-        return tuple(name for name in self.runner.signature.masks if name not in known)
+        understood = {form.argument for form in self.forms}
+        return tuple(name for name in self.runner.signature.masks if name not in understood)
 
     @property
     def ways(self) -> Ways:
         """The target with masks given in one argument only, for each argument."""
-        masks = self.runner.signature.masks
-        return tuple((name, self._through(name)) for name in masks if name not in self.unknown)
+        understood = (name for name in self.runner.signature.masks if name not in self.unknown)
+        return tuple((name, partial(self._run_with, name)) for name in understood)
 
-    def _through(self, argument: str) -> Callable[[Job], Outcome | None]:
+    def _run_with(self, argument: str, job: Job) -> Outcome | None:
         alone = replace(self, forms=tuple(f for f in self.forms if f.argument == argument))
-
-        def way(job: Job) -> Outcome | None:
-            masks = alone.masks(job)
-            return None if masks is None else alone.runner.run(job, masks)
-
-        return way
+        masks = alone.masks(job)
+        return None if masks is None else alone.runner.run(job, masks)
 
     def together(self, job: Job) -> Outcome | None:
         """The target with the sides of a mask ``a & b`` in two of its arguments; None if it cannot.
 
-        What the target hides by itself stands in none of them.
+        The target's own mask is in neither of them.
         """
         if not isinstance(job.mask, And):
             return None
-        sides = [
-            side.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
-            for side in (job.mask.left, job.mask.right)
-        ]
+        left, right = (replace(job, mask=side).allowed for side in (job.mask.left, job.mask.right))
         for one, other in permutations(self.forms, 2):
-            if one.argument == other.argument:
-                continue
-            masks = {
-                f.argument: f.encode(side) for f, side in zip((one, other), sides, strict=True)
-            }
-            arguments = {name: mask for name, mask in masks.items() if mask is not None}
-            if len(arguments) == 2:
-                return self.runner.run(job, arguments)
+            first, second = one.encode(left), other.encode(right)
+            if one.argument != other.argument and first is not None and second is not None:
+                return self.runner.run(job, {one.argument: first, other.argument: second})
         return None
-
-    def _pads_unknown(self, job: Job) -> bool:
-        """Whether the job has padding and the target's padding argument is not understood."""
-        allowed = job.mask.dense(job.shape).expand(job.shape.batch, job.heads, -1, -1)
-        hides = not bool(allowed.all()) and lengths_of(allowed) is not None
-        return hides and any(pads(argument) for argument in self.unknown)
 
     def subject(self, name: str, embed_dim: int, heads: int) -> Subject:
         """The target as a subject of the contract."""
+        roles = {role for _, role in self.runner.signature.tensors}
+        pads_unknown = any(pads(argument) for argument in self.unknown)
 
         def refuses(what: object) -> Text | None:
             if not isinstance(what, Job):
                 return Text("it has projections")
-            if not what.alike and not self._crosses(what):
+            crosses = "v" in roles or ("kv" in roles and what.key is what.value)
+            if not what.alike and not crosses:
                 return Text("it is self-attention only")
             if what.query.requires_grad and not self.runner.differentiable:
                 return Text("it has no gradients")
             if what.dropout and not self.runner.drops:
                 return Text("it has no dropout")
-            if self.masks(what) is None or self._pads_unknown(what):
+            masks = self.masks(what)
+            padded = not what.allowed.all() and lengths_of(what.allowed) is not None
+            if masks is None or (pads_unknown and padded):
                 return Text("it does not take this mask")
             return None
 
@@ -354,7 +318,3 @@ class Conventions:
             together=self.together,
             base=self.base,
         )
-
-    def _crosses(self, job: Job) -> bool:
-        roles = {role for _, role in self.runner.signature.tensors}
-        return "v" in roles or ("kv" in roles and job.key is job.value)

@@ -1,9 +1,10 @@
-"""A user's module as a runner: its projections are found, one job gives one outcome."""
+"""A user's module as a runner: its projections are located and replaced by the job's."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
+from itertools import product
 from typing import get_args
 
 import torch
@@ -13,13 +14,12 @@ from torch.nn.parameter import UninitializedParameter
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.verify.oracle.jobs import Job, Outcome, Weights, self_job
+from headwise.verify.oracle.jobs import Job, Outcome, Weights, copied, self_job
 from headwise.verify.target import NotRecognised, not_recognised, one_line
 from headwise.verify.target.construct import (
     HEADS,
     bypassed,
     find_attention,
-    has_outer_norms,
     in_dtype,
     is_attention,
     make,
@@ -27,51 +27,37 @@ from headwise.verify.target.construct import (
     takes_dropout,
     wrap_known_module,
 )
-from headwise.verify.target.conventions import (
-    CallLog,
-    Masks,
-    Runner,
-    copied,
-    guarded,
-    no_log,
-    outcome,
-    versions,
-    written,
-)
+from headwise.verify.target.conventions import CallLog, Masks, Runner, no_log, outcome, watched
 from headwise.verify.target.parameter_names import Binding, Layout, bind
 from headwise.verify.target.parameter_probe import probe
-from headwise.verify.target.signature import MaskForm, Signature, forms_for, read_signature
+from headwise.verify.target.signature import Signature, read_signature
 
 
 @dataclass(frozen=True, eq=False)
-class ModuleRunner:
+class ModuleRunner(Runner):
     """A class of modules, or one instance, whose parameters were recognised.
 
     Attributes:
-        make: gives the module for a dropout probability.
-        signature: of its forward.
-        binding: where its projections stand.
-        drops: whether it can be made with dropout.
+        make: returns the module for a dropout probability.
+        binding: the parameters that hold its projections.
         sequence_first: whether it takes (L, B, E).
-        either_axis_order: whether (L, B, E) is worth a try.
-        log: called with a description of every call before it is made.
-        given: other arguments of every call.
-        reached: where the attention stands in the module that was asked for; empty if it is it.
-        others: other readings of its parameters.
-        norms: the norms around the attention in the same module, which are set aside.
-        residual: whether its input is added to its output, which is taken off again.
-        probed: whether its parameters were told apart by what moves, since no name told.
+        either_axis_order: whether (L, B, E) has to be tried.
+        options: other arguments of every call.
+        reached: the path of the attention inside the target; empty if the target is the attention.
+        others: other interpretations of its parameters.
+        probed: whether its parameters were identified by their effect, not by their names.
+        norms: the norms around the attention in the same module, which are bypassed.
+        residual: whether its input is added to its output; it is subtracted again.
     """
 
     make: Callable[[float], nn.Module]
     signature: Signature
     binding: Binding
-    drops: bool
-    differentiable: bool = True
+    drops: bool = False
     sequence_first: bool = False
     either_axis_order: bool = False
     log: CallLog = no_log
-    given: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     reached: str = ""
     others: tuple[Binding, ...] = ()
     probed: bool = False
@@ -87,22 +73,17 @@ class ModuleRunner:
         return self.binding.groups
 
     @property
-    def forms(self) -> tuple[MaskForm, ...]:
-        return forms_for(self.signature)
-
-    @property
     def variants(self) -> tuple[Runner, ...]:
         read = (self.binding, *self.others)
-        bindings = [*read, *(item.untransposed() for item in read if item.orientation_guessed)]
+        guessed = [b for b in read if any(slot.transposed for slot in b.slots)]
+        bindings = [*read, *(binding.untransposed() for binding in guessed)]
         if self.binding.packed:
             bindings = [replace(b, layout=how) for how in get_args(Layout) for b in bindings]
         orders = [False, True] if self.either_axis_order else [False]
         added = [True, False] if self.norms else [False]
         return tuple(
             replace(self, binding=binding, sequence_first=order, residual=residual)
-            for residual in added
-            for order in orders
-            for binding in bindings
+            for residual, order, binding in product(added, orders, bindings)
         )
 
     def run(self, job: Job, masks: Masks) -> Outcome:
@@ -110,29 +91,21 @@ class ModuleRunner:
         return self.called(module, self.binding.lay(job.weights, job.heads), job, masks)
 
     def called(
-        self, module: nn.Module, laid: Mapping[str, Tensor], job: Job, masks: Masks
+        self, module: nn.Module, parameters: dict[str, Tensor], job: Job, masks: Masks
     ) -> Outcome:
         """One call of a module with these parameters."""
-        inputs = copied(job)
+        inputs = job.inputs(copied)
         if self.sequence_first:
-            turned = inputs[0].transpose(0, 1)
-            inputs = (turned,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
-        head_dim = job.weights.q.shape[0] // job.heads
-        arguments = self.signature.arguments(*inputs) | dict(masks)
-        arguments |= self.signature.zero_angles(inputs[0], head_dim) | dict(self.given)
-        before = versions(arguments)
-        given = dict(laid)
+            first = inputs[0].transpose(0, 1)
+            inputs = (first,) * 3 if job.alike else tuple(x.transpose(0, 1) for x in inputs)  # type: ignore[assignment]
+        angles = self.signature.zero_angles(inputs[0], job.head_dim)
+        arguments = self.signature.arguments(*inputs) | dict(masks) | angles | dict(self.options)
+        call = partial(functional_call, module, parameters, (), arguments)
         with bypassed(module, self.norms):
-            result = guarded(
-                lambda: functional_call(module, given, (), arguments),
-                arguments,
-                self.log,
-                job.rng_seed,
-            )
-        wrote = written(arguments, before)
-        matches = outcome(result, job, self.sequence_first)
-        output = matches.output - job.query if self.residual else matches.output
-        return replace(matches, output=output, wrote=wrote)
+            result, wrote = watched(call, arguments, self.log, job.rng_seed)
+        own = outcome(result, job, self.sequence_first)
+        output = own.output - job.query if self.residual else own.output
+        return replace(own, output=output, wrote=wrote)
 
 
 def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> ModuleRunner:
@@ -140,22 +113,18 @@ def of_class(cls: type[nn.Module], name: str, weights: Weights, heads: int) -> M
     embed_dim = weights.q.shape[1]
 
     @cache
-    def made(dropout: float) -> nn.Module:
+    def instance(dropout: float) -> nn.Module:
         return sized(make(cls, embed_dim, heads, dropout), name, embed_dim)
 
-    known = "batch_first" in inspect.signature(cls).parameters
-    return _of_module(
-        made, name, weights, heads, drops=takes_dropout(cls), either_axis_order=not known
-    )
+    either = "batch_first" not in inspect.signature(cls).parameters
+    return _of_module(instance, name, weights, heads, drops=takes_dropout(cls), either_order=either)
 
 
 def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
-    """Initialize lazy parameters by one call.
-
-    `nn.LazyLinear` is such a layer, as in Dive into Deep Learning.
+    """Initialize lazy parameters, such as those of `nn.LazyLinear`, by one call.
 
     Raises:
-        NotRecognised: if it raises when it is called with one sequence.
+        NotRecognised: if the call raises.
     """
     if not any(isinstance(item, UninitializedParameter) for item in module.parameters()):
         return module
@@ -165,13 +134,13 @@ def sized(module: nn.Module, name: str, embed_dim: int) -> nn.Module:
         with torch.no_grad():
             module(**signature.arguments(x, x, x), **dict.fromkeys(signature.masks))
     except Exception as error:
-        raise not_recognised(
-            Text(
-                "{name} has uninitialized parameters, and its first call raises {error}",
-                name=name,
-                error=one_line(error),
-            )
-        ) from error
+        message = one_line(error)
+        reason = Text(
+            "{name} has uninitialized parameters, and its first call raises {error}",
+            name=name,
+            error=message,
+        )
+        raise not_recognised(reason) from error
     return module
 
 
@@ -190,45 +159,44 @@ def of_instance(module: nn.Module, name: str, weights: Weights, heads: int) -> M
             heads=heads,
         )
     sized(module, name, weights.q.shape[1])
-    return _of_module(lambda _p: module, name, weights, heads, drops=False, either_axis_order=True)
+    return _of_module(lambda _p: module, name, weights, heads, drops=False, either_order=True)
 
 
 def _of_module(
-    made: Callable[[float], nn.Module],
+    instance: Callable[[float], nn.Module],
     name: str,
     weights: Weights,
     heads: int,
     *,
     drops: bool,
-    either_axis_order: bool,
+    either_order: bool,
 ) -> ModuleRunner:
-    """A runner of the module, or of the attention inside it."""
-    module, path = made(0.0), ""
-    if has_outer_norms(module) or not is_attention(module, weights, heads):
+    module, path = instance(0.0), ""
+    if norms(module) or not is_attention(module, weights, heads):
         path = find_attention(module, weights, heads)
     module = wrap_known_module(module.get_submodule(path))
-    around = norms(module) if has_outer_norms(module) else ()
-    where = f"{name}.{path}.forward" if path else f"{name}.forward"
+    bypass = norms(module)
     blank = ModuleRunner(
-        make=lambda p: wrap_known_module(made(p).get_submodule(path)),
+        make=lambda p: wrap_known_module(instance(p).get_submodule(path)),
         signature=Signature((), (), needs_mask=False, extras={}),
         binding=Binding({}),
         drops=drops,
-        either_axis_order=either_axis_order,
+        either_axis_order=either_order,
         reached=path,
-        norms=around,
-        residual=bool(around),
+        norms=bypass,
+        residual=bool(bypass),
     )
-    readings: tuple[Binding, ...]
+    where = f"{name}.{path}.forward" if path else f"{name}.forward"
+    bindings: tuple[Binding, ...]
     try:
-        readings = (bind(module, weights, heads),)
+        bindings = (bind(module, weights, heads),)
     except NotRecognised:
         blank = replace(blank, signature=read_signature(module.forward, where), probed=True)
-        readings = _probed(blank, module, weights, heads)
-        if not readings:
+        bindings = _probed(blank, module, weights, heads)
+        if not bindings:
             raise
     signature = read_signature(module.forward, where)
-    return replace(blank, signature=signature, binding=readings[0], others=readings[1:])
+    return replace(blank, signature=signature, binding=bindings[0], others=bindings[1:])
 
 
 def _probed(
@@ -236,18 +204,16 @@ def _probed(
 ) -> tuple[Binding, ...]:
     """The bindings of a module whose parameter names are not recognised."""
     job = self_job(weights.q.shape[1], heads)
-    everything = job.mask.dense(job.shape).expand(job.shape.batch, heads, -1, -1)
-    neutral: list[Masks] = [{}] if not blank.signature.needs_mask else []
-    for form in blank.forms:
-        encoded = form.encode(everything)
-        neutral += [] if encoded is None else [{form.argument: encoded}]
+    neutral: list[Masks] = [] if blank.signature.needs_mask else [{}]
+    encoded = ((form.argument, form.encode(job.allowed)) for form in blank.forms)
+    neutral += [{argument: mask} for argument, mask in encoded if mask is not None]
     module.eval()
     for masks in neutral:
 
         def give(parameters: Mapping[str, Tensor], masks: Masks = masks) -> Tensor:
-            return blank.called(module, parameters, job, masks).output
+            return blank.called(module, dict(parameters), job, masks).output
 
-        readings = probe(module, give, weights, heads)
-        if readings:
-            return readings
+        bindings = probe(module, give, weights, heads)
+        if bindings:
+            return bindings
     return ()

@@ -21,10 +21,7 @@ POSITION = re.compile(r"(?i)relative|rel_pos|position_bias|pos_bias|rel_bias")
 class ParameterSlot:
     """One parameter, and the layout of a projection in it.
 
-    Attributes:
-        name: the parameter's.
-        transposed: whether it is (in, out), multiplied as x @ W.
-        shape: what it has; three axes mean one matrix a head.
+    A transposed one is (in, out), multiplied as x @ W; three axes hold a matrix for each head.
     """
 
     name: str
@@ -38,13 +35,13 @@ class ParameterSlot:
             if (heads * last, first) == tuple(part.shape):
                 return part.reshape(heads, last, first).transpose(1, 2)
             return part.T.reshape(heads, first, last)
-        laid = part.T if self.transposed and part.dim() == 2 else part
-        return laid.reshape(self.shape) if part.dim() == 1 else laid
+        turned = part.T if self.transposed and part.dim() == 2 else part
+        return turned.reshape(self.shape) if part.dim() == 1 else turned
 
 
 Layout = Literal["parts", "heads", "last"]
-"""How q, k and v share one matrix: one below the other; or for each head its q, k and v; or for
-each number of each head."""
+"""The order of q, k and v in one matrix: one below the other, or within each head, or within each
+feature of each head."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,10 @@ class Binding:
     Attributes:
         places: for each group of weights, such as ("q",) or ("q", "k", "v") or ("q_bias",), the
             parameters that hold them one below the other.
-        layout: how a matrix that holds q, k and v is ordered.
+        layout: the order of q, k and v in one matrix.
         groups: G, the key/value heads; None for as many as heads.
         zeroed: parameters of a position, which are set to 0, with their shapes.
+
     """
 
     places: Mapping[tuple[str, ...], tuple[ParameterSlot, ...]]
@@ -71,46 +69,40 @@ class Binding:
         return frozenset(Weights.__dataclass_fields__) - by_role
 
     @property
-    def orientation_guessed(self) -> bool:
-        """Whether the orientation of a weight is a guess."""
-        return any(place.transposed for places in self.places.values() for place in places)
+    def slots(self) -> tuple[ParameterSlot, ...]:
+        """Every parameter."""
+        return tuple(slot for slots in self.places.values() for slot in slots)
 
     @property
     def packed(self) -> tuple[str, ...]:
         """The parameters that hold q, k and v in one."""
-        return tuple(
-            places[0].name
-            for names, places in self.places.items()
-            if len(names) == 3 and len(places) == 1
-        )
+        groups = self.places.items()
+        return tuple(slots[0].name for names, slots in groups if (len(names), len(slots)) == (3, 1))
 
     def untransposed(self) -> "Binding":
         """The same with every weight in PyTorch's orientation."""
-        return replace(
-            self,
-            places={
-                names: tuple(ParameterSlot(place.name, False, place.shape) for place in places)
-                for names, places in self.places.items()
-            },
-        )
+        places = {
+            names: tuple(replace(slot, transposed=False) for slot in slots)
+            for names, slots in self.places.items()
+        }
+        return replace(self, places=places)
 
     def lay(self, weights: Weights, heads: int = 1) -> dict[str, Tensor]:
         """The parameters of the module that hold these weights; gradients flow through."""
         named = weights.named()
-        laid = {name: weights.q.new_zeros(shape) for name, shape in self.zeroed}
+        parameters = {name: weights.q.new_zeros(shape) for name, shape in self.zeroed}
         for names, places in self.places.items():
             whole = self._whole([named[name] for name in names], heads)
             for place, part in zip(places, whole.chunk(len(places)), strict=True):
-                laid[place.name] = place.lay(part)
-        return laid
+                parameters[place.name] = place.lay(part)
+        return parameters
 
     def _whole(self, parts: list[Tensor], heads: int) -> Tensor:
         """Projections (H D, E), or biases (H D,), in one."""
         if self.layout == "parts" or len(parts) == 1:
             return torch.cat(parts)
-        split = torch.stack(
-            [part.reshape(heads, -1, *part.shape[1:]) for part in parts]
-        )  # (3, H, D, ...)
+        by_head = [part.reshape(heads, -1, *part.shape[1:]) for part in parts]
+        split = torch.stack(by_head)  # (3, H, D, ...)
         order = (1, 0, 2) if self.layout == "heads" else (1, 2, 0)
         return split.permute(*order, *range(3, split.dim())).flatten(0, 2)
 
@@ -118,33 +110,27 @@ class Binding:
 def bind(module: nn.Module, weights: Weights, heads: int) -> Binding:
     """Find the projections of a module among its parameters.
 
-    Args:
-        module: somebody's.
-        weights: weights of the sizes that it was made for, a key/value head for every head.
-        heads: H.
+    The weights have its sizes, and a key/value head for every head.
 
     Raises:
         BadFile: if q, k or v is not found, or does not fit.
     """
     groups: dict[tuple[str, ...], list[ParameterSlot]] = {}
-    for name, parameter in module.named_parameters():
+    parameters = dict(module.named_parameters())
+    for name, parameter in parameters.items():
         key = None if POSITION.search(name) else _key(name)
         if key:
             groups.setdefault(key, []).append(place_of(module, name, parameter))
-    zeroed = tuple(
-        (name, tuple(p.shape)) for name, p in module.named_parameters() if POSITION.search(name)
-    )
+    zeroed = tuple((n, tuple(p.shape)) for n, p in parameters.items() if POSITION.search(n))
     binding = Binding({k: tuple(places) for k, places in groups.items()}, zeroed=zeroed)
     missing = sorted({"q", "k", "v"} & binding.lacks)
     if missing:
-        has = ", ".join(name for name, _ in module.named_parameters())[:200] or "no parameter"
-        raise not_recognised(
-            Text(
-                "no parameter is recognised as {missing}; it has {has}",
-                missing=", ".join(missing),
-                has=has,
-            )
+        has = ", ".join(parameters)[:200] or "no parameter"
+        words = ", ".join(missing)
+        reason = Text(
+            "no parameter is recognised as {missing}; it has {has}", missing=words, has=has
         )
+        raise not_recognised(reason)
     return fitting(binding, module, weights, heads)
 
 
@@ -164,29 +150,25 @@ def fitting(binding: Binding, module: nn.Module, weights: Weights, heads: int) -
     """The binding, with grouped heads where there are any, if its shapes fit.
 
     Raises:
-        BadFile: if the weights laid out so have other shapes than the parameters.
+        BadFile: if the weights in this layout have other shapes than the parameters.
     """
     binding = _sharing(binding, weights, heads)
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     try:
-        laid = binding.lay(
-            weights if binding.groups is None else weights.shared(heads, binding.groups)
-        )
+        parameters = binding.lay(weights.shared(heads, binding.groups or heads))
     except (RuntimeError, ValueError) as error:
-        names = ", ".join(place.name for places in binding.places.values() for place in places)
-        raise not_recognised(
-            Text("the parameters {names} are not one attention's projections", names=names)
-        ) from error
-    for name, tensor in laid.items():
+        names = ", ".join(slot.name for slot in binding.slots)
+        reason = Text("the parameters {names} are not one attention's projections", names=names)
+        raise not_recognised(reason) from error
+    for name, tensor in parameters.items():
         if tuple(tensor.shape) != shapes[name]:
-            raise not_recognised(
-                Text(
-                    "the parameter {name} has shape {shape}, expected {expected}",
-                    name=name,
-                    shape=shapes[name],
-                    expected=tuple(tensor.shape),
-                )
+            reason = Text(
+                "the parameter {name} has shape {shape}, expected {expected}",
+                name=name,
+                shape=shapes[name],
+                expected=tuple(tensor.shape),
             )
+            raise not_recognised(reason)
     return binding
 
 

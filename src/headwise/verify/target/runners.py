@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,7 @@ from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.verify.checks import Subject, attempt, compute, unmasked_job
 from headwise.verify.oracle import steps
-from headwise.verify.oracle.jobs import Job, Outcome, self_job
-from headwise.verify.oracle.pipeline import job_context
+from headwise.verify.oracle.jobs import Job, Outcome, copied, self_job
 from headwise.verify.target import NotRecognised, not_recognised
 from headwise.verify.target.construct import in_dtype
 from headwise.verify.target.conventions import (
@@ -23,122 +22,76 @@ from headwise.verify.target.conventions import (
     Runner,
     arrays_of,
     changed,
-    copied,
-    guarded,
     no_log,
     no_output,
     outcome,
     tensors_in,
     tensors_of,
-    versions,
+    watched,
     weights_in,
-    written,
 )
 from headwise.verify.target.module_runner import ModuleRunner, of_class, of_instance
-from headwise.verify.target.signature import (
-    MaskForm,
-    Signature,
-    forms_for,
-    parameters_of,
-    read_signature,
-)
+from headwise.verify.target.signature import MaskForm, Signature, parameters_of, read_signature
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionRunner:
-    """A function of q, k, v (B, H, L, D); the projections around it are the right ones.
-
-    Attributes:
-        function: somebody's.
-        signature: how it takes its tensors.
-        log: called with a description of every call before it is made.
-        given: other arguments of every call.
-        arrays: whether it works on NumPy's arrays.
-    """
+class FunctionRunner(Runner):
+    """A function of q, k, v (B, H, L, D), or of such NumPy arrays, within correct projections."""
 
     function: Callable[..., object]
     signature: Signature
-    lacks: frozenset[str] = frozenset()
-    groups: int | None = None
-    drops: bool = False
     log: CallLog = no_log
-    given: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     arrays: bool = False
 
     @property
     def differentiable(self) -> bool:
-        """Whether the target supports gradients."""
         return not self.arrays
-
-    @property
-    def forms(self) -> tuple[MaskForm, ...]:
-        return forms_for(self.signature)
 
     @property
     def variants(self) -> tuple[Runner, ...]:
         return (self, replace(self, arrays=True))
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        context = job_context(job)
-        parts = steps.project(context, job.query, job.key, job.value)
-        counts = (job.heads, job.groups, job.groups)
-        q, k, v = (
-            steps.split(context, x, n) for x, n in zip(parts, counts, strict=True)
-        )  # (B, H, L, D)
-        arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.given)
-        given = arrays_of(arguments) if self.arrays else arguments
-        before = versions(arguments)
-        result = guarded(lambda: self.function(**given), arguments, self.log, job.rng_seed)
-        wrote = changed(arguments, given) if self.arrays else written(arguments, before)
-        matches = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
+        q, k, v = steps.projected_heads(job)
+        arguments = self.signature.arguments(q, k, v) | dict(masks) | dict(self.options)
+        actual = arrays_of(arguments) if self.arrays else arguments
+        call = partial(self.function, **actual)
+        result, wrote = watched(call, arguments, self.log, job.rng_seed)
+        if self.arrays:
+            wrote = changed(arguments, actual)
+        tensors = tensors_in(tensors_of(result, q.dtype) if self.arrays else result)
         shape = (*q.shape[:3], v.shape[3])
-        heads = next((t for t in matches if tuple(t.shape) == shape), None)
+        heads = next((t for t in tensors if tuple(t.shape) == shape), None)
         if heads is None:
-            raise no_output(result, matches, shape)
-        output = steps.output(context, steps.merge(context, heads))
-        return Outcome(output, weights_in([t for t in matches if t is not heads], job), wrote)
+            raise no_output(result, tensors, shape)
+        weights = weights_in([t for t in tensors if t is not heads], job)
+        return Outcome(steps.joined_output(job, heads), weights, wrote)
 
 
 @dataclass(frozen=True, eq=False)
-class AdapterRunner:
-    """A function of x, weights, heads and mask: what the user writes where nothing else helps."""
+class AdapterRunner(Runner):
+    """A function of x, weights, heads and mask, which the user writes for any other target."""
 
     function: Callable[..., object]
     signature: Signature = field(
         default=Signature((("x", "x"),), ("mask",), needs_mask=False, extras={})
     )
-    lacks: frozenset[str] = frozenset()
-    groups: int | None = None
-    drops: bool = False
-    differentiable: bool = True
-    forms: tuple[MaskForm, ...] = (MaskForm("mask", "b h q k", "may"),)
     log: CallLog = no_log
 
     @property
-    def variants(self) -> tuple[Runner, ...]:
-        return (self,)
+    def forms(self) -> tuple[MaskForm, ...]:
+        return (MaskForm("mask", "b h q k", "may"),)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
-        arguments = {"x": copied(job)[0], "mask": masks.get("mask")}
-        before = versions(arguments)
-        result = guarded(
-            lambda: self.function(arguments["x"], job.weights, job.heads, arguments["mask"]),
-            arguments,
-            self.log,
-            job.rng_seed,
-        )
-        return replace(outcome(result, job), wrote=written(arguments, before))
+        x, mask = copied(job.query), masks.get("mask")
+        call = partial(self.function, x, job.weights, job.heads, mask)
+        result, wrote = watched(call, {"x": x, "mask": mask}, self.log, job.rng_seed)
+        return replace(outcome(result, job), wrote=wrote)
 
 
 def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog = no_log) -> Runner:
-    """What a loaded target is, by looking at it.
-
-    Args:
-        target: a class of modules, a module, or a function.
-        name: how messages call it.
-        embed_dim: E.
-        heads: H.
-        log: called with a description of every call before it is made.
+    """The runner of a loaded target: a class of modules, a module, or a function.
 
     Raises:
         BadFile: if it is not recognised; the message shows the adapter to write.
@@ -162,51 +115,23 @@ def runner(target: object, name: str, embed_dim: int, heads: int, log: CallLog =
     if [p.name for p in parameters_of(target, name)][1:2] == ["weights"]:
         return AdapterRunner(target, log=log)
     signature = read_signature(target, name)
-    if len(signature.tensors) != 3:
-        raise not_recognised(
-            Text(
-                "the function {name} takes {count} tensors, expected q, k, v",
-                name=name,
-                count=len(signature.tensors),
-            )
+    count = len(signature.tensors)
+    if count != 3:
+        reason = Text(
+            "the function {name} takes {count} tensors, expected q, k, v", name=name, count=count
         )
+        raise not_recognised(reason)
     return FunctionRunner(target, signature, log=log)
 
 
 @dataclass(frozen=True, eq=False)
-class BlackBoxRunner:
-    """A module with the weights that it was made with; the job's are not used.
-
-    Attributes:
-        module: the module, called in its own way.
-        why: why its weights are not known.
-    """
+class BlackBoxRunner(Runner):
+    """A module with its own weights, not the job's; `why` is the error of the search for them."""
 
     module: ModuleRunner
     why: NotRecognised
-    lacks: frozenset[str] = frozenset()
-    groups: int | None = None
-
-    @property
-    def signature(self) -> Signature:
-        return self.module.signature
-
-    @property
-    def forms(self) -> tuple[MaskForm, ...]:
-        return self.module.forms
-
-    @property
-    def drops(self) -> bool:
-        return self.module.drops
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether the target supports gradients."""
-        return True
-
-    @property
-    def log(self) -> CallLog:
-        return self.module.log
+    signature: Signature
+    drops: bool = False
 
     @property
     def sequence_first(self) -> bool:
@@ -216,8 +141,8 @@ class BlackBoxRunner:
     @property
     def variants(self) -> tuple[Runner, ...]:
         orders = (False, True) if self.module.either_axis_order else (False,)
-        turned = (replace(self.module, sequence_first=order) for order in orders)
-        return tuple(replace(self, module=module) for module in turned)
+        modules = (replace(self.module, sequence_first=order) for order in orders)
+        return tuple(replace(self, module=module) for module in modules)
 
     def run(self, job: Job, masks: Masks) -> Outcome:
         instance = in_dtype(self.module.make(job.dropout), job.query.dtype)
@@ -225,29 +150,24 @@ class BlackBoxRunner:
 
 
 def subject_of(conventions: Conventions, name: str) -> Subject:
-    """The target as a subject whose truth is itself."""
+    """The target as a subject that is compared with its own float64 outputs."""
     subject = conventions.subject(name, *conventions.size)
     return replace(subject, ways=None, together=None, truth=_truth(subject))
 
 
 def _truth(subject: Subject) -> Callable[[Job, torch.dtype], Tensor]:
-    wide = _gives(subject, unmasked_job(subject, torch.float64))
+    result = attempt(subject, unmasked_job(subject, torch.float64))
+    wide = result is not None and result.output.dtype == torch.float64
 
     def truth(job: Job, dtype: torch.dtype) -> Tensor:
         if dtype == torch.float64 and not wide:
             return _given(subject, job.to(torch.float32)).double()
         if dtype == torch.float32 and not wide:
             x = torch.nextafter(job.query, torch.full_like(job.query, torch.inf))
-            job = replace(job, query=x, key=x, value=x) if job.alike else replace(job, query=x)
+            job = job.with_input(x) if job.alike else replace(job, query=x)
         return _given(subject, job.to(dtype))
 
     return truth
-
-
-def _gives(subject: Subject, job: Job) -> bool:
-    """Whether a job in float64 gives float64."""
-    outcome = attempt(subject, job)
-    return outcome is not None and outcome.output.dtype == torch.float64
 
 
 def _given(subject: Subject, job: Job) -> Tensor:
@@ -258,24 +178,22 @@ def _given(subject: Subject, job: Job) -> Tensor:
 
 
 BACKEND = "aot_eager"
-"""What compiles: all of the tracing and the gradients, and no C++ compiler."""
+"""The backend traces forward and backward, and requires no C++ compiler."""
 
 
 def compiled(conventions: Conventions) -> Conventions | None:
     """The same conventions of the target under `torch.compile`; None where nothing can be compiled.
 
-    A module is copied, so that the one that was given stays as it is.
+    A module is copied, so that the original stays as it is.
     """
-    runner = _compiled(conventions.runner)
-    return None if runner is None else replace(conventions, runner=runner)
-
-
-def _compiled(runner: Runner) -> Runner | None:
+    runner = conventions.runner
     if isinstance(runner, ModuleRunner):
-        instance: Callable[[float], nn.Module] = cache(lambda p: _module(runner.make(p)))
-        return replace(runner, make=instance)
+        make = runner.make
+        instance: Callable[[float], nn.Module] = cache(lambda p: _module(make(p)))
+        return replace(conventions, runner=replace(runner, make=instance))
     if isinstance(runner, FunctionRunner) and not runner.arrays:
-        return replace(runner, function=torch.compile(runner.function, backend=BACKEND))
+        function = torch.compile(runner.function, backend=BACKEND)
+        return replace(conventions, runner=replace(runner, function=function))
     return None
 
 

@@ -1,10 +1,10 @@
-"""How somebody's attention is called: which argument is what, and how it wants its mask."""
+"""The signature of a target: the role of each argument, and the forms of its masks."""
 
 import ast
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,30 +24,23 @@ LENGTHS = (
 OTHER_MASKS = ("head_mask", "layer_head_mask", "cross_attn_head_mask")
 """Masks of heads, not of keys."""
 OTHER_TEXT = ("encoder_", "memory_", "cross_")
-"""How the names of masks begin that concern another sequence, which self-attention has none of."""
+"""Prefixes of masks of another sequence, which self-attention does not have."""
 FLAGS = ("is_causal", "causal")
-"""Arguments that ask for a causal mask."""
 ANGLES = ("position_embeddings",)
-"""Arguments that take the cosines and sines by which q and k are turned."""
+"""Arguments that take the cosines and sines by which q and k are rotated."""
 
 Encoding = Literal["may", "blocked", "additive", "ones", "zeros", "lengths"]
 ENCODINGS: tuple[Encoding, ...] = ("may", "blocked", "additive", "ones", "zeros")
 """Booleans that are True where a query may attend, or where it may not; floats that are added;
-floats that are 1 where it may attend, or where it may not. An argument of lengths takes "lengths":
-how many keys of each sample are real."""
+floats that are 1 where it may attend, or where it may not. Arguments of lengths take "lengths", the
+number of real keys of each sample."""
 
 SHAPES = ("q k", "b 1 q k", "b q k", "1 1 q k", "b h q k", "b k", "b 1 1 k")
 
 
 @dataclass(frozen=True)
 class MaskForm:
-    """How a mask is handed over.
-
-    Attributes:
-        argument: the name of the argument.
-        shape: which axes it has.
-        encoding: what its values mean.
-    """
+    """The form of a mask: its argument, its axes, and what its values mean."""
 
     argument: str
     shape: str
@@ -83,21 +76,16 @@ def pads(argument: str) -> bool:
 
 
 def _shaped(allowed: Allowed, shape: str) -> Tensor | None:
-    batch, heads, queries, _ = allowed.shape
-    if "h" not in shape.split():
-        if not bool((allowed == allowed[:, :1]).all()):
-            return None
-        allowed, heads = allowed[:, :1], 1
-    if "b" not in shape.split():
-        if not bool((allowed == allowed[:1]).all()):
-            return None
-        allowed, batch = allowed[:1], 1
-    if "q" not in shape.split():
-        if not bool((allowed == allowed[:, :, :1]).all()):
-            return None
-        allowed, queries = allowed[:, :, :1], 1
-    sizes = {"b": batch, "h": heads, "q": queries, "k": allowed.shape[3], "1": 1}
-    return allowed.reshape([sizes[axis] for axis in shape.split()])
+    axes = shape.split()
+    sizes = {"k": allowed.shape[3], "1": 1}
+    for axis, letter in enumerate("bhq"):
+        if letter not in axes:
+            first = allowed.narrow(axis, 0, 1)
+            if not bool((allowed == first).all()):
+                return None
+            allowed = first
+        sizes[letter] = allowed.shape[axis]
+    return allowed.reshape([sizes[letter] for letter in axes])
 
 
 @dataclass(frozen=True)
@@ -105,11 +93,11 @@ class Signature:
     """How a function takes its tensors.
 
     Attributes:
-        tensors: the arguments that are query, key and value (one, two or three of them), each with
-            the role it has: "x", "q", "k", "v" or "kv".
+        tensors: the one to three arguments that are query, key and value, each with its role: "x",
+            "q", "k", "v" or "kv".
         masks: the arguments that look like masks.
-        needs_mask: whether a mask has to be given.
-        extras: arguments that ask for weights of each head.
+        needs_mask: whether a mask is required.
+        extras: arguments that ask for the weights of each head.
         left: arguments that are left at their default.
         flags: those among them that ask for a causal mask.
         angles: arguments that take cosines and sines (B, L, D).
@@ -123,18 +111,13 @@ class Signature:
     flags: tuple[str, ...] = ()
     angles: tuple[str, ...] = ()
 
-    @property
-    def crosses(self) -> bool:
-        """Whether queries may come from another sequence than keys."""
-        return len(self.tensors) > 1
-
     def arguments(self, query: Tensor, key: Tensor, value: Tensor) -> dict[str, object]:
         """The tensors by name, and the extras."""
         roles = {"x": query, "q": query, "k": key, "v": value, "kv": key}
         return {name: roles[role] for name, role in self.tensors} | self.extras
 
     def zero_angles(self, query: Tensor, head_dim: int) -> dict[str, object]:
-        """Cosines of 1 and sines of 0 for the arguments that want angles: nothing is turned."""
+        """Cosines of 1 and sines of 0 for the arguments that take angles: no rotation."""
         ones = query.new_ones(*query.shape[:2], head_dim)
         return dict.fromkeys(self.angles, (ones, torch.zeros_like(ones)))
 
@@ -145,21 +128,16 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     Raises:
         BadFile: if there is an argument that must be given and is not recognised.
     """
-    parameters = [
-        p
-        for p in parameters_of(function, name)
-        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"
-    ]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    every = parameters_of(function, name)
+    parameters = [p for p in every if p.kind not in variadic and p.name != "self"]
     masks = tuple(p.name for p in parameters if _mask(p.name.lower()))
     angles = tuple(p.name for p in parameters if p.name in ANGLES)
     tensors = [p for p in parameters if p.name not in (*masks, *angles) and _tensor(p)]
     crosses = any(p.name.startswith(OTHER_TEXT) for p in tensors)
     masks = tuple(name for name in masks if crosses or not name.startswith(OTHER_TEXT))
-    unknown = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p not in tensors and p.name not in (*masks, *angles)
-    ]
+    required = [p for p in parameters if p.default is p.empty]
+    unknown = [p.name for p in required if p not in tensors and p.name not in (*masks, *angles)]
     if unknown or not 1 <= len(tensors) <= 3:
         words = ", ".join(unknown or [p.name for p in parameters]) or "()"
         raise not_recognised(
@@ -167,21 +145,19 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
         )
     flags = {"need_weights": True, "average_attn_weights": False}
     extras: dict[str, object] = {p.name: flags[p.name] for p in parameters if p.name in flags}
-    required = {p.name for p in parameters if p.default is p.empty}
     used = {*masks, *extras, *angles, *(p.name for p in tensors)}
     return Signature(
-        _roles([p.name for p in tensors]),
-        masks,
-        bool(required & set(masks)),
-        extras,
-        tuple(p.name for p in parameters if p.name not in used),
-        tuple(p.name for p in parameters if p.name in FLAGS and p.default is False),
-        angles,
+        tensors=_roles([p.name for p in tensors]),
+        masks=masks,
+        needs_mask=any(p.name in masks for p in required),
+        extras=extras,
+        left=tuple(p.name for p in parameters if p.name not in used),
+        flags=tuple(p.name for p in parameters if p.name in FLAGS and p.default is False),
+        angles=angles,
     )
 
 
 def _mask(name: str) -> bool:
-    """Whether an argument of this name says who may attend to whom."""
     return ("mask" in name and name not in OTHER_MASKS) or name in (*ADDED, *LENGTHS)
 
 
@@ -203,29 +179,23 @@ def parameters_of(function: Callable[..., object], name: str) -> list[inspect.Pa
 
 
 def _documented(function: Callable[..., object]) -> list[inspect.Parameter]:
-    """The parameters by the first line of the documentation, as PyTorch writes it for C functions.
-
-    ``name(query, key, attn_mask=None, dropout_p=0.0) -> Tensor``
-    """
+    """The parameters of a C function, by PyTorch's docstring: ``name(query, p=0.0) -> Tensor``."""
     name = re.escape(str(getattr(function, "__name__", "")))
     result = re.match(rf"\s*{name}\((.*?)\)\s*->", str(getattr(function, "__doc__", "")), re.DOTALL)
     if not name or result is None:
         return []
     try:
-        taken = next(
-            node.args
-            for node in ast.walk(ast.parse(f"def f({result[1]}): ..."))
-            if isinstance(node, ast.FunctionDef)
-        )
-        defaults = [ast.literal_eval(argument) for argument in taken.defaults]
+        tree = ast.parse(f"def f({result[1]}): ...")
+        arguments = next(node.args for node in tree.body if isinstance(node, ast.FunctionDef))
+        values = [ast.literal_eval(argument) for argument in arguments.defaults]
     except (SyntaxError, ValueError):
         return []
-    names = [argument.arg for argument in taken.args]
-    empty = [inspect.Parameter.empty] * (len(names) - len(defaults))
+    names = [argument.arg for argument in arguments.args]
+    defaults = [*[inspect.Parameter.empty] * (len(names) - len(values)), *values]
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return [
         inspect.Parameter(name, kind, default=default)
-        for name, default in zip(names, [*empty, *defaults], strict=True)
+        for name, default in zip(names, defaults, strict=True)
     ]
 
 
@@ -250,30 +220,16 @@ def forms_for(signature: Signature) -> tuple[MaskForm, ...]:
     """Every form a mask of this signature could have, the likely ones first.
 
     An argument called padding takes (B, Lk), one of lengths takes (B,), and what is called a bias
-    is added; PyTorch's own names mean True = blocked.
+    is added; in PyTorch's own names True means blocked.
     """
-    forms = [
-        MaskForm(argument, shape, encoding)
-        for argument in signature.masks
-        for encoding in _encodings(argument.lower())
-        for shape in _shapes(argument.lower())
-    ]
-    theirs = ("attn_mask", "key_padding_mask")
-    return tuple(sorted(forms, key=lambda f: (f.argument in theirs and f.encoding == "may",)))
-
-
-def _encodings(argument: str) -> tuple[Encoding, ...]:
-    if argument in LENGTHS:
-        return ("lengths",)
-    return ("additive",) if argument in ADDED else ENCODINGS
-
-
-def _shapes(argument: str) -> tuple[str, ...]:
-    if argument in LENGTHS:
-        return ("b",)
-    return ("b k",) if "padding" in argument else SHAPES
-
-
-def with_argument(form: MaskForm, argument: str) -> MaskForm:
-    """The same form for another argument."""
-    return replace(form, argument=argument)
+    forms: list[MaskForm] = []
+    for argument in signature.masks:
+        name = argument.lower()
+        if name in LENGTHS:
+            forms.append(MaskForm(argument, "b", "lengths"))
+            continue
+        encodings: tuple[Encoding, ...] = ("additive",) if name in ADDED else ENCODINGS
+        shapes = ("b k",) if "padding" in name else SHAPES
+        forms += [MaskForm(argument, shape, code) for code in encodings for shape in shapes]
+    pytorch = ("attn_mask", "key_padding_mask")
+    return tuple(sorted(forms, key=lambda f: f.argument in pytorch and f.encoding == "may"))
