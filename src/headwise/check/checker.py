@@ -1,16 +1,16 @@
 """Check a worked example: recompute each printed number, and report the wrong ones."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from torch import Tensor
 
 from headwise.check.article_lines import normalized
-from headwise.check.derivation import Part, parts
-from headwise.check.expression_tree import BadArticle, Grid, Node, leaves
-from headwise.check.labels import Hint, IndexBases, IndexRef
+from headwise.check.derivation import Part, entries, parts
+from headwise.check.expression_tree import BadArticle, Grid, Node, leaves, numbers
+from headwise.check.labels import IndexBases
 from headwise.check.matching import MOST_NODES, Matcher, Reading
 from headwise.check.problem_setup import CheckOptions, Setup, setups
 from headwise.check.stated_values import StatedSizes, read_sizes
@@ -99,27 +99,18 @@ def document(report: CheckReport) -> Document:
     """The report: verdict, wrong numbers, unmatched arrays and assumptions."""
     blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
     if report.findings:
-        blocks += [Heading(Text("Wrong")), _findings(report)]
+        head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
+        rows = [
+            (same(str(f.line)), same(f.printed), same(f.right), f.what) for f in report.findings
+        ]
+        blocks += [Heading(Text("Wrong")), Table(head, rows)]
     if report.unmatched:
-        blocks += [Heading(Text("Could not match")), _unmatched(report)]
+        titles = (Text("line"), Text("printed"), Text("why"))
+        arrays = [(same(str(a.line)), same(a.text), a.why) for a in report.unmatched]
+        blocks += [Heading(Text("Could not match")), Table(titles, arrays)]
     blocks.append(Heading(Text("Taken as given")))
     blocks += [Paragraph(note) for note in report.notes]
     return Document(TITLE, tuple(blocks))
-
-
-def _findings(report: CheckReport) -> Table:
-    head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
-    rows = [
-        (same(str(finding.line)), same(finding.printed), same(finding.right), finding.what)
-        for finding in report.findings
-    ]
-    return Table(head, tuple(rows))
-
-
-def _unmatched(report: CheckReport) -> Table:
-    head = (Text("line"), Text("printed"), Text("why"))
-    rows = [(same(str(array.line)), same(array.text), array.why) for array in report.unmatched]
-    return Table(head, tuple(rows))
 
 
 def as_json(report: CheckReport) -> str:
@@ -134,8 +125,7 @@ def as_json(report: CheckReport) -> str:
             for f in report.findings
         ],
         "unmatched": [
-            {"line": array.line, "printed": array.text, "why": _bilingual(array.why)}
-            for array in report.unmatched
+            {"line": a.line, "printed": a.text, "why": _bilingual(a.why)} for a in report.unmatched
         ],
         "notes": [_bilingual(note) for note in report.notes],
     }
@@ -152,8 +142,6 @@ FINITE = ("Q", "K", "V", "score", "output")
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The result of checking the article under one problem setup."""
-
     findings: dict[int, Finding]
     unmatched: list[Unmatched]
     checked: int
@@ -195,11 +183,9 @@ def _checked(text: str, options: CheckOptions, source: str) -> CheckReport:
     flat = normalized(text)
     statements = read_statements(flat)
     sizes = read_sizes(flat)
-    best: _Outcome | None = None
-    for setup in setups(statements, sizes, options):
-        for outcome in _outcomes(setup, statements):
-            if best is None or outcome.cost < best.cost:
-                best = outcome
+    every = setups(statements, sizes, options)
+    outcomes = (outcome for setup in every for outcome in _outcomes(setup, statements))
+    best = min(outcomes, key=lambda outcome: outcome.cost, default=None)
     if best is None:
         raise BadArticle("nothing to check")
     findings = {**best.findings, **_contradictions(sizes, best.setup)}
@@ -218,13 +204,13 @@ def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
     def run(x: Tensor, projections: Projections) -> Trace:
         return trace(x, setup.heads, projections=projections, mask=setup.mask, scale=setup.scale)
 
-    given = setup.x, setup.projections
-    result = run(*given)
+    printed = setup.x, setup.projections
+    result = run(*printed)
     if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in FINITE):
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down"
         )
-    slack = quantity_errors(run, given, setup.upper or given)
+    slack = quantity_errors(run, printed, setup.upper or printed)
     quantities = Quantities(result, hidden=setup.hidden, slack=slack)
     bases = _bases(statements, setup.heads, len(setup.x))
     for head, row, bracket in product(*bases):
@@ -236,21 +222,15 @@ def _bases(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The possible index bases of heads, rows and brackets, from the indices that occur."""
     seen: dict[str, set[int]] = {"head": set(), "row": set(), "bracket": set()}
-    for statement in statements:
-        for hint in (statement.own, *statement.around):
-            _note(seen, hint)
+    hints = [hint for s in statements for hint in (s.own, *s.around) if not hint.weight]
+    for hint in hints:
+        for kind, ref in (("head", hint.head), ("row", hint.row), ("row", hint.column)):
+            if ref is not None and ref.kind != "ordinal":
+                seen["bracket" if ref.kind == "bracket" else kind].add(ref.number)
     head = _base(seen["head"], heads, (1, 0))
     row = _base(seen["row"], length, (0, 1))
     bracket = (1,) if length in seen["bracket"] and 0 not in seen["bracket"] else (0,)
     return head, row, bracket
-
-
-def _note(seen: dict[str, set[int]], hint: Hint) -> None:
-    if hint.weight:
-        return
-    for kind, ref in (("head", hint.head), ("row", hint.row), ("row", hint.column)):
-        if isinstance(ref, IndexRef) and ref.kind != "ordinal":
-            seen["bracket" if ref.kind == "bracket" else kind].add(ref.number)
 
 
 def _base(numbers: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
@@ -281,23 +261,19 @@ def _run(
 
 def _is_given(statement: Statement, setup: Setup) -> bool:
     """Whether every number of a statement is part of the problem setup."""
-    cells = [
-        cell for node in statement.equation.nodes for leaf in leaves(node) for cell in leaf.cells
-    ]
+    cells = [cell for node in statement.equation.nodes for cell in numbers(node)]
     return all(cell.start in setup.inputs for cell in cells)
 
 
-def _judge(result: Iterable[Part], findings: dict[int, Finding], checked: set[int]) -> None:
+def _judge(result: tuple[Part, ...], findings: dict[int, Finding], checked: set[int]) -> None:
     for grid, target in result:
-        for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True)):
-            for j, (cell, exact) in enumerate(zip(row, values, strict=True)):
-                if cell is None or cell.start in checked:
-                    continue
-                checked.add(cell.start)
-                if not cell.right(exact, target.off(i, j)):
-                    findings[cell.start] = Finding(
-                        cell.line, cell.start, cell.text, cell.corrected(exact), target.name(i, j)
-                    )
+        for cell, exact, slack, place in entries(grid, target):
+            if cell.start in checked:
+                continue
+            checked.add(cell.start)
+            if not cell.right(exact, slack):
+                right, what = cell.corrected(exact), target.name(*place)
+                findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, what)
 
 
 def _rest(
@@ -307,12 +283,7 @@ def _rest(
     nodes = statement.equation.nodes[:MOST_NODES]
     if reading is not None:
         nodes = [node for node in nodes if not parts(node, reading.target, quantities)]
-    cells = [[cell for leaf in leaves(node) for cell in leaf.cells] for node in nodes]
-    return [
-        node
-        for node, inside in zip(nodes, cells, strict=True)
-        if any(cell.start not in checked for cell in inside)
-    ]
+    return [node for node in nodes if any(c.start not in checked for c in numbers(node))]
 
 
 def _count(
@@ -336,14 +307,13 @@ def _count(
             right = cell.corrected(exact[0]) if exact else "?"
             findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, ARITHMETIC)
         if consistent(node, cell) or cell.start in findings:
-            checked.update(c.start for leaf in leaves(node) for c in leaf.cells)
+            checked.update(c.start for c in numbers(node))
             checked.add(cell.start)
     for node in rest:
-        cells = [cell for leaf in leaves(node) for cell in leaf.cells]
-        if any(cell.start not in checked for cell in cells) and _matters(node):
-            shown = _shown(node)
-            left = sum(cell.start not in checked for cell in cells)
-            unmatched.append(Unmatched(cells[0].line, shown, _why(statement), left))
+        left = [cell for cell in numbers(node) if cell.start not in checked]
+        if left and _matters(node):
+            line = numbers(node)[0].line
+            unmatched.append(Unmatched(line, _shown(node), _why(statement), len(left)))
 
 
 ARITHMETIC = Text("arithmetic of the line")
@@ -352,17 +322,13 @@ ARITHMETIC = Text("arithmetic of the line")
 def _matters(node: Node) -> bool:
     """Whether an expression holds computed numbers rather than sizes or indices."""
     grids = leaves(node)
-    decimal = any(
-        "." in (cell.text if grid.dims else cell.text.removesuffix(".")) or "%" in cell.text
-        for grid in grids
-        for cell in grid.cells
-    )
-    return decimal or any(grid.dims == 2 for grid in grids)
+    texts = [c.text if g.dims else c.text.removesuffix(".") for g in grids for c in g.cells]
+    return any("." in t or "%" in t for t in texts) or any(grid.dims == 2 for grid in grids)
 
 
 def _shown(node: Node) -> str:
-    cells = [cell.text for leaf in leaves(node) for cell in leaf.cells]
-    return ", ".join(cells[:6]) + (", …" if len(cells) > 6 else "")
+    texts = [cell.text for cell in numbers(node)]
+    return ", ".join(texts[:6]) + (", …" if len(texts) > 6 else "")
 
 
 def _why(statement: Statement) -> Text:
@@ -373,15 +339,14 @@ def _why(statement: Statement) -> Text:
 
 
 def _contradictions(sizes: StatedSizes, setup: Setup) -> dict[int, Finding]:
-    """StatedSize sizes that contradict the input."""
-    expected = (
-        (sizes.model, setup.x.shape[1], Text("columns of X")),
-        (sizes.key, setup.projections.q.shape[0] // setup.heads, Text("head dim")),
-    )
+    """Stated sizes that contradict the input."""
+    head_dim = setup.projections.q.shape[0] // setup.heads
+    expected = [(sizes.key, head_dim, Text("head dim"))]
+    if "x" not in setup.hidden:
+        expected.append((sizes.model, setup.x.shape[1], Text("columns of X")))
     result: dict[int, Finding] = {}
     for stated, right, what in expected:
-        hidden = what.en == "columns of X" and "x" in setup.hidden
-        if stated and not hidden and all(size.value != right for size in stated):
+        if stated and all(size.value != right for size in stated):
             first = stated[0]
             result[first.start] = Finding(first.line, first.start, first.text, str(right), what)
     return result
@@ -395,5 +360,4 @@ def _notes(outcome: _Outcome) -> tuple[Text, ...]:
         head=bases.head,
         row=bases.row,
     )
-    heads = Text("heads: {heads}", heads=setup.heads)
-    return (heads, *setup.notes, counts)
+    return (Text("heads: {heads}", heads=setup.heads), *setup.notes, counts)

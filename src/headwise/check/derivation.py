@@ -1,10 +1,22 @@
 """Derivations: the target of each number in an expression whose value is known."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
-from headwise.check.expression_tree import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
+from headwise.check.expression_tree import (
+    Apply,
+    Grid,
+    Node,
+    Printed,
+    Product,
+    Quotient,
+    Stack,
+    Sum,
+    Symbol,
+)
 from headwise.check.targets import Quantities, Target, Value, off
+from headwise.explain.trace import KEYS
 from headwise.lang import Text
 
 Part = tuple[Grid, Target]
@@ -14,16 +26,19 @@ ARGUMENT = Text("as given to the function")
 _ROOT = Text("square root of the head dim")
 
 
-def wrong(grid: Grid, target: Target) -> int | None:
-    """How many numbers of a grid are wrong for a target; None where the shapes differ."""
+def entries(grid: Grid, target: Target) -> Iterator[tuple[Printed, float, float, tuple[int, int]]]:
+    """The printed numbers of a grid: number, exact value, its error bound, and (row, column)."""
+    for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True)):
+        for j, (cell, exact) in enumerate(zip(row, values, strict=True)):
+            if cell is not None:
+                yield cell, exact, target.off(i, j), (i, j)
+
+
+def wrong(grid: Grid, target: Target) -> int:
+    """How many numbers of a grid are wrong for a target; 0 where the shapes differ."""
     if not fits(grid, target):
-        return None
-    return sum(
-        not cell.right(exact, target.off(i, j))
-        for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True))
-        for j, (cell, exact) in enumerate(zip(row, values, strict=True))
-        if cell is not None
-    )
+        return 0
+    return sum(not cell.right(exact, slack) for cell, exact, slack, _ in entries(grid, target))
 
 
 def fits(grid: Grid, target: Target) -> bool:
@@ -41,7 +56,7 @@ def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
     if isinstance(node, Grid):
         return [(node, target)] if fits(node, target) else []
     if isinstance(node, Apply):
-        return _function(node, target, known)
+        return (_joined if node.name == "concat" else _softmax)(node, target, known)
     if isinstance(node, Quotient):
         return _quotient(node, target, known)
     if isinstance(node, Sum):
@@ -49,8 +64,8 @@ def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
     if isinstance(node, Stack | Symbol):
         return []
     if target.key == "term" and target.row is not None and target.column is not None:
-        a = known.cell(("softmax", target.head), target.row, target.column, FACTOR)
-        b = known.row(("v", target.head), target.column, FACTOR)
+        a = known.part(("softmax", target.head), target.row, target.column, FACTOR)
+        b = known.part(("v", target.head), target.column, role=FACTOR)
         return best(_orders(node, a, b, 1, known)) if len(node.factors) == 2 else []
     scaled = _times_scale(node, target, known)
     return scaled or _matrices(node, target, known) or _sum(((1, node),), target, known)
@@ -59,18 +74,13 @@ def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
 def _same_part(key: str, target: Target, known: Quantities, role: Text | None) -> Target | None:
     """The same row, entry or matrix of another quantity of the head."""
     place = (key, target.head)
-    if place not in known.tables:
+    if place not in known.tables or (target.row is None and target.column is not None):
         return None
-    if target.row is not None and target.column is not None:
-        return known.cell(place, target.row, target.column, role)
-    if target.row is not None:
-        return known.row(place, target.row, role)
-    return None if target.column is not None else known.whole(place, role, turned=target.turned)
+    turned = target.turned and target.row is None
+    return known.part(place, target.row, target.column, role, turned=turned)
 
 
-def _function(node: Apply, target: Target, known: Quantities) -> list[Part]:
-    if node.name == "concat":
-        return _joined(node, target, known)
+def _softmax(node: Apply, target: Target, known: Quantities) -> list[Part]:
     if node.name != "softmax" or target.key != "softmax" or len(node.args) != 1:
         return []
     result = []
@@ -134,19 +144,18 @@ def _exponentials(node: Quotient, target: Target, known: Quantities) -> list[Par
         return []
     row = known.tables[key][target.row]
     exact = [math.exp(value) for value in row]
-    whole = known.row(key, target.row)
-    slack = [exact[j] * math.expm1(whole.off(0, j)) for j in range(len(row))]
+    whole = known.part(key, target.row)
+    slack = [value * math.expm1(whole.off(0, j)) for j, value in enumerate(exact)]
     shown = [j for j, value in enumerate(row) if value > -math.inf]
     shown = list(range(len(row))) if len(terms) == len(row) else shown
     result: list[Part] = []
     for j, (_, term) in zip(shown, terms, strict=False) if len(terms) == len(shown) else ():
-        result += _power(
-            term, known.cell(key, target.row, j, ARGUMENT), (exact[j], slack[j]), known
-        )
+        cell = known.part(key, target.row, j, ARGUMENT)
+        result += _power(term, cell, (exact[j], slack[j]), known)
     if isinstance(node.below, Grid):
         result += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
     if target.column is not None:
-        cell = known.cell(key, target.row, target.column, ARGUMENT)
+        cell = known.part(key, target.row, target.column, ARGUMENT)
         result += _power(node.above, cell, (exact[target.column], slack[target.column]), known)
     elif isinstance(node.above, Grid) and node.above.dims == 1:
         values = replace(target, values=[exact], role=None, label=_EXP, slack=[slack])
@@ -168,8 +177,7 @@ def _derived(grid: Grid, target: Target, exact: Value, label: Text) -> list[Part
     if grid.dims != 0:
         return []
     values, slack = [[exact[0]]], [[exact[1]]]
-    made = replace(target, values=values, dims=0, role=None, label=label, slack=slack)
-    return [(grid, made)]
+    return [(grid, replace(target, values=values, dims=0, role=None, label=label, slack=slack))]
 
 
 def _matrices(node: Product, target: Target, known: Quantities) -> list[Part]:
@@ -182,19 +190,13 @@ def _matrices(node: Product, target: Target, known: Quantities) -> list[Part]:
         return []
     first, second = places
     dot = target.key == "score"
-    a = (
-        known.row(first, target.row, FACTOR)
-        if target.row is not None
-        else known.whole(first, FACTOR)
-    )
+    a = known.part(first, target.row, role=FACTOR)
     if target.column is not None:
-        b = (known.row if dot else known.column)(second, target.column, FACTOR)
-        return parts(left, a, known) + parts(right, b, known)
-    result = [parts(left, a, known) + parts(right, known.whole(second, FACTOR, turned=dot), known)]
-    if dot:
-        plain = known.whole(second, FACTOR)
-        result.append(parts(left, a, known) + parts(right, plain, known))
-    return best(result)
+        place = (target.column, None) if dot else (None, target.column)
+        return parts(left, a, known) + parts(right, known.part(second, *place, FACTOR), known)
+    orders = (True, False) if dot else (False,)
+    seconds = [known.part(second, role=FACTOR, turned=turned) for turned in orders]
+    return best([parts(left, a, known) + parts(right, b, known) for b in seconds])
 
 
 def best(result: list[list[Part]]) -> list[Part]:
@@ -202,7 +204,7 @@ def best(result: list[list[Part]]) -> list[Part]:
 
     def cost(reading: list[Part]) -> tuple[int, int]:
         cells = sum(len(grid.cells) for grid, _ in reading)
-        return -cells, sum(wrong(grid, target) or 0 for grid, target in reading)
+        return -cells, sum(wrong(grid, target) for grid, target in reading)
 
     return min(result, key=cost, default=[])
 
@@ -220,28 +222,23 @@ def _sum(terms: tuple[tuple[int, Node], ...], target: Target, known: Quantities)
         return []
     result: list[Part] = []
     for n, (sign, term) in zip(inner, terms, strict=True):
-        result += _term(term, sign, n, target, known)
+        a = known.part(places[0], target.row, n, FACTOR)
+        place = (target.column, n) if target.key == "score" else (n, target.column)
+        result += _term(term, sign, (a, known.part(places[1], *place, FACTOR)), target, known)
     return result
 
 
-def _term(term: Node, sign: int, n: int, target: Target, known: Quantities) -> list[Part]:
-    places = known.factors(target)
-    if places is None or target.row is None:
-        return []
-    a = known.cell(places[0], target.row, n, FACTOR)
-    if target.column is None:
-        b = known.row(places[1], n, FACTOR)
-    elif target.key == "score":
-        b = known.cell(places[1], target.column, n, FACTOR)
-    else:
-        b = known.cell(places[1], n, target.column, FACTOR)
+def _term(
+    term: Node, sign: int, factors: tuple[Target, Target], target: Target, known: Quantities
+) -> list[Part]:
+    a, b = factors
     if isinstance(term, Product) and len(term.factors) == 2:
         return best(_orders(term, a, b, sign, known))
     if not isinstance(term, Grid):
         return []
     factor = sign * a.values[0][0]
     values = [[factor * value for value in b.values[0]]]
-    label = Text("term {n} of the sum for {what}", n=n, what=_what(target))
+    label = Text("term {n} of the sum for {what}", n=a.column, what=KEYS[target.key][0])
     slack = [[off(a, b, n) for n in range(len(values[0]))]] if b.slack or a.slack else []
     return parts(term, replace(b, values=values, role=None, label=label, slack=slack), known)
 
@@ -258,9 +255,3 @@ def _signed(target: Target, sign: int) -> Target:
     if sign > 0:
         return target
     return replace(target, values=[[-v for v in row] for row in target.values])
-
-
-def _what(target: Target) -> Text:
-    from headwise.explain.trace import KEYS
-
-    return KEYS[target.key][0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
-from headwise.check.expression_tree import Grid, Node, Token, leaves, pairs, vector
+from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, vector
 
 _AND = frozenset(("and", "和", "与", "及", "以及"))
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
@@ -43,11 +43,9 @@ class Equation:
     @property
     def bare(self) -> bool:
         """Whether the equation has only whole numbers in running text: sizes, indices, counts."""
-        cells = [cell for node in self.nodes for leaf in leaves(node) for cell in leaf.cells]
         lone = all(isinstance(node, Grid) and node.dims == 0 for node in self.nodes)
-        return not self.nodes or (
-            lone and not self.related and all("." not in c.text.removesuffix(".") for c in cells)
-        )
+        texts = [cell.text.removesuffix(".") for node in self.nodes for cell in numbers(node)]
+        return lone and not (self.nodes and (self.related or "." in "".join(texts)))
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,9 @@ def _items(line: Line, text: str) -> list[Item]:
     i, start = 0, -1
     while i < len(tokens):
         token = tokens[i]
-        node, after = (None, i)
-        if (token.kind in _STARTS or token.text == "√") and not _part_of_name(tokens, i):
+        node, after = None, i
+        part_of_name = i > 0 and not token.spaced and tokens[i - 1].kind in ("sub", "sup")
+        if (token.kind in _STARTS or token.text == "√") and not part_of_name:
             node, after = reader.node(i, len(tokens))
         kind = "node" if node is not None else _kind(token)
         if token.text in (".", "!", "?") and not token.spaced and _ends(tokens, i):
@@ -101,15 +100,13 @@ def _words(tokens: tuple[Token, ...], start: int, end: int, text: str) -> Item:
 def _absorbed(items: list[Item]) -> list[Item]:
     """Join the number in ``head 1`` with the words around it."""
     result: list[Item] = []
-    for at, item in enumerate(items):
-        after = items[at + 1].kind if at + 1 < len(items) else "comma"
-        if result and result[-1].kind == "text":
-            last = result[-1]
-            joins = item.kind == "text" or (_counts(item) and after != "node")
-            if joins:
-                result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
-                continue
-        result.append(item)
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        last = result[-1] if result else None
+        index = _counts(item) and (after is None or after.kind != "node")
+        if last is not None and last.kind == "text" and (item.kind == "text" or index):
+            result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
+        else:
+            result.append(item)
     return result
 
 
@@ -125,11 +122,6 @@ def _kind(token: Token) -> str:
     if token.kind in ("comma", "pipe") or token.text in _AND:
         return "comma"
     return "text"
-
-
-def _part_of_name(tokens: tuple[Token, ...], i: int) -> bool:
-    """Whether token i is the index or the argument of the name before it."""
-    return i > 0 and not tokens[i].spaced and tokens[i - 1].kind in ("sub", "sup")
 
 
 def _ends(tokens: tuple[Token, ...], i: int) -> bool:
@@ -152,7 +144,7 @@ def _past_name(reader: Reader, i: int) -> int:
     i += 1
     while named and i < len(tokens):
         if tokens[i].kind in ("sub", "sup"):
-            i = pair[i + 1] + 1 if i + 1 in pair else i + 2
+            i = reader.after_index(i)
         elif i in pair and (tokens[i].text == "{" or _is_index(reader, i)):
             i = pair[i] + 1
         else:
@@ -214,13 +206,8 @@ def _vectors(result: list[Equation]) -> list[Equation]:
         last = out[-1] if out else None
         if last is not None and last.related and last.nodes and _lone(equation):
             end, more = last.nodes[-1], equation.nodes[0]
-            if (
-                isinstance(end, Grid)
-                and isinstance(more, Grid)
-                and _flat(end)
-                and "." in _text(more)
-            ):
-                last.nodes[-1] = vector((*end.rows[0], *more.rows[0]))
+            if isinstance(end, Grid) and end.dims <= 1 and end.whole and _is_decimal(more):
+                last.nodes[-1] = vector((*end.rows[0], *numbers(more)))
                 continue
         out.append(equation)
     return out
@@ -230,9 +217,5 @@ def _lone(equation: Equation) -> bool:
     return len(equation.nodes) == 1 and not equation.related and not equation.labels
 
 
-def _flat(grid: Grid) -> bool:
-    return grid.dims <= 1 and grid.whole
-
-
-def _text(grid: Grid) -> str:
-    return "".join(cell.text for cell in grid.cells) if grid.dims == 0 else ""
+def _is_decimal(node: Node) -> bool:
+    return isinstance(node, Grid) and node.dims == 0 and any("." in c.text for c in node.cells)

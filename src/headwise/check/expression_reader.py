@@ -24,13 +24,7 @@ from headwise.check.expression_tree import (
     vector,
 )
 
-_FUNCTIONS = {
-    "softmax": "softmax",
-    "exp": "exp",
-    "sqrt": "sqrt",
-    "concat": "concat",
-    "cat": "concat",
-}
+_FUNCTIONS = {**{name: name for name in ("softmax", "exp", "sqrt", "concat")}, "cat": "concat"}
 _WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf", "\\vec", "\\boldsymbol")
 _VECTOR = re.compile(r"[vVxX][0-9]{0,2}$")
 _BLANK = frozenset(("newline", "math", "display"))
@@ -119,12 +113,16 @@ class Reader:
         start, i = i, i + 1
         while i < end and not self.tokens[i].spaced:
             if self.tokens[i].kind in ("sub", "sup"):
-                i = self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
+                i = self.after_index(i)
             elif i in self.pair:
                 i = self.pair[i] + 1
             else:
                 break
         return (Symbol(self.tokens[start].text), i) if i <= end else (None, start)
+
+    def after_index(self, i: int) -> int:
+        """The token after an index that starts with the ``_`` or ``^`` at i."""
+        return self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
 
     def _opens(self, i: int, end: int) -> bool:
         """Whether an array or a bracket stands here: a factor without a sign before it."""
@@ -135,13 +133,15 @@ class Reader:
             return None, i
         token = self.tokens[i]
         if token.kind in ("num", "blocked"):
-            node: Node | None = scalar(printed(token.text, token.line, token.start))
-            return node, i + 1
+            return scalar(printed(token.text, token.line, token.start)), i + 1
         if token.kind == "op" and token.text == "-":
             node, after = self._factor(i + 1, end)
             return (None if node is None else _negative(node)), after
         if i in self.pair and (token.kind == "open" or is_matrix(token)):
-            return self._bracket(i), self._power(self.pair[i] + 1, end)
+            after = self.pair[i] + 1
+            if self._is(after, end, "sup"):  # ^T transposes it
+                after = self.after_index(after)
+            return self._bracket(i), after
         return self._function(i, end)
 
     def _bracket(self, i: int) -> Node | None:
@@ -151,14 +151,6 @@ class Reader:
             single = array is None or (round_ and not _several(array))
             self._brackets[i] = (self.inner(i) if round_ else None) if single else array
         return self._brackets[i]
-
-    def _power(self, i: int, end: int) -> int:
-        """Past a ``^T`` or ``.T`` that transposes what stands before."""
-        if not self._is(i, end, "sup"):
-            return i
-        if i + 1 in self.pair:
-            return self.pair[i + 1] + 1
-        return min(i + 2, end)
 
     def _function(self, i: int, end: int) -> tuple[Node | None, int]:
         token = self.tokens[i]
@@ -173,7 +165,7 @@ class Reader:
         if word in _WRAPPERS and i + 1 in self.pair and self.pair[i + 1] == i + 3:
             word, i = self.tokens[i + 2].text.lower(), i + 3
         name = _FUNCTIONS.get(word.lstrip("\\"))
-        start = self._argument(i + 1, end)
+        start = self.after_index(i + 1) if self._is(i + 1, end, "sub") else i + 1
         if name is None or start >= end:
             return None, i
         if start not in self.pair:
@@ -181,12 +173,6 @@ class Reader:
             return (None if node is None else Apply(name, (node,))), after
         args = self._arguments(start)
         return (Apply(name, args) if args else None), self.pair[start] + 1
-
-    def _argument(self, i: int, end: int) -> int:
-        """Past an index of the function, as in ``softmax_row(..)``."""
-        if self._is(i, end, "sub"):
-            i = self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
-        return i
 
     def _arguments(self, i: int) -> tuple[Node, ...]:
         array = self.array(i)
@@ -225,38 +211,23 @@ class Reader:
 
     def _array(self, i: int) -> Grid | Stack | None:
         close = self.pair[i]
-        children = [j for j in range(i + 1, close) if j in self.pair and self._child(j)]
-        outer = self._outer(children)
-        if outer:
-            result = [self.array(j) for j in outer]
-            alone = all(
-                t.kind in _BLANK or t.kind in ("comma", "row", "math")
-                for t in self._between(i, close, outer)
-            )
-            return _joined([g for g in result if g is not None], len(outer)) if alone else None
-        return self._flat(i + 1, close)
+        outer: list[int] = []
+        for j in range(i + 1, close):
+            if j in self.pair and self._is_array(j) and (not outer or j > self.pair[outer[-1]]):
+                outer.append(j)
+        if not outer:
+            return self._flat(i + 1, close)
+        edges = zip([i, *(self.pair[j] for j in outer)], [*outer, close], strict=True)
+        between = [t for left, right in edges for t in self.tokens[left + 1 : right]]
+        if any(t.kind not in _BLANK and t.kind not in ("comma", "row") for t in between):
+            return None
+        arrays = [self.array(j) for j in outer]
+        return _joined([array for array in arrays if array is not None], len(outer))
 
-    def _child(self, j: int) -> bool:
-        return self.tokens[j].text == "[" or is_matrix(self.tokens[j]) or self._tuple(j)
-
-    def _tuple(self, j: int) -> bool:
-        inside = range(j + 1, self.pair[j])
-        return self.tokens[j].text == "(" and any(self.tokens[k].kind == "comma" for k in inside)
-
-    def _outer(self, children: list[int]) -> list[int]:
-        kept: list[int] = []
-        for j in children:
-            if not kept or j > self.pair[kept[-1]]:
-                kept.append(j)
-        return kept
-
-    def _between(self, i: int, close: int, outer: list[int]) -> list[Token]:
-        edges = [i, *(self.pair[j] for j in outer)]
-        return [
-            token
-            for left, right in zip(edges, [*outer, close], strict=True)
-            for token in self.tokens[left + 1 : right]
-        ]
+    def _is_array(self, j: int) -> bool:
+        inside = self.tokens[j + 1 : self.pair[j]]
+        is_tuple = self.tokens[j].text == "(" and any(token.kind == "comma" for token in inside)
+        return self.tokens[j].text == "[" or is_matrix(self.tokens[j]) or is_tuple
 
     def _flat(self, start: int, close: int) -> Grid | None:
         rows: list[tuple[Cell, ...]] = []

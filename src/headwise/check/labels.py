@@ -44,7 +44,6 @@ _SYMBOLS = {
     "c": ("head",), "h": ("head",),
     "head": ("head",), "Head": ("head",), "HEAD": ("head",),
 }  # fmt: skip
-_WEIGHT = re.compile(r"^(?:W|w|b)$")
 
 
 @dataclass(frozen=True)
@@ -131,32 +130,29 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
     flat = plain(text[-LONGEST:])
     result, bare = called(flat)
     formula = composite(flat) or result
-    if formula:
-        return _formula(flat, formula, prose=prose)
-    return _named(bare, prose=prose)
+    return _formula(flat, formula, prose) if formula else _named(bare, prose)
 
 
-def _named(flat: str, *, prose: bool) -> Hint:
+def _named(flat: str, prose: bool) -> Hint:
     """Interpret a label that is no formula."""
-    hint = _words(flat)
     symbols = list(_SYMBOL.finditer(flat))
     weight = _weights(symbols)
     if weight is not None and not prose:
         return weight
-    named = weight_named(flat)
-    if named:
-        return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
+    hint = _words(flat)
+    if hint.weight:
+        return hint
     result = combined([_symbol(m, flat, prose) for m in symbols])
-    keys = _meet(result.keys, hint.keys)
+    shared = tuple(key for key in hint.keys if key in result.keys)
+    keys = shared or result.keys or hint.keys
     return replace(replace(result, keys=keys).filled(hint), keys=keys)
 
 
-def _formula(flat: str, keys: tuple[str, ...], *, prose: bool) -> Hint:
+def _formula(flat: str, keys: tuple[str, ...], prose: bool) -> Hint:
     """Interpret a formula or a function of symbols."""
     hint = _words(flat)
-    named = weight_named(flat)
-    if named:
-        return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
+    if hint.weight:
+        return hint
     result = combined([_symbol(m, flat, prose) for m in _SYMBOL.finditer(flat)])
     whole = replace(replace(result, keys=keys).filled(hint), keys=keys)
     dots = re.findall(r"q_<?([0-9]{1,2})>?[^A-Za-z0-9]{1,6}k_<?([0-9]{1,2})>?", flat)
@@ -169,29 +165,29 @@ def _formula(flat: str, keys: tuple[str, ...], *, prose: bool) -> Hint:
 
 def read_words(text: str) -> Hint:
     """Interpret the words of a text without its symbols, which are labels of their own."""
-    return _words(plain(text[-LONGEST:]))
+    return _words(plain(text[-LONGEST:]), weights=False)
 
 
-def _meet(symbols: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    shared = tuple(key for key in words if key in symbols)
-    return shared or symbols or words
-
-
-def _words(flat: str) -> Hint:
+def _words(flat: str, *, weights: bool = True) -> Hint:
+    """Interpret words; with ``weights`` those that name a projection mean its weights."""
+    head, row, column = (_index(flat, patterns) for patterns in (HEAD, ROW, COLUMN))
+    name = weight_named(flat) if weights else ""
+    if name:
+        bias = "bias" in flat or "偏置" in flat
+        return Hint(head=head, row=row, column=column, weight=(name,), bias=bias)
     keys = next((keys for pattern, keys in WORDS if pattern.search(flat)), ())
-    return Hint(keys, _index(flat, HEAD), _index(flat, ROW), _index(flat, COLUMN))
+    return Hint(keys, head, row, column)
 
 
 def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> IndexRef | None:
-    for pattern in patterns:
-        match = pattern.search(flat)
-        if match:
-            word = next(group for group in match.groups() if group)
-            if word.isascii() and word.isdigit():
-                ordinal = "第" in match.group() and word != "0"
-                return IndexRef(int(word), "ordinal" if ordinal else "index")
-            return IndexRef(ORDINALS[word.lower()], "ordinal")
-    return None
+    match = next((m for pattern in patterns if (m := pattern.search(flat))), None)
+    if match is None:
+        return None
+    word = next(group for group in match.groups() if group)
+    if word.isascii() and word.isdigit():
+        ordinal = "第" in match.group() and word != "0"
+        return IndexRef(int(word), "ordinal" if ordinal else "index")
+    return IndexRef(ORDINALS[word.lower()], "ordinal")
 
 
 def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
@@ -228,16 +224,12 @@ def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     refs = [IndexRef(n, mode) for n in numbers]
     if len(refs) >= 2:
         return replace(hint, row=refs[0], column=refs[1])
-    if kind in ("[", "("):
-        return _next(hint, refs[0], base)
-    return replace(hint, head=refs[0]) if base.lower() == "head" else replace(hint, either=refs[0])
-
-
-def _next(hint: Hint, ref: IndexRef, base: str) -> Hint:
-    """Add one bracketed index: first the row, then the column; ``head(1)`` is a head."""
-    if ref.kind == "index" and base.lower() == "head":
+    ref, is_head = refs[0], base.lower() == "head"
+    if is_head and kind != "[":
         return replace(hint, head=ref)
-    return replace(hint, column=ref) if hint.row else replace(hint, row=ref)
+    if kind in ("[", "("):
+        return replace(hint, column=ref) if hint.row else replace(hint, row=ref)
+    return replace(hint, either=ref)
 
 
 def _numbers(inside: str, *, split: bool) -> list[int]:
@@ -266,7 +258,7 @@ def _projection(match: re.Match[str]) -> Hint | None:
         letters.insert(0, base[1:])
         base = base[0]
     which = [_PROJECTION[word.lower()] for word in letters if word.lower() in _PROJECTION]
-    if not _WEIGHT.match(base) or not which:
+    if base not in ("W", "w", "b") or not which:
         return None
     numbers = re.findall(r"[0-9]{1,3}", tail)
     head = IndexRef(int(numbers[0])) if numbers else None

@@ -1,16 +1,14 @@
 """Match printed arrays to quantities. A clear label decides; values only break ties.
 
-A correct number must not be reported because it was matched to the wrong quantity: of the readings
-that the label allows, one in which every number is correct is preferred. Without a clear reading
-the array is not matched.
+Of the readings that the label allows, one in which every number is correct is preferred, so that no
+correct number is reported as wrong. Without a clear reading the array is not matched.
 """
 
 import math
 import re
 from dataclasses import dataclass
-from itertools import islice
 
-from headwise.check.derivation import Part, fits, parts, wrong
+from headwise.check.derivation import Part, entries, fits, parts, wrong
 from headwise.check.expression_tree import Apply, BadArticle, Grid, Node, Product, Quotient, Sum
 from headwise.check.labels import Hint, IndexBases, IndexRef
 from headwise.check.statements import Statement
@@ -77,22 +75,22 @@ class Matcher:
 
     def read(self, statement: Statement) -> Reading | None:
         """The reading of one statement, or None where none is clear."""
-        main = _main(statement.equation.nodes)
         nodes = statement.equation.nodes
+        main = _main(nodes)
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
-        keys = self._keys(statement)
         if main.dims == 0 and _is_size(statement, main):
             return None
-        lone = main.dims == 0 and all(isinstance(node, Grid) for node in nodes)
-        blocked = any(cell.value == -math.inf for cell in main.cells)
-        if lone and blocked and not {"score", "scaled", "masked"} & set(keys):
-            return None
-        if lone and not keys and not _context_has_keys(statement):
-            return None
+        keys = self._keys(statement)
+        if main.dims == 0 and all(isinstance(node, Grid) for node in nodes):
+            blocked = any(cell.value == -math.inf for cell in main.cells)
+            if blocked and not {"score", "scaled", "masked"} & set(keys):
+                return None
+            if not keys and not _context_has_keys(statement):
+                return None
         readings = [
             reading
-            for target in self._candidates(main, statement.own, keys, statement.equation.nodes)
+            for target in self._candidates(main, statement, keys)
             if (reading := self._reading(target, statement, keys, main)) is not None
         ]
         chosen = self._choose(readings, statement, keys)
@@ -110,19 +108,17 @@ class Matcher:
         shared = tuple(key for key in own.keys if key in form)
         return shared or form or own.keys
 
-    def _candidates(
-        self, main: Grid, own: Hint, keys: tuple[str, ...], nodes: list[Node]
-    ) -> list[Target]:
+    def _candidates(self, main: Grid, statement: Statement, keys: tuple[str, ...]) -> list[Target]:
         self._count(1)
+        own = statement.own
         columns = own.transposed or own.column is not None or main.dims == 1
-        result = []
+        targets = []
         for target in self.quantities.fitting(main, keys, columns=columns):
             self._count(0.1)
-            if self._allowed(own, target):
-                result.append(target)
-        if not keys and any(map(_is_term, nodes)):
-            result += [t for t in self.quantities.terms(main) if self._allowed(own, t)]
-        return result
+            targets.append(target)
+        if not keys and any(map(_is_term, statement.equation.nodes)):
+            targets += self.quantities.terms(main)
+        return [target for target in targets if self._allowed(own, target)]
 
     def _count(self, work: float) -> None:
         self.work += work
@@ -133,12 +129,15 @@ class Matcher:
 
     def _allowed(self, own: Hint, target: Target) -> bool:
         """Whether the indices of the label fit a target."""
-        heads = self.quantities.heads
-        if own.head is not None and not self._is_head(own.head, target.head, heads):
+        if own.head is not None and not self._is_head(own.head, target.head):
             return False
         row, column = self._row(own.row), self._row(own.column)
-        if target.dims == 1 and row is not None and column is not None:
-            return self._either_order(own, target)
+        if target.dims == 1 and own.row is not None and own.column is not None:
+            # a head and a row in either order, or a row and a column
+            return any(
+                target.row == self._row(row_ref) and self._is_head(head_ref, target.head)
+                for row_ref, head_ref in ((own.row, own.column), (own.column, own.row))
+            )
         if row is not None and target.row != row:
             return False
         if column is not None and target.dims < 2 and target.column not in (column, None):
@@ -147,20 +146,11 @@ class Matcher:
             return True
         is_row = target.row == self._row(own.either)
         is_column = target.dims == 0 and target.column == self._row(own.either)
-        return is_row or is_column or self._is_head(own.either, target.head, heads)
+        return is_row or is_column or self._is_head(own.either, target.head)
 
-    def _either_order(self, own: Hint, target: Target) -> bool:
-        """Two indices of a vector are a head and a row, in either order, or a row and a column."""
-        if own.row is None or own.column is None:
-            return True
-        return any(
-            target.row == self._row(row) and self._is_head(head, target.head, self.quantities.heads)
-            for row, head in ((own.row, own.column), (own.column, own.row))
-        )
-
-    def _is_head(self, ref: IndexRef, head: int | None, heads: int) -> bool:
+    def _is_head(self, ref: IndexRef, head: int | None) -> bool:
         number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
-        return (heads == 1 and number == 1) or head == number
+        return (self.quantities.heads == 1 and number == 1) or head == number
 
     def _row(self, ref: IndexRef | None) -> int | None:
         if ref is None:
@@ -172,20 +162,17 @@ class Matcher:
         self, target: Target, statement: Statement, keys: tuple[str, ...], main: Grid
     ) -> Reading | None:
         self._count(len(statement.equation.nodes) + 0.05 * len(main.cells))
-        result: list[Part] = []
-        for node in statement.equation.nodes:
-            result += parts(node, target, self.quantities)
+        nodes = statement.equation.nodes
+        result = tuple(part for node in nodes for part in parts(node, target, self.quantities))
         if not result:
             return None
-        counts = [wrong(grid, part) or 0 for grid, part in result]
-        rank = keys.index(target.key) if target.key in keys else 0
         return Reading(
             target=target,
-            parts=tuple(result),
-            wrong=sum(counts),
+            parts=result,
+            wrong=sum(wrong(grid, part) for grid, part in result),
             count=sum(len(grid.cells) for grid, _ in result),
             aside=self._aside(target, statement, keys),
-            rank=rank,
+            rank=keys.index(target.key) if target.key in keys else 0,
             distance=_distance(main, target),
         )
 
@@ -196,11 +183,10 @@ class Matcher:
         if not keys and context and target.key not in (*context, "term"):
             cost += 1
         if own.head is None and target.head is not None:
-            ref = next(
-                (r for hint in around if (r := hint.head or _matrix_index(hint, target))), None
-            )
+            refs = (r for hint in around if (r := hint.head or _matrix_index(hint, target)))
+            ref = next(refs, None)
             if ref is not None:
-                cost += not self._is_head(ref, target.head, self.quantities.heads)
+                cost += not self._is_head(ref, target.head)
             elif self.head is not None:
                 cost += 0.3 * (target.head != self.head)
         if own.row is None and own.either is None and target.row is not None:
@@ -246,7 +232,7 @@ class Matcher:
 
 
 def _matrix_index(hint: Hint, target: Target) -> IndexRef | None:
-    """The index of Q_1 in the line before a matrix is its head."""
+    """The head of a matrix, as in Q_1 in the line before it."""
     return hint.either if target.dims == 2 else None
 
 
@@ -300,9 +286,6 @@ def _is_term(node: Node) -> bool:
 def _distance(grid: Grid, target: Target) -> float:
     if not fits(grid, target):
         return 0.0
-    total = 0.0
-    for row, values in zip(grid.rows, target.values, strict=True):
-        for cell, exact in islice(zip(row, values, strict=True), 10_000):
-            if cell is not None and abs(exact) < 1e300:
-                total += min(abs(cell.value - exact) / (1 + abs(exact)), 10.0)
+    pairs = [(c.value, exact) for c, exact, _, _ in entries(grid, target) if abs(exact) < 1e300]
+    total = sum(min(abs(value - exact) / (1 + abs(exact)), 10.0) for value, exact in pairs)
     return total / max(len(grid.cells), 1)

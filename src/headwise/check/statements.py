@@ -1,6 +1,7 @@
 """An article as statements: each equation or table with what its label and context say."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headwise.check.article_lines import Line, is_array_row, logical_lines
@@ -9,12 +10,12 @@ from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import (
     Cell,
     Grid,
-    Node,
     Stack,
     Token,
     leaves,
     pairs,
     printed,
+    scalar,
     vector,
 )
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
@@ -60,16 +61,15 @@ def read_statements(text: str) -> list[Statement]:
     result: list[Statement] = []
     for group in group_lines(logical_lines(text)):
         if len(group) > 1:
-            words, equations = table_equations(
-                group, text, named=any(h.keys for h in place.around())
-            )
+            named = any(hint.keys for hint in place.around())
+            words, equations = table_equations(group, text, named=named)
         else:
-            words, equations = _line_text(group[0], text), parse_equations(group[0], text)
+            words, equations = _source(group[0].tokens, text), parse_equations(group[0], text)
         if group[0].heading:
             place.enter(group[0].heading, read_label(words, prose=True))
             continue
         if all(equation.bare for equation in equations):
-            hint = _named(words)
+            hint = read_label(words, prose=len(words) > SENTENCE)
             if hint != Hint():
                 place.lead = [hint, *place.lead[:1]]
         for equation in equations:
@@ -77,13 +77,8 @@ def read_statements(text: str) -> list[Statement]:
     return result
 
 
-def _line_text(line: Line, text: str) -> str:
-    return text[line.tokens[0].start : line.tokens[-1].end] if line.tokens else ""
-
-
-def _named(words: str) -> Hint:
-    """Interpret a line without numbers: a label if short, running text if long."""
-    return read_label(words, prose=len(words) > SENTENCE)
+def _source(tokens: Sequence[Token], text: str) -> str:
+    return text[tokens[0].start : tokens[-1].end] if tokens else ""
 
 
 def _unstacked(equation: Equation) -> list[Equation]:
@@ -127,19 +122,19 @@ def group_lines(lines: list[Line]) -> list[list[Line]]:
     groups: list[list[Line]] = []
     for line in lines:
         last = groups[-1][-1] if groups else None
-        follows = last is not None and line.tokens[0].line - last.tokens[-1].line <= 1
-        html = last is not None and _is_row(line) and _is_row(last)
-        if last is not None and _kind(line) and _kind(line) == _kind(last) and (follows or html):
+        if last is not None and _one_array(last, line):
             groups[-1].append(line)
         else:
             groups.append([line])
     return groups
 
 
-def _kind(line: Line) -> str:
-    if _is_row(line):
-        return "table"
-    return "numbers" if is_array_row(line) else ""
+def _one_array(last: Line, line: Line) -> bool:
+    """Whether two lines are rows of the same table, or of the same block of numbers."""
+    if _is_row(line) or _is_row(last):
+        return _is_row(line) and _is_row(last)
+    near = line.tokens[0].line - last.tokens[-1].line <= 1
+    return near and is_array_row(line) and is_array_row(last)
 
 
 def _is_row(line: Line) -> bool:
@@ -159,7 +154,7 @@ def table_equations(
         return "", [Equation(lines[0].tokens[0].line, nodes=[Grid(tuple(rows), 2)], related=True)]
     rows_ = [row for row in map(_cells, lines) if not _is_ruler(row)]
     head, body = rows_[0], rows_[1:]
-    titles = [_cell_text(cell, text) for cell in head]
+    titles = [_source(cell, text) for cell in head]
     labelled = bool(body) and all(row and _cell(row[0]) is None for row in body)
     if body and _is_title(head, body):
         return " ".join(titles), _with_titles(titles, body, text, labelled, named)
@@ -181,17 +176,12 @@ def _cells(line: Line) -> Row:
             cells.append([])
         else:
             cells[-1].append(token)
-    if cells and not cells[0]:
-        cells = cells[1:]
-    return cells[:-1] if cells and not cells[-1] else cells
+    cells = cells if cells[0] else cells[1:]
+    return cells if cells and cells[-1] else cells[:-1]
 
 
 def _is_ruler(row: Row) -> bool:
     return all(token.text in ("-", ":") for cell in row for token in cell)
-
-
-def _cell_text(tokens: list[Token], text: str) -> str:
-    return text[tokens[0].start : tokens[-1].end] if tokens else ""
 
 
 def _cell(tokens: list[Token]) -> Cell:
@@ -206,19 +196,16 @@ def _with_titles(
     titles: list[str], body: list[Row], text: str, labelled: bool, named: bool
 ) -> list[Equation]:
     """Columns that each name a quantity, rows that each name one, or a matrix with labels."""
-    from headwise.check.labels import read_label
-
     above = [read_label(title).keys for title in titles]
-    names = [_cell_text(row[0], text) for row in body] if labelled else []
+    names = [_source(row[0], text) for row in body] if labelled else []
     square = len(names) > 1 and names == titles[1 : len(names) + 1]
     words = square or _are_tokens(names, named)
     columns = [keys[0] for keys in above[labelled:] if keys]
     few = named and 2 * len(columns) <= len(above) - labelled
     if len(set(columns)) > 1 and not square and not few:
         return _columns(titles, body)
-    if labelled and not words and any(read_label(name).keys for name in names):
-        return [equation for row in body for equation in _pair(row, titles, text)]
-    if labelled and any(_array(cell) for row in body for cell in row[1:]):
+    rows_named = not words and any(read_label(name).keys for name in names)
+    if labelled and (rows_named or any(_array(cell) for row in body for cell in row[1:])):
         return [equation for row in body for equation in _pair(row, titles, text)]
     start = body[0][0][0].line if body[0] and body[0][0] else 0
     corner = titles[0] if labelled and above and above[0] else ""
@@ -231,12 +218,7 @@ _WORD = re.compile(r"[\W_]{0,3}[A-Za-z\u3400-\u9fff'-]+[\W_]{0,3}")
 
 
 def _are_tokens(names: list[str], named: bool) -> bool:
-    """Whether words in the first column are tokens of a sequence, not names of quantities.
-
-    They are where the table as a whole is named and some of the words name nothing.
-    """
-    from headwise.check.labels import read_label
-
+    """Whether a named table's first column holds tokens: words of which some name no quantity."""
     plain = [bool(_WORD.fullmatch(name)) and len(name) > 1 for name in names]
     ours = [bool(read_label(name).keys) for name in names]
     return named and bool(names) and all(plain) and not all(ours)
@@ -246,28 +228,27 @@ def _columns(titles: list[str], body: list[Row]) -> list[Equation]:
     result = []
     for j, title in enumerate(titles):
         cells = tuple(_cell(row[j]) if j < len(row) else None for row in body)
-        if any(cell is not None for cell in cells):
-            line = next(cell.line for cell in cells if cell is not None)
+        lines = [cell.line for cell in cells if cell is not None]
+        if lines:
             node = vector(cells) if len(cells) > 1 else Grid((cells,), 0)
-            result.append(Equation(line, labels=[title], nodes=[node], related=True))
+            result.append(Equation(lines[0], labels=[title], nodes=[node], related=True))
     return result
 
 
 def _pair(row: Row, titles: list[str], text: str) -> list[Equation]:
     """A row whose first cell names what the others hold."""
-    label = _cell_text(row[0], text)
+    label = _source(row[0], text)
     line = row[0][0].line if row[0] else 0
     cells = tuple(_cell(cell) for cell in row[1:])
     if len(cells) > 1 and all(cell is not None for cell in cells):
         return [Equation(line, labels=[label], nodes=[vector(cells)], related=True)]
     result = []
     for title, tokens in zip(titles[1:], row[1:], strict=False):
-        node = _array(tokens)
-        cell = _cell(tokens)
-        if node is not None or cell is not None:
-            labels = [label, title] if node is not None else [label]
-            made: Node = node if node is not None else Grid(((cell,),), 0)
-            result.append(Equation(line, labels=labels, nodes=[made], related=True))
+        array, cell = _array(tokens), _cell(tokens)
+        if array is not None:
+            result.append(Equation(line, labels=[label, title], nodes=[array], related=True))
+        elif cell is not None:
+            result.append(Equation(line, labels=[label], nodes=[scalar(cell)], related=True))
     return result
 
 

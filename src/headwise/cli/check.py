@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from headwise.cli.reporting import Destination, options
+from headwise.cli.explain import OPTION_TEXTS
+from headwise.cli.reporting import PATH, Destination, click_options, options
 from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
-    from headwise.check import CheckOptions, CheckReport
+    from headwise.check import CheckOptions
     from headwise.masks import Mask
 
 SUMMARY = Text("Find the wrong numbers in a worked example.")
@@ -25,22 +26,19 @@ _HELP = Text(
 )
 
 _HELP_TEXTS = {
-    "--x": Text("File with X, one row a token."),
-    "--heads": Text("Number of heads."),
-    "--weights": Text("File with the projections (.safetensors, .pt, .pth), or FILE:prefix."),
-    "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend)."),
-    "--scale": Text("Factor on the scores; default 1/sqrt(d_k)."),
+    name: OPTION_TEXTS[name] for name in ("--x", "--heads", "--weights", "--mask", "--scale")
 }
+_KINDS = {"--heads": {"type": click.IntRange(min=1)}, "--scale": {"type": click.FLOAT}}
 
 
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
     return click.Command(
         "check",
-        callback=lambda **given: _run(CheckArguments(**given), lang),
+        callback=lambda **values: _run(CheckArguments(**values), lang),
         params=[
-            click.Argument(["file"], type=click.Path(path_type=Path)),
-            *_options(lang),
+            click.Argument(["file"], type=PATH),
+            *click_options(_HELP_TEXTS, _KINDS, lang),
             *options(lang),
         ],
         help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
@@ -62,17 +60,6 @@ class CheckArguments:
     output: Path | None
 
 
-def _options(lang: Lang) -> list[click.Parameter]:
-    kinds: dict[str, click.ParamType[Any]] = {
-        "--heads": click.IntRange(min=1),
-        "--scale": click.FLOAT,
-    }
-    return [
-        click.Option([name], type=kinds.get(name, click.STRING), help=text.to(lang))
-        for name, text in _HELP_TEXTS.items()
-    ]
-
-
 def _run(arguments: CheckArguments, lang: Lang) -> int:
     from headwise.check import check, read_article
     from headwise.check.article_lines import source_name
@@ -85,20 +72,15 @@ def _run(arguments: CheckArguments, lang: Lang) -> int:
     article = read_article(arguments.file)
     report = check(article, _setup_options(arguments), source=source_name(arguments.file))
     if not report.checked and not report.findings:
-        raise _nothing(report)
+        raise BadFile(
+            "{source}: nothing could be checked: no printed number stands for a quantity of "
+            "this computation, {left} could not be matched; check --x, --heads and "
+            '--weights, or name each array, as in "softmax = [..]"',
+            source=report.source,
+            left=report.unmatched_count,
+        )
     destination.write(lambda: document(report), lambda: as_json(report))
     return FOUND_WRONG if report.findings else 0
-
-
-def _nothing(report: "CheckReport") -> BadFile:
-    left = report.unmatched_count
-    return BadFile(
-        "{source}: nothing could be checked: no printed number stands for a quantity of "
-        "this computation, {left} could not be matched; check --x, --heads and "
-        '--weights, or name each array, as in "softmax = [..]"',
-        source=report.source,
-        left=left,
-    )
 
 
 def _setup_options(arguments: CheckArguments) -> "CheckOptions":

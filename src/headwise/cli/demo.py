@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headwise.cli.output import write_stderr, write_stdout
+from headwise.cli.reporting import PATH, click_options
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
@@ -34,18 +35,12 @@ Say = Callable[[Text], None]
 
 def command(lang: Lang) -> click.Command:
     """The word ``demo`` in the reader's language."""
-    help_text = Text("Where the report goes.")
-    output = click.Option(
-        ["--output"],
-        type=click.Path(path_type=Path),
-        default=REPORT,
-        show_default=True,
-        help=help_text.to(lang),
-    )
+    texts = {"--output": Text("Where the report goes.")}
+    kinds = {"--output": {"type": PATH, "default": REPORT, "show_default": True}}
     return click.Command(
         "demo",
         callback=lambda output: _run(output, lang),
-        params=[output],
+        params=click_options(texts, kinds, lang),
         help=SUMMARY.to(lang),
         short_help=SUMMARY.to(lang),
     )
@@ -71,14 +66,14 @@ def _run(output: Path, lang: Lang) -> int:
 
 
 def _check_packages() -> None:
-    """Say what is not installed before a minute's work, and not after it."""
+    """Raise `MissingExtra`, before the work starts, for a package that is not installed."""
     for package, extra in NEEDED:
         if find_spec(package) is None:
             raise MissingExtra.of(package, extra)
 
 
 def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:
-    """For each face the whole document, and the part of it that the screen shows."""
+    """For each part of the demo the whole document, and what the screen shows of it."""
     say(Text("explain: every number of 我 爱 你, two heads"))
     yield _explained()
     say(Text("check: a worked example with two wrong numbers"))

@@ -1,10 +1,10 @@
 """The options ``--format``, ``--output`` and ``--figures``, shared by all commands."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,28 +24,35 @@ SUFFIXES = {
     ".txt": "text",
     ".md": "markdown",
     ".tex": "latex",
-    ".html": "html",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
+    **{f".{name}": name for name in ("html", "json", "csv", "parquet")},
 }
 """The format that a file's name asks for where ``--format`` does not."""
 
 FORMATS = ("text", "markdown", "html", "json")
-"""What every word can write; `explain` writes LaTeX as well."""
+"""What every command can write; `explain` writes LaTeX as well."""
 
 TABLES = ("csv", "parquet")
-"""What a word with a table of numbers can write as well."""
+"""What a command with a table of numbers can write as well."""
+
+PATH = click.Path(path_type=Path)
 
 _FORMAT = Text("How to write it; default by the name of --output, or text.")
 _OUTPUT = Text("Write to this file instead of the screen.")
 
 
 def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
-    """The two options, in the reader's language."""
+    """``--format`` and ``--output``, in the reader's language."""
+    kinds = {"--format": {"type": click.Choice(formats)}, "--output": {"type": PATH}}
+    return click_options({"--format": _FORMAT, "--output": _OUTPUT}, kinds, lang)
+
+
+def click_options(
+    texts: Mapping[str, Text], kinds: Mapping[str, Mapping[str, Any]], lang: Lang
+) -> list[click.Parameter]:
+    """Options in the order of their help texts; ``kinds`` has what else `click.Option` takes."""
     return [
-        click.Option(["--format"], type=click.Choice(formats), help=_FORMAT.to(lang)),
-        click.Option(["--output"], type=click.Path(path_type=Path), help=_OUTPUT.to(lang)),
+        click.Option([name], help=text.to(lang), **kinds.get(name, {}))
+        for name, text in texts.items()
     ]
 
 
@@ -54,11 +61,11 @@ class Destination:
     """Where a report goes and how it is written.
 
     Attributes:
-        format: as given, or None.
+        format: the value of ``--format``, or None.
         output: the file, or None for the screen.
         lang: the reader's language.
-        formats: what the word can write.
-        inputs: the files that are read, as the words of the command line name them.
+        formats: what the command can write.
+        inputs: the files that are read, as given on the command line.
     """
 
     format: str | None
@@ -69,17 +76,16 @@ class Destination:
 
     @property
     def kind(self) -> str:
-        """The format asked for by word, by the output's name, or text."""
+        """The format: as given, else by the output's name, else text."""
         suffix = "" if self.output is None else self.output.suffix.lower()
         named = SUFFIXES.get(suffix, "text")
         return self.format or (named if named in self.formats else "text")
 
     def check(self) -> None:
-        """Say at once, and not after a minute's work, that the output cannot be where it should.
+        """Validate the output before the work starts.
 
         Raises:
-            BadFile: if nothing can be written there, it is one of the inputs, or a binary format
-                is to go to the screen.
+            BadFile: if it cannot be written, is an input, or a binary format goes to the screen.
         """
         from headwise.document.files import check_place
         from headwise.errors import BadFile
@@ -89,9 +95,9 @@ class Destination:
                 "format: parquet is not for the screen; give a file, as in --output heads.parquet"
             )
         if self.output is not None:
-            given = [str(word) for word in self.inputs if word is not None]
-            files = [word.rpartition(":")[0] for word in given]  # a tensor of a file: file:name
-            check_place(self.output, map(Path, given + files))
+            names = [str(name) for name in self.inputs if name is not None]
+            files = [name.rpartition(":")[0] for name in names]  # a tensor of a file: file:name
+            check_place(self.output, map(Path, names + files))
 
     def write(
         self,
@@ -99,12 +105,7 @@ class Destination:
         data: Callable[[], str],
         table: Callable[[str], str | bytes] | None = None,
     ) -> None:
-        """Write the report: the document rendered, the data as JSON, or the table.
-
-        Args:
-            document: for people.
-            data: as JSON.
-            table: in one of `TABLES`, for a word that has one.
+        """Write the report: the document rendered, the data as JSON, or a table in CSV or Parquet.
 
         Raises:
             BadFile: if it cannot be written; nothing is half-written then.
@@ -122,8 +123,7 @@ class Destination:
             return
         whole = isinstance(content, bytes) or content.endswith("\n")
         write(self.output, content if whole else f"{content!s}\n")
-        label = Text("written: ").to(self.lang)
-        write_stderr(label + clean(str(self.output)))
+        write_stderr(Text("written: ").to(self.lang) + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:
         from headwise.document import html, latex, markdown, terminal
@@ -163,6 +163,5 @@ def write_figures(figures: Callable[["Sheet"], "Named"], folder: Path | None, la
 
     with error_context("figures", "output"):
         files = write(figures(Sheet.of(lang)), folder)
-    write_stderr(
-        Text("{num_files} figures in: ", num_files=len(files)).to(lang) + clean(str(folder))
-    )
+    count = Text("{num_files} figures in: ", num_files=len(files))
+    write_stderr(count.to(lang) + clean(str(folder)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from headwise.cli import reporting
+from headwise.cli.reporting import Destination, click_options, options
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
@@ -30,8 +30,12 @@ def command(lang: Lang) -> click.Command:
     """The word ``show`` in the reader's language."""
     return click.Command(
         "show",
-        callback=lambda **given: _run(ShowOptions(**given), lang),
-        params=_parameters(lang),
+        callback=lambda **values: _run(ShowOptions(**values), lang),
+        params=[
+            click.Argument(["mask"], required=False),
+            *click_options(_HELP_TEXTS, {key: {"type": _SIZE} for key in _HELP_TEXTS}, lang),
+            *options(lang),
+        ],
         help=HELP.to(lang),
         short_help=SUMMARY.to(lang),
     )
@@ -48,35 +52,23 @@ class ShowOptions:
     output: Path | None
 
 
-def _parameters(lang: Lang) -> list[click.Parameter]:
-    size = click.IntRange(1, LONGEST)
-    queries = Text("How many queries; default as many as keys.")
-    keys = Text("How many keys; default 16.")
-    own: list[click.Parameter] = [
-        click.Argument(["mask"], required=False),
-        click.Option(["--queries"], type=size, help=queries.to(lang)),
-        click.Option(["--keys"], type=size, help=keys.to(lang)),
-    ]
-    return own + reporting.options(lang)
+_SIZE = click.IntRange(1, LONGEST)
+_HELP_TEXTS = {
+    "--queries": Text("How many queries; default as many as keys."),
+    "--keys": Text("How many keys; default 16."),
+}
 
 
-def _run(options: ShowOptions, lang: Lang) -> int:
+def _run(values: ShowOptions, lang: Lang) -> int:
     from headwise.drawing import Shown, every_mask, every_mask_as_json
 
-    destination = reporting.Destination(options.format, options.output, lang)
+    destination = Destination(values.format, values.output, lang)
     destination.check()
-    if options.mask is None:
-        _refuse_sizes(options)
-        destination.write(every_mask, every_mask_as_json)
+    if values.mask is not None:
+        shown = Shown.of(values.mask, values.queries, values.keys)
+        destination.write(lambda: shown.document(destination.kind), shown.as_json)
         return 0
-    shown = Shown.of(options.mask, options.queries, options.keys)
-    destination.write(lambda: shown.document(destination.kind), shown.as_json)
-    return 0
-
-
-def _refuse_sizes(options: ShowOptions) -> None:
-    """The list has one size: a number that would change nothing is not ignored in silence."""
-    for name, value in (("queries", options.queries), ("keys", options.keys)):
+    for name, value in (("queries", values.queries), ("keys", values.keys)):
         if value is not None:
             raise BadValue(
                 "{name}: expected a mask to draw at {value}, got none; write the mask "
@@ -84,3 +76,5 @@ def _refuse_sizes(options: ShowOptions) -> None:
                 name=name,
                 value=value,
             )
+    destination.write(every_mask, every_mask_as_json)
+    return 0

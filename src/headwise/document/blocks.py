@@ -132,7 +132,7 @@ def part(columns: range) -> Text:
 
 @dataclass
 class Labels:
-    """Remembers which labels were said last, so that a matrix repeats none."""
+    """The labels that were printed last, so that a matrix repeats none."""
 
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
@@ -142,13 +142,9 @@ class Labels:
         rows, columns = tuple(matrix.rows), tuple(matrix.columns)
         changed = []
         if rows and rows != self.rows:
-            changed.append(Text("rows: {labels}", labels=_listed(rows)))
+            changed.append(Text("rows: {labels}", labels=" · ".join(map(clean, rows))))
             self.rows = rows
         if columns and columns != self.columns:
-            changed.append(Text("columns: {labels}", labels=_listed(columns)))
+            changed.append(Text("columns: {labels}", labels=" · ".join(map(clean, columns))))
             self.columns = columns
         return joined(Text("; "), changed) if changed else None
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return " · ".join(clean(label) for label in labels)
