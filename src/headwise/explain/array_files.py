@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,10 +112,7 @@ def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenA
 
 
 def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
-    """As `read_matrix`, for arrays whose number of axes is one of ``ranks``.
-
-    Errors do not name the file; use `InputFile.errors`.
-    """
+    """As `read_matrix`, for arrays whose number of axes is in ``ranks``; use `InputFile.errors`."""
     reader = _READERS.get(file.suffix)
     if reader is None:
         raise file.unknown_type(Text("one of {types}", types=", ".join(TYPES)))
@@ -258,18 +256,30 @@ def _npy(file: InputFile) -> TokenArray:
     return TokenArray(torch.from_numpy(np.array(array, dtype=np.float64, order="C")))
 
 
-def _safetensors(file: InputFile) -> TokenArray:
+@contextmanager
+def open_safetensors(file: InputFile) -> Iterator[Any]:
+    """The tensors of a .safetensors file, as `safetensors.safe_open` gives them.
+
+    Raises:
+        BadFile: if the file is damaged.
+        MissingExtra: if safetensors is not installed.
+    """
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise MissingExtra.of("safetensors", "explain") from error
     try:
         with safe_open(file.path, framework="pt") as tensors:
-            name = _tensor_name(file, sorted(tensors.keys()))
-            _check_count(torch.Size(tensors.get_slice(name).get_shape()).numel())
-            tensor = tensors.get_tensor(name)
+            yield tensors
     except (SafetensorError, OSError) as error:
         raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+
+
+def _safetensors(file: InputFile) -> TokenArray:
+    with open_safetensors(file) as tensors:
+        name = _tensor_name(file, sorted(tensors.keys()))
+        _check_count(torch.Size(tensors.get_slice(name).get_shape()).numel())
+        tensor = tensors.get_tensor(name)
     if tensor.is_complex():
         raise BadFile("expected real numbers, got dtype {dtype}", dtype=tensor.dtype)
     return TokenArray(tensor.to(torch.float64))
@@ -315,8 +325,7 @@ def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
 
 
 _READERS: dict[str, Callable[[InputFile], TokenArray]] = {
-    ".csv": _table,
-    ".tsv": _table,
+    **dict.fromkeys((".csv", ".tsv"), _table),
     ".npy": _npy,
     ".json": _json,
     ".safetensors": _safetensors,

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from headwise.document.text_format import clean
-from headwise.errors import BadFile, BadValue, MissingExtra
+from headwise.errors import BadFile, BadValue
+from headwise.explain import array_files
 from headwise.explain.array_files import TYPES, InputFile, check_file, listed, read_array
 from headwise.explain.trace import Projections, check_width
 from headwise.lang import Text, same
@@ -20,13 +21,11 @@ _Shapes = tuple[tuple[int, int], tuple[int, int, int]]
 
 
 def parse_mask(value: str | None, bias: str | None, heads: int, length: int) -> Mask:
-    """Build a mask from the value of ``--mask`` and of ``--bias``.
+    """Build the mask of ``--mask`` and ``--bias`` for H heads and L tokens.
 
     Args:
-        value: ``full``, ``causal``, ``window:L,R``, or a file of 0 and 1, where 1 may attend;
-            None means full.
-        bias: a file of numbers that are added to the scaled scores, (L, L) or (H, L, L); -inf
-            blocks a pair.
+        value: ``full`` (or None), ``causal``, ``window:L,R``, or a file of 0 and 1 (1 may attend).
+        bias: a file added to the scaled scores, (L, L) or (H, L, L); -inf blocks a pair.
         heads: H.
         length: L.
 
@@ -53,7 +52,7 @@ def _parse(value: str, shapes: _Shapes) -> Mask:
     file = InputFile.parse("mask", value)
     if file.suffix in TYPES:
         with file.errors():
-            return _from_file(file, shapes)
+            return _binary(file, shapes)
     raise BadValue(
         "mask: unknown {value!r}; expected full, causal, window:LEFT,RIGHT, or a file "
         "({types}) of 0 and 1",
@@ -74,26 +73,26 @@ def _window(sides: str) -> Mask:
     return window(left, right)
 
 
-def _from_file(file: InputFile, shapes: _Shapes) -> Mask:
-    values = _read(file, shapes)
+def _binary(file: InputFile, shapes: _Shapes) -> Mask:
+    values, layout = _read(file, shapes)
     if not bool(((values == 0) | (values == 1)).all()):
         raise BadFile(
             "expected only 0 (blocked) and 1 (may attend); numbers to be added are a --bias"
         )
-    return from_tensor(values.bool(), _layout(values))
+    return from_tensor(values.bool(), layout)
 
 
 def _bias(file: InputFile, shapes: _Shapes) -> Mask:
-    values = _read(file, shapes)
+    values, layout = _read(file, shapes)
     if bool((values == torch.inf).any()):
         raise BadFile("expected numbers below infinity, got +inf; -inf blocks a pair")
     try:
-        return from_tensor(values, _layout(values))
+        return from_tensor(values, layout)
     except BadValue as error:
         raise BadFile(error.text) from error
 
 
-def _read(file: InputFile, shapes: _Shapes) -> Tensor:
+def _read(file: InputFile, shapes: _Shapes) -> tuple[Tensor, Layout]:
     values = read_array(file, (2, 3), finite=False).values
     if tuple(values.shape) not in shapes:
         raise BadFile(
@@ -103,11 +102,7 @@ def _read(file: InputFile, shapes: _Shapes) -> Tensor:
             shape_per_head=shapes[1],
             got=tuple(values.shape),
         )
-    return values
-
-
-def _layout(values: Tensor) -> Layout:
-    return "q k" if values.dim() == 2 else "h q k"
+    return values, "q k" if values.dim() == 2 else "h q k"
 
 
 MOST_BYTES = 4 * 2**30
@@ -151,13 +146,11 @@ def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Proj
 
 
 def load_projections(value: str) -> Projections:
-    """Read projections from ``path`` or ``path:prefix``.
-
-    Without a prefix the file must hold one set of projections.
+    """Read projections from ``path``, or ``path:prefix`` if the file has several sets of them.
 
     Raises:
-        BadFile: if the file cannot be used, a name is missing, there are several sets and no
-            prefix, or a tensor has the wrong shape or dtype.
+        BadFile: if the file cannot be used, there are several sets and no prefix, or a tensor is
+            missing or has the wrong shape or dtype.
         MissingExtra: if safetensors is not installed and the file needs it.
     """
     file = InputFile.parse("weights", value)
@@ -169,21 +162,14 @@ def load_projections(value: str) -> Projections:
 
 
 def _safetensors(file: InputFile) -> Projections:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise MissingExtra.of("safetensors", "explain") from error
-    try:
-        with safe_open(file.path, framework="pt") as archive:
+    with array_files.open_safetensors(file) as archive:
 
-            def get(name: str) -> Tensor:
-                _check_size(name, torch.Size(archive.get_slice(name).get_shape()).numel())
-                tensor: Tensor = archive.get_tensor(name)
-                return tensor
+        def get(name: str) -> Tensor:
+            _check_size(name, torch.Size(archive.get_slice(name).get_shape()).numel())
+            tensor: Tensor = archive.get_tensor(name)
+            return tensor
 
-            return _projections(file, archive.keys(), get)
-    except (SafetensorError, OSError) as error:
-        raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+        return _projections(file, archive.keys(), get)
 
 
 def _torch(file: InputFile) -> Projections:
@@ -226,7 +212,11 @@ def _check_archive(file: InputFile) -> None:
 def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Projections:
     names = set(available)
     prefix = _prefix(file, names)
-    _check_bias_kv(names, prefix)
+    if prefix + "bias_k" in names or prefix + "bias_v" in names:
+        raise BadFile(
+            "has bias_k and bias_v, a learned key and value that explain does not show; "
+            "give the weights of a module without add_bias_kv"
+        )
 
     def get(name: str) -> Tensor:
         if prefix + name not in names:
@@ -236,7 +226,11 @@ def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Proj
     def maybe(name: str) -> Tensor | None:
         return get(name) if prefix + name in names else None
 
-    q, k, v = _in_weights(names, prefix, get)
+    if prefix + "in_proj_weight" in names:
+        q, k, v = _thirds(prefix + "in_proj_weight", get("in_proj_weight"))
+    else:
+        link = "." if prefix + "q_proj.weight" in names else "_"
+        q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
     biases = _in_biases(maybe, q.shape[0])
     return Projections(q, k, v, get("out_proj.weight"), *biases, maybe("out_proj.bias"))
 
@@ -262,28 +256,10 @@ def _prefix(file: InputFile, names: set[str]) -> str:
     )
 
 
-def _check_bias_kv(names: set[str], prefix: str) -> None:
-    if prefix + "bias_k" in names or prefix + "bias_v" in names:
-        raise BadFile(
-            "has bias_k and bias_v, a learned key and value that explain does not show; "
-            "give the weights of a module without add_bias_kv"
-        )
-
-
-def _in_weights(names: set[str], prefix: str, get: _Load) -> tuple[Tensor, Tensor, Tensor]:
-    if prefix + "in_proj_weight" in names:
-        return _thirds(prefix + "in_proj_weight", get("in_proj_weight"))
-    link = "." if prefix + "q_proj.weight" in names else "_"
-    q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
-    return q, k, v
-
-
-def _in_biases(
-    maybe: Callable[[str], Tensor | None], rows: int
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _in_biases(maybe: Callable[[str], Tensor | None], rows: int) -> tuple[Tensor | None, ...]:
     packed = maybe("in_proj_bias")
     if packed is None:
-        return maybe("q_proj.bias"), maybe("k_proj.bias"), maybe("v_proj.bias")
+        return tuple(maybe(f"{name}_proj.bias") for name in "qkv")
     if len(packed) != 3 * rows:
         raise BadFile(
             "in_proj_bias: expected {rows} numbers, got {got}",
@@ -293,15 +269,14 @@ def _in_biases(
     return _thirds("in_proj_bias", packed)
 
 
-def _thirds(name: str, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _thirds(name: str, packed: Tensor) -> tuple[Tensor, ...]:
     if len(packed) % 3:
         raise BadFile(
             "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
             name=clean(name),
             got=tuple(packed.shape),
         )
-    q, k, v = packed.chunk(3)
-    return q, k, v
+    return packed.chunk(3)
 
 
 def _checked(name: str, tensor: Tensor) -> Tensor:

@@ -14,14 +14,13 @@ from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.reference import Steps, reference
+from headwise.reference import reference
 
 MOST_SCORES = 2**23
 """The most scores, H L L, of one trace, which keeps several float64 copies of them."""
 
 WIDEST = 4096
 """The most columns of X for which projections (E, E) are built."""
-
 
 MOST_PRECISION = 15
 """The most decimals."""
@@ -66,8 +65,7 @@ class Quantity:
         key: one of `KEYS`.
         head: from 1; None for a quantity of all heads.
         values: (rows, columns) in float64; rows are queries, or keys for "k" and "v".
-        name: its name in words.
-        latex: its symbol.
+        name, latex: its name in words, and its symbol.
     """
 
     key: str
@@ -165,22 +163,17 @@ def trace(
     weights = Projections.identity(x.shape[-1]) if projections is None else projections
     _check(x, heads, weights, tokens)
     wide = x.detach().to(torch.float64)
-    whole = {
-        name: _project(wide, weight, bias)
-        for name, weight, bias in (
-            ("Q", weights.q, weights.q_bias),
-            ("K", weights.k, weights.k_bias),
-            ("V", weights.v, weights.v_bias),
-        )
-    }
+    whole = {name: _project(wide, weights, name.lower()) for name in "QKV"}
     q, k, v = (_split(whole[name], heads) for name in "QKV")
     call = Call.of(q, k, v, mask=mask, scale=scale)
-    steps = reference(call)
-    concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
+    # The reference sets the keys that no query sees to 0; a reader expects the columns of K.
     dots = q[0] @ k[0].transpose(-2, -1)  # (H, L, L)
     own = {"q": q[0], "k": k[0], "v": v[0], "score": dots, "scaled": dots * call.scale}
-    values = {"x": wide, **whole, **own, **_after_mask(steps)}
-    values |= {"concat": concat, "output": _project(concat, weights.out, weights.out_bias)}
+    steps = reference(call)
+    own |= {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
+    concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
+    values = {"x": wide, **whole, **own, "concat": concat}
+    values["output"] = _project(concat, weights, "out")
     return Trace(
         tokens=tuple(map(str, range(len(x))) if tokens is None else tokens),
         heads=heads,
@@ -191,26 +184,20 @@ def trace(
     )
 
 
-def _after_mask(steps: Steps) -> dict[str, Tensor]:
-    """The quantities after the scaled scores, from the reference, each (H, rows, columns).
-
-    Earlier quantities are computed in `trace`, because the reference sets the keys that no query
-    sees to 0 and a reader expects the columns of K.
-    """
-    return {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
-
-
 def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
-    before = [key for key in KEYS if key not in PER_HEAD and key not in ("concat", "output")]
-    found = [Quantity(key, None, values[key], *KEYS[key]) for key in before]
-    for head in range(1, heads + 1):
-        for key in PER_HEAD:
-            name, latex = KEYS[key]
-            found.append(Quantity(key, head, values[key][head - 1], name, latex % head))
-    return found + [Quantity(key, None, values[key], *KEYS[key]) for key in ("concat", "output")]
+    def of_all_heads(*keys: str) -> list[Quantity]:
+        return [Quantity(key, None, values[key], *KEYS[key]) for key in keys]
+
+    own = [
+        Quantity(key, head + 1, values[key][head], KEYS[key][0], KEYS[key][1] % (head + 1))
+        for head in range(heads)
+        for key in PER_HEAD
+    ]
+    return [*of_all_heads("x", "Q", "K", "V"), *own, *of_all_heads("concat", "output")]
 
 
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _project(x: Tensor, weights: Projections, name: str) -> Tensor:
+    weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
     wide = None if bias is None else bias.detach().to(torch.float64)
     return torch.nn.functional.linear(x, weight.detach().to(torch.float64), wide)
 
@@ -274,27 +261,24 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
                 size=size,
                 matrix=name.upper(),
             )
-    inner = sizes["v"]
-    expected = {
+    shapes = {
         "q": (sizes["k"], embed_dim),
         "k": (sizes["k"], embed_dim),
-        "v": (inner, embed_dim),
-        "out": (weights.out.shape[0], inner),
+        "v": (sizes["v"], embed_dim),
+        "out": (weights.out.shape[0], sizes["v"]),
     }
-    for name, shape in expected.items():
-        weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
-        wrong = tuple(weight.shape) != shape
-        if wrong or (bias is not None and tuple(bias.shape) != shape[:1]):
-            got = tuple(weight.shape) if wrong else tuple(bias.shape)
-            label = name if wrong else f"{name}_bias"
-            raise BadValue(
-                "weights: {name} must be {shape} for an input of {embed_dim} columns, "
-                "got {got}; rows are outputs, as in torch.nn.Linear",
-                name=label,
-                shape=shape if wrong else shape[:1],
-                embed_dim=embed_dim,
-                got=got,
-            )
+    for name, shape in shapes.items():
+        for label, expected in ((name, shape), (f"{name}_bias", shape[:1])):
+            tensor = getattr(weights, label)
+            if tensor is not None and tuple(tensor.shape) != expected:
+                raise BadValue(
+                    "weights: {name} must be {shape} for an input of {embed_dim} columns, "
+                    "got {got}; rows are outputs, as in torch.nn.Linear",
+                    name=label,
+                    shape=expected,
+                    embed_dim=embed_dim,
+                    got=tuple(tensor.shape),
+                )
 
 
 def check_ranges(trace: Trace, head: int | None, row: int | None, precision: int) -> None:

@@ -26,7 +26,7 @@ import json
 import math
 
 from headwise.errors import BadValue
-from headwise.explain.trace import Quantity, Trace, check_ranges
+from headwise.explain.trace import KEYS, Quantity, Trace, check_ranges
 
 FORMAT = "headwise.explain/1"
 
@@ -35,12 +35,10 @@ MOST_NUMBERS = 2**22
 
 FORMULAS = {
     "x": "X",
-    "Q": r"Q = X W^Q + b^Q",
-    "K": r"K = X W^K + b^K",
-    "V": r"V = X W^V + b^V",
-    "q": r"Q_h",
-    "k": r"K_h",
-    "v": r"V_h",
+    "q": "Q_h",
+    "k": "K_h",
+    "v": "V_h",
+    **{name: f"{name} = X W^{name} + b^{name}" for name in "QKV"},
     "score": r"S_h = Q_h K_h^\top",
     "scaled": r"\tilde{S}_h = c\, S_h",
     "masked": r"\hat{S}_h = \tilde{S}_h + B_h",
@@ -57,7 +55,7 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
 
     Args:
         trace: the attention.
-        head: write only this head, from 1, and the quantities of all heads; None writes every head.
+        head: the only head that is written, from 1; None writes every head.
         precision: decimals; None writes every digit.
 
     Raises:
@@ -79,7 +77,7 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
         "heads": trace.heads,
         "scale": trace.scale,
         "changed_by_mask": trace.changed_by_mask,
-        "formulas": FORMULAS,
+        "formulas": {key: FORMULAS[key] for key in KEYS},
         "quantities": [_quantity(quantity, precision) for quantity in selected],
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -75,7 +75,7 @@ class Fonts:
         return FontProperties(family=list(self.families), size=size)
 
     def legible(self, text: str) -> str:
-        """An untrusted text without what these fonts lack; ``$``, which begins formulas, is escaped."""
+        """An untrusted text without what these fonts lack; ``$`` would begin a formula."""
         shown = (c if ord(c) in self.characters else f"⟨{ord(c):x}⟩" for c in clean(text))
         return "".join(shown).replace("$", r"\$")
 

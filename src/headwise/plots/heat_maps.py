@@ -87,7 +87,7 @@ MOST_NAMED_HEADS = 80
 
 
 def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor) -> "Figure":
-    """The divergence of every two heads as a figure, with a frame around each group of similar heads.
+    """The divergence of every two heads as a figure; a frame is a group of similar heads.
 
     Args:
         sheet: the language and the fonts.
