@@ -9,9 +9,9 @@ from torch import Tensor
 
 from headwise.check.article_lines import normalized
 from headwise.check.derivation import Part, entries, parts
-from headwise.check.expression_tree import BadArticle, Grid, Node, leaves, numbers
+from headwise.check.expression_tree import BadArticle, Grid, Node, Printed, leaves, numbers
 from headwise.check.labels import IndexBases
-from headwise.check.matching import MOST_NODES, Matcher, Reading
+from headwise.check.matching import MOST_NODES, Matcher
 from headwise.check.problem_setup import CheckOptions, Setup, setups
 from headwise.check.stated_values import StatedSizes, read_sizes
 from headwise.check.statements import Statement, is_empty, read_statements
@@ -140,19 +140,6 @@ FINITE = ("Q", "K", "V", "score", "output")
 """Quantities that no mask makes infinite."""
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    findings: dict[int, Finding]
-    unmatched: list[Unmatched]
-    checked: int
-    setup: Setup
-    bases: IndexBases
-
-    @property
-    def cost(self) -> float:
-        return len(self.findings) + 0.5 * len(self.unmatched)
-
-
 def check(
     text: str, options: CheckOptions | None = None, *, source: str = "article"
 ) -> CheckReport:
@@ -183,38 +170,40 @@ def _checked(text: str, options: CheckOptions, source: str) -> CheckReport:
     flat = normalized(text)
     statements = read_statements(flat)
     sizes = read_sizes(flat)
-    every = setups(statements, sizes, options)
-    outcomes = (outcome for setup in every for outcome in _outcomes(setup, statements))
-    best = min(outcomes, key=lambda outcome: outcome.cost, default=None)
+    runs = (run for setup in setups(statements, sizes, options) for run in _runs(setup, statements))
+    best = min(runs, key=lambda run: run.cost, default=None)
     if best is None:
         raise BadArticle("nothing to check")
     findings = {**best.findings, **_contradictions(sizes, best.setup)}
     return CheckReport(
         source=source,
-        checked=best.checked,
+        checked=len(best.checked - best.setup.inputs),
         findings=tuple(findings[start] for start in sorted(findings)),
         unmatched=tuple(best.unmatched),
-        notes=_notes(best),
+        notes=_notes(best.setup, best.bases),
     )
 
 
-def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
-    """The outcome for each index base (0 or 1) that the printed indices allow."""
+def _runs(setup: Setup, statements: list[Statement]) -> Iterator["_Run"]:
+    """The comparison for each index base (0 or 1) that the printed indices allow."""
 
-    def run(x: Tensor, projections: Projections) -> Trace:
+    def compute(x: Tensor, projections: Projections) -> Trace:
         return trace(x, setup.heads, projections=projections, mask=setup.mask, scale=setup.scale)
 
     printed = setup.x, setup.projections
-    result = run(*printed)
+    result = compute(*printed)
     if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in FINITE):
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down"
         )
-    slack = quantity_errors(run, printed, setup.upper or printed)
+    slack = quantity_errors(compute, printed, setup.upper or printed)
     quantities = Quantities(result, hidden=setup.hidden, slack=slack)
-    bases = _bases(statements, setup.heads, len(setup.x))
-    for head, row, bracket in product(*bases):
-        yield _run(statements, quantities, setup, IndexBases(head, row, bracket))
+    for bases in product(*_bases(statements, setup.heads, len(setup.x))):
+        run = _Run(quantities, setup, IndexBases(*bases))
+        for statement in statements:
+            if not is_empty(statement):
+                run.read(statement)
+        yield run
 
 
 def _bases(
@@ -233,90 +222,71 @@ def _bases(
     return head, row, bracket
 
 
-def _base(numbers: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
-    if not numbers:
-        return usual
-    if 0 in numbers:
+def _base(indices: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
+    if 0 in indices:
         return (0,)
-    return (1,) if size in numbers else usual
+    return (1,) if size in indices else usual
 
 
-def _run(
-    statements: list[Statement], quantities: Quantities, setup: Setup, bases: IndexBases
-) -> _Outcome:
-    matcher = Matcher(quantities, bases)
-    findings: dict[int, Finding] = {}
-    unmatched: list[Unmatched] = []
-    checked: set[int] = set(setup.inputs)
-    for statement in statements:
-        if is_empty(statement):
-            continue
-        reading = None if _is_given(statement, setup) else matcher.read(statement)
+class _Run:
+    """The comparison of an article with one computation."""
+
+    def __init__(self, quantities: Quantities, setup: Setup, bases: IndexBases) -> None:
+        self.quantities, self.setup, self.bases = quantities, setup, bases
+        self.matcher = Matcher(quantities, bases)
+        self.findings: dict[int, Finding] = {}
+        self.unmatched: list[Unmatched] = []
+        self.checked = set(setup.inputs)
+
+    @property
+    def cost(self) -> float:
+        return len(self.findings) + 0.5 * len(self.unmatched)
+
+    def read(self, statement: Statement) -> None:
+        """Check a statement by its reading, the rest as arithmetic, or list it as unmatched."""
+        nodes = statement.equation.nodes
+        rest = nodes[:MOST_NODES]
+        is_input = all(c.start in self.setup.inputs for node in nodes for c in numbers(node))
+        reading = None if is_input else self.matcher.read(statement)
         if reading is not None:
-            _judge(reading.parts, findings, checked)
-        rest = _rest(statement, reading, quantities, checked)
-        _count(rest, statement, findings, unmatched, checked)
-    return _Outcome(findings, unmatched, len(checked - setup.inputs), setup, bases)
+            self.compare(reading.parts)
+            rest = [node for node in rest if not parts(node, reading.target, self.quantities)]
+        rest = [node for node in rest if self.unchecked(node)]
+        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
+        for node in rest:
+            if result is not None and not isinstance(node, Grid):
+                self.compute(node, result.cells[0])
+        for node in rest:
+            cells = self.unchecked(node)
+            if cells and _matters(node):
+                texts = [cell.text for cell in numbers(node)]
+                shown = ", ".join(texts[:6]) + (", …" if len(texts) > 6 else "")
+                line = numbers(node)[0].line
+                self.unmatched.append(Unmatched(line, shown, _why(statement), len(cells)))
 
+    def unchecked(self, node: Node) -> list[Printed]:
+        return [cell for cell in numbers(node) if cell.start not in self.checked]
 
-def _is_given(statement: Statement, setup: Setup) -> bool:
-    """Whether every number of a statement is part of the problem setup."""
-    cells = [cell for node in statement.equation.nodes for cell in numbers(node)]
-    return all(cell.start in setup.inputs for cell in cells)
+    def compare(self, matched: tuple[Part, ...]) -> None:
+        for grid, target in matched:
+            for cell, exact, slack, place in entries(grid, target):
+                if cell.start not in self.checked and not cell.right(exact, slack):
+                    self.add(cell, exact, target.name(*place))
+                self.checked.add(cell.start)
 
+    def compute(self, node: Node, result: Printed) -> None:
+        """Compare a printed result with the value of an expression."""
+        computed, right = value(node), consistent(node, result)
+        if computed is None:
+            return
+        if not right and result.start not in self.checked:
+            self.add(result, computed[0], Text("arithmetic of the line"))
+        if right or result.start in self.findings:
+            self.checked.update(cell.start for cell in [*numbers(node), result])
 
-def _judge(result: tuple[Part, ...], findings: dict[int, Finding], checked: set[int]) -> None:
-    for grid, target in result:
-        for cell, exact, slack, place in entries(grid, target):
-            if cell.start in checked:
-                continue
-            checked.add(cell.start)
-            if not cell.right(exact, slack):
-                right, what = cell.corrected(exact), target.name(*place)
-                findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, what)
-
-
-def _rest(
-    statement: Statement, reading: Reading | None, quantities: Quantities, checked: set[int]
-) -> list[Node]:
-    """The expressions of a statement that the reading does not explain."""
-    nodes = statement.equation.nodes[:MOST_NODES]
-    if reading is not None:
-        nodes = [node for node in nodes if not parts(node, reading.target, quantities)]
-    return [node for node in nodes if any(c.start not in checked for c in numbers(node))]
-
-
-def _count(
-    rest: list[Node],
-    statement: Statement,
-    findings: dict[int, Finding],
-    unmatched: list[Unmatched],
-    checked: set[int],
-) -> None:
-    """Check the remaining expressions as arithmetic, or list them as unmatched."""
-    nodes = statement.equation.nodes
-    for node in rest:
-        if isinstance(node, Grid):
-            continue
-        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0), None)
-        if result is None or not result.cells or value(node) is None:
-            continue
-        cell = result.cells[0]
-        if not consistent(node, cell) and cell.start not in checked:
-            exact = value(node)
-            right = cell.corrected(exact[0]) if exact else "?"
-            findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, ARITHMETIC)
-        if consistent(node, cell) or cell.start in findings:
-            checked.update(c.start for c in numbers(node))
-            checked.add(cell.start)
-    for node in rest:
-        left = [cell for cell in numbers(node) if cell.start not in checked]
-        if left and _matters(node):
-            line = numbers(node)[0].line
-            unmatched.append(Unmatched(line, _shown(node), _why(statement), len(left)))
-
-
-ARITHMETIC = Text("arithmetic of the line")
+    def add(self, cell: Printed, exact: float, what: Text) -> None:
+        right = cell.corrected(exact)
+        self.findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, what)
 
 
 def _matters(node: Node) -> bool:
@@ -324,11 +294,6 @@ def _matters(node: Node) -> bool:
     grids = leaves(node)
     texts = [c.text if g.dims else c.text.removesuffix(".") for g in grids for c in g.cells]
     return any("." in t or "%" in t for t in texts) or any(grid.dims == 2 for grid in grids)
-
-
-def _shown(node: Node) -> str:
-    texts = [cell.text for cell in numbers(node)]
-    return ", ".join(texts[:6]) + (", …" if len(texts) > 6 else "")
 
 
 def _why(statement: Statement) -> Text:
@@ -352,8 +317,7 @@ def _contradictions(sizes: StatedSizes, setup: Setup) -> dict[int, Finding]:
     return result
 
 
-def _notes(outcome: _Outcome) -> tuple[Text, ...]:
-    setup, bases = outcome.setup, outcome.bases
+def _notes(setup: Setup, bases: IndexBases) -> tuple[Text, ...]:
     counts = Text(
         "the article counts heads from {head} and rows from {row}; this report counts "
         "heads from 1 and rows and columns from 0",

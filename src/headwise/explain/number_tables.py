@@ -80,16 +80,17 @@ def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
 def _check_separators(text: str) -> None:
     """Raise a more specific error where spaces or decimal commas are the cause."""
     for number, line in enumerate(text.splitlines()[:DIAGNOSED_LINES], 1):
+        words = line.split()
         if len(line) > LONGEST_LINE:
             return
-        if any(map(_decimal_commas, (line.split(";"), line.split("\t"), line.split()))):
+        if any(map(_decimal_commas, (line.split(";"), line.split("\t"), words))):
             raise BadFile(
                 "expected decimal points, line {line} has decimal commas: {text}; "
                 "write 0.5 for 0,5, and put commas, semicolons or tabs between numbers",
                 line=number,
                 text=_excerpt(line),
             )
-        if len(line.split()) > 1 and all(map(_is_number, line.split()[1:])):
+        if len(words) > 1 and all(map(_is_number, words[1:])):
             raise BadFile(
                 "expected commas, semicolons or tabs between numbers, line {line} has "
                 "spaces: {text}; put commas there",

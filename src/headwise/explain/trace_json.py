@@ -26,7 +26,7 @@ import json
 import math
 
 from headwise.errors import BadValue
-from headwise.explain.trace import KEYS, Quantity, Trace, check_ranges
+from headwise.explain.trace import Quantity, Trace, check_ranges
 
 FORMAT = "headwise.explain/1"
 
@@ -35,10 +35,8 @@ MOST_NUMBERS = 2**22
 
 FORMULAS = {
     "x": "X",
-    "q": "Q_h",
-    "k": "K_h",
-    "v": "V_h",
     **{name: f"{name} = X W^{name} + b^{name}" for name in "QKV"},
+    **{name.lower(): f"{name}_h" for name in "QKV"},
     "score": r"S_h = Q_h K_h^\top",
     "scaled": r"\tilde{S}_h = c\, S_h",
     "masked": r"\hat{S}_h = \tilde{S}_h + B_h",
@@ -77,7 +75,7 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
         "heads": trace.heads,
         "scale": trace.scale,
         "changed_by_mask": trace.changed_by_mask,
-        "formulas": {key: FORMULAS[key] for key in KEYS},
+        "formulas": FORMULAS,
         "quantities": [_quantity(quantity, precision) for quantity in selected],
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
