@@ -192,8 +192,8 @@ def _matrices(node: Product, target: Target, known: Quantities) -> list[Part]:
     dot = target.key == "score"
     a = known.part(first, target.row, role=FACTOR)
     if target.column is not None:
-        place = (target.column, None) if dot else (None, target.column)
-        return parts(left, a, known) + parts(right, known.part(second, *place, FACTOR), known)
+        row, column = (target.column, None) if dot else (None, target.column)
+        return parts(left, a, known) + parts(right, known.part(second, row, column, FACTOR), known)
     orders = (True, False) if dot else (False,)
     seconds = [known.part(second, role=FACTOR, turned=turned) for turned in orders]
     return best([parts(left, a, known) + parts(right, b, known) for b in seconds])
@@ -223,8 +223,9 @@ def _sum(terms: tuple[tuple[int, Node], ...], target: Target, known: Quantities)
     result: list[Part] = []
     for n, (sign, term) in zip(inner, terms, strict=True):
         a = known.part(places[0], target.row, n, FACTOR)
-        place = (target.column, n) if target.key == "score" else (n, target.column)
-        result += _term(term, sign, (a, known.part(places[1], *place, FACTOR)), target, known)
+        row, column = (target.column, n) if target.key == "score" else (n, target.column)
+        b = known.part(places[1], row, column, FACTOR)
+        result += _term(term, sign, (a, b), target, known)
     return result
 
 

@@ -300,13 +300,14 @@ def _projections(stated: StatedMatrices, embed_dim: int, *, turned: bool) -> Pro
         if not grids[name] and inner != embed_dim:
             raise _unfit(name, embed_dim, (0, 0))
         result.append(_weight(name, grids[name], embed_dim, turned))
-    out = _weight("out", grids["out"], len(result[2]), turned)
+    q, k, v = result
+    out = _weight("out", grids["out"], len(v), turned)
     biases = {
         f"{name}_bias": torch.cat([_tensor(grid).flatten() for grid in _of(stated.biases, name)])
         for name in NAMES
         if any(key == name for key, _ in stated.biases)
     }
-    return Projections(*result, out, **biases)
+    return Projections(q, k, v, out, **biases)
 
 
 def _of(table: dict[tuple[str, int | None], Grid], name: str) -> list[Grid]:

@@ -1,5 +1,6 @@
 """``headwise ablate``: the loss of a model as heads are removed."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -7,7 +8,14 @@ import click
 from headwise.cli import reporting
 from headwise.cli.inspect import PROBES, files_of
 from headwise.cli.output import logger, shown
-from headwise.cli.reporting import PATH, check_figures, click_options, options, write_figures
+from headwise.cli.reporting import (
+    PATH,
+    build_command,
+    check_figures,
+    click_options,
+    options,
+    write_figures,
+)
 from headwise.lang import Lang, Text
 
 __path__ = ()  # `headwise.renamed` has `headwise.cli.ablate.export`
@@ -100,23 +108,18 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def command(lang: Lang) -> click.Command:
-    """The command ``ablate`` with its help in the given language."""
-    return click.Command(
-        "ablate",
-        callback=lambda **values: _run(values, lang),
-        params=[
-            click.Argument(["model"]),
-            click.Argument(["sentence"], required=False),
-            *click_options(_HELP_TEXTS, _KINDS, lang),
-            *options(lang, FORMATS),
-            *click_options(_FIGURES, _KINDS, lang),
-        ],
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
+    """The command, in the reader's language."""
+    parameters = [
+        click.Argument(["model"]),
+        click.Argument(["sentence"], required=False),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang, FORMATS),
+        *click_options(_FIGURES, _KINDS, lang),
+    ]
+    return build_command("ablate", _run, parameters, lang, SUMMARY, HELP)
 
 
-def _run(values: dict[str, Any], lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.heads.ablation.experiment import (
         AblationOptions,
         as_csv,
@@ -130,14 +133,16 @@ def _run(values: dict[str, Any], lang: Lang) -> int:
     from headwise.heads.models.load import load
     from headwise.plots.curves import of_ablation
 
-    model, figures = values.pop("model"), values.pop("figures")
-    form, output = values.pop("format"), values.pop("output")
-    experiment = AblationOptions(**values)
+    model, figures = values.model, values.figures
+    reported = ("model", "figures", "format", "output")
+    experiment = AblationOptions(
+        **{name: value for name, value in vars(values).items() if name not in reported}
+    )
     experiment.check()
     run = experiment.open
     run_files = () if run is None else (run, run / JSON, run / TENSORS)
     inputs = (experiment.text, experiment.corpus, *run_files, *files_of(model))
-    destination = reporting.Destination(form, output, lang, FORMATS, inputs)
+    destination = reporting.Destination(values.format, values.output, lang, FORMATS, inputs)
     destination.check()
     selection = select_heads(experiment)
     check_figures(figures, lang)

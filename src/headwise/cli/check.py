@@ -1,13 +1,12 @@
 """``headwise check``: find the wrong numbers in a worked example."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.explain import OPTION_TEXTS
-from headwise.cli.reporting import PATH, Destination, click_options, options
+from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
@@ -28,49 +27,33 @@ _HELP = Text(
 _HELP_TEXTS = {
     name: OPTION_TEXTS[name] for name in ("--x", "--heads", "--weights", "--mask", "--scale")
 }
-_KINDS = {"--heads": {"type": click.IntRange(min=1)}, "--scale": {"type": click.FLOAT}}
+_KINDS: dict[str, dict[str, Any]] = {
+    "--heads": {"type": click.IntRange(min=1)},
+    "--scale": {"type": click.FLOAT},
+}
 
 
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
-    return click.Command(
-        "check",
-        callback=lambda **values: _run(CheckArguments(**values), lang),
-        params=[
-            click.Argument(["file"], type=PATH),
-            *click_options(_HELP_TEXTS, _KINDS, lang),
-            *options(lang),
-        ],
-        help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
-        short_help=SUMMARY.to(lang),
-    )
+    parameters = [
+        click.Argument(["file"], type=PATH),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang),
+    ]
+    return build_command("check", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
 
-@dataclass(frozen=True)
-class CheckArguments:
-    """The values of the argument and the options."""
-
-    file: Path
-    x: str | None
-    heads: int | None
-    weights: str | None
-    mask: str | None
-    scale: float | None
-    format: str | None
-    output: Path | None
-
-
-def _run(arguments: CheckArguments, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.check import check, read_article
     from headwise.check.article_lines import source_name
     from headwise.check.checker import as_json, document
     from headwise.cli import FOUND_WRONG
 
-    read = (arguments.file, arguments.x, arguments.weights, arguments.mask)
-    destination = Destination(arguments.format, arguments.output, lang, inputs=read)
+    read = (values.file, values.x, values.weights, values.mask)
+    destination = Destination(values.format, values.output, lang, inputs=read)
     destination.check()
-    article = read_article(arguments.file)
-    report = check(article, _setup_options(arguments), source=source_name(arguments.file))
+    article = read_article(values.file)
+    report = check(article, _setup_options(values), source=source_name(values.file))
     if not report.checked and not report.findings:
         raise BadFile(
             "{source}: nothing could be checked: no printed number stands for a quantity of "
@@ -83,18 +66,18 @@ def _run(arguments: CheckArguments, lang: Lang) -> int:
     return FOUND_WRONG if report.findings else 0
 
 
-def _setup_options(arguments: CheckArguments) -> "CheckOptions":
+def _setup_options(values: SimpleNamespace) -> "CheckOptions":
     from headwise.check import CheckOptions
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import load_projections, parse_mask
 
     def mask(heads: int, length: int) -> "Mask":
-        return parse_mask(arguments.mask, None, heads, length)
+        return parse_mask(values.mask, None, heads, length)
 
     return CheckOptions(
-        x=None if arguments.x is None else read_matrix(arguments.x).values,
-        heads=arguments.heads,
-        projections=None if arguments.weights is None else load_projections(arguments.weights),
-        scale=arguments.scale,
-        mask=None if arguments.mask is None else mask,
+        x=None if values.x is None else read_matrix(values.x).values,
+        heads=values.heads,
+        projections=None if values.weights is None else load_projections(values.weights),
+        scale=values.scale,
+        mask=None if values.mask is None else mask,
     )

@@ -5,12 +5,13 @@ from importlib.resources import files
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
 
 from headwise.cli.output import write_stderr, write_stdout
-from headwise.cli.reporting import PATH, click_options
+from headwise.cli.reporting import PATH, build_command, click_options
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
@@ -37,22 +38,18 @@ def command(lang: Lang) -> click.Command:
     """The word ``demo`` in the reader's language."""
     texts = {"--output": Text("Where the report goes.")}
     kinds = {"--output": {"type": PATH, "default": REPORT, "show_default": True}}
-    return click.Command(
-        "demo",
-        callback=lambda output: _run(output, lang),
-        params=click_options(texts, kinds, lang),
-        help=SUMMARY.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
+    parameters = click_options(texts, kinds, lang)
+    return build_command("demo", _run, parameters, lang, SUMMARY, SUMMARY)
 
 
-def _run(output: Path, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.document import html, terminal
     from headwise.document.files import check_place, write
 
     def say(text: Text) -> None:
         write_stderr(f"headwise: {text.to(lang)} …")
 
+    output: Path = values.output
     check_place(output)
     _check_packages()
     fragments = []

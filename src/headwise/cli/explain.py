@@ -1,12 +1,11 @@
 """``headwise explain``: the five steps of a multi-head attention with every number."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.reporting import Destination, click_options, options
+from headwise.cli.reporting import Destination, build_command, click_options, options
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
@@ -25,33 +24,8 @@ INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
 
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
-    return click.Command(
-        "explain",
-        callback=lambda **values: _run(ExplainOptions(**values), lang),
-        params=[*click_options(OPTION_TEXTS, _KINDS, lang), *options(lang, FORMATS)],
-        help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
-        short_help=SUMMARY.to(lang),
-    )
-
-
-@dataclass(frozen=True)
-class ExplainOptions:
-    """The values of the options."""
-
-    x: str | None
-    tokens: str | None
-    heads: int
-    weights: str | None
-    seed: int | None
-    init: str | None
-    mask: str | None
-    bias: str | None
-    scale: float | None
-    format: str | None
-    precision: int | None
-    head: int | None
-    row: int | None
-    output: Path | None
+    parameters = [*click_options(OPTION_TEXTS, _KINDS, lang), *options(lang, FORMATS)]
+    return build_command("explain", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
 
 _HELP = Text(
@@ -84,7 +58,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _run(values: ExplainOptions, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.explain.steps import steps
     from headwise.explain.trace import check_ranges
     from headwise.explain.trace_json import as_json
@@ -104,7 +78,7 @@ def _run(values: ExplainOptions, lang: Lang) -> int:
     return 0
 
 
-def _trace(values: ExplainOptions) -> "Trace":
+def _trace(values: SimpleNamespace) -> "Trace":
     import torch
 
     from headwise.explain.array_files import TokenArray, read_matrix, read_tokens
@@ -125,7 +99,7 @@ def _trace(values: ExplainOptions) -> "Trace":
     )
 
 
-def _projections(values: ExplainOptions, embed_dim: int) -> "Projections":
+def _projections(values: SimpleNamespace, embed_dim: int) -> "Projections":
     from headwise.explain.call_options import load_projections, seeded_projections
     from headwise.explain.trace import Projections
 

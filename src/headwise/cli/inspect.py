@@ -1,8 +1,8 @@
 """``headwise inspect``: what each head of a model does on a text or a corpus."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +12,13 @@ from headwise.cli.output import DOCUMENTS, logger, shown
 from headwise.cli.reporting import (
     PATH,
     Destination,
+    build_command,
     check_figures,
     click_options,
     options,
     write_figures,
 )
+from headwise.errors import BadValue
 from headwise.lang import Lang, Text, joined, same
 
 if TYPE_CHECKING:
@@ -75,106 +77,73 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class InspectOptions:
-    """The options of the command line."""
-
-    model: str | None
-    sentence: str | None
-    text: str | None
-    corpus: Path | None
-    probe: str | None
-    seed: int | None
-    open: Path | None
-    paragraphs: bool
-    no_names: bool
-    save: Path | None
-    every: float | None
-    heads: str | None
-    truncate: bool
-    format: str | None
-    output: Path | None
-    figures: Path | None
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The names of the given sources, of which there should be one."""
-        values = {
-            "SENTENCE": self.sentence,
-            "--text": self.text,
-            "--corpus": self.corpus,
-            "--probe": self.probe,
-            "--open": self.open,
-        }
-        return tuple(name for name, value in values.items() if value is not None)
-
-    @property
-    def source(self) -> str:
-        """The one source that is read."""
-        return self.sources[0]
-
-    def check(self) -> None:
-        """Raise `BadValue` if an option is missing, or has no effect beside the others."""
-        from headwise.errors import BadValue
-
-        if len(self.sources) != 1:
-            sources = joined(Text(" and "), [same(source) for source in self.sources])
-            raise BadValue(
-                "sentence: expected one of a sentence, --text FILE, --corpus FILE, "
-                "--probe and --open DIR, got {got}; write the sentence in quotes after "
-                'the model: headwise inspect minilm "The cat sat."',
-                got=sources if self.sources else Text("nothing"),
-            )
-        if (self.model is None) != (self.source == "--open"):
-            raise BadValue(
-                "model: expected a model to read with, and none with --open, which reads "
-                "a saved run; see `headwise models list`"
-            )
-        if self.every is not None and not math.isfinite(self.every):
-            raise BadValue(
-                "every: expected seconds from 0 on, got {every}; leave it out for every 10",
-                every=self.every,
-            )
-        text = ("SENTENCE", "--text")
-        sources_of_options = (
-            ("--heads", self.heads is not None, text),
-            ("--truncate", self.truncate, (*text, "--corpus")),
-            ("--save", self.save is not None, ("--corpus",)),
-            ("--every", self.every is not None, ("--corpus",)),
-            ("--paragraphs", self.paragraphs, ("--corpus",)),
-            ("--no-names", self.no_names, ("--corpus", "--probe")),
-            ("--seed", self.seed is not None, ("--probe",)),
-        )
-        for option, is_set, takers in sources_of_options:
-            if is_set and self.source not in takers:
-                raise BadValue(
-                    "{name}: {option} goes with {sources}, got {source}; leave it out",
-                    name=option[2:],
-                    option=option,
-                    sources=joined(Text(" or "), [same(source) for source in takers]),
-                    source=self.source,
-                )
-
-
 def command(lang: Lang) -> click.Command:
-    """The command ``inspect`` with its help in the given language."""
-    return click.Command(
-        "inspect",
-        callback=lambda **values: _run(InspectOptions(**values), lang),
-        params=[
-            click.Argument(["model"], required=False),
-            click.Argument(["sentence"], required=False),
-            *click_options(_HELP_TEXTS, _KINDS, lang),
-            *options(lang, FORMATS),
-            *click_options(_FIGURES, _KINDS, lang),
-        ],
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
+    """The command, in the reader's language."""
+    parameters = [
+        click.Argument(["model"], required=False),
+        click.Argument(["sentence"], required=False),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang, FORMATS),
+        *click_options(_FIGURES, _KINDS, lang),
+    ]
+    return build_command("inspect", _run, parameters, lang, SUMMARY, HELP)
 
 
-def _run(values: InspectOptions, lang: Lang) -> int:
-    values.check()
+def _check(values: SimpleNamespace) -> str:
+    """The source that is read; raise `BadValue` if an option is missing or has no effect."""
+    sources = {
+        "SENTENCE": values.sentence,
+        "--text": values.text,
+        "--corpus": values.corpus,
+        "--probe": values.probe,
+        "--open": values.open,
+    }
+    named = [same(name) for name, value in sources.items() if value is not None]
+    if len(named) != 1:
+        raise BadValue(
+            "sentence: expected one of a sentence, --text FILE, --corpus FILE, "
+            "--probe and --open DIR, got {got}; write the sentence in quotes after "
+            'the model: headwise inspect minilm "The cat sat."',
+            got=joined(Text(" and "), named) if named else Text("nothing"),
+        )
+    source = named[0].en
+    if (values.model is None) != (source == "--open"):
+        raise BadValue(
+            "model: expected a model to read with, and none with --open, which reads "
+            "a saved run; see `headwise models list`"
+        )
+    if values.every is not None and not math.isfinite(values.every):
+        raise BadValue(
+            "every: expected seconds from 0 on, got {every}; leave it out for every 10",
+            every=values.every,
+        )
+    for option, takers in _SOURCES_OF_OPTIONS.items():
+        value = getattr(values, option[2:].replace("-", "_"))
+        if value is not None and value is not False and source not in takers:
+            raise BadValue(
+                "{name}: {option} goes with {sources}, got {source}; leave it out",
+                name=option[2:],
+                option=option,
+                sources=joined(Text(" or "), [same(name) for name in takers]),
+                source=source,
+            )
+    return source
+
+
+_SOURCES_OF_OPTIONS = {
+    "--heads": ("SENTENCE", "--text"),
+    "--truncate": ("SENTENCE", "--text", "--corpus"),
+    "--save": ("--corpus",),
+    "--every": ("--corpus",),
+    "--paragraphs": ("--corpus",),
+    "--no-names": ("--corpus", "--probe"),
+    "--seed": ("--probe",),
+}
+"""The sources that take an option, for each option that not all of them take."""
+
+
+def _run(values: SimpleNamespace, lang: Lang) -> int:
+    source = _check(values)
     inputs = (values.text, values.corpus, *files_of(values.model or ""))
     destination = Destination(values.format, values.output, lang, FORMATS, inputs)
     destination.check()
@@ -184,11 +153,11 @@ def _run(values: InspectOptions, lang: Lang) -> int:
 
         check_place(values.save)
     commands = {"--corpus": _inspect_corpus, "--probe": _inspect_probe, "--open": _open_run}
-    commands.get(values.source, _inspect_text)(values, destination)
+    commands.get(source, _inspect_text)(values, destination)
     return 0
 
 
-def _inspect_text(values: InspectOptions, destination: Destination) -> None:
+def _inspect_text(values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.documents import read_text
     from headwise.heads.inspection import EVERY, inspect
     from headwise.heads.inspection_export import as_json, file_of, table
@@ -198,13 +167,13 @@ def _inspect_text(values: InspectOptions, destination: Destination) -> None:
     from headwise.heads.names import parse_heads
     from headwise.plots.album import of_inspection
 
-    text = (values.sentence or "") if values.text is None else read_text(values.text)
+    text = values.sentence if values.text is None else read_text(values.text)
     heads = values.heads
     every = heads is not None and heads.strip().lower() == EVERY
     selected = EVERY if every else None if heads is None else parse_heads(heads)
     check_text(text)
     log = logger(destination.lang)
-    loaded = load(values.model or "", log)
+    loaded = load(values.model, log)
     log(Text("running it and measuring every head"))
     inspection = inspect(loaded, text, heads=selected, truncate=values.truncate)
     destination.write(
@@ -215,7 +184,7 @@ def _inspect_text(values: InspectOptions, destination: Destination) -> None:
     write_figures(lambda sheet: of_inspection(sheet, inspection), values.figures, destination.lang)
 
 
-def _inspect_corpus(values: InspectOptions, destination: Destination) -> None:
+def _inspect_corpus(values: SimpleNamespace, destination: Destination) -> None:
     """Measure a corpus, in one process or as one of several; rank 0 writes the report."""
     from headwise.heads.corpus.pipeline import EVERY, Options, measure_corpus, shared
     from headwise.heads.models.load import load
@@ -224,15 +193,13 @@ def _inspect_corpus(values: InspectOptions, destination: Destination) -> None:
     with shared() as share:
         quiet = share.rank > 0
         log = logger(lang, quiet=quiet)
-        loaded = load(values.model or "", log)
+        loaded = load(values.model, log)
         every = EVERY if values.every is None else values.every
         corpus_options = Options(
             values.save, values.paragraphs, values.truncate, not values.no_names, every, share
         )
         with shown(lang, documents_of(share), quiet=quiet) as progress:
-            run = measure_corpus(
-                loaded, values.corpus or Path(), corpus_options, tell=log, progress=progress
-            )
+            run = measure_corpus(loaded, values.corpus, corpus_options, tell=log, progress=progress)
         if not quiet:
             _write_run(run, values, destination)
 
@@ -250,12 +217,12 @@ def documents_of(share: "Share") -> Text:
     return Text("documents of the first of {processes} processes", processes=share.processes)
 
 
-def _inspect_probe(values: InspectOptions, destination: Destination) -> None:
+def _inspect_probe(values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.measurement import Measurer
     from headwise.heads.corpus.probe import probed, sequences
     from headwise.heads.models.load import load
 
-    loaded = load(values.model or "", logger(destination.lang))
+    loaded = load(values.model, logger(destination.lang))
     seed = values.seed or 0
     sequences(loaded, seed)  # raises its errors before the random copy is made
     measurer = Measurer.of(loaded, truncate=False, names=not values.no_names)
@@ -264,13 +231,13 @@ def _inspect_probe(values: InspectOptions, destination: Destination) -> None:
     _write_run(run, values, destination)
 
 
-def _open_run(values: InspectOptions, destination: Destination) -> None:
+def _open_run(values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.checkpoint import open_run
 
-    _write_run(open_run(values.open or Path()), values, destination)
+    _write_run(open_run(values.open), values, destination)
 
 
-def _write_run(run: "Run", values: InspectOptions, destination: Destination) -> None:
+def _write_run(run: "Run", values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.corpus_report import as_json, report, run_table
     from headwise.heads.inspection_export import file_of
     from headwise.plots.album import of_run

@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli.reporting import Destination, click_options, options
+from headwise.cli.reporting import Destination, build_command, click_options, options
 from headwise.lang import Lang, Text, same
 
 if TYPE_CHECKING:
@@ -54,34 +53,9 @@ _HELP_TEXTS = {
 
 
 def command(lang: Lang) -> click.Command:
-    """The word ``plan`` in the reader's language."""
-    return click.Command(
-        "plan",
-        callback=lambda **values: _run(PlanOptions(**values), lang),
-        params=[*click_options(_HELP_TEXTS, _KINDS, lang), *options(lang)],
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """The values of the options."""
-
-    mask: str
-    length: int
-    queries: int | None
-    heads: int | None
-    kv_heads: int | None
-    head_dim: int
-    batch: int | None
-    dtype: str
-    need: tuple[str, ...]
-    position: str
-    train: bool
-    engine: str
-    format: str | None
-    output: Path | None
+    """The command, in the reader's language."""
+    parameters = [*click_options(_HELP_TEXTS, _KINDS, lang), *options(lang)]
+    return build_command("plan", _run, parameters, lang, SUMMARY, HELP)
 
 
 _LENGTH, _SIZE = click.IntRange(1, LONGEST), click.IntRange(1, MOST)
@@ -101,7 +75,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _run(values: PlanOptions, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     destination = Destination(values.format, values.output, lang)
     destination.check()
     chosen, shapes = _plan(values)
@@ -111,7 +85,7 @@ def _run(values: PlanOptions, lang: Lang) -> int:
     return 0
 
 
-def _plan(values: PlanOptions) -> "tuple[Plan, Shapes]":
+def _plan(values: SimpleNamespace) -> "tuple[Plan, Shapes]":
     """Plan with tensors that share one number, so that no length needs memory."""
     import torch
 
@@ -157,7 +131,7 @@ def _position(name: str, heads: int, dim: int) -> "Position":
         return make[name]()
 
 
-def _document(chosen: "Plan", values: PlanOptions, shapes: Shapes) -> "Document":
+def _document(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> "Document":
     from headwise.document import Document, Paragraph, Table
 
     tensors = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
@@ -170,7 +144,7 @@ def _document(chosen: "Plan", values: PlanOptions, shapes: Shapes) -> "Document"
     )
 
 
-def _as_json(chosen: "Plan", values: PlanOptions, shapes: Shapes) -> str:
+def _as_json(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> str:
     whole = {
         "format": "headwise.plan/1",
         "mask": values.mask,

@@ -1,9 +1,10 @@
 """The options ``--format``, ``--output`` and ``--figures``, shared by all commands."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,24 @@ def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parame
     """``--format`` and ``--output``, in the reader's language."""
     kinds = {"--format": {"type": click.Choice(formats)}, "--output": {"type": PATH}}
     return click_options({"--format": _FORMAT, "--output": _OUTPUT}, kinds, lang)
+
+
+def build_command(
+    name: str,
+    run: Callable[[SimpleNamespace, Lang], int],
+    parameters: Sequence[click.Parameter],
+    lang: Lang,
+    summary: Text,
+    *paragraphs: Text,
+) -> click.Command:
+    """A command whose help is the paragraphs; ``run`` takes the values of its parameters."""
+    return click.Command(
+        name,
+        callback=lambda **values: run(SimpleNamespace(**values), lang),
+        params=list(parameters),
+        help="\n\n".join(text.to(lang) for text in paragraphs),
+        short_help=summary.to(lang),
+    )
 
 
 def click_options(

@@ -1,11 +1,10 @@
 """``headwise show``: a mask as a picture, and what it lets through."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 
 import click
 
-from headwise.cli.reporting import Destination, click_options, options
+from headwise.cli.reporting import Destination, build_command, click_options, options
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
@@ -27,29 +26,13 @@ LONGEST = 2**18
 
 
 def command(lang: Lang) -> click.Command:
-    """The word ``show`` in the reader's language."""
-    return click.Command(
-        "show",
-        callback=lambda **values: _run(ShowOptions(**values), lang),
-        params=[
-            click.Argument(["mask"], required=False),
-            *click_options(_HELP_TEXTS, {key: {"type": _SIZE} for key in _HELP_TEXTS}, lang),
-            *options(lang),
-        ],
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
-
-
-@dataclass(frozen=True)
-class ShowOptions:
-    """The values of the options."""
-
-    mask: str | None
-    queries: int | None
-    keys: int | None
-    format: str | None
-    output: Path | None
+    """The command, in the reader's language."""
+    parameters = [
+        click.Argument(["mask"], required=False),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang),
+    ]
+    return build_command("show", _run, parameters, lang, SUMMARY, HELP)
 
 
 _SIZE = click.IntRange(1, LONGEST)
@@ -57,9 +40,10 @@ _HELP_TEXTS = {
     "--queries": Text("How many queries; default as many as keys."),
     "--keys": Text("How many keys; default 16."),
 }
+_KINDS = {name: {"type": _SIZE} for name in _HELP_TEXTS}
 
 
-def _run(values: ShowOptions, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.drawing import Shown, every_mask, every_mask_as_json
 
     destination = Destination(values.format, values.output, lang)

@@ -3,14 +3,13 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.output import write_stderr
-from headwise.cli.reporting import PATH, Destination, click_options, options
+from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Lang, Text
 
@@ -39,36 +38,14 @@ _HELP = Text(
 )
 
 
-@dataclass(frozen=True)
-class VerifyOptions:
-    """The values of the options."""
-
-    target: str | None
-    self_test: bool
-    format: str | None
-    output: Path | None
-    junit: Path | None
-    seed: int
-    embed_dim: int
-    heads: int
-    compile: bool
-    time_limit: float
-    memory_limit: int
-
-
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
-    return click.Command(
-        "verify",
-        callback=lambda **values: _run(VerifyOptions(**values), lang),
-        params=[
-            click.Argument(["target"], required=False),
-            *click_options(_HELP_TEXTS, _KINDS, lang),
-            *options(lang),
-        ],
-        help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
-        short_help=SUMMARY.to(lang),
-    )
+    parameters = [
+        click.Argument(["target"], required=False),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang),
+    ]
+    return build_command("verify", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
 
 _HELP_TEXTS = {
@@ -96,7 +73,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def _run(values: VerifyOptions, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     if values.self_test == (values.target is not None):
         raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
     if values.self_test and values.junit is not None:
@@ -124,7 +101,7 @@ def _self_tested(destination: Destination) -> int:
     return _status(tested.passed)
 
 
-def _verified(values: VerifyOptions, destination: Destination) -> int:
+def _verified(values: SimpleNamespace, destination: Destination) -> int:
     from headwise.cli import BAD_INPUT
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
@@ -163,7 +140,7 @@ def _write(destination: Destination, document: "Callable[[], Document]", data: "
     )
 
 
-def _also_junit(values: VerifyOptions, report: "Data", lang: Lang) -> None:
+def _also_junit(values: SimpleNamespace, report: "Data", lang: Lang) -> None:
     from headwise.document.files import write
     from headwise.verify.report.formats import junit
 
