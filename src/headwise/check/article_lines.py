@@ -103,13 +103,7 @@ _SECTIONS = {"\\section": 1, "\\subsection": 2, "\\subsubsection": 3, "\\paragra
 
 @dataclass(frozen=True)
 class Line:
-    """One line as it is read.
-
-    Attributes:
-        tokens: its pieces, without line breaks outside arrays.
-        heading: 0, or the level of the heading it is.
-        code: whether it stands in a code block.
-    """
+    """One line: its tokens, the level of the heading it is, or 0, and whether it is code."""
 
     tokens: tuple[Token, ...]
     heading: int = 0

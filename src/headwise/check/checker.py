@@ -29,14 +29,9 @@ TITLE = Text("Check of a worked example")
 
 @dataclass(frozen=True)
 class Finding:
-    """One printed number that is wrong.
+    """One wrong number: its line (from 1) and offset, its text, the right value, and what it is.
 
-    Attributes:
-        line: its line, from 1.
-        start: its offset in the article.
-        printed: the number as printed.
-        right: the exact value at the printed precision.
-        what: the quantity, such as "head 1, softmax, row 0, column 2".
+    The right value has the printed precision; an example of ``what`` is "head 1, softmax, row 0".
     """
 
     line: int
@@ -196,7 +191,7 @@ def _runs(setup: Setup, statements: list[Statement]) -> Iterator["_Run"]:
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down"
         )
-    slack = quantity_errors(compute, printed, setup.upper or printed)
+    slack = quantity_errors(compute, printed, setup.upper)
     quantities = Quantities(result, hidden=setup.hidden, slack=slack)
     for bases in product(*_bases(statements, setup.heads, len(setup.x))):
         run = _Run(quantities, setup, IndexBases(*bases))

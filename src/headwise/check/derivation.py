@@ -83,34 +83,27 @@ def _same_part(key: str, target: Target, known: Quantities, role: Text | None) -
 def _softmax(node: Apply, target: Target, known: Quantities) -> list[Part]:
     if node.name != "softmax" or target.key != "softmax" or len(node.args) != 1:
         return []
-    result = []
-    for key in ("masked", "scaled"):
-        argument = _same_part(key, target, known, ARGUMENT)
-        if argument is not None:
-            result.append(parts(node.args[0], argument, known))
-    return best(result)
+    arguments = [_same_part(key, target, known, ARGUMENT) for key in ("masked", "scaled")]
+    return best([parts(node.args[0], a, known) for a in arguments if a is not None])
 
 
 def _joined(node: Apply, target: Target, known: Quantities) -> list[Part]:
     if target.key != "concat" or len(node.args) != known.heads:
         return []
     result: list[Part] = []
-    for head, arg in enumerate(node.args, start=1):
-        argument = _same_part("head", replace(target, head=head), known, FACTOR)
-        if argument is not None:
-            result += parts(arg, argument, known)
+    for head, node_of_head in enumerate(node.args, start=1):
+        part = _same_part("head", replace(target, head=head), known, FACTOR)
+        result += parts(node_of_head, part, known) if part is not None else []
     return result
 
 
 def _quotient(node: Quotient, target: Target, known: Quantities) -> list[Part]:
-    if target.key in ("scaled", "masked"):
-        above = _same_part("score", target, known, FACTOR)
-        if above is None:
-            return []
-        return parts(node.above, above, known) + _root(node.below, known)
     if target.key == "softmax" and target.row is not None:
-        return _exponentials(node, target, known)
-    return []
+        return _exponentials(node, target, target.row, known)
+    if target.key not in ("scaled", "masked"):
+        return []
+    score = _same_part("score", target, known, FACTOR)
+    return [] if score is None else parts(node.above, score, known) + _root(node.below, known)
 
 
 def _root(node: Node, known: Quantities) -> list[Part]:
@@ -136,26 +129,23 @@ def _times_scale(node: Node, target: Target, known: Quantities) -> list[Part]:
     return best(orders)
 
 
-def _exponentials(node: Quotient, target: Target, known: Quantities) -> list[Part]:
+def _exponentials(node: Quotient, target: Target, i: int, known: Quantities) -> list[Part]:
     """``e^a / (e^a + e^b)``, or the same with the powers worked out."""
     terms = node.below.terms if isinstance(node.below, Sum) else ()
     key = ("masked" if ("masked", target.head) in known.tables else "scaled", target.head)
-    if key not in known.tables or target.row is None:
+    if key not in known.tables:
         return []
-    row = known.tables[key][target.row]
+    row, whole = known.tables[key][i], known.part(key, i)
     exact = [math.exp(value) for value in row]
-    whole = known.part(key, target.row)
     slack = [value * math.expm1(whole.off(0, j)) for j, value in enumerate(exact)]
-    shown = [j for j, value in enumerate(row) if value > -math.inf]
-    shown = list(range(len(row))) if len(terms) == len(row) else shown
+    shown = [j for j, score in enumerate(row) if score > -math.inf or len(terms) == len(row)]
     result: list[Part] = []
-    for j, (_, term) in zip(shown, terms, strict=False) if len(terms) == len(shown) else ():
-        cell = known.part(key, target.row, j, ARGUMENT)
-        result += _power(term, cell, (exact[j], slack[j]), known)
+    for j, (_, term) in zip(shown, terms, strict=True) if len(terms) == len(shown) else ():
+        result += _power(term, known.part(key, i, j, ARGUMENT), (exact[j], slack[j]), known)
     if isinstance(node.below, Grid):
         result += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
     if target.column is not None:
-        cell = known.part(key, target.row, target.column, ARGUMENT)
+        cell = known.part(key, i, target.column, ARGUMENT)
         result += _power(node.above, cell, (exact[target.column], slack[target.column]), known)
     elif isinstance(node.above, Grid) and node.above.dims == 1:
         values = replace(target, values=[exact], role=None, label=_EXP, slack=[slack])

@@ -48,12 +48,7 @@ _SYMBOLS = {
 
 @dataclass(frozen=True)
 class IndexRef:
-    """An index as written.
-
-    Attributes:
-        number: the number.
-        kind: "ordinal" counts from 1 ("first"); "index" and "bracket" from an index base.
-    """
+    """An index: "ordinal" counts from 1 ("first"), "index" and "bracket" from an index base."""
 
     number: int
     kind: str = "index"

@@ -73,7 +73,7 @@ def setups(statements: list[Statement], sizes: StatedSizes, options: CheckOption
         raise BadArticle(
             "no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE"
         )
-    _bounded(result[0])
+    _check_sizes(result[0])
     return [
         replace(setup, mask=mask, scale=scale, notes=(*setup.notes, *mask_notes, *scale_notes))
         for setup in result
@@ -82,7 +82,7 @@ def setups(statements: list[Statement], sizes: StatedSizes, options: CheckOption
     ]
 
 
-def _bounded(setup: Setup) -> None:
+def _check_sizes(setup: Setup) -> None:
     rows, columns = setup.x.shape
     if rows > MOST_ROWS or columns > MOST_COLUMNS or setup.heads > MOST_HEADS:
         raise BadArticle(
@@ -116,14 +116,9 @@ def _inputs(
             *grids, *(stated.grids if options.projections is None else ())
         )
         for (low, notes), (above, _) in zip(weights, raised_weights, strict=True):
-            yield Setup(
-                x,
-                heads,
-                low,
-                inputs=used | stated.used,
-                notes=(note, *notes, *rounding_note),
-                upper=(high, above) if rounding_note else None,
-            )
+            setup = Setup(x, heads, low, inputs=used | stated.used)
+            setup_upper = (high, above) if rounding_note else None
+            yield replace(setup, notes=(note, *notes, *rounding_note), upper=setup_upper)
     direct = None if options.x is not None or stated.weights else stated.direct(heads)
     if direct is not None and not (x is not None and sizes.identity):
         tensor, projections, cells = direct
@@ -202,7 +197,7 @@ def _matrix(statement: Statement) -> Grid | None:
 def _rank(statement: Statement) -> int:
     """How clearly a matrix is labelled as the input: 0 by symbol, 1 in words, 2 in the context."""
     own, labels = statement.own, " ".join(statement.equation.labels)
-    if own.keys == ("x",) and own.head is None and own.either is None and own.row is None:
+    if own.keys == ("x",) and own.head is own.either is own.row is None:
         return 0 if re.search(r"(?<![A-Za-z])X(?![A-Za-z_^'′])", labels) else 1
     if own.keys or own.weight or own.head is not None:
         return 9
@@ -226,18 +221,16 @@ def _nearest_keys(hints: tuple[Hint, ...]) -> tuple[str, ...]:
 
 def _sequence(statements: Iterable[Statement]) -> list[Grid]:
     """Numbered rows, each number once."""
-    result: list[Grid] = []
-    seen: set[int] = set()
+    rows: dict[int, Grid] = {}
     for statement in statements:
         grids = [grid for grid in statement.equation.grids if grid.dims == 1 and grid.whole]
         ref = statement.own.row or statement.own.either or statement.own.head
-        if ref is None or not grids or ref.number in seen:
+        if ref is None or not grids or ref.number in rows:
             continue
-        if result and grids[-1].shape != result[0].shape:
+        if any(row.shape != grids[-1].shape for row in rows.values()):
             break
-        seen.add(ref.number)
-        result.append(grids[-1])
-    return result
+        rows[ref.number] = grids[-1]
+    return list(rows.values())
 
 
 def _masks(
@@ -258,12 +251,11 @@ def _masks(
 
 def _pattern(statements: list[Statement]) -> Tensor | None:
     """The pairs that may attend, from printed square scores with entries of minus infinity."""
-    for statement in statements:
-        for grid in statement.equation.grids:
-            if grid.dims == 2 and grid.whole and grid.shape[0] == grid.shape[1]:
-                rows = grid.values
-                if any(value <= BLOCKED for row in rows for value in row):
-                    return torch.tensor([[value > BLOCKED for value in row] for row in rows])
+    for grid in (grid for statement in statements for grid in statement.equation.grids):
+        if grid.dims == 2 and grid.whole and grid.shape[0] == grid.shape[1]:
+            scores = torch.tensor(grid.values, dtype=torch.float64)
+            if bool((scores <= BLOCKED).any()):
+                return scores > BLOCKED
     return None
 
 

@@ -74,8 +74,7 @@ class StatedSizes:
     def heads(self, width: int | None) -> int | None:
         """The stated number of heads for an input of this width; None for any width.
 
-        A count that fits the width comes before one that does not; without one it follows from
-        d_model and d_k.
+        A count that fits the width comes first; without a count it follows from d_model and d_k.
         """
         if self.count:
             fitting = (s.value for s in self.count if width is not None and width % s.value == 0)
@@ -165,13 +164,7 @@ _DIRECT = {"q": ("q", "Q"), "k": ("k", "K"), "v": ("v", "V")}
 
 @dataclass
 class StatedMatrices:
-    """Matrices stated as weights, biases or Q, K and V.
-
-    Attributes:
-        weights: by name and head as written; None for all heads.
-        biases: the same for biases.
-        values: Q, K and V, by name and head.
-    """
+    """Matrices stated as weights, biases, or Q, K and V: by name and head, None for all heads."""
 
     weights: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
     biases: dict[tuple[str, int | None], Grid] = field(default_factory=dict)

@@ -26,13 +26,7 @@ SENTENCE = 60
 
 @dataclass(frozen=True)
 class Statement:
-    """An equation with its context.
-
-    Attributes:
-        equation: the parsed equation.
-        own: the meaning of its label and its line.
-        around: the meaning of the lines and headings before it, the nearest first.
-    """
+    """An equation, the meaning of its own label, and that of its context, the nearest first."""
 
     equation: Equation
     own: Hint
@@ -146,8 +140,7 @@ def table_equations(
 ) -> tuple[str, list[Equation]]:
     """The words of a table, and its arrays as equations.
 
-    With ``named``, a caption or a heading names the whole table, and words in its margins are
-    tokens, even "cat" or "key".
+    With ``named``, the text before names the table, and words in its margins are tokens.
     """
     if not _is_row(lines[0]):
         rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -91,8 +91,6 @@ Inputs = tuple[Tensor, Projections]
 Place = tuple[str, int | None]
 """A matrix: its key, and its head from 1 or None."""
 
-_PARTS = ("q", "k", "v", "out", "q_bias", "k_bias", "v_bias", "out_bias")
-
 
 def rounded(grid: Grid) -> bool:
     """Whether a matrix is printed with rounded numbers.
@@ -116,16 +114,14 @@ def upper(grid: Grid) -> Rows:
 
 
 def quantity_errors(
-    run: Callable[[Tensor, Projections], Trace], low: Inputs, high: Inputs
+    run: Callable[[Tensor, Projections], Trace], low: Inputs, high: Inputs | None
 ) -> dict[Place, Rows]:
     """The rounding error of each quantity; {} where the inputs are exact.
 
-    Args:
-        run: the computation.
-        low: the input and the projections as printed.
-        high: the same, each entry half a step up where it may be rounded.
+    ``run`` is the computation, ``low`` its inputs as printed, and ``high`` the same with rounded
+    entries half a step up; None where none is rounded.
     """
-    if _same(low, high):
+    if high is None:
         return {}
     exact = run(*low)
     errors = [torch.zeros_like(quantity.values) for quantity in exact.quantities]
@@ -141,31 +137,18 @@ def quantity_errors(
     }
 
 
-def _same(low: Inputs, high: Inputs) -> bool:
-    return all(
-        a is b or (a is not None and b is not None and torch.equal(a, b))
-        for a, b in zip(_tensors(low), _tensors(high), strict=True)
-    )
-
-
-def _tensors(inputs: Inputs) -> list[Tensor | None]:
-    return [inputs[0], *(getattr(inputs[1], name) for name in _PARTS)]
-
-
 def _moved(low: Inputs, high: Inputs, generator: torch.Generator) -> Inputs:
     """Each entry half a step up or down."""
 
-    def move(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        if a is None or b is None:
-            return a
+    def move(a: Tensor, b: Tensor) -> Tensor:
         sign = torch.randint(2, a.shape, generator=generator).double() * 2 - 1
         return a.double() + sign * (b.double() - a.double())
 
-    x, *weights = map(move, _tensors(low), _tensors(high))
-    q, k, v, out, *biases = weights
-    if x is None or q is None or k is None or v is None or out is None:
-        return low
-    return x, Projections(q, k, v, out, *biases)
+    x, weights = low
+    moved_x = move(x, high[0])
+    tensors = {name: tensor for name, tensor in vars(weights).items() if tensor is not None}
+    moved = {name: move(tensor, getattr(high[1], name)) for name, tensor in tensors.items()}
+    return moved_x, replace(weights, **moved)
 
 
 WEIGHTS = {"W_q": "W^Q", "W_k": "W^K", "W_v": "W^V", "W_out": "W^O"}
@@ -247,14 +230,11 @@ class Quantities:
         }
         weights = trace.projections
         for key, weight in (("W_q", weights.q), ("W_k", weights.k), ("W_v", weights.v)):
-            self._add_weight(key, weight)
+            whole = weight.double().T
+            self.tables[key, None] = whole.tolist()
+            for head, columns in enumerate(whole.chunk(self.heads, 1), start=1):
+                self.tables[key, head] = columns.tolist()
         self.tables["W_out", None] = weights.out.double().T.tolist()
-
-    def _add_weight(self, key: str, weight: Tensor) -> None:
-        whole = weight.double().T
-        self.tables[key, None] = whole.tolist()
-        for head, columns in enumerate(whole.chunk(self.heads, 1), start=1):
-            self.tables[key, head] = columns.tolist()
 
     def part(
         self,

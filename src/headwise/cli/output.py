@@ -99,13 +99,7 @@ DOCUMENTS = Text("documents")
 def shown(
     lang: Lang, what: Text = DOCUMENTS, *, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how many documents of how many are done.
-
-    Args:
-        lang: the reader's language.
-        what: what is counted.
-        quiet: show nothing.
-    """
+    """A function that shows how many documents, or ``what``, of how many are done."""
     if quiet:
         yield lambda *_: None
     elif sys.stderr is not None and sys.stderr.isatty():

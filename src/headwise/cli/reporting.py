@@ -43,8 +43,10 @@ _OUTPUT = Text("Write to this file instead of the screen.")
 
 def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
     """``--format`` and ``--output``, in the reader's language."""
-    kinds = {"--format": {"type": click.Choice(formats)}, "--output": {"type": PATH}}
-    return click_options({"--format": _FORMAT, "--output": _OUTPUT}, kinds, lang)
+    return [
+        click.Option(["--format"], type=click.Choice(formats), help=_FORMAT.to(lang)),
+        click.Option(["--output"], type=PATH, help=_OUTPUT.to(lang)),
+    ]
 
 
 def build_command(
@@ -77,14 +79,9 @@ def click_options(
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a report goes and how it is written.
+    """Where a report goes, a file or None for the screen, and in which format and language.
 
-    Attributes:
-        format: the value of ``--format``, or None.
-        output: the file, or None for the screen.
-        lang: the reader's language.
-        formats: what the command can write.
-        inputs: the files that are read, as given on the command line.
+    ``formats`` are those that the command can write, ``inputs`` are as given on the command line.
     """
 
     format: str | None

@@ -66,11 +66,7 @@ class Table:
 class HeatMap:
     """Attention weights of one head as a picture: rows are queries, columns are keys.
 
-    Attributes:
-        title: what it shows, such as "L0H2".
-        values: numbers from 0 to 1, row by row; NaN where a pair is not allowed.
-        rows: the query tokens.
-        columns: the key tokens.
+    The values are from 0 to 1, row by row; NaN where a pair is not allowed.
     """
 
     title: Text

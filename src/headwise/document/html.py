@@ -27,9 +27,7 @@ STEPS = 254
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as a whole page; ``lang`` is the language it opens in.
-
-    ``#en`` or ``#zh`` at the end of the page's address overrides it.
+    """The document as a whole page that opens in ``lang``, or as its address says: ``#en``, ``#zh``.
 
     Raises:
         MissingExtra: if jinja2 or latex2mathml is not installed.

@@ -65,13 +65,9 @@ _BOLD, _GREEN, _RED = "1", "32", "31"
 def render(
     document: blocks.Document, lang: Lang = "en", *, color: bool = False, width: int = 100
 ) -> str:
-    """The document as text.
+    """The document as text; its text is not trusted.
 
-    Args:
-        document: what to show; its text is not trusted.
-        lang: "en" or "zh".
-        color: whether to use ANSI colours.
-        width: cells in a line; a wider matrix is cut into parts.
+    ``color`` uses ANSI colours; a matrix wider than ``width`` cells is cut into parts.
     """
     writer = _Terminal(lang, color, width, document.precision)
     title = writer.heading(blocks.Heading(document.title, 1))

@@ -94,16 +94,12 @@ class TokenArray:
 
 
 def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenArray:
-    """Read a matrix with at least one row and one column.
+    """Read a matrix with at least one row and one column from ``path`` or ``path:tensor``.
 
-    Args:
-        value: the option's value: ``path`` or ``path:tensor``.
-        option: the option's name, for errors.
-        finite: whether infinities are an error; NaN always is.
+    ``option`` is named in errors; NaN is always an error, infinities only if ``finite``.
 
     Raises:
-        BadFile: if the file is missing or is no such matrix; the message names file, row and
-            column.
+        BadFile: if the file is missing or is no such matrix; the message names row and column.
         MissingExtra: if the package that reads this type is not installed.
     """
     file = InputFile.parse(option, value)

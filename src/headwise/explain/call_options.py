@@ -231,8 +231,9 @@ def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Proj
     else:
         link = "." if prefix + "q_proj.weight" in names else "_"
         q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
-    biases = _in_biases(maybe, q.shape[0])
-    return Projections(q, k, v, get("out_proj.weight"), *biases, maybe("out_proj.bias"))
+    q_bias, k_bias, v_bias = _in_biases(maybe, q.shape[0])
+    out, out_bias = get("out_proj.weight"), maybe("out_proj.bias")
+    return Projections(q, k, v, out, q_bias, k_bias, v_bias, out_bias)
 
 
 def _prefix(file: InputFile, names: set[str]) -> str:

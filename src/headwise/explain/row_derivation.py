@@ -24,12 +24,7 @@ LARGE_SCORE = 20.0
 def row_derivation(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:
     """One row step by step: dot products, scale, bias and mask, softmax, weighted sum.
 
-    Args:
-        trace: the attention.
-        head: which head, from 1.
-        row: which query, from 0.
-        precision: decimals.
-        most: the most keys.
+    ``head`` counts from 1 and ``row``, a query, from 0; at most ``most`` keys are written out.
     """
     writer = _Row.of(trace, head, row, precision, most)
     blocks: list[Block] = [*writer.opening(), *writer.scores(), *writer.scaled()]

@@ -314,12 +314,7 @@ def matrix_blocks(
 ) -> list[Block]:
     """One matrix as blocks: whole up to ``most`` rows or columns, else its range and a corner.
 
-    Args:
-        values: (rows, columns).
-        symbol: its name.
-        precision: decimals of the range.
-        labels: labels of the rows and of the columns.
-        most: the most rows or columns that are shown whole.
+    ``labels`` are those of the rows and of the columns; ``precision`` is that of the range.
     """
     rows, columns = labels
     if max(values.shape) <= most:

@@ -51,10 +51,8 @@ FORMULAS = {
 def as_json(trace: Trace, *, head: int | None = None, precision: int | None = None) -> str:
     """The trace as JSON in the form above.
 
-    Args:
-        trace: the attention.
-        head: the only head that is written, from 1; None writes every head.
-        precision: decimals; None writes every digit.
+    ``head``, from 1, selects the quantities of one head and those of all heads; ``precision`` is
+    the number of decimals, None for every digit.
 
     Raises:
         BadValue: if there are more than `MOST_NUMBERS` numbers, or no such head.

@@ -24,13 +24,7 @@ TICKS = 9
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line of the figure.
-
-    Attributes:
-        name: its name, such as "L0H2".
-        values: its value at each place; NaN where unknown.
-        baseline: whether the others are compared with it.
-    """
+    """One line of a figure; values are NaN where unknown, and a baseline is drawn dashed."""
 
     name: Text
     values: Sequence[float]
@@ -40,16 +34,10 @@ class Curve:
 def profile(
     sheet: Sheet, title: Text, places: Sequence[str], curves: Sequence[Curve], across: Text
 ) -> "Figure":
-    """The figure: a line for each head, and a dashed one for each baseline.
+    """The figure: a line for each of up to seven heads, and a dashed one for each baseline.
 
-    A place that sums up all that lie beyond it, such as "< -16", is a mark of its own.
-
-    Args:
-        sheet: the language and the fonts.
-        title: the title of the figure.
-        places: the name of each place, such as "-1".
-        curves: up to seven heads, and their baselines.
-        across: the label of the places.
+    ``places`` are the names of the places, such as "-1", and ``across`` is their label. A place
+    that sums up all that lie beyond it, such as "< -16", is a mark of its own.
     """
     figure = sheet.figure(7.5, 4.0, title)
     axes = figure.subplots()
@@ -91,12 +79,8 @@ def ablation(
 ) -> "Figure":
     """The figure: a line for each way to choose the heads, with a band for its interval.
 
-    Args:
-        sheet: the language and the fonts.
-        title: the title of the figure.
-        removals: the curves.
-        loss: the label of the losses.
-        counted: whether the axis counts the ablated heads, instead of their share of all heads.
+    ``loss`` is the label of the losses; with ``counted`` the other axis counts the ablated heads,
+    instead of their share of all heads.
     """
     figure = sheet.figure(6.4, 4.0, title)
     axes = figure.subplots()

@@ -168,9 +168,17 @@ class Sheet:
         self.quiet(axes)
         axes.legend(frameon=False, prop=self.fonts.properties(8), loc="best")
 
-    def colorbar(self, image: "AxesImage", label: Text | None = None, **layout: float) -> None:
+    def colorbar(
+        self,
+        image: "AxesImage",
+        label: Text | None = None,
+        *,
+        shrink: float = 1,
+        aspect: float = 20,
+    ) -> None:
         """A scale beside an image."""
-        scale = image.axes.figure.colorbar(image, ax=image.axes, pad=0.02, **layout)
+        figure, axes = image.axes.figure, image.axes
+        scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=shrink, aspect=aspect)
         self.quiet(scale.ax, 7)
         scale.outline.set_visible(False)
         self.label(scale.ax, None, label)

@@ -41,12 +41,8 @@ def heat_map(
 ) -> "Figure":
     """The weights of one head as a figure; pairs that are not allowed are grey.
 
-    Args:
-        sheet: the language and the fonts.
-        title: the title of the figure.
-        values: weights from 0 to 1, row by row; NaN where a pair is not allowed.
-        rows: the query tokens; untrusted.
-        columns: the key tokens; untrusted.
+    ``values`` are from 0 to 1, row by row, and NaN where a pair is not allowed; ``rows`` and
+    ``columns`` are the query and the key tokens, untrusted.
     """
     width, height = (min(max(CELL * len(side), 2.5), 11.0) for side in (columns, rows))
     figure = sheet.figure(width + 1.9, height + 1.6, title)
@@ -89,11 +85,7 @@ MOST_NAMED_HEADS = 80
 def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor) -> "Figure":
     """The divergence of every two heads as a figure; a frame is a group of similar heads.
 
-    Args:
-        sheet: the language and the fonts.
-        title: the title of the figure.
-        names: the names of the heads.
-        distance: (H, H), symmetric, in nats, 0 on the diagonal.
+    ``distance`` is (H, H), symmetric, in nats, with 0 on the diagonal.
     """
     clusters = sorted(groups(distance, TOGETHER), key=lambda group: (-len(group), group[0]))
     order = [head for group in clusters for head in group]
@@ -142,10 +134,8 @@ UNITS = {"entropy": Text(", nats"), "distance": Text(", tokens")}
 class Panel:
     """One metric of all heads of one part of a model.
 
-    Attributes:
-        title: the name and the unit of the metric.
-        values: by layer and head; NaN for none. Layers may differ in their number of heads.
-        largest: the upper end of the scale; None for the largest value.
+    ``values`` are by layer and head, NaN for none; layers may differ in their number of heads.
+    ``largest`` is the upper end of the scale, None for the largest value.
     """
 
     title: Text
