@@ -76,7 +76,8 @@ def _items(line: Line, text: str) -> list[Item]:
         if (token.kind in _STARTS or token.text == "√") and not part_of_name:
             node, after = reader.node(i, len(tokens))
         kind = "node" if node is not None else _kind(token)
-        if token.text in (".", "!", "?") and not token.spaced and _ends(tokens, i):
+        last = i + 1 == len(tokens) or tokens[i + 1].spaced
+        if token.text in (".", "!", "?") and not token.spaced and last:
             kind = "comma"
         if kind == "text":
             start = i if start < 0 else start
@@ -102,18 +103,13 @@ def _absorbed(items: list[Item]) -> list[Item]:
     result: list[Item] = []
     for item, after in zip(items, [*items[1:], None], strict=True):
         last = result[-1] if result else None
-        index = _counts(item) and (after is None or after.kind != "node")
+        whole = isinstance(item.node, Grid) and item.node.dims == 0 and item.text.isdigit()
+        index = whole and len(item.text) <= 3 and (after is None or after.kind != "node")
         if last is not None and last.kind == "text" and (item.kind == "text" or index):
             result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
         else:
             result.append(item)
     return result
-
-
-def _counts(item: Item) -> bool:
-    """Whether the item is a single whole number, such as an index."""
-    whole = isinstance(item.node, Grid) and item.node.dims == 0
-    return whole and item.text.isdigit() and len(item.text) <= 3
 
 
 def _kind(token: Token) -> str:
@@ -122,11 +118,6 @@ def _kind(token: Token) -> str:
     if token.kind in ("comma", "pipe") or token.text in _AND:
         return "comma"
     return "text"
-
-
-def _ends(tokens: tuple[Token, ...], i: int) -> bool:
-    """Whether a full stop at i ends a sentence: nothing follows, or a space."""
-    return i + 1 == len(tokens) or tokens[i + 1].spaced
 
 
 def _symbolic(reader: Reader, i: int) -> bool:
@@ -162,12 +153,11 @@ def _is_index(reader: Reader, i: int) -> bool:
     )
 
 
-def _slice(text: str, start: int, end: int) -> str:
-    return text[max(start, end - 300) : end]
-
-
 def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
-    origin = line.tokens[0].start
+
+    def before(end: int) -> str:
+        return text[max(line.tokens[0].start, end - 300) : end]
+
     result = [Equation(line.tokens[0].line)]
     fresh = False
     for at, item in enumerate(items):
@@ -175,13 +165,13 @@ def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
             fresh = True
             continue
         if fresh:
-            result.append(Equation(item.line, _slice(text, origin, item.start)))
+            result.append(Equation(item.line, before(item.start)))
             fresh = False
         now = result[-1]
         if item.kind == "rel":
             if _starts_anew(items, at, now):
                 label = now.after.pop()
-                now = Equation(item.line, _slice(text, origin, items[at - 1].start), [label])
+                now = Equation(item.line, before(items[at - 1].start), [label])
                 result.append(now)
             now.related = True
             now.flush()
@@ -204,18 +194,13 @@ def _vectors(result: list[Equation]) -> list[Equation]:
     out: list[Equation] = []
     for equation in result:
         last = out[-1] if out else None
-        if last is not None and last.related and last.nodes and _lone(equation):
+        lone = len(equation.nodes) == 1 and not equation.related and not equation.labels
+        if last is not None and last.related and last.nodes and lone:
             end, more = last.nodes[-1], equation.nodes[0]
-            if isinstance(end, Grid) and end.dims <= 1 and end.whole and _is_decimal(more):
+            scalar = isinstance(more, Grid) and more.dims == 0
+            decimal = scalar and any("." in cell.text for cell in numbers(more))
+            if isinstance(end, Grid) and end.dims <= 1 and end.whole and decimal:
                 last.nodes[-1] = vector((*end.rows[0], *numbers(more)))
                 continue
         out.append(equation)
     return out
-
-
-def _lone(equation: Equation) -> bool:
-    return len(equation.nodes) == 1 and not equation.related and not equation.labels
-
-
-def _is_decimal(node: Node) -> bool:
-    return isinstance(node, Grid) and node.dims == 0 and any("." in c.text for c in node.cells)

@@ -101,10 +101,8 @@ def combined(hints: list[Hint]) -> Hint:
     """Combine the hints of several labels of one expression."""
     whole = Hint()
     for hint in hints:
-        keys = whole.keys or hint.keys
         shared = tuple(key for key in whole.keys if key in hint.keys)
-        if whole.keys and hint.keys:
-            keys = shared or whole.keys + tuple(k for k in hint.keys if k not in whole.keys)
+        keys = shared or tuple(dict.fromkeys(whole.keys + hint.keys))
         whole = replace(
             whole.filled(hint),
             keys=keys,
@@ -189,16 +187,15 @@ def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
     """Interpret one symbol with its indices."""
     base, tail, mark = match["base"], match["tail"], match["mark"]
     keys = _SYMBOLS.get(base, ())
-    bare = not tail and not mark
-    if bare and (prose or len(base) > 1 or not _alone(flat, match)):
+    if not tail and not mark and (prose or len(base) > 1 or not _alone(flat, match)):
         return Hint()
     if base in "Ss" and (mark or "~" in tail or "'" in tail):
         keys = ("scaled", "masked")
-    hint = Hint(keys)
+    transposed = bool(re.search(r"[ᵀ⊤]|\^(?:<[T⊤ᵀ]>|[Tᵀ⊤])|\^<\\?top>", tail))
+    hint = Hint(keys, transposed=transposed)
     for part in _TAIL.finditer(tail):
         hint = _indexed(hint, part, base)
-    raised = re.search(r"[ᵀ⊤]|\^(?:<[T⊤ᵀ]>|[Tᵀ⊤])|\^<\\?top>", tail)
-    return replace(hint, transposed=bool(raised))
+    return hint
 
 
 def _alone(flat: str, match: re.Match[str]) -> bool:
@@ -215,8 +212,7 @@ def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
         return hint
     if kind == "^" or (kind == "_" and inside.startswith("(")):
         return replace(hint, head=IndexRef(numbers[0]))
-    mode = "bracket" if kind == "[" else "index"
-    refs = [IndexRef(n, mode) for n in numbers]
+    refs = [IndexRef(n, "bracket" if kind == "[" else "index") for n in numbers]
     if len(refs) >= 2:
         return replace(hint, row=refs[0], column=refs[1])
     ref, is_head = refs[0], base.lower() == "head"

@@ -53,11 +53,6 @@ class Reading:
     rank: int
     distance: float
 
-    @property
-    def share(self) -> float:
-        """The share of its numbers that are wrong."""
-        return self.wrong / max(self.count, 1)
-
     def cost(self, known: int) -> tuple[float, int, float]:
         """Lower is likelier; of ``known`` numbers, unexplained ones count as half wrong."""
         share = (self.wrong + 0.5 * (known - self.count)) / max(known, 1)
@@ -86,14 +81,11 @@ class Matcher:
             blocked = any(cell.value == -math.inf for cell in main.cells)
             if blocked and not {"score", "scaled", "masked"} & set(keys):
                 return None
-            if not keys and not _context_has_keys(statement):
+            if not keys and not statement.context_keys:
                 return None
-        readings = [
-            reading
-            for target in self._candidates(main, statement, keys)
-            if (reading := self._reading(target, statement, keys, main)) is not None
-        ]
-        chosen = self._choose(readings, statement, keys)
+        targets = self._candidates(main, statement, keys)
+        readings = [self._reading(target, statement, keys, main) for target in targets]
+        chosen = self._choose([r for r in readings if r is not None], statement, keys)
         if chosen is not None:
             self.head = chosen.target.head or self.head
             self.row = chosen.target.row if chosen.target.row is not None else self.row
@@ -116,7 +108,9 @@ class Matcher:
         for target in self.quantities.fitting(main, keys, columns=columns):
             self._count(0.1)
             targets.append(target)
-        if not keys and any(map(_is_term, statement.equation.nodes)):
+        products = [n.factors for n in statement.equation.nodes if isinstance(n, Product)]
+        dims = [sorted(f.dims for f in factors if isinstance(f, Grid)) for factors in products]
+        if not keys and [0, 1] in dims:  # a number times a vector: a term of a weighted sum
             targets += self.quantities.terms(main)
         return [target for target in targets if self._allowed(own, target)]
 
@@ -142,11 +136,9 @@ class Matcher:
             return False
         if column is not None and target.dims < 2 and target.column not in (column, None):
             return False
-        if own.either is None:
-            return True
-        is_row = target.row == self._row(own.either)
-        is_column = target.dims == 0 and target.column == self._row(own.either)
-        return is_row or is_column or self._is_head(own.either, target.head)
+        either = self._row(own.either)
+        is_place = target.row == either or (target.dims == 0 and target.column == either)
+        return own.either is None or is_place or self._is_head(own.either, target.head)
 
     def _is_head(self, ref: IndexRef, head: int | None) -> bool:
         number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
@@ -179,12 +171,13 @@ class Matcher:
     def _aside(self, target: Target, statement: Statement, keys: tuple[str, ...]) -> float:
         """How much a target disagrees with the text before the statement."""
         cost, own, around = 0.0, statement.own, statement.around
-        context = next((hint.keys for hint in around if hint.keys), ())
-        if not keys and context and target.key not in (*context, "term"):
+        context = (*statement.context_keys, "term")
+        if not keys and statement.context_keys and target.key not in context:
             cost += 1
         if own.head is None and target.head is not None:
-            refs = (r for hint in around if (r := hint.head or _matrix_index(hint, target)))
-            ref = next(refs, None)
+            # the index in Q_1 in the line before a matrix is its head
+            refs = (hint.head or (hint.either if target.dims == 2 else None) for hint in around)
+            ref = next(filter(None, refs), None)
             if ref is not None:
                 cost += not self._is_head(ref, target.head)
             elif self.head is not None:
@@ -209,16 +202,16 @@ class Matcher:
         least = min(reading.aside for reading in readings)
         near = [r for r in readings if r.aside <= least] if alone else readings
         right = [r for r in near if r.wrong == 0 and r.count == known]
-        if right and (not alone or keys or _context_has_keys(statement)):
+        if right and (not alone or keys or statement.context_keys):
             return min(right, key=lambda r: (r.aside, r.rank, r.distance))
         best = min(near, key=lambda r: r.cost(known))
         if alone:
             return best if keys and self._single(near, best) else None
         if keys:
             return best if best.wrong < best.count or self._single(near, best) else None
-        if _context_has_keys(statement) and best.aside == 0:
-            return best if best.share <= 0.5 else None
-        return best if best.share <= PLAIN_SHARE and best.count > 2 else None
+        if statement.context_keys and best.aside == 0:
+            return best if best.wrong <= 0.5 * best.count else None
+        return best if best.wrong <= PLAIN_SHARE * best.count and best.count > 2 else None
 
     def _single(self, readings: list[Reading], best: Reading) -> bool:
         """Whether the context leaves only one entry of the quantity."""
@@ -231,20 +224,11 @@ class Matcher:
         return len(places) == 1
 
 
-def _matrix_index(hint: Hint, target: Target) -> IndexRef | None:
-    """The head of a matrix, as in Q_1 in the line before it."""
-    return hint.either if target.dims == 2 else None
-
-
 def _is_size(statement: Statement, main: Grid) -> bool:
     """Whether a number labelled by a letter without index is a size (h, n) or a sum (Z)."""
     whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
     label = " ".join(statement.equation.labels)
     return bool(_TOTAL.search(label)) or (whole and bool(_SIZE.search(label)))
-
-
-def _context_has_keys(statement: Statement) -> bool:
-    return any(hint.keys for hint in statement.around)
 
 
 def _main(nodes: list[Node]) -> Grid | None:
@@ -261,7 +245,7 @@ def _main(nodes: list[Node]) -> Grid | None:
 def _form(node: Node) -> tuple[str, ...]:
     """The quantities that the form of an expression suggests."""
     if isinstance(node, Apply):
-        return {"softmax": ("softmax",), "concat": ("concat",)}.get(node.name, ())
+        return (node.name,) if node.name in ("softmax", "concat") else ()
     if isinstance(node, Quotient):
         below = node.below
         if isinstance(below, Apply) and below.name == "sqrt":
@@ -270,17 +254,10 @@ def _form(node: Node) -> tuple[str, ...]:
             isinstance(term, Apply) and term.name == "exp" for _, term in below.terms
         )
         return ("softmax",) if powers else ()
-    if isinstance(node, Product) and len(node.factors) > 1:
-        vectors = all(isinstance(f, Grid) and f.dims == 1 for f in node.factors)
-        return tuple(FACTORS) if vectors else ()
-    return ()
-
-
-def _is_term(node: Node) -> bool:
-    """Whether a node is a number times a vector: one term of a weighted sum."""
-    return isinstance(node, Product) and sorted(
-        factor.dims for factor in node.factors if isinstance(factor, Grid)
-    ) == [0, 1]
+    vectors = isinstance(node, Product) and all(
+        isinstance(factor, Grid) and factor.dims == 1 for factor in node.factors
+    )
+    return tuple(FACTORS) if vectors else ()
 
 
 def _distance(grid: Grid, target: Target) -> float:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from headwise.check.expression_tree import BLOCKED, BadArticle, Grid
-from headwise.check.labels import Hint
 from headwise.check.stated_values import StatedMatrices, StatedSizes, projections
 from headwise.check.statements import Statement
 from headwise.check.targets import Inputs, rounded, upper
@@ -86,9 +85,8 @@ def _check_sizes(setup: Setup) -> None:
     rows, columns = setup.x.shape
     if rows > MOST_ROWS or columns > MOST_COLUMNS or setup.heads > MOST_HEADS:
         raise BadArticle(
-            "expected an input of at most {most_rows} rows, {most_columns} columns "
-            "and {most_heads} heads, got {rows}, {columns} and {heads}; check a smaller "
-            "example",
+            "expected an input of at most {most_rows} rows, {most_columns} columns and "
+            "{most_heads} heads, got {rows}, {columns} and {heads}; check a smaller example",
             most_rows=MOST_ROWS,
             most_columns=MOST_COLUMNS,
             most_heads=MOST_HEADS,
@@ -201,7 +199,8 @@ def _rank(statement: Statement) -> int:
         return 0 if re.search(r"(?<![A-Za-z])X(?![A-Za-z_^'′])", labels) else 1
     if own.keys or own.weight or own.head is not None:
         return 9
-    return 2 if _nearest_keys(statement.around[:3]) == ("x",) else 9
+    near = replace(statement, around=statement.around[:3])
+    return 2 if near.context_keys == ("x",) else 9
 
 
 def _rows(statements: list[Statement]) -> list[Grid]:
@@ -210,13 +209,9 @@ def _rows(statements: list[Statement]) -> list[Grid]:
     if named:
         return named
     near = [s for s in statements if not s.own.keys and not s.own.weight]
-    under = [s.equation.grids[-1:] for s in near if _nearest_keys(s.around) == ("x",)]
+    under = [s.equation.grids[-1:] for s in near if s.context_keys == ("x",)]
     grids = [grid for last in under for grid in last if grid.dims == 1 and grid.whole]
     return [grid for grid in grids if grid.shape == grids[0].shape] if len(grids) > 1 else []
-
-
-def _nearest_keys(hints: tuple[Hint, ...]) -> tuple[str, ...]:
-    return next((hint.keys for hint in hints if hint.keys), ())
 
 
 def _sequence(statements: Iterable[Statement]) -> list[Grid]:

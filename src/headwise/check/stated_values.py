@@ -96,7 +96,7 @@ def read_sizes(text: str) -> StatedSizes:
         2
     """
     counts = [number for pattern in _HEADS for number in _all(pattern, text)]
-    counts.sort(key=lambda number: _likely(number, text))
+    counts.sort(key=lambda number: _foreignness(number, text))
     if counts and counts[0].value < 1:
         raise BadFile(
             "heads: line {line} states {value}; expected at least 1; give --heads N",
@@ -104,8 +104,8 @@ def read_sizes(text: str) -> StatedSizes:
             value=counts[0].value,
         )
     return StatedSizes(
-        model=tuple(number for number in _all(_MODEL, text) if not _foreign(number, text)),
-        key=tuple(number for number in _all(_KEY, text) if not _foreign(number, text)),
+        model=tuple(number for number in _all(_MODEL, text) if _foreignness(number, text) < 2),
+        key=tuple(number for number in _all(_KEY, text) if _foreignness(number, text) < 2),
         count=tuple(number for number in counts if number.value >= 1),
         identity=bool(_IDENTITY.search(text)),
         masked=bool(_MASKED.search(text)),
@@ -144,17 +144,12 @@ def _clause(stated: StatedSize, text: str) -> str:
     return before[-1] + after[0]
 
 
-def _foreign(stated: StatedSize, text: str) -> bool:
-    """Whether the clause names another model."""
-    clause = _clause(stated, text)
-    return bool(_FOREIGN.search(clause)) and not _OURS.search(clause)
-
-
-def _likely(stated: StatedSize, text: str) -> int:
+def _foreignness(stated: StatedSize, text: str) -> int:
     """0 for a size of this example, 2 for one of another model, else 1."""
-    if _foreign(stated, text):
-        return 2
-    return 0 if _OURS.search(_clause(stated, text)) else 1
+    clause = _clause(stated, text)
+    if _OURS.search(clause):
+        return 0
+    return 2 if _FOREIGN.search(clause) else 1
 
 
 NAMES = ("q", "k", "v", "out")
@@ -221,7 +216,7 @@ class StatedMatrices:
     def direct(self, heads: int) -> tuple[Tensor, Projections, frozenset[int]] | None:
         """An input and projections whose Q, K and V are those stated; None if one is missing."""
         stated = [self._stated(name, heads) for name in _DIRECT]
-        tables = [table for table, _ in stated if table is not None]
+        tables = [torch.cat([_tensor(grid) for grid in grids], 1) for grids in stated if grids]
         if len(tables) < 3 or len({len(table) for table in tables}) > 1:
             return None
         widths = [table.shape[1] for table in tables]
@@ -230,17 +225,15 @@ class StatedMatrices:
         q, k, v = torch.split(_identity(sum(widths)), widths)
         stated_out = self.weights.get(("out", None))
         out = _identity(widths[2]) if stated_out is None else _tensor(stated_out).T
-        cells = frozenset().union(*(cells for _, cells in stated))
+        cells = _offsets(grid for grids in stated for grid in grids)
         return torch.cat(tables, 1), Projections(q, k, v, out), cells
 
-    def _stated(self, name: str, heads: int) -> tuple[Tensor | None, frozenset[int]]:
+    def _stated(self, name: str, heads: int) -> list[Grid]:
+        """Q, K or V of all heads, or of each head; [] where one is missing."""
         if (name, None) in self.values:
-            grid = self.values[name, None]
-            return _tensor(grid), _offsets([grid])
+            return [self.values[name, None]]
         own = [grid for (key, _), grid in sorted(self.values.items(), key=str) if key == name]
-        if len(own) != heads or len({len(grid.rows) for grid in own}) != 1:
-            return None, frozenset()
-        return torch.cat([_tensor(grid) for grid in own], 1), _offsets(own)
+        return own if len(own) == heads and len({len(grid.rows) for grid in own}) == 1 else []
 
 
 def _raised(grid: Grid) -> Grid:

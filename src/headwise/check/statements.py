@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headwise.check.article_lines import Line, is_array_row, logical_lines
 from headwise.check.equations import Equation, parse_equations
@@ -32,42 +32,44 @@ class Statement:
     own: Hint
     around: tuple[Hint, ...]
 
+    @property
+    def context_keys(self) -> tuple[str, ...]:
+        """The quantities that the nearest context with any means."""
+        return next((hint.keys for hint in self.around if hint.keys), ())
+
 
 @dataclass
-class _Place:
-    """The headings and the line before the current statement."""
+class _Context:
+    """The headings above the current statement, and the lines that lead to it."""
 
-    headings: list[tuple[int, Hint]]
-    lead: list[Hint]
+    headings: list[tuple[int, Hint]] = field(default_factory=list)
+    lead: list[Hint] = field(default_factory=list)
 
-    def around(self) -> tuple[Hint, ...]:
+    def hints(self) -> tuple[Hint, ...]:
         return (*self.lead, *(hint for _, hint in reversed(self.headings)))
-
-    def enter(self, level: int, hint: Hint) -> None:
-        self.headings = [(at, h) for at, h in self.headings if at < level]
-        self.headings.append((level, hint))
-        self.lead = []
 
 
 def read_statements(text: str) -> list[Statement]:
     """Every statement of an article that holds numbers, and every label, in order."""
-    place = _Place([], [])
+    context = _Context()
     result: list[Statement] = []
     for group in group_lines(logical_lines(text)):
         if len(group) > 1:
-            named = any(hint.keys for hint in place.around())
+            named = any(hint.keys for hint in context.hints())
             words, equations = table_equations(group, text, named=named)
         else:
             words, equations = _source(group[0].tokens, text), parse_equations(group[0], text)
-        if group[0].heading:
-            place.enter(group[0].heading, read_label(words, prose=True))
+        level = group[0].heading
+        if level:
+            above = [(at, hint) for at, hint in context.headings if at < level]
+            context = _Context([*above, (level, read_label(words, prose=True))])
             continue
         if all(equation.bare for equation in equations):
             hint = read_label(words, prose=len(words) > SENTENCE)
             if hint != Hint():
-                place.lead = [hint, *place.lead[:1]]
+                context.lead = [hint, *context.lead[:1]]
         for equation in equations:
-            result += [_statement(part, place) for part in _unstacked(equation)]
+            result += [_statement(part, context) for part in _unstacked(equation)]
     return result
 
 
@@ -86,7 +88,7 @@ def _unstacked(equation: Equation) -> list[Equation]:
     ]
 
 
-def _statement(equation: Equation, place: _Place) -> Statement:
+def _statement(equation: Equation, context: _Context) -> Statement:
     own = combined([read_label(label, prose=_is_prose(label)) for label in equation.labels])
     if any(label.startswith("head<sup>") for label in equation.labels):
         own = replace(own, head=IndexRef(own.head.number, "ordinal") if own.head else None)
@@ -94,9 +96,9 @@ def _statement(equation: Equation, place: _Place) -> Statement:
     after = combined([read_label(words, prose=True) for words in equation.after])
     for hint in (after, read_words(equation.before)):
         own = own.filled(replace(hint, keys=(), either=None))
-    if not own.keys and not own.weight and place.lead:
-        own = replace(own, weight=place.lead[0].weight, bias=place.lead[0].bias)
-    return Statement(equation, own, (line, *place.around(), after))
+    if not own.keys and not own.weight and context.lead:
+        own = replace(own, weight=context.lead[0].weight, bias=context.lead[0].bias)
+    return Statement(equation, own, (line, *context.hints(), after))
 
 
 def _is_prose(label: str) -> bool:

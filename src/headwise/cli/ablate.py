@@ -23,18 +23,16 @@ __path__ = ()  # `headwise.renamed` has `headwise.cli.ablate.export`
 SUMMARY = Text("Measure and draw what a model loses as heads are taken out of it.")
 
 HELP = Text(
-    "Measure and draw what a model loses as heads are taken out of it.\n\n    MODEL is "
-    "a packaged model's name (see `headwise models list`), a directory in Hugging "
-    "Face's\n    format, or a hub id. It must predict the next token: the loss of that "
-    "is what is measured, in\n    nats a token. Layers and heads are counted from 0: "
-    "L0H2 is layer 0, head 2.\n\n    The heads go one after the other and stay out. "
-    "Each interval is of 95 %: over texts, or with\n    --against random over seeds, "
-    "each with texts and random heads of its own.\n\n    \b\n    headwise ablate "
-    "smollm2 --probe repeated --heads L18H6,L11H4 --against random\n    headwise ablate "
-    "./model --corpus a.txt --heads all --order importance --figures pictures\n    "
-    "headwise ablate smollm2 --text book.txt --heads L3H4 --how mean --output "
-    "effect.json\n    headwise ablate smollm2 --corpus a.txt --open run --named "
-    "induction\n    "
+    "Measure and draw what a model loses as heads are taken out of it.\n\n    MODEL is a packaged "
+    "model's name (see `headwise models list`), a directory in Hugging Face's\n    format, or a "
+    "hub id. It must predict the next token: the loss of that is what is measured, in\n    nats a "
+    "token. Layers and heads are counted from 0: L0H2 is layer 0, head 2.\n\n    The heads go one "
+    "after the other and stay out. Each interval is of 95 %: over texts, or with\n    --against "
+    "random over seeds, each with texts and random heads of its own.\n\n    \b\n    headwise "
+    "ablate smollm2 --probe repeated --heads L18H6,L11H4 --against random\n    headwise ablate "
+    "./model --corpus a.txt --heads all --order importance --figures pictures\n    headwise ablate "
+    "smollm2 --text book.txt --heads L3H4 --how mean --output effect.json\n    headwise ablate "
+    "smollm2 --corpus a.txt --open run --named induction\n    "
 )
 
 FORMATS = (*reporting.FORMATS, "csv")

@@ -120,10 +120,19 @@ class CommandGroup(click.Group):
     """The group that loads a command's file only when the command is used or listed."""
 
     def __init__(self, lang: Lang, version: str) -> None:
+        text = Text("Language of everything printed; default from HEADWISE_LANG or the locale.")
+        choice = click.Choice(LANGS)
+        language_option = click.Option(
+            ["--lang"], type=choice, help=text.to(lang), expose_value=False
+        )
+        show_version = Text("Print the version.").to(lang)
+        version_option = _printing_option(
+            "--version", show_version, lambda _: f"headwise {version}"
+        )
         super().__init__(
             "headwise",
-            help=_HELP.to(lang),
-            params=[_lang_option(lang), _version_option(version, lang)],
+            help=Text("Multi-head attention you can read, prove, run and see.").to(lang),
+            params=[language_option, version_option],
             no_args_is_help=True,
         )
         self.lang = lang
@@ -143,7 +152,8 @@ class CommandGroup(click.Group):
 def spoken(command: click.Command, lang: Lang) -> click.Command:
     """Give a command, and those below it, a ``--help`` in the reader's language."""
     command.add_help_option = False
-    command.params.append(_help_option(lang))
+    show_help = Text("Show this message and exit.").to(lang)
+    command.params.append(_printing_option("--help", show_help, click.Context.get_help))
     if lang == "zh":
         command.context_class = ChineseContext
     if isinstance(command, click.Group):
@@ -152,28 +162,8 @@ def spoken(command: click.Command, lang: Lang) -> click.Command:
     return command
 
 
-_HELP = Text("Multi-head attention you can read, prove, run and see.")
-
-
-def _lang_option(lang: Lang) -> click.Option:
-    text = Text("Language of everything printed; default from HEADWISE_LANG or the locale.")
-    return click.Option(
-        ["--lang"], type=click.Choice(LANGS), help=text.to(lang), expose_value=False
-    )
-
-
-def _version_option(version: str, lang: Lang) -> click.Option:
-    text = Text("Print the version.")
-    return _printing_option("--version", "version", text.to(lang), lambda _: f"headwise {version}")
-
-
-def _help_option(lang: Lang) -> click.Option:
-    text = Text("Show this message and exit.")
-    return _printing_option("--help", "show_help", text.to(lang), click.Context.get_help)
-
-
 def _printing_option(
-    flag: str, name: str, help_text: str, message: Callable[[click.Context], str]
+    flag: str, help_text: str, message: Callable[[click.Context], str]
 ) -> click.Option:
     """An option that prints a message and ends the program."""
 
@@ -184,7 +174,12 @@ def _printing_option(
             ctx.exit()
 
     return click.Option(
-        [flag, name], is_flag=True, expose_value=False, is_eager=True, callback=show, help=help_text
+        [flag, "shown"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=show,
+        help=help_text,
     )
 
 

@@ -29,9 +29,8 @@ def command(lang: Lang) -> click.Command:
 
 
 _HELP = Text(
-    "Without options: 3 tokens, 2 heads, projections that change nothing. Files of "
-    "numbers are .csv, .tsv, .npy, .json or .safetensors (file.safetensors:name picks "
-    "a tensor)."
+    "Without options: 3 tokens, 2 heads, projections that change nothing. Files of numbers are "
+    ".csv, .tsv, .npy, .json or .safetensors (file.safetensors:name picks a tensor)."
 )
 
 OPTION_TEXTS = {

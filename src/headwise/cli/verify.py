@@ -25,14 +25,13 @@ SHOWN = 20
 """How many lines of what a target prints are passed on."""
 
 _HELP = Text(
-    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or "
-    "a function f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, "
-    "with your rights, in a process of its own: it starts in an empty folder that is "
-    "deleted afterwards, may take {seconds} seconds and {memory} MiB, write files of "
-    "256 MiB and print 1 MiB, and is ended with whatever it has started. This keeps "
-    "accidents in; it is no jail for hostile code.\n\n"
-    "Exit status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, "
-    "needs an adapter, hangs, crashes, or goes over a limit.",
+    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
+    "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights, in a "
+    "process of its own: it starts in an empty folder that is deleted afterwards, may take "
+    "{seconds} seconds and {memory} MiB, write files of 256 MiB and print 1 MiB, and is ended with "
+    "whatever it has started. This keeps accidents in; it is no jail for hostile code.\n\nExit "
+    "status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, needs an adapter, "
+    "hangs, crashes, or goes over a limit.",
     seconds=SECONDS,
     memory=MEMORY,
 )
@@ -88,6 +87,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
 def _self_tested(destination: Destination) -> int:
     import torch
 
+    from headwise.cli import FOUND_WRONG
     from headwise.verify.checks.mutation_testing import self_test
     from headwise.verify.report.report_document import self_test_data, self_test_document
 
@@ -98,11 +98,11 @@ def _self_tested(destination: Destination) -> int:
     finally:
         torch.set_num_threads(threads)
     _write(destination, lambda: self_test_document(tested), self_test_data(tested))
-    return _status(tested.passed)
+    return 0 if tested.passed else FOUND_WRONG
 
 
 def _verified(values: SimpleNamespace, destination: Destination) -> int:
-    from headwise.cli import BAD_INPUT
+    from headwise.cli import BAD_INPUT, FOUND_WRONG
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
     from headwise.verify.report.report_document import document
@@ -123,13 +123,9 @@ def _verified(values: SimpleNamespace, destination: Destination) -> int:
         raise short from error
     _also_junit(values, report, lang)
     _write(destination, lambda: document(report), report)
-    return BAD_INPUT if report["status"] == "unproven" else _status(report["accepted"])
-
-
-def _status(good: bool) -> int:
-    from headwise.cli import FOUND_WRONG
-
-    return 0 if good else FOUND_WRONG
+    if report["status"] == "unproven":
+        return BAD_INPUT
+    return 0 if report["accepted"] else FOUND_WRONG
 
 
 def _write(destination: Destination, document: "Callable[[], Document]", data: "Data") -> None:

@@ -59,9 +59,8 @@ def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
         )
     if mode is not None and not stat.S_ISREG(mode):
         raise BadFile(
-            "output: expected a file, got {name}, a device, a pipe or a link in a "
-            "circle, which is never replaced; choose another name, or leave out --output "
-            "to print",
+            "output: expected a file, got {name}, a device, a pipe or a link in a circle, which is "
+            "never replaced; choose another name, or leave out --output to print",
             name=name,
         )
     if any(_same(path, file) for file in inputs):

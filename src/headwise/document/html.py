@@ -27,7 +27,7 @@ STEPS = 254
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as a whole page that opens in ``lang``, or as its address says: ``#en``, ``#zh``.
+    """The document as a whole page in ``lang``, or as ``#en`` or ``#zh`` in its address says.
 
     Raises:
         MissingExtra: if jinja2 or latex2mathml is not installed.

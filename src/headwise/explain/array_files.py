@@ -127,16 +127,14 @@ def read_tokens(value: str) -> tuple[str, ...]:
     """
     file = InputFile.parse("tokens", value)
     if file.suffix not in (".json", ".txt"):
-        return _validated(tuple(value.split(",")))
+        return _validated(value.split(","))
     with file.errors():
         check_file(file, MOST_BYTES)
         text = _decode(file)
-        if file.suffix == ".txt":
-            return _validated(tuple(text.splitlines()))
-        tokens = _parse(text)
+        tokens = text.splitlines() if file.suffix == ".txt" else _parse(text)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BadFile('expected a list of texts such as ["I", "see"], got something else')
-    return _validated(tuple(tokens))
+    return _validated(tokens)
 
 
 def check_file(file: InputFile, most: int) -> None:
@@ -168,7 +166,7 @@ def _decode(file: InputFile) -> str:
         raise BadFile("cannot be read: {reason}", reason=error.strerror) from error
 
 
-def _validated(tokens: tuple[str, ...]) -> tuple[str, ...]:
+def _validated(tokens: list[str]) -> tuple[str, ...]:
     for i, token in enumerate(tokens):
         if any("\ud800" <= character <= "\udfff" for character in token):
             raise BadValue(
@@ -176,12 +174,11 @@ def _validated(tokens: tuple[str, ...]) -> tuple[str, ...]:
                 i=i,
                 token=token,
             )
-    return tokens
+    return tuple(tokens)
 
 
 def _table(file: InputFile) -> TokenArray:
-    rows, tokens = from_text(_decode(file), tabs=file.suffix == ".tsv")
-    return _token_array(rows, tokens)
+    return _token_array(*from_text(_decode(file), tabs=file.suffix == ".tsv"))
 
 
 def _json(file: InputFile) -> TokenArray:
@@ -192,10 +189,9 @@ def _json(file: InputFile) -> TokenArray:
         if "x" not in content or not isinstance(labels, list | None):
             raise BadFile('expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"')
         if labels is not None:
-            tokens = _validated(tuple(map(str, labels)))
+            tokens = _validated(list(map(str, labels)))
         content = content["x"]
-    rows = from_lists(content, booleans=file.option == "mask")
-    return _token_array(rows, tokens)
+    return _token_array(from_lists(content, booleans=file.option == "mask"), tokens)
 
 
 def _parse(text: str) -> object:
@@ -239,9 +235,8 @@ def _npy(file: InputFile) -> TokenArray:
             array = np.lib.format.open_memmap(file.path, mode="r")
     except Exception as error:  # whatever a hostile header makes the parser raise is about the file
         raise BadFile(
-            "expected one .npy array of numbers, got a damaged file or Python objects, "
-            "which are never unpickled; save it with numpy.save(file, "
-            "array.astype('float64'))"
+            "expected one .npy array of numbers, got a damaged file or Python objects, which are "
+            "never unpickled; save it with numpy.save(file, array.astype('float64'))"
         ) from error
     if array.dtype.kind not in "fiub":
         raise BadFile(
@@ -254,12 +249,7 @@ def _npy(file: InputFile) -> TokenArray:
 
 @contextmanager
 def open_safetensors(file: InputFile) -> Iterator[Any]:
-    """The tensors of a .safetensors file, as `safetensors.safe_open` gives them.
-
-    Raises:
-        BadFile: if the file is damaged.
-        MissingExtra: if safetensors is not installed.
-    """
+    """`safetensors.safe_open`, with `BadFile` for a damaged file and `MissingExtra`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:

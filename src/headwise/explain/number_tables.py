@@ -50,12 +50,13 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
 def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[str, ...] | None]:
     if not lines:
         raise BadFile("expected at least one row of numbers, got none")
-    header = _is_header(lines[0][1])
+    first = lines[0][1]
+    named = first[0].strip().lower() in TOKEN_NAMES
+    header = (named and len(first) > 1) or not any(map(_is_number, first))
     body = lines[1:] if header else lines
     if not body:
         raise BadFile("expected rows of numbers below the header, got none")
-    named = header and lines[0][1][0].strip().lower() in TOKEN_NAMES
-    labelled = named or not any(_is_number(row[0]) for _, row in body)
+    labelled = (header and named) or not any(_is_number(row[0]) for _, row in body)
     width = len(body[0][1])
     numbers = [_row(line, row, width, int(labelled)) for line, row in body]
     return numbers, tuple(row[0].strip() for _, row in body) if labelled else None
@@ -115,11 +116,6 @@ def _cells(text: str, tabs: bool) -> list[tuple[int, list[str]]]:
     except csv.Error as error:
         line = reader.line_num
         raise BadFile("not readable at line {line}: {error}", line=line, error=error) from error
-
-
-def _is_header(row: Sequence[str]) -> bool:
-    names = row[0].strip().lower() in TOKEN_NAMES and len(row) > 1
-    return names or not any(map(_is_number, row))
 
 
 def _is_number(cell: str) -> bool:

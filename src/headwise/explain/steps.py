@@ -56,14 +56,8 @@ def steps(
 
 _TITLE = Text("Multi-head attention, step by step")
 
-_EXPLANATIONS = {
-    "score": Text("Scores: the dot product of each query with each key."),
-    "masked": Text("Bias and mask: B is added, and a key that may not be seen gets −∞."),
-    "softmax": Text("Softmax over each row: the weights of a query are at least 0 and sum to 1."),
-    "head": Text("Weighted sum: each query gets the rows of V, mixed by its weights."),
-}
-
-_SOME_MASKED = Text(
+_SOFTMAX = Text("Softmax over each row: the weights of a query are at least 0 and sum to 1.")
+_SOFTMAX_SOME_MASKED = Text(
     "Softmax over each row: the weights of a query are at least 0 and sum to 1, "
     "or are all 0 where it sees no key."
 )
@@ -87,8 +81,10 @@ class _Steps:
     def identity_projections(self) -> bool:
         """Whether every projection is the identity without a bias."""
         weights = self.trace.projections
+        eye = torch.eye(weights.q.shape[1], dtype=torch.float64)
         return all(
-            getattr(weights, f"{name}_bias") is None and _is_identity(getattr(weights, name))
+            getattr(weights, f"{name}_bias") is None
+            and torch.equal(getattr(weights, name).double(), eye)
             for name in ("q", "k", "v", "out")
         )
 
@@ -180,17 +176,11 @@ class _Steps:
 
     def one_head(self, head: int) -> list[Block]:
         masked_rows = self.masked_rows(head)
-        blocks: list[Block] = [
-            Heading(Text("Head {head}", head=head), 3),
-            Paragraph(_EXPLANATIONS["score"]),
-            _indexed("S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top", head),
-            *self.quantity("score", head),
-            *self.scaling(head),
-        ]
-        for key, plain, latex in self.after_scaling():
-            explanation = _SOME_MASKED if key == "softmax" and masked_rows else _EXPLANATIONS[key]
-            blocks += [Paragraph(explanation), _indexed(plain, latex, head)]
-            blocks += self.quantity(key, head)
+        blocks: list[Block] = [Heading(Text("Head {head}", head=head), 3)]
+        softmax = _SOFTMAX_SOME_MASKED if masked_rows else _SOFTMAX
+        for key, explanation, plain, latex in self.equations(softmax):
+            formula = Formula(*(text.replace("%d", str(head)) for text in (plain, latex)))
+            blocks += [Paragraph(explanation), formula, *self.quantity(key, head)]
         blocks += [*masked_rows, *self.heat_map(head)]
         row = self.row or 0
         title = Text(
@@ -203,27 +193,27 @@ class _Steps:
         blocks.append(Heading(title, 4))
         return blocks + row_derivation(self.trace, head, row, self.precision, most)
 
-    def scaling(self, head: int) -> list[Block]:
+    def equations(self, softmax: Text) -> list[tuple[str, Text, str, str]]:
+        """The steps of one head: key, explanation, formula, and its LaTeX; ``%d`` is the head."""
+        biased = self.trace.changed_by_mask
+        scores, tex = ("Ŝ", r"\hat{S}_{%d}") if biased else ("S̃", r"\tilde{S}_{%d}")
+        score = Text("Scores: the dot product of each query with each key.")
+        scale = Text("Scale: multiply by c = {scale}.", scale=f"{self.trace.scale:g}")
+        scaled = ("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}")
         if self.standard_scale:
-            text = Text("Scale: divide by √d_k.")
-            formula = _indexed("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}", head)
-        else:
-            scale = f"{self.trace.scale:g}"
-            text = Text("Scale: multiply by c = {scale}.", scale=scale)
-            formula = _indexed("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}", head)
-        return [Paragraph(text), formula, *self.quantity("scaled", head)]
-
-    def after_scaling(self) -> list[tuple[str, str, str]]:
-        """The quantities after the scaled scores: key, plain formula, LaTeX formula."""
-        scores, tex = (
-            ("Ŝ", r"\hat{S}_{%d}") if self.trace.changed_by_mask else ("S̃", r"\tilde{S}_{%d}")
-        )
-        rest = [
-            ("softmax", f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})"),
-            ("head", "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),
+            scale = Text("Scale: divide by √d_k.")
+            scaled = ("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}")
+        mask = Text("Bias and mask: B is added, and a key that may not be seen gets −∞.")
+        masked = ("Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
+        output = Text("Weighted sum: each query gets the rows of V, mixed by its weights.")
+        weights = (f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})")
+        return [
+            ("score", score, "S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top"),
+            ("scaled", scale, *scaled),
+            *([("masked", mask, *masked)] if biased else []),
+            ("softmax", softmax, *weights),
+            ("head", output, "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),
         ]
-        biased = ("masked", "Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
-        return [biased, *rest] if self.trace.changed_by_mask else rest
 
     def masked_rows(self, head: int) -> list[Block]:
         """A sentence about the queries that see no key, if there are any."""
@@ -291,18 +281,8 @@ _DEFINITION = Formula(
 )
 
 
-def _indexed(plain: str, latex: str, head: int) -> Formula:
-    """A formula of one head; every ``%d`` is its number."""
-    return Formula(*(text.replace("%d", str(head)) for text in (plain, latex)))
-
-
 def _step(number: int, title: Text) -> Heading:
     return Heading(Text("Step {number}: {title}", number=number, title=title))
-
-
-def _is_identity(weight: Tensor) -> bool:
-    square = weight.shape[0] == weight.shape[1]
-    return square and torch.equal(weight.double(), torch.eye(len(weight), dtype=torch.float64))
 
 
 def matrix_blocks(

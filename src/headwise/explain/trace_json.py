@@ -80,18 +80,16 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
 
 
 def _quantity(quantity: Quantity, precision: int | None) -> dict[str, object]:
-    rows = quantity.values.tolist()
+    def number(value: float) -> float | None:
+        if not math.isfinite(value):
+            return None
+        return value if precision is None else round(value, precision)
+
     return {
         "key": quantity.key,
         "head": quantity.head,
         "name": {"en": quantity.name.en, "zh": quantity.name.zh},
         "symbol": quantity.latex,
         "shape": list(quantity.values.shape),
-        "values": [[_number(value, precision) for value in row] for row in rows],
+        "values": [list(map(number, row)) for row in quantity.values.tolist()],
     }
-
-
-def _number(value: float, precision: int | None) -> float | None:
-    if not math.isfinite(value):
-        return None
-    return value if precision is None else round(value, precision)

@@ -57,8 +57,7 @@ class Fonts:
         if chinese is None and lang == "zh":
             raise BadValue(
                 "figures: no font with Chinese characters was found; install one (Debian: apt "
-                "install fonts-noto-cjk or fonts-wqy-microhei), or write the figures with "
-                "--lang en"
+                "install fonts-noto-cjk or fonts-wqy-microhei), or write the figures with --lang en"
             )
         if chinese is None:
             return cls((PLAIN,), _characters(plain))
