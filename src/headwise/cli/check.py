@@ -1,10 +1,12 @@
 """``headwise check``: find the wrong numbers in a worked example."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwise.cli import FOUND_WRONG
 from headwise.cli.explain import OPTION_TEXTS
 from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadFile
@@ -12,7 +14,6 @@ from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
     from headwise.check import CheckOptions
-    from headwise.masks import Mask
 
 SUMMARY = Text("Find the wrong numbers in a worked example.")
 
@@ -46,10 +47,9 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.check import check, read_article
     from headwise.check.article_lines import source_name
     from headwise.check.checker import as_json, document
-    from headwise.cli import FOUND_WRONG
 
-    read = (values.file, values.x, values.weights, values.mask)
-    destination = Destination(values.format, values.output, lang, inputs=read)
+    inputs = (values.file, values.x, values.weights, values.mask)
+    destination = Destination(values.format, values.output, lang, inputs=inputs)
     destination.check()
     article = read_article(values.file)
     report = check(article, _setup_options(values), source=source_name(values.file))
@@ -70,13 +70,10 @@ def _setup_options(values: SimpleNamespace) -> "CheckOptions":
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import load_projections, parse_mask
 
-    def mask(heads: int, length: int) -> "Mask":
-        return parse_mask(values.mask, None, heads, length)
-
     return CheckOptions(
         x=None if values.x is None else read_matrix(values.x).values,
         heads=values.heads,
         projections=None if values.weights is None else load_projections(values.weights),
         scale=values.scale,
-        mask=None if values.mask is None else mask,
+        mask=None if values.mask is None else partial(parse_mask, values.mask, None),
     )

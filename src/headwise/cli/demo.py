@@ -12,6 +12,7 @@ import click
 
 from headwise.cli.output import write_stderr, write_stdout
 from headwise.cli.reporting import PATH, build_command, click_options
+from headwise.document.files import check_place, write
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
@@ -44,7 +45,6 @@ def command(lang: Lang) -> click.Command:
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.document import html, terminal
-    from headwise.document.files import check_place, write
 
     def say(text: Text) -> None:
         write_stderr(f"headwise: {text.to(lang)} …")
@@ -57,8 +57,8 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
         fragments.append(html.fragment(document))
         write_stdout(terminal.render(shown, lang))
     write(output, html.page(TITLE, fragments, lang))
-    done = Text("the whole report, in English and Chinese")
-    write_stdout(f"{done.to(lang)}: {output.resolve()}")
+    label = Text("the whole report, in English and Chinese").to(lang)
+    write_stdout(f"{label}: {output.resolve()}")
     return 0
 
 
@@ -99,10 +99,10 @@ def _checked() -> tuple["Document", "Document"]:
     from headwise.document import Code, Document
 
     article = files("headwise.cli").joinpath("demo_article.md").read_text(encoding="utf-8")
-    found = document(check(article, source="demo_article.md"))
+    report = document(check(article, source="demo_article.md"))
     lines = [f"{i:3}  {line}" for i, line in enumerate(article.splitlines(), 1)]
-    read = Code("\n".join(lines), "markdown")
-    return Document(found.title, (read, *found.blocks), found.precision), found
+    source = Code("\n".join(lines), "markdown")
+    return Document(report.title, (source, *report.blocks), report.precision), report
 
 
 def _verified() -> tuple["Document", "Document"]:

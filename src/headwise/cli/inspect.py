@@ -152,8 +152,13 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
         from headwise.heads.corpus.pipeline import check_place
 
         check_place(values.save)
-    commands = {"--corpus": _inspect_corpus, "--probe": _inspect_probe, "--open": _open_run}
-    commands.get(source, _inspect_text)(values, destination)
+    if source == "--open":
+        from headwise.heads.corpus.checkpoint import open_run
+
+        _write_run(open_run(values.open), values, destination)
+    else:
+        inspections = {"--corpus": _inspect_corpus, "--probe": _inspect_probe}
+        inspections.get(source, _inspect_text)(values, destination)
     return 0
 
 
@@ -229,12 +234,6 @@ def _inspect_probe(values: SimpleNamespace, destination: Destination) -> None:
     with shown(destination.lang) as progress:
         run = probed(measurer, seed=seed, progress=progress)
     _write_run(run, values, destination)
-
-
-def _open_run(values: SimpleNamespace, destination: Destination) -> None:
-    from headwise.heads.corpus.checkpoint import open_run
-
-    _write_run(open_run(values.open), values, destination)
 
 
 def _write_run(run: "Run", values: SimpleNamespace, destination: Destination) -> None:

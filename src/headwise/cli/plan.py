@@ -134,18 +134,15 @@ def _position(name: str, heads: int, dim: int) -> "Position":
 def _document(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> "Document":
     from headwise.document import Document, Paragraph, Table
 
-    tensors = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    parts = [tensors, values.dtype, " ".join(values.mask.split())]
-    if values.position != "none":
-        parts.append(values.position)
-    return Document(
-        Text("The plan of an attention"),
-        (Paragraph(same(", ".join(parts))), Table((Text("what"), Text("value")), chosen.rows())),
-    )
+    parts = [f"{name} {shape}" for name, shape in shapes.items()]
+    parts += [values.dtype, " ".join(values.mask.split())]
+    parts += [] if values.position == "none" else [values.position]
+    table = Table((Text("what"), Text("value")), chosen.rows())
+    return Document(Text("The plan of an attention"), (Paragraph(same(", ".join(parts))), table))
 
 
 def _as_json(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> str:
-    whole = {
+    data = {
         "format": "headwise.plan/1",
         "mask": values.mask,
         "position": values.position,
@@ -163,4 +160,4 @@ def _as_json(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> str:
         "flops": chosen.flops,
         "bytes": chosen.bytes,
     }
-    return json.dumps(whole, ensure_ascii=False, allow_nan=False)
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli.output import stdout_is_terminal, write_stderr, write_stdout
+from headwise.document.files import check_place, write
+from headwise.document.text_format import clean
+from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
@@ -103,9 +106,6 @@ class Destination:
         Raises:
             BadFile: if it cannot be written, is an input, or a binary format goes to the screen.
         """
-        from headwise.document.files import check_place
-        from headwise.errors import BadFile
-
         if self.output is None and self.kind == "parquet":
             raise BadFile(
                 "format: parquet is not for the screen; give a file, as in --output heads.parquet"
@@ -126,9 +126,6 @@ class Destination:
         Raises:
             BadFile: if it cannot be written; nothing is half-written then.
         """
-        from headwise.document.files import write
-        from headwise.document.text_format import clean
-
         content: str | bytes
         if table is not None and self.kind in TABLES:
             content = table(self.kind)
@@ -137,8 +134,9 @@ class Destination:
         if self.output is None:
             write_stdout(str(content))
             return
-        whole = isinstance(content, bytes) or content.endswith("\n")
-        write(self.output, content if whole else f"{content!s}\n")
+        if isinstance(content, str) and not content.endswith("\n"):
+            content += "\n"
+        write(self.output, content)
         write_stderr(Text("written: ").to(self.lang) + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:
@@ -153,12 +151,7 @@ class Destination:
 
 
 def check_figures(folder: Path | None, lang: Lang) -> None:
-    """Check before the measurement that figures can be drawn and written.
-
-    Raises:
-        BadFile: if the folder cannot be written into.
-        BadValue, MissingExtra: as `headwise.plots.figure.Sheet.of`.
-    """
+    """Raise, before the measurement, the errors of drawing figures and of writing them."""
     if folder is None:
         return
     from headwise.heads.corpus.checkpoint import check_folder
@@ -172,12 +165,11 @@ def write_figures(figures: Callable[["Sheet"], "Named"], folder: Path | None, la
     """Write the figures into the folder and log its name; nothing if it is None."""
     if folder is None:
         return
-    from headwise.document.text_format import clean
     from headwise.heads.corpus.checkpoint import error_context
-    from headwise.plots.album import write
+    from headwise.plots import album
     from headwise.plots.figure import Sheet
 
     with error_context("figures", "output"):
-        files = write(figures(Sheet.of(lang)), folder)
+        files = album.write(figures(Sheet.of(lang)), folder)
     count = Text("{num_files} figures in: ", num_files=len(files))
     write_stderr(count.to(lang) + clean(str(folder)))

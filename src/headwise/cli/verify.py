@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwise.cli import BAD_INPUT, FOUND_WRONG
 from headwise.cli.output import write_stderr
 from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
+from headwise.document.files import write
+from headwise.document.text_format import clean_lines
 from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Lang, Text
 
@@ -87,7 +90,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
 def _self_tested(destination: Destination) -> int:
     import torch
 
-    from headwise.cli import FOUND_WRONG
     from headwise.verify.checks.mutation_testing import self_test
     from headwise.verify.report.report_document import self_test_data, self_test_document
 
@@ -102,7 +104,6 @@ def _self_tested(destination: Destination) -> int:
 
 
 def _verified(values: SimpleNamespace, destination: Destination) -> int:
-    from headwise.cli import BAD_INPUT, FOUND_WRONG
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
     from headwise.verify.report.report_document import document
@@ -137,7 +138,6 @@ def _write(destination: Destination, document: "Callable[[], Document]", data: "
 
 
 def _also_junit(values: SimpleNamespace, report: "Data", lang: Lang) -> None:
-    from headwise.document.files import write
     from headwise.verify.report.formats import junit
 
     if values.junit is not None:
@@ -146,8 +146,6 @@ def _also_junit(values: SimpleNamespace, report: "Data", lang: Lang) -> None:
 
 def _pass_on(printed: str) -> None:
     """The beginning of what the target printed, made harmless, beside the report."""
-    from headwise.document.text_format import clean_lines
-
     lines = clean_lines(printed[: 1 << 16])
     for line in lines[:SHOWN]:
         write_stderr(line)
