@@ -4,17 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from headwise.check.expression_tree import (
-    Apply,
-    Grid,
-    Node,
-    Printed,
-    Product,
-    Quotient,
-    Stack,
-    Sum,
-    Symbol,
-)
+from headwise.check.expression_tree import Apply, Grid, Node, Printed, Product, Quotient, Sum
 from headwise.check.targets import Quantities, Target, Value, off
 from headwise.explain.trace import KEYS
 from headwise.lang import Text
@@ -61,12 +51,12 @@ def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
         return _quotient(node, target, known)
     if isinstance(node, Sum):
         return _sum(node.terms, target, known)
-    if isinstance(node, Stack | Symbol):
+    if not isinstance(node, Product):
         return []
     if target.key == "term" and target.row is not None and target.column is not None:
         a = known.part(("softmax", target.head), target.row, target.column, FACTOR)
         b = known.part(("v", target.head), target.column, role=FACTOR)
-        return best(_orders(node, a, b, 1, known)) if len(node.factors) == 2 else []
+        return _two_factors(node, a, b, known)
     scaled = _times_scale(node, target, known)
     return scaled or _matrices(node, target, known) or _sum(((1, node),), target, known)
 
@@ -116,17 +106,13 @@ def _root(node: Node, known: Quantities) -> list[Part]:
     return [(node, Target("scaled", None, None, None, [[root]], 0, label=_ROOT))]
 
 
-def _times_scale(node: Node, target: Target, known: Quantities) -> list[Part]:
+def _times_scale(node: Product, target: Target, known: Quantities) -> list[Part]:
     """``0.707 × [1.46, 1.71]``: a score times the scale."""
-    if not isinstance(node, Product) or len(node.factors) != 2 or target.key != "scaled":
-        return []
-    score = _same_part("score", target, known, FACTOR)
+    score = _same_part("score", target, known, FACTOR) if target.key == "scaled" else None
     if score is None:
         return []
     scale = Target("scaled", None, None, None, [[known.scale]], 0, label=Text("scale"))
-    a, b = node.factors
-    orders = [parts(x, scale, known) + parts(y, score, known) for x, y in ((a, b), (b, a))]
-    return best(orders)
+    return _two_factors(node, scale, score, known)
 
 
 def _exponentials(node: Quotient, target: Target, i: int, known: Quantities) -> list[Part]:
@@ -205,9 +191,7 @@ def _sum(terms: tuple[tuple[int, Node], ...], target: Target, known: Quantities)
     if places is None or target.row is None:
         return []
     left = known.tables[places[0]][target.row]
-    inner = list(range(len(left)))
-    if len(terms) != len(inner):
-        inner = [n for n in inner if left[n] != 0]
+    inner = [n for n, value in enumerate(left) if value != 0 or len(terms) == len(left)]
     if len(terms) != len(inner):
         return []
     result: list[Part] = []
@@ -223,8 +207,8 @@ def _term(
     term: Node, sign: int, factors: tuple[Target, Target], target: Target, known: Quantities
 ) -> list[Part]:
     a, b = factors
-    if isinstance(term, Product) and len(term.factors) == 2:
-        return best(_orders(term, a, b, sign, known))
+    if isinstance(term, Product):
+        return _two_factors(term, a, b, known, sign)
     if not isinstance(term, Grid):
         return []
     factor = sign * a.values[0][0]
@@ -234,15 +218,16 @@ def _term(
     return parts(term, replace(b, values=values, role=None, label=label, slack=slack), known)
 
 
-def _orders(term: Product, a: Target, b: Target, sign: int, known: Quantities) -> list[list[Part]]:
-    result = []
-    for x, y in (term.factors, term.factors[::-1]):
-        for left, right in ((sign, 1), (1, sign)) if sign < 0 else ((1, 1),):
-            result.append(parts(x, _signed(a, left), known) + parts(y, _signed(b, right), known))
-    return result
+def _two_factors(
+    node: Product, a: Target, b: Target, known: Quantities, sign: int = 1
+) -> list[Part]:
+    """A product of two factors in either order; one of them may have the sign."""
+    if len(node.factors) != 2:
+        return []
+    targets = [(a, b)] if sign > 0 else [(_negative(a), b), (a, _negative(b))]
+    orders = (node.factors, node.factors[::-1])
+    return best([parts(x, p, known) + parts(y, q, known) for x, y in orders for p, q in targets])
 
 
-def _signed(target: Target, sign: int) -> Target:
-    if sign > 0:
-        return target
+def _negative(target: Target) -> Target:
     return replace(target, values=[[-v for v in row] for row in target.values])

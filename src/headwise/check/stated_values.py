@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.check.expression_tree import Grid
 from headwise.check.statements import Statement
-from headwise.check.targets import upper
+from headwise.check.targets import Place, upper
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections
 from headwise.lang import Text
@@ -161,9 +161,9 @@ _DIRECT = {"q": ("q", "Q"), "k": ("k", "K"), "v": ("v", "V")}
 class StatedMatrices:
     """Matrices stated as weights, biases, or Q, K and V: by name and head, None for all heads."""
 
-    weights: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
-    biases: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
-    values: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
+    weights: dict[Place, Grid] = field(default_factory=dict)
+    biases: dict[Place, Grid] = field(default_factory=dict)
+    values: dict[Place, Grid] = field(default_factory=dict)
 
     @classmethod
     def of(cls, statements: list[Statement]) -> "StatedMatrices":
@@ -296,12 +296,12 @@ def _projections(stated: StatedMatrices, embed_dim: int, *, turned: bool) -> Pro
     return Projections(q, k, v, out, **biases)
 
 
-def _of(table: dict[tuple[str, int | None], Grid], name: str) -> list[Grid]:
+def _of(table: dict[Place, Grid], name: str) -> list[Grid]:
     """The matrix of all heads, or those of each head in order."""
     if (name, None) in table:
         return [table[name, None]]
-    numbers = sorted(head for key, head in table if key == name and head is not None)
-    return [table[name, head] for head in numbers]
+    heads = sorted(head for key, head in table if key == name and head is not None)
+    return [table[name, head] for head in heads]
 
 
 def _weight(name: str, grids: list[Grid], size: int, turned: bool) -> Tensor:

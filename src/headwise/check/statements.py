@@ -10,6 +10,7 @@ from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import (
     Cell,
     Grid,
+    Node,
     Stack,
     Token,
     leaves,
@@ -146,7 +147,7 @@ def table_equations(
     """
     if not _is_row(lines[0]):
         rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]
-        return "", [Equation(lines[0].tokens[0].line, nodes=[Grid(tuple(rows), 2)], related=True)]
+        return "", [_equation(lines[0].tokens[0].line, [], Grid(tuple(rows), 2))]
     rows_ = [row for row in map(_cells, lines) if not _is_ruler(row)]
     head, body = rows_[0], rows_[1:]
     titles = [_source(cell, text) for cell in head]
@@ -225,8 +226,7 @@ def _columns(titles: list[str], body: list[Row]) -> list[Equation]:
         cells = tuple(_cell(row[j]) if j < len(row) else None for row in body)
         lines = [cell.line for cell in cells if cell is not None]
         if lines:
-            node = vector(cells) if len(cells) > 1 else Grid((cells,), 0)
-            result.append(Equation(lines[0], labels=[title], nodes=[node], related=True))
+            result.append(_equation(lines[0], [title], Grid((cells,), min(len(cells) - 1, 1))))
     return result
 
 
@@ -236,14 +236,14 @@ def _pair(row: Row, titles: list[str], text: str) -> list[Equation]:
     line = row[0][0].line if row[0] else 0
     cells = tuple(_cell(cell) for cell in row[1:])
     if len(cells) > 1 and all(cell is not None for cell in cells):
-        return [Equation(line, labels=[label], nodes=[vector(cells)], related=True)]
+        return [_equation(line, [label], vector(cells))]
     result = []
     for title, tokens in zip(titles[1:], row[1:], strict=False):
         array, cell = _array(tokens), _cell(tokens)
         if array is not None:
-            result.append(Equation(line, labels=[label, title], nodes=[array], related=True))
+            result.append(_equation(line, [label, title], array))
         elif cell is not None:
-            result.append(Equation(line, labels=[label], nodes=[scalar(cell)], related=True))
+            result.append(_equation(line, [label], scalar(cell)))
     return result
 
 
@@ -259,5 +259,8 @@ def _matrix(rows: list[Row], line: int, label: str) -> list[Equation]:
     cells = tuple(tuple(_cell(cell) for cell in row) for row in rows)
     if not any(cell is not None for row in cells for cell in row):
         return []
-    grid = Grid(cells, 2) if len(cells) > 1 else Grid(cells, 1)
-    return [Equation(line, labels=[label] if label else [], nodes=[grid], related=True)]
+    return [_equation(line, [label] if label else [], Grid(cells, min(len(cells), 2)))]
+
+
+def _equation(line: int, labels: list[str], node: Node) -> Equation:
+    return Equation(line, labels=labels, nodes=[node], related=True)
