@@ -55,12 +55,8 @@ class Unmatched:
 class CheckReport:
     """The result of checking one article.
 
-    Attributes:
-        source: the article's name.
-        checked: how many printed numbers were compared with the computation.
-        findings: the wrong ones, in the order of the article.
-        unmatched: the arrays that were not checked.
-        notes: the assumed input, heads, weights, mask and index bases.
+    ``checked`` numbers were compared with the computation; ``notes`` are the assumed input, heads,
+    weights, mask and index bases.
     """
 
     source: str
@@ -299,7 +295,6 @@ def _why(statement: Statement) -> Text:
 
 
 def _contradictions(sizes: StatedSizes, setup: Setup) -> dict[int, Finding]:
-    """Stated sizes that contradict the input."""
     head_dim = setup.projections.q.shape[0] // setup.heads
     expected = [(sizes.key, head_dim, Text("head dim"))]
     if "x" not in setup.hidden:

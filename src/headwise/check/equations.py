@@ -14,13 +14,9 @@ _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command")
 class Equation:
     r"""Expressions stated to be equal, with the text around them.
 
-    Attributes:
-        labels: the symbols and words on the left-hand side, such as ``\\text{head}_1[0]``.
-        nodes: the numbers and expressions that are equal, in order.
-        before: the earlier text of the same line.
-        line: the line of its first token, from 1.
-        after: the words after the last number.
-        related: whether a sign such as = or : joins the parts.
+    ``labels`` are the words and symbols on the left, such as ``\\text{head}_1[0]``, ``before`` is
+    the earlier text of the line, and ``after`` are the words after the last number. ``related`` is
+    whether a sign such as = or : joins the parts.
     """
 
     line: int

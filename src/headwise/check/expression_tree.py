@@ -35,14 +35,10 @@ class BadArticle(BadFile):
 
 @dataclass(frozen=True)
 class Printed:
-    """One printed number.
+    """One printed number: its text, its line (from 1), and its offset in the article.
 
-    Attributes:
-        text: as it stands in the article.
-        value: what it says; -inf for a blocked score.
-        step: the place of its last digit, such as 0.001; 0 where it is exact, as 1/2 is.
-        line: the line it stands in, from 1.
-        start: its offset in the article.
+    ``value`` is -inf for a blocked score; ``step`` is the place of the last digit, such as 0.001,
+    and 0 where the number is exact, as 1/2 is.
     """
 
     text: str
@@ -139,7 +135,7 @@ class Grid:
 
     @property
     def values(self) -> list[list[float]]:
-        """The numbers; only for a whole grid."""
+        """The numbers of a whole grid."""
         return [[cell.value for cell in row if cell is not None] for row in self.rows]
 
 
@@ -330,7 +326,6 @@ def _is_sign(text: str, match: re.Match[str], result: list[Token], spaced: bool)
 
 
 def _tag(text: str) -> str:
-    """The token kind of an HTML tag."""
     if _CELL.match(text):
         return "math" if text.startswith("</") else "pipe"
     return "newline" if _BREAK.match(text) else "math"
@@ -352,9 +347,9 @@ def pairs(tokens: list[Token]) -> dict[int, int]:
         elif token.kind == "open":
             stack.append((closing[token.text], i))
         elif token.kind in ("close", "end") and stack:
-            wanted = token.text if token.kind == "close" else _environment(token)
+            closed = token.text if token.kind == "close" else _environment(token)
             for back in range(1, min(len(stack), 3) + 1):
-                if stack[-back][0] == wanted:
+                if stack[-back][0] == closed:
                     result[stack[-back][1]] = i
                     del stack[-back:]
                     break

@@ -69,11 +69,8 @@ class Hint:
 
     Attributes:
         keys: keys of `headwise.explain.trace.KEYS`, the likeliest first.
-        head, row, column: indices as written.
         either: an index that may be the head's or the row's, as in Q_1.
-        transposed: whether the label is a transpose.
-        weight: which of "q", "k", "v", "out" it is a projection of, "" for none.
-        bias: whether that is the bias.
+        weight: which of "q", "k", "v", "out" it is a projection of; with ``bias``, its bias.
     """
 
     keys: tuple[str, ...] = ()
@@ -127,7 +124,6 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
 
 
 def _named(flat: str, prose: bool) -> Hint:
-    """Interpret a label that is no formula."""
     symbols = list(_SYMBOL.finditer(flat))
     weight = _weights(symbols)
     if weight is not None and not prose:
@@ -142,7 +138,6 @@ def _named(flat: str, prose: bool) -> Hint:
 
 
 def _formula(flat: str, keys: tuple[str, ...], prose: bool) -> Hint:
-    """Interpret a formula or a function of symbols."""
     hint = _words(flat)
     if hint.weight:
         return hint
@@ -184,7 +179,6 @@ def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> IndexRef | None:
 
 
 def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
-    """Interpret one symbol with its indices."""
     base, tail, mark = match["base"], match["tail"], match["mark"]
     keys = _SYMBOLS.get(base, ())
     if not tail and not mark and (prose or len(base) > 1 or not _alone(flat, match)):

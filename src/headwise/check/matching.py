@@ -20,11 +20,8 @@ ASIDE = 0.35
 PLAIN_SHARE = 0.4
 """The largest share of wrong numbers in an array that is matched without a label."""
 
-MOST_READINGS = 100_000
-"""The most readings compared for one article and one problem setup."""
-
-MOST_NODES = 64
-"""The most expressions in one equation."""
+MOST_READINGS, MOST_NODES = 100_000, 64
+"""The most readings compared for one problem setup, and the most expressions in one equation."""
 
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
@@ -34,15 +31,11 @@ _WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
 
 @dataclass(frozen=True)
 class Reading:
-    """One interpretation of an equation.
+    """One interpretation of an equation: its target, and each printed array with its own.
 
-    Attributes:
-        target: the value of the equation.
-        parts: each printed array with its target.
-        wrong, count: how many of its numbers are wrong, and how many there are.
-        aside: how much it disagrees with the context.
-        rank: the place of its key among those the label may mean.
-        distance: how far the stated value is from the exact one.
+    Of the ``count`` numbers, ``wrong`` are wrong. ``aside`` is how much it disagrees with the
+    context, ``rank`` the place of its key among those the label may mean, and ``distance`` how far
+    the stated value is from the exact one.
     """
 
     target: Target
@@ -122,7 +115,6 @@ class Matcher:
             )
 
     def _allowed(self, own: Hint, target: Target) -> bool:
-        """Whether the indices of the label fit a target."""
         if own.head is not None and not self._is_head(own.head, target.head):
             return False
         row, column = self._row(own.row), self._row(own.column)

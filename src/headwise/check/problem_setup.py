@@ -40,14 +40,11 @@ class CheckOptions:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """One attention that the article may compute.
+    """One attention that the article may compute, as `headwise.explain.trace.trace` takes it.
 
-    Attributes:
-        x, heads, projections, scale, mask: as `headwise.explain.trace.trace` takes them.
-        inputs: the offsets of the printed numbers that are inputs.
-        hidden: quantities that are not in the article.
-        notes: the assumptions, in words.
-        upper: input and projections, rounded entries half a step up; None where all are exact.
+    ``inputs`` are the offsets of its numbers, ``hidden`` the quantities that are not in the
+    article, ``notes`` the assumptions in words, and ``upper`` the inputs with rounded entries half
+    a step up; None where all are exact.
     """
 
     x: Tensor
@@ -141,7 +138,6 @@ def _tensor(tables: Iterable[list[list[float]]]) -> Tensor:
 
 
 def _rounding_note(*grids: Grid) -> Notes:
-    """A note where inputs are printed rounded."""
     steps = [min(c.step for c in grid.cells if c.step) for grid in grids if rounded(grid)]
     if not steps:
         return ()

@@ -137,7 +137,6 @@ def _all(pattern: re.Pattern[str], text: str) -> list[StatedSize]:
 
 
 def _clause(stated: StatedSize, text: str) -> str:
-    """The clause around a stated size."""
     ends = r"[.!?;:。！？；\n](?![0-9])|, (?:but|while|and)\b"
     before = re.split(ends, text[: stated.start][-200:])
     after = re.split(r"[.!?;,。！？；\n](?![0-9])", text[stated.start :][:100])

@@ -165,7 +165,6 @@ def _is_title(head: Row, body: list[Row]) -> bool:
 
 
 def _cells(line: Line) -> Row:
-    """The cells of one line, without the bars at its ends."""
     cells: Row = [[]]
     for token in line.tokens:
         if token.kind == "pipe":
@@ -181,7 +180,6 @@ def _is_ruler(row: Row) -> bool:
 
 
 def _cell(tokens: list[Token]) -> Cell:
-    """The number that a cell is, or None."""
     inside = [token for token in tokens if token.kind not in ("math", "display", "newline")]
     if len(inside) == 1 and inside[0].kind in ("num", "blocked"):
         return printed(inside[0].text, inside[0].line, inside[0].start)

@@ -166,13 +166,10 @@ _SHARED = ("x", "concat", "W_out")
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A matrix of the computation, or a row, a column or an entry of it.
+    """A matrix of the computation, or a row, a column or an entry of it, counted from 0.
 
     Attributes:
-        key, head: which matrix.
-        row, column: which part of it, from 0; None for all.
         values: the exact numbers, shaped as a grid's rows.
-        dims: 0, 1 or 2.
         turned: whether it is transposed.
         role: in what it is used, or None where it is stated by itself.
         label: its name where it is none of the trace's quantities.

@@ -32,13 +32,9 @@ class Formula:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A named matrix of numbers, printed at the document's precision.
+    """A named matrix of numbers, printed at the document's precision; -inf is a blocked entry.
 
-    Attributes:
-        symbol: its name, plain ("softmax, head 1") and in LaTeX ("A^{(1)}").
-        values: the numbers row by row; -inf is written as a blocked entry.
-        rows: a label for each row, such as tokens; empty for none.
-        columns: a label for each column; empty for none.
+    ``rows`` and ``columns`` are labels, such as tokens; empty for none.
     """
 
     symbol: Formula

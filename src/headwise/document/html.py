@@ -93,7 +93,6 @@ def _blocks(document: blocks.Document, title: Text | None) -> str:
 
 
 def _view(block: blocks.Block, precision: int, deeper: int) -> dict[str, Any]:
-    """What the template needs of one block."""
     match block:
         case blocks.Heading():
             level = min(max(block.level, 2) + deeper, 6)
@@ -148,7 +147,6 @@ def _heat(heat: blocks.HeatMap) -> Any:
 
 
 def _safe(markup: str) -> Any:
-    """Markup that this room wrote and escaped."""
     from markupsafe import Markup
 
     return Markup(markup)  # noqa: S704 - see the callers

@@ -125,14 +125,10 @@ class _Latex:
             return f"{title}: {self.say(note)}"
         rows = [" & ".join(["", *map(escape, heat.columns)])]
         for label, row in zip(heat.rows, heat.values, strict=False):
-            rows.append(" & ".join([escape(label), *map(_percent, row)]))
+            percents = (text_format.share(v).replace("·", r"$\cdot$") for v in row)
+            rows.append(" & ".join([escape(label), *percents]))
         note = Text("weights in percent")
         return f"{title} ({self.say(note)})\n\n{_tabular('l' + 'r' * len(heat.columns), rows)}"
-
-
-def _percent(value: float) -> str:
-    text = text_format.share(value)
-    return r"$\cdot$" if text == "·" else text
 
 
 def _tabular(columns: str, rows: list[str]) -> str:

@@ -43,11 +43,11 @@ class _Markdown:
             case blocks.Paragraph():
                 return self.say(block.text)
             case blocks.Formula():
-                return _display(block)
+                return _formula(block, "$$\n")
             case blocks.Matrix():
                 return self.matrix(block)
             case blocks.Working():
-                return "\n".join(f"- {_inline(line)}" for line in block.lines)
+                return "\n".join(f"- {_formula(line, '$')}" for line in block.lines)
             case blocks.Table():
                 return self.table(block)
             case blocks.HeatMap():
@@ -80,14 +80,9 @@ class _Markdown:
         return "\n\n".join([title, _fence(picture, ""), *map(self.say, notes)])
 
 
-def _display(formula: blocks.Formula) -> str:
+def _formula(formula: blocks.Formula, mark: str) -> str:
     latex = math(formula)
-    return f"$$\n{latex}\n$$" if latex else escape(formula.plain)
-
-
-def _inline(formula: blocks.Formula) -> str:
-    latex = math(formula)
-    return f"${latex}$" if latex else escape(formula.plain)
+    return f"{mark}{latex}{mark[::-1]}" if latex else escape(formula.plain)
 
 
 def _fence(source: str, language: str) -> str:

@@ -43,10 +43,8 @@ def parse_mask(value: str | None, bias: str | None, heads: int, length: int) -> 
 
 
 def _parse(value: str, shapes: _Shapes) -> Mask:
-    if value == "full":
-        return full()
-    if value == "causal":
-        return causal()
+    if value in ("full", "causal"):
+        return full() if value == "full" else causal()
     if value.startswith("window:"):
         return _window(value.removeprefix("window:"))
     file = InputFile.parse("mask", value)
@@ -173,7 +171,8 @@ def _safetensors(file: InputFile) -> Projections:
 
 
 def _torch(file: InputFile) -> Projections:
-    _check_archive(file)
+    if zipfile.is_zipfile(file.path):
+        _check_archive(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles it does not expect: refused below
@@ -194,8 +193,6 @@ def _torch(file: InputFile) -> Projections:
 
 def _check_archive(file: InputFile) -> None:
     """Raise an error where a compressed file would exceed `MOST_BYTES`."""
-    if not zipfile.is_zipfile(file.path):
-        return
     try:
         with closing(zipfile.ZipFile(file.path)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -227,11 +224,26 @@ def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Proj
         return get(name) if prefix + name in names else None
 
     if prefix + "in_proj_weight" in names:
-        q, k, v = _thirds(prefix + "in_proj_weight", get("in_proj_weight"))
+        packed = get("in_proj_weight")
+        if len(packed) % 3:
+            raise BadFile(
+                "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
+                name=clean(prefix + "in_proj_weight"),
+                got=tuple(packed.shape),
+            )
+        q, k, v = packed.chunk(3)
     else:
         link = "." if prefix + "q_proj.weight" in names else "_"
         q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
-    q_bias, k_bias, v_bias = _in_biases(maybe, q.shape[0])
+    bias = maybe("in_proj_bias")
+    if bias is not None and len(bias) != 3 * len(q):
+        raise BadFile(
+            "in_proj_bias: expected {rows} numbers, got {got}",
+            rows=3 * len(q),
+            got=tuple(bias.shape),
+        )
+    biases = (maybe(f"{name}_proj.bias") for name in "qkv") if bias is None else bias.chunk(3)
+    q_bias, k_bias, v_bias = biases
     out, out_bias = get("out_proj.weight"), maybe("out_proj.bias")
     return Projections(q, k, v, out, q_bias, k_bias, v_bias, out_bias)
 
@@ -255,29 +267,6 @@ def _prefix(file: InputFile, names: set[str]) -> str:
         got=clean(file.tensor or ""),
         file=clean(file.path.name),
     )
-
-
-def _in_biases(maybe: Callable[[str], Tensor | None], rows: int) -> tuple[Tensor | None, ...]:
-    packed = maybe("in_proj_bias")
-    if packed is None:
-        return tuple(maybe(f"{name}_proj.bias") for name in "qkv")
-    if len(packed) != 3 * rows:
-        raise BadFile(
-            "in_proj_bias: expected {rows} numbers, got {got}",
-            rows=3 * rows,
-            got=tuple(packed.shape),
-        )
-    return _thirds("in_proj_bias", packed)
-
-
-def _thirds(name: str, packed: Tensor) -> tuple[Tensor, ...]:
-    if len(packed) % 3:
-        raise BadFile(
-            "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
-            name=clean(name),
-            got=tuple(packed.shape),
-        )
-    return packed.chunk(3)
 
 
 def _checked(name: str, tensor: Tensor) -> Tensor:

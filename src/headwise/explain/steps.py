@@ -72,7 +72,6 @@ class _Steps:
 
     @property
     def heads(self) -> Sequence[int]:
-        """The heads that are shown."""
         if self.head is not None:
             return (self.head,)
         return range(1, self.trace.heads + 1) if self.trace.heads <= HEADS_SHOWN else (1,)
@@ -259,7 +258,6 @@ class _Steps:
         ]
 
     def quantity(self, key: str, head: int) -> list[Block]:
-        """One matrix of one head under its symbol."""
         pairs = key in ("score", "scaled", "masked", "softmax")
         most = SMALL if self.head is None else SELECTED
         labels = (self.trace.tokens, self.trace.tokens if pairs else ())

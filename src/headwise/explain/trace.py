@@ -23,17 +23,13 @@ WIDEST = 4096
 """The most columns of X for which projections (E, E) are built."""
 
 MOST_PRECISION = 15
-"""The most decimals."""
 
 
 @dataclass(frozen=True, eq=False)
 class Projections:
     """The weights of the four projections, laid out as in `torch.nn.Linear`: y = x Wᵀ + b.
 
-    Attributes:
-        q, k, v: (H D, E), (H D, E), (H Dv, E).
-        out: (E, H Dv).
-        q_bias, k_bias, v_bias, out_bias: one number for each row of the weight, or None for 0.
+    q, k: (H D, E). v: (H Dv, E). out: (E, H Dv). A bias has a number for each row; None is 0.
     """
 
     q: Tensor
@@ -59,13 +55,10 @@ class Projections:
 
 @dataclass(frozen=True, eq=False)
 class Quantity:
-    """One named matrix of the computation.
+    """One named matrix of the computation, with its name in words and its symbol.
 
-    Attributes:
-        key: one of `KEYS`.
-        head: from 1; None for a quantity of all heads.
-        values: (rows, columns) in float64; rows are queries, or keys for "k" and "v".
-        name, latex: its name in words, and its symbol.
+    ``key`` is one of `KEYS`, ``head`` counts from 1 and is None for all heads, and ``values`` are
+    (rows, columns) in float64; rows are queries, or keys for "k" and "v".
     """
 
     key: str
@@ -100,13 +93,8 @@ PER_HEAD = ("q", "k", "v", "score", "scaled", "masked", "softmax", "head")
 class Trace:
     """One attention with all its numbers.
 
-    Attributes:
-        tokens: a label for each row of X.
-        heads: H.
-        scale: the factor on the scores.
-        projections: the weights used.
-        changed_by_mask: whether a mask or a bias changed the scores.
-        quantities: every matrix, in the order of the computation.
+    ``tokens`` label the rows of X, ``scale`` is the factor on the scores, ``changed_by_mask`` is
+    whether a mask or a bias changed the scores, and ``quantities`` are in the order of computation.
     """
 
     tokens: tuple[str, ...]

@@ -31,7 +31,6 @@ from headwise.explain.trace import Quantity, Trace, check_ranges
 FORMAT = "headwise.explain/1"
 
 MOST_NUMBERS = 2**22
-"""The most numbers that are written."""
 
 FORMULAS = {
     "x": "X",

@@ -45,23 +45,22 @@ def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
     for head, weights in seen.maps.items():
         rows, columns = seen.sides(head)
         yield f"map-{head}", heat_map(sheet, same(str(head)), weights.tolist(), rows, columns)
-    for part, label in PARTS.items():
-        every = [head for head in seen.statistics.heads() if head.layer.part == part]
-        if len(every) > 1 and all(head in seen.maps for head in every):
-            tables = torch.stack([seen.maps[head] for head in every])
+    for part in PARTS:
+        heads = tuple(head for head in seen.statistics.heads() if head.layer.part == part)
+        if len(heads) > 1 and all(head in seen.maps for head in heads):
+            tables = torch.stack([seen.maps[head] for head in heads])
             apart = distances(tables.nan_to_num(0.0), ~tables.isnan())
-            apart = (apart + apart.mT) / 2
-            yield _file("similarity", part), _similarity(sheet, label, tuple(every), apart)
+            yield _similarity(sheet, part, heads, (apart + apart.mT) / 2)
 
 
 def of_run(sheet: Sheet, run: Run) -> Named:
     """The overview, the distance profiles, and, if the heads were named, their similarity."""
     whole = run.gathered.whole()
     yield from _of_statistics(sheet, whole.statistics, str(run.model["name"]))
-    for part, label in PARTS.items():
+    for part in PARTS:
         heads, apart = whole.evidence.similarity.distances(part)
         if len(heads) > 1:
-            yield _file("similarity", part), _similarity(sheet, label, heads, apart)
+            yield _similarity(sheet, part, heads, apart)
 
 
 def write(figures: Named, folder: Path) -> tuple[Path, ...]:
@@ -110,10 +109,13 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     return profile(sheet, title, BY_DISTANCE.places, curves, across)
 
 
-def _similarity(sheet: Sheet, part: Text, heads: tuple[Head, ...], apart: torch.Tensor) -> "Figure":
-    title = Text("{part}how alike heads are", part=part)
+def _similarity(
+    sheet: Sheet, part: str, heads: tuple[Head, ...], apart: torch.Tensor
+) -> tuple[str, "Figure"]:
+    title = Text("{part}how alike heads are", part=PARTS[part])
     title = Translated(title.en.capitalize(), title.zh)
-    return similarity(sheet, title, [str(head) for head in heads], apart)
+    figure = similarity(sheet, title, [str(head) for head in heads], apart)
+    return _file("similarity", part), figure
 
 
 def _file(kind: str, part: str) -> str:
