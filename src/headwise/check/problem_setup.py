@@ -59,11 +59,7 @@ class Setup:
 
 
 def setups(statements: list[Statement], sizes: StatedSizes, options: CheckOptions) -> list[Setup]:
-    """Every possible setup, the likeliest first.
-
-    Raises:
-        BadArticle: if no input can be found, or it is too large.
-    """
+    """Every possible setup, the likeliest first; raises `BadArticle` without a usable input."""
     result = list(_inputs(statements, sizes, options))
     if not result:
         raise BadArticle(

@@ -255,11 +255,7 @@ def _tensor(grid: Grid) -> Tensor:
 def projections(
     stated: StatedMatrices, embed_dim: int
 ) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
-    """The projections of an article: Q = X W as such articles write, and Q = X Wᵀ where it fits.
-
-    Raises:
-        BadFile: if a matrix fits the input in neither way.
-    """
+    """The projections of an article, Q = X W and Q = X Wᵀ, where they fit; `BadFile` if neither."""
     errors = []
     for turned in (False, True):
         try:

@@ -141,7 +141,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     run_files = () if run is None else (run, run / JSON, run / TENSORS)
     inputs = (experiment.text, experiment.corpus, *run_files, *files_of(model))
     destination = reporting.Destination(values.format, values.output, lang, FORMATS, inputs)
-    destination.check()
     selection = select_heads(experiment)
     check_figures(figures, lang)
     log = logger(lang)

@@ -50,7 +50,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
 
     inputs = (values.file, values.x, values.weights, values.mask)
     destination = Destination(values.format, values.output, lang, inputs=inputs)
-    destination.check()
     article = read_article(values.file)
     report = check(article, _setup_options(values), source=source_name(values.file))
     if not report.checked and not report.findings:

@@ -64,7 +64,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
 
     inputs = (values.x, values.tokens, values.weights, values.mask, values.bias)
     destination = Destination(values.format, values.output, lang, FORMATS, inputs)
-    destination.check()
     traced = _trace(values)
     precision = PRECISION if values.precision is None else values.precision
     check_ranges(traced, values.head, values.row, precision)

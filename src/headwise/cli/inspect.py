@@ -146,7 +146,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     source = _check(values)
     inputs = (values.text, values.corpus, *files_of(values.model or ""))
     destination = Destination(values.format, values.output, lang, FORMATS, inputs)
-    destination.check()
     check_figures(values.figures, lang)
     if values.save is not None:
         from headwise.heads.corpus.pipeline import check_place

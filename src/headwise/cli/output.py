@@ -16,10 +16,8 @@ from headwise.lang import Lang, Text
 def write_stdout(text: str) -> None:
     """Print text and the end of its line on stdout: all of it, or nothing.
 
-    A closed pipe, as with ``| head``, is no error.
-
-    Raises:
-        BadFile: if stdout is closed, full, or in an encoding that cannot write the text.
+    A closed pipe, as with ``| head``, is no error; `BadFile` is raised if stdout is closed or full,
+    or if its encoding cannot write the text.
     """
     stream = _stdout()
     text = text if text.endswith("\n") else text + "\n"

@@ -77,7 +77,6 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
     destination = Destination(values.format, values.output, lang)
-    destination.check()
     chosen, shapes = _plan(values)
     destination.write(
         lambda: _document(chosen, values, shapes), lambda: _as_json(chosen, values, shapes)

@@ -100,12 +100,8 @@ class Destination:
         named = SUFFIXES.get(suffix, "text")
         return self.format or (named if named in self.formats else "text")
 
-    def check(self) -> None:
-        """Validate the output before the work starts.
-
-        Raises:
-            BadFile: if it cannot be written, is an input, or a binary format goes to the screen.
-        """
+    def __post_init__(self) -> None:
+        """Raise `BadFile`, before the work starts, for an output that cannot be written."""
         if self.output is None and self.kind == "parquet":
             raise BadFile(
                 "format: parquet is not for the screen; give a file, as in --output heads.parquet"

@@ -47,7 +47,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.drawing import Shown, every_mask, every_mask_as_json
 
     destination = Destination(values.format, values.output, lang)
-    destination.check()
     if values.mask is not None:
         shown = Shown.of(values.mask, values.queries, values.keys)
         destination.write(lambda: shown.document(destination.kind), shown.as_json)

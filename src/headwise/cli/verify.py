@@ -82,8 +82,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
         raise BadValue("junit: expected a TARGET to report on, got --self-test; leave out --junit")
     inputs = (values.target,)
     destination = Destination(values.format, values.output, lang, inputs=inputs)
-    destination.check()
-    Destination(None, values.junit, lang, inputs=inputs).check()
+    Destination(None, values.junit, lang, inputs=inputs)
     return _self_tested(destination) if values.self_test else _verified(values, destination)
 
 

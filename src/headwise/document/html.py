@@ -27,29 +27,20 @@ STEPS = 254
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:
-    """The document as a whole page in ``lang``, or as ``#en`` or ``#zh`` in its address says.
+    """The document as a page in ``lang``, or in the language of its address, ``#en`` or ``#zh``.
 
-    Raises:
-        MissingExtra: if jinja2 or latex2mathml is not installed.
+    This and the functions below raise `MissingExtra` without jinja2 or latex2mathml.
     """
     return page(document.title, [_blocks(document, None)], lang)
 
 
 def fragment(document: blocks.Document) -> str:
-    """The document as a section for `page`, its title one level below the page's.
-
-    Raises:
-        MissingExtra: if jinja2 or latex2mathml is not installed.
-    """
+    """The document as a section for `page`, its title one level below the page's."""
     return _blocks(document, document.title)
 
 
 def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
-    """One page around sections that `fragment` made; they are trusted to be its work.
-
-    Raises:
-        MissingExtra: if jinja2 is not installed.
-    """
+    """One page around sections that `fragment` made; they are trusted to be its work."""
     from markupsafe import Markup
 
     style, script = _asset("page.css"), _asset("page.js")

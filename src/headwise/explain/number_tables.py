@@ -63,11 +63,7 @@ def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[
 
 
 def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
-    """Validate rows of numbers from JSON; with ``booleans`` true is 1 and false is 0.
-
-    Raises:
-        BadFile: if it is not a list of equally long lists of numbers.
-    """
+    """Rows of numbers from JSON, or `BadFile`; with ``booleans`` true is 1 and false is 0."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise BadFile("expected a list of rows such as [[1, 2], [3, 4]], got something else")
     for i, row in enumerate(rows):

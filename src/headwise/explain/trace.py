@@ -43,11 +43,7 @@ class Projections:
 
     @classmethod
     def identity(cls, embed_dim: int) -> "Projections":
-        """Identity projections: Q = K = V = X, and the output is the concatenation.
-
-        Raises:
-            BadValue: if the weights would have more than 4096 rows.
-        """
+        """Projections with Q = K = V = X; raises `BadValue` for more than `WIDEST` columns."""
         check_width(embed_dim)
         eye = torch.eye(embed_dim, dtype=torch.float64)
         return cls(eye, eye, eye, eye)
@@ -105,11 +101,7 @@ class Trace:
     quantities: tuple[Quantity, ...]
 
     def get(self, key: str, head: int | None = None) -> Tensor:
-        """The values of one quantity; ``head`` counts from 1.
-
-        Raises:
-            BadValue: if there is no such quantity.
-        """
+        """The values of one quantity, or `BadValue` if there is none; ``head`` counts from 1."""
         for quantity in self.quantities:
             if (quantity.key, quantity.head) == (key, head):
                 return quantity.values

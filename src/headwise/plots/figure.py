@@ -184,11 +184,7 @@ class Sheet:
 
 
 def save(figure: "Figure", folder: Path, name: str) -> tuple[Path, ...]:
-    """Write a figure as PNG and SVG; the same figure gives the same bytes.
-
-    Raises:
-        BadFile: if a file cannot be written.
-    """
+    """Write a figure as PNG and SVG, always with the same bytes; raises `BadFile`."""
     import matplotlib
 
     files = []
