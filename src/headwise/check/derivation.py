@@ -33,12 +33,7 @@ def wrong(grid: Grid, target: Target) -> int:
 
 def fits(grid: Grid, target: Target) -> bool:
     """Whether a grid and a target have the same shape."""
-    values = target.values
-    return (
-        grid.dims == target.dims
-        and len(grid.rows) == len(values)
-        and all(len(r) == len(v) for r, v in zip(grid.rows, values, strict=True))
-    )
+    return grid.dims == target.dims and [*map(len, grid.rows)] == [*map(len, target.values)]
 
 
 def parts(node: Node, target: Target, known: Quantities) -> list[Part]:

@@ -142,11 +142,8 @@ def _past_name(reader: Reader, i: int) -> int:
 def _is_index(reader: Reader, i: int) -> bool:
     """Whether brackets hold whole numbers right after a name: ``[0]``, ``(0, 1)``, ``[1, :]``."""
     inside = reader.tokens[i + 1 : reader.pair[i]]
-    return (
-        not reader.tokens[i].spaced
-        and 0 < len(inside) <= 5
-        and all(t.text.isdigit() or t.kind in ("comma", "colon") for t in inside)
-    )
+    whole = all(t.text.isdigit() or t.kind in ("comma", "colon") for t in inside)
+    return whole and 0 < len(inside) <= 5 and not reader.tokens[i].spaced
 
 
 def _group(items: list[Item], line: Line, text: str) -> list[Equation]:

@@ -6,7 +6,7 @@ count from 0 or 1.
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from headwise.check.label_patterns import (
     COLUMN,
@@ -84,11 +84,8 @@ class Hint:
 
     def filled(self, other: "Hint") -> "Hint":
         """This hint, with missing parts taken from another."""
-        changes = {
-            f.name: getattr(other, f.name)
-            for f in fields(self)
-            if not getattr(self, f.name) and f.name not in ("transposed", "weight", "bias")
-        }
+        names = ("keys", "head", "row", "column", "either")
+        changes = {name: getattr(other, name) for name in names if not getattr(self, name)}
         if self.either is not None and other.head is not None and self.row is None:
             changes["row"] = None
         return replace(self, **changes)

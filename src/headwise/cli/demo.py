@@ -51,7 +51,9 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
 
     output: Path = values.output
     check_place(output)
-    _check_packages()
+    for package, extra in NEEDED:
+        if find_spec(package) is None:
+            raise MissingExtra.of(package, extra)
     fragments = []
     for document, shown in _documents(say):
         fragments.append(html.fragment(document))
@@ -60,13 +62,6 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     label = Text("the whole report, in English and Chinese").to(lang)
     write_stdout(f"{label}: {output.resolve()}")
     return 0
-
-
-def _check_packages() -> None:
-    """Raise `MissingExtra`, before the work starts, for a package that is not installed."""
-    for package, extra in NEEDED:
-        if find_spec(package) is None:
-            raise MissingExtra.of(package, extra)
 
 
 def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:

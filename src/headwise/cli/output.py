@@ -112,12 +112,8 @@ def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
     from rich import progress
     from rich.console import Console
 
-    columns = (
-        progress.TextColumn(title),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-    )
+    text, remaining = progress.TextColumn(title), progress.TimeRemainingColumn()
+    columns = (text, progress.BarColumn(), progress.MofNCompleteColumn(), remaining)
     with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)

@@ -124,10 +124,8 @@ class _Terminal:
             lines.append(f"{name} ={note}")
             if heads:
                 lines.append(f"  {' ' * left}   {_cells(heads, some, wide)}".rstrip())
-            lines += [
-                f"  {_left(label, left)} [ {_cells(row, some, wide)} ]"
-                for label, row in zip(labels, cells, strict=False)
-            ]
+            for label, row in zip(labels, cells, strict=False):
+                lines.append(f"  {_left(label, left)} [ {_cells(row, some, wide)} ]")
         return "\n".join(lines)
 
     def table(self, table: blocks.Table) -> str:
@@ -145,10 +143,8 @@ class _Terminal:
         labels = [_cut(label) for label, _ in rows]
         left = max(map(cell_len, labels), default=0)
         lines = [self.paint(clean(heat.title.to(self.lang)), _BOLD)]
-        lines += [
-            f"  {_left(label, left)} │{cells}│"
-            for label, (_, cells) in zip(labels, rows, strict=True)
-        ]
+        for label, (_, cells) in zip(labels, rows, strict=True):
+            lines.append(f"  {_left(label, left)} │{cells}│")
         return "\n".join([*lines, *(f"  {note.to(self.lang)}" for note in notes)])
 
     def paint(self, text: str, code: str) -> str:

@@ -47,11 +47,9 @@ def steps(
     """
     check_ranges(trace, head, row, precision)
     writer = _Steps(trace, head, row, precision)
-    parts = (
-        *(writer.opening(), writer.project(), writer.split()),
-        *(writer.attend(), writer.concatenate(), writer.result()),
-    )
-    return Document(_TITLE, tuple(block for blocks in parts for block in blocks), precision)
+    blocks = [*writer.opening(), *writer.project(), *writer.split(), *writer.attend()]
+    blocks += [*writer.concatenate(), *writer.result()]
+    return Document(_TITLE, tuple(blocks), precision)
 
 
 _TITLE = Text("Multi-head attention, step by step")
@@ -182,11 +180,9 @@ class _Steps:
             blocks += [Paragraph(explanation), formula, *self.quantity(key, head)]
         blocks += [*masked_rows, *self.heat_map(head)]
         row = self.row or 0
+        token = self.trace.tokens[row]
         title = Text(
-            "Head {head}, row {row} ({tokens}), written out",
-            head=head,
-            row=row,
-            tokens=self.trace.tokens[row],
+            "Head {head}, row {row} ({tokens}), written out", head=head, row=row, tokens=token
         )
         most = KEYS_SHOWN if self.row is None else SELECTED
         blocks.append(Heading(title, 4))

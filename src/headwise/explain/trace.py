@@ -6,6 +6,7 @@ and in worked examples, rows from 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -168,11 +169,10 @@ def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
     def of_all_heads(*keys: str) -> list[Quantity]:
         return [Quantity(key, None, values[key], *KEYS[key]) for key in keys]
 
-    own = [
-        Quantity(key, head + 1, values[key][head], KEYS[key][0], KEYS[key][1] % (head + 1))
-        for head in range(heads)
-        for key in PER_HEAD
-    ]
+    own = []
+    for head, key in product(range(heads), PER_HEAD):
+        name, latex = KEYS[key]
+        own.append(Quantity(key, head + 1, values[key][head], name, latex % (head + 1)))
     return [*of_all_heads("x", "Q", "K", "V"), *own, *of_all_heads("concat", "output")]
 
 

@@ -138,11 +138,6 @@ class Sheet:
         """A text in the reader's language, with no character that the fonts lack."""
         return self.fonts.legible(text.to(self.lang))
 
-    def title(self, axes: "Axes", text: Text) -> None:
-        """The title of one panel."""
-        font = self.fonts.properties(9.5)
-        axes.set_title(self.say(text), fontproperties=font, color=INK)
-
     def label(self, axes: "Axes", across: Text | None, up: Text | None) -> None:
         """The labels of the two axes."""
         font = self.fonts.properties(9)
@@ -167,20 +162,13 @@ class Sheet:
         self.quiet(axes)
         axes.legend(frameon=False, prop=self.fonts.properties(8), loc="best")
 
-    def colorbar(
-        self,
-        image: "AxesImage",
-        label: Text | None = None,
-        *,
-        shrink: float = 1,
-        aspect: float = 20,
-    ) -> None:
+    def colorbar(self, image: "AxesImage", up: Text | None, shrink: float, aspect: float) -> None:
         """A scale beside an image."""
         figure, axes = image.axes.figure, image.axes
         scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=shrink, aspect=aspect)
         self.quiet(scale.ax, 7)
         scale.outline.set_visible(False)
-        self.label(scale.ax, None, label)
+        self.label(scale.ax, None, up)
 
 
 def save(figure: "Figure", folder: Path, name: str) -> tuple[Path, ...]:

@@ -55,7 +55,7 @@ def heat_map(
     _name(sheet, axes, "y", rows)
     sheet.label(axes, Text("key"), Text("query"))
     sheet.quiet(axes, 7)
-    sheet.colorbar(image, Text("weight (grey: not allowed)"), shrink=0.6)
+    sheet.colorbar(image, Text("weight (grey: not allowed)"), 0.6, 20)
     return figure
 
 
@@ -102,7 +102,7 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     axes.set_xticks(places, shown, rotation=90, fontproperties=font)
     axes.set_yticks(places, shown, fontproperties=font)
     sheet.quiet(axes, 6)
-    sheet.colorbar(image, Text("Jensen–Shannon divergence, nats"), shrink=0.7)
+    sheet.colorbar(image, Text("Jensen–Shannon divergence, nats"), 0.7, 20)
     note = Text("frames: heads that differ by {together} nats at most", together=TOGETHER)
     sheet.label(axes, note, None)
     return figure
@@ -203,9 +203,10 @@ def _draw(sheet: Sheet, axes: "Axes", panel: Panel, size: tuple[int, int]) -> No
     image = axes.imshow(cells, cmap=MAP, vmin=0, vmax=largest, aspect="auto", interpolation="none")
     axes.set_xticks(_ticks(wide))
     axes.set_yticks(_ticks(deep))
-    sheet.title(axes, panel.title)
+    font = sheet.fonts.properties(9.5)
+    axes.set_title(sheet.say(panel.title), fontproperties=font, color=INK)
     sheet.quiet(axes, 7)
-    sheet.colorbar(image, aspect=18)
+    sheet.colorbar(image, None, 1, 18)
 
 
 def _ticks(count: int) -> list[int]:
