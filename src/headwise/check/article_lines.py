@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.check.expression_tree import Token, is_matrix, pairs, scan
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
 MOST_BYTES = 1_000_000
@@ -56,8 +57,6 @@ def is_input(path: Path) -> bool:
 
 def source_name(path: Path) -> str:
     """What an article is called in messages and reports."""
-    from headwise.document.text_format import clean
-
     return "stdin" if is_input(path) else clean(path.name or str(path))
 
 

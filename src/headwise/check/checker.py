@@ -24,8 +24,6 @@ from headwise.lang import Text, joined, same
 
 FORMAT = "headwise.check/1"
 
-TITLE = Text("Check of a worked example")
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -101,7 +99,7 @@ def document(report: CheckReport) -> Document:
         blocks += [Heading(Text("Could not match")), Table(titles, arrays)]
     blocks.append(Heading(Text("Taken as given")))
     blocks += [Paragraph(note) for note in report.notes]
-    return Document(TITLE, tuple(blocks))
+    return Document(Text("Check of a worked example"), tuple(blocks))
 
 
 def as_json(report: CheckReport) -> str:
@@ -142,8 +140,7 @@ def check(
         source: the name of the article in the report.
 
     Raises:
-        BadFile: if no input is found, it is too large, or what the article states cannot be
-            computed.
+        BadFile: if no input is found, it is too large, or a statement cannot be computed.
         BadValue: if sizes do not fit, such as heads that do not divide the width.
 
     Example:

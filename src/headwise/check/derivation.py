@@ -13,7 +13,7 @@ Part = tuple[Grid, Target]
 
 FACTOR = Text("as used in the sum")
 ARGUMENT = Text("as given to the function")
-_ROOT = Text("square root of the head dim")
+_EXP = Text("exp of the scaled score")
 
 
 def entries(grid: Grid, target: Target) -> Iterator[tuple[Printed, float, float, tuple[int, int]]]:
@@ -98,7 +98,8 @@ def _root(node: Node, known: Quantities) -> list[Part]:
         root, node = root * root, node.args[0]
     if not isinstance(node, Grid) or node.dims != 0:
         return []
-    return [(node, Target("scaled", None, None, None, [[root]], 0, label=_ROOT))]
+    label = Text("square root of the head dim")
+    return [(node, Target("scaled", None, None, None, [[root]], 0, label=label))]
 
 
 def _times_scale(node: Product, target: Target, known: Quantities) -> list[Part]:
@@ -124,7 +125,7 @@ def _exponentials(node: Quotient, target: Target, i: int, known: Quantities) -> 
     for j, (_, term) in zip(shown, terms, strict=True) if len(terms) == len(shown) else ():
         result += _power(term, known.part(key, i, j, ARGUMENT), (exact[j], slack[j]), known)
     if isinstance(node.below, Grid):
-        result += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
+        result += _derived(node.below, target, (sum(exact), sum(slack)), Text("sum of exp"))
     if target.column is not None:
         cell = known.part(key, i, target.column, ARGUMENT)
         result += _power(node.above, cell, (exact[target.column], slack[target.column]), known)
@@ -132,10 +133,6 @@ def _exponentials(node: Quotient, target: Target, i: int, known: Quantities) -> 
         values = replace(target, values=[exact], role=None, label=_EXP, slack=[slack])
         result += parts(node.above, values, known)
     return result
-
-
-_EXP = Text("exp of the scaled score")
-_EXP_SUM = Text("sum of exp")
 
 
 def _power(node: Node, cell: Target, exact: Value, known: Quantities) -> list[Part]:

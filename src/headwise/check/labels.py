@@ -122,9 +122,10 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
 
 def _named(flat: str, prose: bool) -> Hint:
     symbols = list(_SYMBOL.finditer(flat))
-    weight = _weights(symbols)
-    if weight is not None and not prose:
-        return weight
+    projections = [_projection(match) for match in symbols]
+    weights = [hint for hint in projections if hint is not None]
+    if weights and weights[0] is projections[0] and not prose:  # as in W^Q = W^K
+        return combined(weights)
     hint = _words(flat)
     if hint.weight:
         return hint
@@ -178,7 +179,9 @@ def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> IndexRef | None:
 def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
     base, tail, mark = match["base"], match["tail"], match["mark"]
     keys = _SYMBOLS.get(base, ())
-    if not tail and not mark and (prose or len(base) > 1 or not _alone(flat, match)):
+    after = flat[match.end() :].strip(" *$`'\"")
+    is_word = after[:1].isalpha() and base not in "QKVXSZ"  # rather than a symbol, such as "A"
+    if not tail and not mark and (prose or len(base) > 1 or is_word):
         return Hint()
     if base in "Ss" and (mark or "~" in tail or "'" in tail):
         keys = ("scaled", "masked")
@@ -189,21 +192,17 @@ def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
     return hint
 
 
-def _alone(flat: str, match: re.Match[str]) -> bool:
-    """Whether a single letter is a symbol rather than a word such as "A"."""
-    after = flat[match.end() :].strip(" *$`'\"")
-    return not after or not after[0].isalpha() or match["base"] in "QKVXSZ"
-
-
 def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     inside = part["group"] or part["bracket"] or part["one"] or ""
     kind = part["kind"]
-    numbers = _numbers(inside, split=len(base) <= 2)
+    numbers = re.findall(r"[0-9]{1,3}", inside)
+    if len(base) <= 2 and len(numbers) == 1 and len(numbers[0]) == 2 == len(inside.strip()):
+        numbers = list(numbers[0])  # s_{01} has two indices
     if not numbers or (kind == "[" and inside.strip().startswith(":")):
         return hint
     if kind == "^" or (kind == "_" and inside.startswith("(")):
-        return replace(hint, head=IndexRef(numbers[0]))
-    refs = [IndexRef(n, "bracket" if kind == "[" else "index") for n in numbers]
+        return replace(hint, head=IndexRef(int(numbers[0])))
+    refs = [IndexRef(int(n), "bracket" if kind == "[" else "index") for n in numbers]
     if len(refs) >= 2:
         return replace(hint, row=refs[0], column=refs[1])
     ref, is_head = refs[0], base.lower() == "head"
@@ -214,22 +213,7 @@ def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     return replace(hint, either=ref)
 
 
-def _numbers(inside: str, *, split: bool) -> list[int]:
-    """The numbers of an index; s_{01} is two of them."""
-    digits = re.findall(r"[0-9]{1,3}", inside)
-    if split and len(digits) == 1 and len(digits[0]) == 2 and inside.strip() == digits[0]:
-        digits = list(digits[0])
-    return [int(d) for d in digits]
-
-
 _PROJECTION = {"q": "q", "k": "k", "v": "v", "o": "out", "out": "out"}
-
-
-def _weights(symbols: list[re.Match[str]]) -> Hint | None:
-    """The weights that a label names, where it names nothing else: ``W^Q = W^K``."""
-    hints = [_projection(match) for match in symbols]
-    known = [hint for hint in hints if hint is not None]
-    return combined(known) if known and known[0] is hints[0] else None
 
 
 def _projection(match: re.Match[str]) -> Hint | None:

@@ -92,7 +92,7 @@ def _check_sizes(setup: Setup) -> None:
 def _inputs(
     statements: list[Statement], sizes: StatedSizes, options: CheckOptions
 ) -> Iterable[Setup]:
-    grids, note = ([], _FROM_OPTIONS) if options.x is not None else _x(statements)
+    grids, note = _x(statements) if options.x is None else ([], Text("X from the options"))
     x, high = options.x, options.x
     if grids:
         x, high = _tensor(grid.values for grid in grids), _tensor(map(upper, grids))
@@ -124,9 +124,6 @@ def _inputs(
             notes=(Text("Q, K and V are taken as given"), *rounding_note),
             upper=above_direct[:2] if above_direct is not None and rounding_note else None,
         )
-
-
-_FROM_OPTIONS = Text("X from the options")
 
 
 def _tensor(tables: Iterable[list[list[float]]]) -> Tensor:

@@ -148,13 +148,17 @@ def table_equations(
     if not _is_row(lines[0]):
         rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]
         return "", [_equation(lines[0].tokens[0].line, [], Grid(tuple(rows), 2))]
-    rows_ = [row for row in map(_cells, lines) if not _is_ruler(row)]
-    head, body = rows_[0], rows_[1:]
+    cells = [_cells(line) for line in lines if not _is_ruler(line)]
+    head, body = cells[0], cells[1:]
     titles = [_source(cell, text) for cell in head]
     labelled = bool(body) and all(row and _cell(row[0]) is None for row in body)
     if body and _is_title(head, body):
         return " ".join(titles), _with_titles(titles, body, text, labelled, named)
-    return "", _matrix([row[labelled:] for row in rows_], lines[0].tokens[0].line, "")
+    return "", _matrix([row[labelled:] for row in cells], lines[0].tokens[0].line, "")
+
+
+def _is_ruler(line: Line) -> bool:
+    return all(token.kind == "pipe" or token.text in ("-", ":") for token in line.tokens)
 
 
 def _is_title(head: Row, body: list[Row]) -> bool:
@@ -173,10 +177,6 @@ def _cells(line: Line) -> Row:
             cells[-1].append(token)
     cells = cells if cells[0] else cells[1:]
     return cells if cells and cells[-1] else cells[:-1]
-
-
-def _is_ruler(row: Row) -> bool:
-    return all(token.text in ("-", ":") for cell in row for token in cell)
 
 
 def _cell(tokens: list[Token]) -> Cell:

@@ -160,7 +160,6 @@ FACTORS = {
 }  # fmt: skip
 """The two matrices whose product a quantity is; for scores the second is taken transposed."""
 
-_TERM = Text("weight times value")
 _SHARED = ("x", "concat", "W_out")
 
 
@@ -269,7 +268,9 @@ class Quantities:
                     row = [weight * value for value in values[j]]
                     a, b = self.part(("softmax", head), i, j), self.part(("v", head), j)
                     slack = [[off(a, b, n) for n in range(len(row))]] if self.slack else []
-                    yield Target("term", head, i, j, [row], 1, label=_TERM, slack=slack)
+                    yield Target(
+                        "term", head, i, j, [row], 1, label=Text("weight times value"), slack=slack
+                    )
 
     def fitting(self, grid: Grid, keys: tuple[str, ...], *, columns: bool) -> Iterator[Target]:
         """Every target of a grid's shape; columns and transposes only if ``columns``."""

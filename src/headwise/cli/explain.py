@@ -16,8 +16,7 @@ SUMMARY = Text("Show every number of a multi-head attention, step by step.")
 
 EXAMPLE = ((0.5, 1.1, 0.2, 0.1), (1.0, 1.1, 0.3, 0.2), (1.2, -0.2, 0.1, 0.4))
 TOKENS = ("我", "爱", "你")
-HEADS = 2
-PRECISION = 4
+HEADS, PRECISION = 2, 4
 FORMATS = ("text", "markdown", "latex", "html", "json")
 INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
 

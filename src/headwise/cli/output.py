@@ -25,7 +25,9 @@ def write_stdout(text: str) -> None:
     try:
         click.echo(text, nl=False)
     except OSError as error:
-        _let_go(stream)
+        # Python would write the rest again when it exits
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as null:  # noqa: PTH123
+            os.dup2(null.fileno(), stream.fileno())
         if isinstance(error, BrokenPipeError):
             return
         reason = error.strerror or type(error).__name__
@@ -69,12 +71,6 @@ def _writable(text: str, stream: TextIO) -> None:
             character=character,
             encoding=encoding,
         ) from error
-
-
-def _let_go(stream: TextIO) -> None:
-    """Redirect stdout to the null device; else Python writes the rest again when it exits."""
-    with suppress(OSError, ValueError), open(os.devnull, "wb") as null:  # noqa: PTH123
-        os.dup2(null.fileno(), stream.fileno())
 
 
 def logger(lang: Lang, *, quiet: bool = False) -> Callable[[Text], None]:

@@ -28,8 +28,7 @@ LONGEST = 2**18
 MOST = 4096
 """Samples, heads, and numbers of a head."""
 
-HEADS = 8
-HEAD_DIM = 64
+HEADS, HEAD_DIM = 8, 64
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """`headwise.call.NEEDS`, which would load torch."""

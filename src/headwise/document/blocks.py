@@ -99,11 +99,6 @@ class Document:
     precision: int = 4
 
 
-def width_of(values: Sequence[Sequence[float]]) -> int:
-    """How many columns the widest row has."""
-    return max(map(len, values), default=0)
-
-
 def slices(columns: int, most: int) -> Iterator[range]:
     """The columns in parts of at most ``most``; one empty part where there is none.
 

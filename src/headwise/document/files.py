@@ -92,7 +92,9 @@ def _same(path: Path, other: Path) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    mask = os.umask(0)
+    os.umask(mask)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:LONGEST_STEM]}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -104,9 +106,3 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -103,7 +103,8 @@ class _Latex:
         labels = self.labels.new(matrix)
         texts = (text_format.decimal(v, self.precision) for row in matrix.values for v in row)
         widest = max(map(len, texts), default=1)
-        parts = list(blocks.slices(blocks.width_of(matrix.values), LINE // (widest + 2)))
+        columns = max(map(len, matrix.values), default=0)
+        parts = list(blocks.slices(columns, LINE // (widest + 2)))
         shown = [] if labels is None else [self.say(labels)]
         for some in parts:
             note = rf"\quad\text{{({self.say(blocks.part(some))})}}" if len(parts) > 1 else ""

@@ -108,7 +108,7 @@ class _Terminal:
         return f"{bold}\n{('═' if heading.level == 1 else '─') * cell_len(text)}"
 
     def matrix(self, matrix: blocks.Matrix) -> str:
-        name, columns = clean(matrix.symbol.plain), blocks.width_of(matrix.values)
+        name, columns = clean(matrix.symbol.plain), max(map(len, matrix.values), default=0)
         cells = [[decimal(v, self.precision) for v in row] for row in matrix.values]
         if not columns:
             return f"{name} = []"

@@ -118,11 +118,8 @@ _Load = Callable[[str], Tensor]
 def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
     """The weights of ``headwise.MultiheadAttention(E, H, init=init)`` built after this seed.
 
-    The random state of the caller is unchanged.
-
     Raises:
-        BadValue: if ``init`` is unknown, the seed is negative or too large, or H does not
-            divide E.
+        BadValue: if ``init`` is unknown, the seed is out of range, or H does not divide E.
     """
     from headwise.nn import MultiheadAttention
 
@@ -147,8 +144,7 @@ def load_projections(value: str) -> Projections:
     """Read projections from ``path``, or ``path:prefix`` if the file has several sets of them.
 
     Raises:
-        BadFile: if the file cannot be used, there are several sets and no prefix, or a tensor is
-            missing or has the wrong shape or dtype.
+        BadFile: if the prefix is missing or unknown, or a tensor is missing or not as expected.
         MissingExtra: if safetensors is not installed and the file needs it.
     """
     file = InputFile.parse("weights", value)

@@ -31,11 +31,9 @@ def row_derivation(trace: Trace, head: int, row: int, precision: int, most: int)
     if trace.changed_by_mask:
         blocks += writer.masked()
     if not bool(writer.numbers("masked").isfinite().any()):
-        return [*blocks, Paragraph(_FULLY_MASKED)]
+        text = Text("This query sees no key: all its weights are 0, and so is its output.")
+        return [*blocks, Paragraph(text)]
     return [*blocks, *writer.exponentials(), *writer.weights(), *writer.output()]
-
-
-_FULLY_MASKED = Text("This query sees no key: all its weights are 0, and so is its output.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +59,7 @@ class _Row:
         return self.trace.get(key, self.head)[self.row]
 
     def exponents(self) -> tuple[Tensor, float]:
-        """The scores as they stand in exp, and the number subtracted from each.
-
-        It is 0 unless a score is large.
-        """
+        """The scores as they stand in exp, and the number subtracted from each if one is large."""
         scores = self.numbers("masked")
         peak = scores[scores.isfinite()].max().item()
         shift = peak if abs(peak) > LARGE_SCORE else 0.0

@@ -49,10 +49,8 @@ def steps(
     writer = _Steps(trace, head, row, precision)
     blocks = [*writer.opening(), *writer.project(), *writer.split(), *writer.attend()]
     blocks += [*writer.concatenate(), *writer.result()]
-    return Document(_TITLE, tuple(blocks), precision)
+    return Document(Text("Multi-head attention, step by step"), tuple(blocks), precision)
 
-
-_TITLE = Text("Multi-head attention, step by step")
 
 _SOFTMAX = Text("Softmax over each row: the weights of a query are at least 0 and sum to 1.")
 _SOFTMAX_SOME_MASKED = Text(

@@ -145,7 +145,8 @@ def trace(
     _check(x, heads, weights, tokens)
     wide = x.detach().to(torch.float64)
     whole = {name: _project(wide, weights, name.lower()) for name in "QKV"}
-    q, k, v = (_split(whole[name], heads) for name in "QKV")
+    # each (1, H, L, D)
+    q, k, v = (whole[name].unflatten(1, (heads, -1)).transpose(0, 1)[None] for name in "QKV")
     call = Call.of(q, k, v, mask=mask, scale=scale)
     # The reference sets the keys that no query sees to 0; a reader expects the columns of K.
     dots = q[0] @ k[0].transpose(-2, -1)  # (H, L, L)
@@ -180,12 +181,6 @@ def _project(x: Tensor, weights: Projections, name: str) -> Tensor:
     weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
     wide = None if bias is None else bias.detach().to(torch.float64)
     return torch.nn.functional.linear(x, weight.detach().to(torch.float64), wide)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(L, H D) as (1, H, L, D)."""
-    length, width = x.shape
-    return x.reshape(length, heads, width // heads).transpose(0, 1)[None]
 
 
 def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | None) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from headwise.heads.analysis.similarity import groups
 from headwise.heads.metrics import METRICS, Metric
-from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, Translated, same
 from headwise.plots.figure import INK, MISSING, Sheet
@@ -153,21 +152,16 @@ def panels(statistics: Statistics, part: str, metrics: Sequence[Metric] = METRIC
     result = []
     for metric in metrics:
         values = [[statistics.value(metric, head) for head in row] for row in heads]
-        there = _largest(values, heads)
-        if not there:
+        pairs = zip(chain(*values), chain(*heads), strict=True)
+        measured = [(value, head) for value, head in pairs if not math.isnan(value)]
+        if not measured:
             continue
+        largest = max(measured, key=lambda pair: pair[0])[1]
         name = Translated(metric.name.replace("_", " "), metric.label.zh)
         unit = UNITS.get(metric.name, same(""))
-        title = Text("{name}{unit} (most: {head})", name=name, unit=unit, head=there)
+        title = Text("{name}{unit} (most: {head})", name=name, unit=unit, head=str(largest))
         result.append(Panel(title, values, None if metric.name in OPEN else 1.0))
     return result
-
-
-def _largest(values: Sequence[Sequence[float]], heads: Sequence[Sequence[Head]]) -> str:
-    """The head with the largest value; "" if no head has a value."""
-    pairs = zip(chain(*values), chain(*heads), strict=True)
-    known = [(value, head) for value, head in pairs if not math.isnan(value)]
-    return str(max(known, key=lambda pair: pair[0])[1]) if known else ""
 
 
 def overview(sheet: Sheet, title: Text, shown: Sequence[Panel]) -> "Figure":
