@@ -74,14 +74,11 @@ def verdict(report: CheckReport) -> Text:
     if not report.checked and not report.findings:
         return Text("{source}: nothing was checked", source=report.source)
     wrong = len(report.findings)
-    parts = [
-        Text("{count} wrong", count=wrong) if wrong else Text("nothing wrong"),
-        Text("{count} numbers checked", count=report.checked),
-    ]
+    parts = [Text("{count} wrong", count=wrong) if wrong else Text("nothing wrong")]
+    parts.append(Text("{count} numbers checked", count=report.checked))
     if report.unmatched_count:
         parts.append(Text("{count} could not be matched", count=report.unmatched_count))
-    result = joined(Text(", "), parts)
-    return Text("{source}: {result}", source=report.source, result=result)
+    return Text("{source}: {result}", source=report.source, result=joined(Text(", "), parts))
 
 
 def document(report: CheckReport) -> Document:

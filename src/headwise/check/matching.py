@@ -150,15 +150,11 @@ class Matcher:
         result = tuple(part for node in nodes for part in parts(node, target, self.quantities))
         if not result:
             return None
-        return Reading(
-            target=target,
-            parts=result,
-            wrong=sum(wrong(grid, part) for grid, part in result),
-            count=sum(len(grid.cells) for grid, _ in result),
-            aside=self._aside(target, statement, keys),
-            rank=keys.index(target.key) if target.key in keys else 0,
-            distance=_distance(main, target),
-        )
+        wrong_count = sum(wrong(grid, part) for grid, part in result)
+        count = sum(len(grid.cells) for grid, _ in result)
+        aside, distance = self._aside(target, statement, keys), _distance(main, target)
+        rank = keys.index(target.key) if target.key in keys else 0
+        return Reading(target, result, wrong_count, count, aside, rank, distance)
 
     def _aside(self, target: Target, statement: Statement, keys: tuple[str, ...]) -> float:
         """How much a target disagrees with the text before the statement."""

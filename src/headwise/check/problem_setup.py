@@ -115,15 +115,11 @@ def _inputs(
         tensor, projections, cells = direct
         above_direct = raised.direct(heads)
         rounding_note = _rounding_note(*stated.values.values(), *stated.grids)
-        yield Setup(
-            tensor,
-            heads,
-            projections,
-            inputs=used | cells,
-            hidden=("x", "W_q", "W_k", "W_v"),
-            notes=(Text("Q, K and V are taken as given"), *rounding_note),
-            upper=above_direct[:2] if above_direct is not None and rounding_note else None,
-        )
+        setup_upper = above_direct[:2] if above_direct is not None and rounding_note else None
+        setup = Setup(tensor, heads, projections, inputs=used | cells, upper=setup_upper)
+        note = Text("Q, K and V are taken as given")
+        hidden = ("x", "W_q", "W_k", "W_v")
+        yield replace(setup, hidden=hidden, notes=(note, *rounding_note))
 
 
 def _tensor(tables: Iterable[list[list[float]]]) -> Tensor:

@@ -160,7 +160,7 @@ FACTORS = {
 }  # fmt: skip
 """The two matrices whose product a quantity is; for scores the second is taken transposed."""
 
-_SHARED = ("x", "concat", "W_out")
+_TERM, _SHARED = Text("weight times value"), ("x", "concat", "W_out")
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,9 +268,7 @@ class Quantities:
                     row = [weight * value for value in values[j]]
                     a, b = self.part(("softmax", head), i, j), self.part(("v", head), j)
                     slack = [[off(a, b, n) for n in range(len(row))]] if self.slack else []
-                    yield Target(
-                        "term", head, i, j, [row], 1, label=Text("weight times value"), slack=slack
-                    )
+                    yield Target("term", head, i, j, [row], 1, label=_TERM, slack=slack)
 
     def fitting(self, grid: Grid, keys: tuple[str, ...], *, columns: bool) -> Iterator[Target]:
         """Every target of a grid's shape; columns and transposes only if ``columns``."""

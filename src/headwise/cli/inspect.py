@@ -91,13 +91,8 @@ def command(lang: Lang) -> click.Command:
 
 def _check(values: SimpleNamespace) -> str:
     """The source that is read; raise `BadValue` if an option is missing or has no effect."""
-    sources = {
-        "SENTENCE": values.sentence,
-        "--text": values.text,
-        "--corpus": values.corpus,
-        "--probe": values.probe,
-        "--open": values.open,
-    }
+    sources = {"SENTENCE": values.sentence, "--text": values.text, "--corpus": values.corpus}
+    sources |= {"--probe": values.probe, "--open": values.open}
     named = [same(name) for name, value in sources.items() if value is not None]
     if len(named) != 1:
         raise BadValue(

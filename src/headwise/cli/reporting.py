@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Cells in a line where no terminal says otherwise."""
 
-SUFFIXES = {
-    ".txt": "text",
-    ".md": "markdown",
-    ".tex": "latex",
-    **{f".{name}": name for name in ("html", "json", "csv", "parquet")},
-}
+SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex"}
+SUFFIXES |= {f".{name}": name for name in ("html", "json", "csv", "parquet")}
 """The format that a file's name asks for where ``--format`` does not."""
 
 FORMATS = ("text", "markdown", "html", "json")

@@ -106,11 +106,10 @@ def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenA
 
 def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
     """As `read_matrix`, for arrays whose number of axes is in ``ranks``; use `InputFile.errors`."""
-    reader = _READERS.get(file.suffix)
-    if reader is None:
+    if file.suffix not in _READERS:
         raise file.unknown_type(Text("one of {types}", types=", ".join(TYPES)))
     check_file(file, MOST_BYTES)
-    array = reader(file)
+    array = _READERS[file.suffix](file)
     _check_array(array.values, ranks, finite)
     return array
 

@@ -229,15 +229,11 @@ class _Steps:
         return [HeatMap(title, values, tokens, tokens)]
 
     def concatenate(self) -> list[Block]:
-        formula = Formula(
-            "Concat = [head_1, …, head_H]",
-            r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]",
-        )
-        return [
-            _step(4, Text("Put the heads side by side")),
-            formula,
-            *self.matrix("Concat", self.trace.get("concat"), self.trace.tokens, r"\mathrm{Concat}"),
-        ]
+        latex = r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]"
+        formula = Formula("Concat = [head_1, …, head_H]", latex)
+        values, tokens = self.trace.get("concat"), self.trace.tokens
+        matrix = self.matrix("Concat", values, tokens, r"\mathrm{Concat}")
+        return [_step(4, Text("Put the heads side by side")), formula, *matrix]
 
     def result(self) -> list[Block]:
         bias, output = self.bias("out", "O"), self.trace.get("output")

@@ -156,14 +156,10 @@ def trace(
     concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
     values = {"x": wide, **whole, **own, "concat": concat}
     values["output"] = _project(concat, weights, "out")
-    return Trace(
-        tokens=tuple(map(str, range(len(x))) if tokens is None else tokens),
-        heads=heads,
-        scale=call.scale,
-        projections=weights,
-        changed_by_mask=call.mask.biased or not bool(steps.allowed.all()),
-        quantities=tuple(_quantities(values, heads)),
-    )
+    labels = tuple(map(str, range(len(x))) if tokens is None else tokens)
+    changed_by_mask = call.mask.biased or not bool(steps.allowed.all())
+    quantities = tuple(_quantities(values, heads))
+    return Trace(labels, heads, call.scale, weights, changed_by_mask, quantities)
 
 
 def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
@@ -236,12 +232,8 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
                 size=size,
                 matrix=name.upper(),
             )
-    shapes = {
-        "q": (sizes["k"], embed_dim),
-        "k": (sizes["k"], embed_dim),
-        "v": (sizes["v"], embed_dim),
-        "out": (weights.out.shape[0], sizes["v"]),
-    }
+    shapes = {"q": (sizes["k"], embed_dim), "k": (sizes["k"], embed_dim)}
+    shapes |= {"v": (sizes["v"], embed_dim), "out": (weights.out.shape[0], sizes["v"])}
     for name, shape in shapes.items():
         for label, expected in ((name, shape), (f"{name}_bias", shape[:1])):
             tensor = getattr(weights, label)

@@ -28,12 +28,8 @@ Named = Iterator[tuple[str, "Figure"]]
 LINES_OF_KIND = 2
 """How many heads that attend to the same kind of token have a line."""
 
-PARTS = {
-    "": same(""),
-    "encoder": Text("encoder, "),
-    "decoder": Text("decoder, "),
-    "cross": Text("cross-attention, "),
-}
+PARTS = {"": same(""), "encoder": Text("encoder, "), "decoder": Text("decoder, ")}
+PARTS |= {"cross": Text("cross-attention, ")}
 
 
 def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
