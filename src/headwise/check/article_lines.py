@@ -108,10 +108,6 @@ class Line:
     heading: int = 0
     code: bool = False
 
-    def count(self, kind: str) -> int:
-        """How many pieces of one kind stand outside brackets."""
-        return sum(token.kind == kind for token in self.tokens)
-
 
 def logical_lines(text: str) -> list[Line]:
     """The lines of an article in order."""
@@ -192,11 +188,16 @@ def _unmarked(tokens: list[Token]) -> list[Token]:
     return tokens[1:] if numbered or section else tokens
 
 
+def is_table_row(line: Line) -> bool:
+    """Whether a line is one row of a table."""
+    kinds = [token.kind for token in line.tokens]
+    return kinds.count("pipe") >= 2 or kinds[0] == "pipe"
+
+
 def is_array_row(line: Line) -> bool:
     """Whether a line is one row of a table or of a block of numbers."""
-    if line.count("pipe") >= 2 or line.tokens[0].kind == "pipe":
-        return True
-    return len(line.tokens) > 1 and all(t.kind in ("num", "blocked", "comma") for t in line.tokens)
+    numbers = all(token.kind in ("num", "blocked", "comma") for token in line.tokens)
+    return is_table_row(line) or (numbers and len(line.tokens) > 1)
 
 
 def _joined(lines: list[Line]) -> list[Line]:

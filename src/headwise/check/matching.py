@@ -67,7 +67,10 @@ class Matcher:
         main = _main(nodes)
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
-        if main.dims == 0 and _is_size(statement, main):
+        label = " ".join(statement.equation.labels)
+        whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
+        # a letter without index labels a size (h, n) or a sum (Z)
+        if main.dims == 0 and (_TOTAL.search(label) or (whole and _SIZE.search(label))):
             return None
         keys = self._keys(statement)
         if main.dims == 0 and all(isinstance(node, Grid) for node in nodes):
@@ -210,13 +213,6 @@ class Matcher:
             if r.aside <= least and r.target.key == best.target.key
         }
         return len(places) == 1
-
-
-def _is_size(statement: Statement, main: Grid) -> bool:
-    """Whether a number labelled by a letter without index is a size (h, n) or a sum (Z)."""
-    whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
-    label = " ".join(statement.equation.labels)
-    return bool(_TOTAL.search(label)) or (whole and bool(_SIZE.search(label)))
 
 
 def _main(nodes: list[Node]) -> Grid | None:

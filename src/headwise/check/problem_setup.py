@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headwise.check.expression_tree import BLOCKED, BadArticle, Grid
-from headwise.check.stated_values import StatedMatrices, StatedSizes, projections
+from headwise.check.stated_values import StatedMatrices, StatedSizes, offsets, projections
 from headwise.check.statements import Statement
 from headwise.check.targets import Inputs, rounded, upper
 from headwise.explain.trace import Projections
@@ -96,7 +96,7 @@ def _inputs(
     x, high = options.x, options.x
     if grids:
         x, high = _tensor(grid.values for grid in grids), _tensor(map(upper, grids))
-    used = frozenset(cell.start for grid in grids for cell in grid.cells)
+    used = offsets(grids)
     stated = StatedMatrices.of(statements)
     raised = stated.raised()
     heads = _heads(sizes, options, stated, None if x is None else x.shape[1])
@@ -107,7 +107,7 @@ def _inputs(
             *grids, *(stated.grids if options.projections is None else ())
         )
         for (low, notes), (above, _) in zip(weights, raised_weights, strict=True):
-            setup = Setup(x, heads, low, inputs=used | stated.used)
+            setup = Setup(x, heads, low, inputs=used | offsets(stated.grids))
             setup_upper = (high, above) if rounding_note else None
             yield replace(setup, notes=(note, *notes, *rounding_note), upper=setup_upper)
     direct = None if options.x is not None or stated.weights else stated.direct(heads)

@@ -207,11 +207,6 @@ class StatedMatrices:
         tables = (self.weights, self.biases, self.values)
         return StatedMatrices(*({place: _raised(g) for place, g in t.items()} for t in tables))
 
-    @property
-    def used(self) -> frozenset[int]:
-        """The offsets of all numbers of weights and biases."""
-        return _offsets(self.grids)
-
     def direct(self, heads: int) -> tuple[Tensor, Projections, frozenset[int]] | None:
         """An input and projections whose Q, K and V are those stated; None if one is missing."""
         stated = [self._stated(name, heads) for name in _DIRECT]
@@ -224,7 +219,7 @@ class StatedMatrices:
         q, k, v = torch.split(_identity(sum(widths)), widths)
         stated_out = self.weights.get(("out", None))
         out = _identity(widths[2]) if stated_out is None else _tensor(stated_out).T
-        cells = _offsets(grid for grids in stated for grid in grids)
+        cells = offsets(grid for grids in stated for grid in grids)
         return torch.cat(tables, 1), Projections(q, k, v, out), cells
 
     def _stated(self, name: str, heads: int) -> list[Grid]:
@@ -244,7 +239,8 @@ def _raised(grid: Grid) -> Grid:
     return replace(grid, rows=cells)
 
 
-def _offsets(grids: Iterable[Grid]) -> frozenset[int]:
+def offsets(grids: Iterable[Grid]) -> frozenset[int]:
+    """The offsets of all printed numbers of some grids."""
     return frozenset(cell.start for grid in grids for cell in grid.cells)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from headwise.check.article_lines import Line, is_array_row, logical_lines
+from headwise.check.article_lines import Line, is_array_row, is_table_row, logical_lines
 from headwise.check.equations import Equation, parse_equations
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import (
@@ -128,14 +128,10 @@ def group_lines(lines: list[Line]) -> list[list[Line]]:
 
 def _one_array(last: Line, line: Line) -> bool:
     """Whether two lines are rows of the same table, or of the same block of numbers."""
-    if _is_row(line) or _is_row(last):
-        return _is_row(line) and _is_row(last)
+    if is_table_row(line) or is_table_row(last):
+        return is_table_row(line) and is_table_row(last)
     near = line.tokens[0].line - last.tokens[-1].line <= 1
     return near and is_array_row(line) and is_array_row(last)
-
-
-def _is_row(line: Line) -> bool:
-    return line.count("pipe") >= 2 or line.tokens[0].kind == "pipe"
 
 
 def table_equations(
@@ -145,7 +141,7 @@ def table_equations(
 
     With ``named``, the text before names the table, and words in its margins are tokens.
     """
-    if not _is_row(lines[0]):
+    if not is_table_row(lines[0]):
         rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]
         return "", [_equation(lines[0].tokens[0].line, [], Grid(tuple(rows), 2))]
     cells = [_cells(line) for line in lines if not _is_ruler(line)]

@@ -175,10 +175,9 @@ def _inspect_text(values: SimpleNamespace, destination: Destination) -> None:
     loaded = load(values.model, log)
     log(Text("running it and measuring every head"))
     inspection = inspect(loaded, text, heads=selected, truncate=values.truncate)
+    rows = table(inspection.statistics)
     destination.write(
-        lambda: report(inspection),
-        lambda: as_json(inspection),
-        lambda kind: file_of(table(inspection.statistics), kind),
+        lambda: report(inspection), lambda: as_json(inspection), lambda kind: file_of(rows, kind)
     )
     write_figures(lambda sheet: of_inspection(sheet, inspection), values.figures, destination.lang)
 

@@ -72,10 +72,10 @@ class _Row:
         return Formula(" + …", r" + \cdots") if counted else Formula("", "")
 
     def opening(self) -> list[Block]:
-        count, left_out = len(self.keys), len(self.trace.tokens) - len(self.keys)
+        left_out = len(self.trace.tokens) - len(self.keys)
         text = Text(
             "Written out: the {count} keys of largest weight; {left_out} are left out.",
-            count=count,
+            count=len(self.keys),
             left_out=left_out,
         )
         return [Paragraph(text)] if left_out else []

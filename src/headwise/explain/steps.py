@@ -240,12 +240,9 @@ class _Steps:
         formula = Formula(
             f"Output = Concat W^O{bias}", rf"\mathrm{{Output}} = \mathrm{{Concat}}\, W^O{bias}"
         )
-        return [
-            _step(5, Text("Project the result")),
-            formula,
-            *([] if self.identity_projections else self.weights("O")),
-            *self.matrix("Output", output, self.trace.tokens, r"\mathrm{Output}"),
-        ]
+        weights = [] if self.identity_projections else self.weights("O")
+        matrix = self.matrix("Output", output, self.trace.tokens, r"\mathrm{Output}")
+        return [_step(5, Text("Project the result")), formula, *weights, *matrix]
 
     def quantity(self, key: str, head: int) -> list[Block]:
         pairs = key in ("score", "scaled", "masked", "softmax")
@@ -293,10 +290,8 @@ def matrix_blocks(
         rf"{symbol.latex}[0 \ldots {height - 1},\, 0 \ldots {width - 1}]",
     )
     part = values[:height, :width].tolist()
-    return [
-        Paragraph(_summary(values, symbol.plain, precision)),
-        Matrix(corner, part, rows[:height], columns[:width]),
-    ]
+    summary = Paragraph(_summary(values, symbol.plain, precision))
+    return [summary, Matrix(corner, part, rows[:height], columns[:width])]
 
 
 def _summary(values: Tensor, name: str, precision: int) -> Text:

@@ -100,8 +100,6 @@ def ablation(
     return figure
 
 
-RISE = Text("rise of the loss, nats a token")
-
 ORDERS = {"given": Text("these heads, as given"), "importance": Text("least important first")}
 
 
@@ -118,8 +116,8 @@ def of_ablation(sheet: Sheet, result: AblationResult) -> Iterator[tuple[str, "Fi
             name = Text("random order, {seeds} seeds", seeds=seeds)
         random = [comparison.random for comparison in result.comparisons]
         removals.append(Removal(name, _from_zero(result, random)))
-    figure = ablation(sheet, title(result), removals, RISE, counted=not result.all_heads)
-    yield "ablation", figure
+    rise = Text("rise of the loss, nats a token")
+    yield "ablation", ablation(sheet, title(result), removals, rise, counted=not result.all_heads)
 
 
 def _from_zero(result: AblationResult, rises: list[Interval]) -> list[Point]:

@@ -102,8 +102,6 @@ def _characters(file: Path) -> frozenset[int]:
 DOTS = 160
 """Dots an inch of a PNG."""
 
-FORMATS = ("png", "svg")
-
 INK, FAINT, MISSING = "#222222", "#888888", "#e4e4e4"
 """The colours of text, of what is less important, and of cells without a value."""
 
@@ -176,7 +174,7 @@ def save(figure: "Figure", folder: Path, name: str) -> tuple[Path, ...]:
     import matplotlib
 
     files = []
-    for kind in FORMATS:
+    for kind in ("png", "svg"):
         stream = io.BytesIO()
         when = {"Date": None} if kind == "svg" else {}
         with matplotlib.rc_context({"svg.hashsalt": "headwise"}):
