@@ -122,10 +122,6 @@ def _bilingual(text: Text) -> dict[str, str]:
     return {"en": text.en, "zh": text.zh}
 
 
-FINITE = ("Q", "K", "V", "score", "output")
-"""Quantities that no mask makes infinite."""
-
-
 def check(
     text: str, options: CheckOptions | None = None, *, source: str = "article"
 ) -> CheckReport:
@@ -177,7 +173,8 @@ def _runs(setup: Setup, statements: list[Statement]) -> Iterator["_Run"]:
 
     printed = setup.x, setup.projections
     result = compute(*printed)
-    if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in FINITE):
+    unmasked = ("Q", "K", "V", "score", "output")
+    if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in unmasked):
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down"
         )

@@ -97,13 +97,10 @@ def combined(hints: list[Hint]) -> Hint:
     for hint in hints:
         shared = tuple(key for key in whole.keys if key in hint.keys)
         keys = shared or tuple(dict.fromkeys(whole.keys + hint.keys))
-        whole = replace(
-            whole.filled(hint),
-            keys=keys,
-            transposed=whole.transposed or hint.transposed,
-            weight=whole.weight + hint.weight,
-            bias=whole.bias or hint.bias,
-        )
+        weight, bias = whole.weight + hint.weight, whole.bias or hint.bias
+        transposed = whole.transposed or hint.transposed
+        filled = whole.filled(hint)
+        whole = replace(filled, keys=keys, transposed=transposed, weight=weight, bias=bias)
     return whole
 
 

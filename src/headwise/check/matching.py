@@ -26,8 +26,6 @@ MOST_READINGS, MOST_NODES = 100_000, 64
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
 
-_WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -91,7 +89,7 @@ class Matcher:
         """The quantities that the label, or else the form of the expression, allows."""
         own = statement.own
         if own.weight:
-            return tuple(_WEIGHTS[name] for name in own.weight)
+            return tuple(f"W_{name}" for name in own.weight)
         form = next((keys for node in statement.equation.nodes if (keys := _form(node))), ())
         shared = tuple(key for key in own.keys if key in form)
         return shared or form or own.keys

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.check.expression_tree import Grid
 from headwise.check.statements import Statement
-from headwise.check.targets import Place, upper
+from headwise.check.targets import WEIGHTS, Place, upper
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections
 from headwise.lang import Text
@@ -152,7 +152,6 @@ def _foreignness(stated: StatedSize, text: str) -> int:
 
 
 NAMES = ("q", "k", "v", "out")
-_SYMBOL = {"q": "W^Q", "k": "W^K", "v": "W^V", "out": "W^O"}
 _DIRECT = {"q": ("q", "Q"), "k": ("k", "K"), "v": ("v", "V")}
 
 
@@ -260,7 +259,7 @@ def projections(
             errors.append(error)
             continue
         form = Text("Q = X Wᵀ") if turned else Text("Q = X W")
-        names = ", ".join(sorted({_SYMBOL[name] for name, _ in stated.weights}))
+        names = ", ".join(sorted({WEIGHTS[f"W_{name}"] for name, _ in stated.weights}))
         yield weights, (Text("{names} from the text, {form}", names=names, form=form),)
         if not any(grid.shape[0] == grid.shape[1] for grid in stated.weights.values()):
             return
@@ -312,7 +311,7 @@ def _unfit(name: str, rows: int, got: tuple[int, ...]) -> BadFile:
     return BadFile(
         "{symbol}: expected a matrix with {rows} rows for this input, got {got}; "
         "correct the article or give --weights FILE",
-        symbol=_SYMBOL[name],
+        symbol=WEIGHTS[f"W_{name}"],
         rows=rows,
         got=got,
     )

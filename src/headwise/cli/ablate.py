@@ -132,10 +132,8 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.plots.curves import of_ablation
 
     model, figures = values.model, values.figures
-    reported = ("model", "figures", "format", "output")
-    experiment = AblationOptions(
-        **{name: value for name, value in vars(values).items() if name not in reported}
-    )
+    other = ("model", "figures", "format", "output")
+    experiment = AblationOptions(**{k: v for k, v in vars(values).items() if k not in other})
     experiment.check()
     run = experiment.open
     run_files = () if run is None else (run, run / JSON, run / TENSORS)

@@ -2,7 +2,7 @@
 
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,9 +11,6 @@ from headwise.cli.explain import OPTION_TEXTS
 from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadFile
 from headwise.lang import Lang, Text
-
-if TYPE_CHECKING:
-    from headwise.check import CheckOptions
 
 SUMMARY = Text("Find the wrong numbers in a worked example.")
 
@@ -44,14 +41,23 @@ def command(lang: Lang) -> click.Command:
 
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
-    from headwise.check import check, read_article
+    from headwise.check import CheckOptions, check, read_article
     from headwise.check.article_lines import source_name
     from headwise.check.checker import as_json, document
+    from headwise.explain.array_files import read_matrix
+    from headwise.explain.call_options import load_projections, parse_mask
 
     inputs = (values.file, values.x, values.weights, values.mask)
     destination = Destination(values.format, values.output, lang, inputs=inputs)
     article = read_article(values.file)
-    report = check(article, _setup_options(values), source=source_name(values.file))
+    setup = CheckOptions(
+        x=None if values.x is None else read_matrix(values.x).values,
+        heads=values.heads,
+        projections=None if values.weights is None else load_projections(values.weights),
+        scale=values.scale,
+        mask=None if values.mask is None else partial(parse_mask, values.mask, None),
+    )
+    report = check(article, setup, source=source_name(values.file))
     if not report.checked and not report.findings:
         raise BadFile(
             "{source}: nothing could be checked: no printed number stands for a quantity of "
@@ -62,17 +68,3 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
         )
     destination.write(lambda: document(report), lambda: as_json(report))
     return FOUND_WRONG if report.findings else 0
-
-
-def _setup_options(values: SimpleNamespace) -> "CheckOptions":
-    from headwise.check import CheckOptions
-    from headwise.explain.array_files import read_matrix
-    from headwise.explain.call_options import load_projections, parse_mask
-
-    return CheckOptions(
-        x=None if values.x is None else read_matrix(values.x).values,
-        heads=values.heads,
-        projections=None if values.weights is None else load_projections(values.weights),
-        scale=values.scale,
-        mask=None if values.mask is None else partial(parse_mask, values.mask, None),
-    )

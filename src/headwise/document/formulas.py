@@ -103,8 +103,8 @@ def mathml(formula: Formula, *, block: bool = False) -> str:
         from latex2mathml.converter import convert_to_element
     except ImportError as error:
         raise MissingExtra.of("latex2mathml", "html") from error
-    own = (e for e in vars(exceptions).values() if isinstance(e, type))
-    stumbles = (*(e for e in own if issubclass(e, Exception)), *_STUMBLES)
+    own = (e for e in vars(exceptions).values() if isinstance(e, type) and issubclass(e, Exception))
+    stumbles: tuple[type[Exception], ...] = (*own, *_STUMBLES)
     latex = math(formula)
     if latex is not None:
         try:

@@ -18,11 +18,8 @@ from headwise.lang import Text
 
 TOKEN_NAMES = ("", "token", "tokens", "词")
 
-DIAGNOSED_LINES = 8
-"""Lines of an unreadable table that are searched for the cause."""
-
-LONGEST_LINE = 10_000
-"""Characters; longer lines are not searched."""
+DIAGNOSED_LINES, LONGEST_LINE = 8, 10_000
+"""How many lines of an unreadable table are searched for the cause, up to a longer one."""
 
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?[0-9]+,[0-9]+\s*", re.ASCII)
 

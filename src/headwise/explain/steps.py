@@ -18,11 +18,8 @@ HEADS_SHOWN = 4
 MOST_TOKENS_DRAWN = 512
 """The most tokens for which the weights of a large head are also drawn as a heat map."""
 
-SMALL = 12
-"""The most rows or columns of a matrix that is shown whole."""
-
-SELECTED = 64
-"""The same for the head that ``head`` selects."""
+SMALL, SELECTED = 12, 64
+"""The most rows or columns of a matrix that is shown whole, and of one of the selected head."""
 
 CORNER = 4
 """Rows and columns of the corner that is shown of a large matrix."""

@@ -146,7 +146,7 @@ def trace(
     wide = x.detach().to(torch.float64)
     whole = {name: _project(wide, weights, name.lower()) for name in "QKV"}
     # each (1, H, L, D)
-    q, k, v = (whole[name].unflatten(1, (heads, -1)).transpose(0, 1)[None] for name in "QKV")
+    q, k, v = (whole[name].reshape(len(x), heads, -1).transpose(0, 1)[None] for name in "QKV")
     call = Call.of(q, k, v, mask=mask, scale=scale)
     # The reference sets the keys that no query sees to 0; a reader expects the columns of K.
     dots = q[0] @ k[0].transpose(-2, -1)  # (H, L, L)
