@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.check.expression_tree import Token, is_matrix, pairs, scan
+from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
 MOST_BYTES = 1_000_000
@@ -20,8 +21,7 @@ _ALIKE: dict[int, int] = str.maketrans(
 )
 _ALIKE |= {0xFF21 + i: 0x41 + i for i in range(58) if chr(0x41 + i).isalpha()}
 _TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
-_RAISED = frozenset("⁰¹²³⁴⁵⁶⁷⁸⁹")
-_LOWERED = frozenset("₀₁₂₃₄₅₆₇₈₉")
+_RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"
 
 
 def read_article(path: Path) -> str:
@@ -36,11 +36,10 @@ def read_article(path: Path) -> str:
     try:
         raw = sys.stdin.buffer.read(MOST_BYTES + 1) if is_input(path) else _bytes(path)
     except OSError as error:
-        why = error.strerror or type(error).__name__
         raise BadFile(
             "{name}: expected a readable text file, got an error ({why}); check the path",
             name=name,
-            why=why,
+            why=error.strerror or type(error).__name__,
         ) from None
     if len(raw) > MOST_BYTES:
         raise BadFile(
@@ -58,8 +57,6 @@ def is_input(path: Path) -> bool:
 
 def source_name(path: Path) -> str:
     """What an article is called in messages and reports."""
-    from headwise.document.text_format import clean
-
     return "stdin" if is_input(path) else clean(path.name or str(path))
 
 
@@ -94,22 +91,9 @@ def normalized(text: str) -> str:
         's_{01} = -0.5'
     """
     text = _TITLE.sub(lambda match: "#" * int(match[1]) + " ", text)
-    if not (_RAISED | _LOWERED).isdisjoint(text):
-        text = _indices(text)
+    text = re.sub(f"[{_RAISED}]+", lambda digits: f"^{{{digits[0]}}}", text)
+    text = re.sub(f"[{_LOWERED}]+", lambda digits: f"_{{{digits[0]}}}", text)
     return text.translate(_ALIKE)
-
-
-def _indices(text: str) -> str:
-    """Runs of raised and lowered digits as ``^{..}`` and ``_{..}``."""
-    out: list[str] = []
-    kind = ""
-    for mark in text:
-        now = "^" if mark in _RAISED else "_" if mark in _LOWERED else ""
-        if now != kind:
-            out.append(("}" if kind else "") + (now + "{" if now else ""))
-            kind = now
-        out.append(mark)
-    return "".join(out) + ("}" if kind else "")
 
 
 _ALIGNED = ("equation", "align", "gather", "split", "cases", "eqnarray", "multline", "math")
@@ -118,27 +102,16 @@ _SECTIONS = {"\\section": 1, "\\subsection": 2, "\\subsubsection": 3, "\\paragra
 
 @dataclass(frozen=True)
 class Line:
-    """One line as it is read.
-
-    Attributes:
-        tokens: its pieces, without line breaks outside arrays.
-        heading: 0, or the level of the heading it is.
-        code: whether it stands in a code block.
-    """
+    """One line: its tokens, the level of the heading it is, or 0, and whether it is code."""
 
     tokens: tuple[Token, ...]
     heading: int = 0
     code: bool = False
 
-    def count(self, kind: str) -> int:
-        """How many pieces of one kind stand outside brackets."""
-        return sum(token.kind == kind for token in self.tokens)
-
 
 def logical_lines(text: str) -> list[Line]:
     """The lines of an article in order."""
-    tokens = scan(text)
-    return _joined(_Cutter(tokens).run())
+    return _joined(_Cutter(scan(text)).run())
 
 
 class _Cutter:
@@ -188,13 +161,13 @@ class _Cutter:
         self.display = self.display and keep
         if not tokens:
             return
-        level = 0
-        while level < len(tokens) and tokens[level].text == "#" and not self.code:
-            level += 1
+        marks = 0
+        while marks < len(tokens) and tokens[marks].text == "#" and not self.code:
+            marks += 1
+        level = marks
         if tokens[0].text.rstrip("*") in _SECTIONS:
-            level, tokens = _SECTIONS[tokens[0].text.rstrip("*")], [tokens[0], *tokens]
-            tokens = [*[tokens[0]] * level, *tokens[2:]]
-        tokens = _unmarked(tokens[level:])
+            level, marks = _SECTIONS[tokens[0].text.rstrip("*")], 1
+        tokens = _unmarked(tokens[marks:])
         if tokens:
             self.lines.append(Line(tuple(tokens), level, self.code))
 
@@ -208,21 +181,23 @@ def _unmarked(tokens: list[Token]) -> list[Token]:
     head, after = tokens[0], tokens[1]
     listed = after.text in (")", ",") and after.kind != "num" and not after.spaced
     numbered = head.text.endswith(".") and after.spaced and after.kind in ("name", "word", "math")
-    section = _section(head.text) and after.kind in ("name", "word")
+    digits = head.text.replace(".", "", 2).isdigit() and len(head.text) <= 4
+    section = digits and after.kind in ("name", "word")
     if listed and len(tokens) > 2 and tokens[2].kind in ("name", "word", "math", "command"):
         return tokens[2:]
     return tokens[1:] if numbered or section else tokens
 
 
-def _section(text: str) -> bool:
-    return text.replace(".", "", 2).isdigit() and len(text) <= 4
+def is_table_row(line: Line) -> bool:
+    """Whether a line is one row of a table."""
+    kinds = [token.kind for token in line.tokens]
+    return kinds.count("pipe") >= 2 or kinds[0] == "pipe"
 
 
 def is_array_row(line: Line) -> bool:
     """Whether a line is one row of a table or of a block of numbers."""
-    if line.count("pipe") >= 2 or line.tokens[0].kind == "pipe":
-        return True
-    return len(line.tokens) > 1 and all(t.kind in ("num", "blocked", "comma") for t in line.tokens)
+    numbers = all(token.kind in ("num", "blocked", "comma") for token in line.tokens)
+    return is_table_row(line) or (numbers and len(line.tokens) > 1)
 
 
 def _joined(lines: list[Line]) -> list[Line]:
@@ -230,12 +205,11 @@ def _joined(lines: list[Line]) -> list[Line]:
     result: list[Line] = []
     for line in lines:
         before = result[-1] if result else None
-        if before is None or line.heading or before.heading or not line.tokens:
+        goes_on = line.tokens[0].kind == "rel" or (
+            before is not None and before.tokens[-1].kind == "rel" and not is_array_row(line)
+        )
+        if before is None or line.heading or before.heading or not goes_on:
             result.append(line)
-        elif line.tokens[0].kind == "rel" or (
-            before.tokens[-1].kind == "rel" and not is_array_row(line)
-        ):
-            result[-1] = Line(before.tokens + line.tokens, 0, line.code)
         else:
-            result.append(line)
+            result[-1] = Line(before.tokens + line.tokens, 0, line.code)
     return result

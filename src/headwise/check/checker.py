@@ -1,17 +1,17 @@
 """Check a worked example: recompute each printed number, and report the wrong ones."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from torch import Tensor
 
 from headwise.check.article_lines import normalized
-from headwise.check.derivation import Part, parts
-from headwise.check.expression_tree import BadArticle, Grid, Node, leaves
-from headwise.check.labels import Hint, IndexBases, IndexRef
-from headwise.check.matching import MOST_NODES, Matcher, Reading
+from headwise.check.derivation import Part, entries, parts
+from headwise.check.expression_tree import BadArticle, Grid, Node, Printed, leaves, numbers
+from headwise.check.labels import IndexBases
+from headwise.check.matching import MOST_NODES, Matcher
 from headwise.check.problem_setup import CheckOptions, Setup, setups
 from headwise.check.stated_values import StatedSizes, read_sizes
 from headwise.check.statements import Statement, is_empty, read_statements
@@ -24,19 +24,12 @@ from headwise.lang import Text, joined, same
 
 FORMAT = "headwise.check/1"
 
-TITLE = Text("Check of a worked example")
-
 
 @dataclass(frozen=True)
 class Finding:
-    """One printed number that is wrong.
+    """One wrong number: its line (from 1) and offset, its text, the right value, and what it is.
 
-    Attributes:
-        line: its line, from 1.
-        start: its offset in the article.
-        printed: the number as printed.
-        right: the exact value at the printed precision.
-        what: the quantity, such as "head 1, softmax, row 0, column 2".
+    The right value has the printed precision; an example of ``what`` is "head 1, softmax, row 0".
     """
 
     line: int
@@ -60,12 +53,8 @@ class Unmatched:
 class CheckReport:
     """The result of checking one article.
 
-    Attributes:
-        source: the article's name.
-        checked: how many printed numbers were compared with the computation.
-        findings: the wrong ones, in the order of the article.
-        unmatched: the arrays that were not checked.
-        notes: the assumed input, heads, weights, mask and index bases.
+    ``checked`` numbers were compared with the computation; ``notes`` are the assumed input, heads,
+    weights, mask and index bases.
     """
 
     source: str
@@ -85,41 +74,29 @@ def verdict(report: CheckReport) -> Text:
     if not report.checked and not report.findings:
         return Text("{source}: nothing was checked", source=report.source)
     wrong = len(report.findings)
-    parts = [
-        Text("{count} wrong", count=wrong) if wrong else Text("nothing wrong"),
-        Text("{count} numbers checked", count=report.checked),
-    ]
+    parts = [Text("{count} wrong", count=wrong) if wrong else Text("nothing wrong")]
+    parts.append(Text("{count} numbers checked", count=report.checked))
     if report.unmatched_count:
         parts.append(Text("{count} could not be matched", count=report.unmatched_count))
-    result = joined(Text(", "), parts)
-    return Text("{source}: {result}", source=report.source, result=result)
+    return Text("{source}: {result}", source=report.source, result=joined(Text(", "), parts))
 
 
 def document(report: CheckReport) -> Document:
     """The report: verdict, wrong numbers, unmatched arrays and assumptions."""
     blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
     if report.findings:
-        blocks += [Heading(Text("Wrong")), _findings(report)]
+        head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
+        rows = [
+            (same(str(f.line)), same(f.printed), same(f.right), f.what) for f in report.findings
+        ]
+        blocks += [Heading(Text("Wrong")), Table(head, rows)]
     if report.unmatched:
-        blocks += [Heading(Text("Could not match")), _unmatched(report)]
+        titles = (Text("line"), Text("printed"), Text("why"))
+        arrays = [(same(str(a.line)), same(a.text), a.why) for a in report.unmatched]
+        blocks += [Heading(Text("Could not match")), Table(titles, arrays)]
     blocks.append(Heading(Text("Taken as given")))
     blocks += [Paragraph(note) for note in report.notes]
-    return Document(TITLE, tuple(blocks))
-
-
-def _findings(report: CheckReport) -> Table:
-    head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
-    rows = [
-        (same(str(finding.line)), same(finding.printed), same(finding.right), finding.what)
-        for finding in report.findings
-    ]
-    return Table(head, tuple(rows))
-
-
-def _unmatched(report: CheckReport) -> Table:
-    head = (Text("line"), Text("printed"), Text("why"))
-    rows = [(same(str(array.line)), same(array.text), array.why) for array in report.unmatched]
-    return Table(head, tuple(rows))
+    return Document(Text("Check of a worked example"), tuple(blocks))
 
 
 def as_json(report: CheckReport) -> str:
@@ -134,8 +111,7 @@ def as_json(report: CheckReport) -> str:
             for f in report.findings
         ],
         "unmatched": [
-            {"line": array.line, "printed": array.text, "why": _bilingual(array.why)}
-            for array in report.unmatched
+            {"line": a.line, "printed": a.text, "why": _bilingual(a.why)} for a in report.unmatched
         ],
         "notes": [_bilingual(note) for note in report.notes],
     }
@@ -144,25 +120,6 @@ def as_json(report: CheckReport) -> str:
 
 def _bilingual(text: Text) -> dict[str, str]:
     return {"en": text.en, "zh": text.zh}
-
-
-FINITE = ("Q", "K", "V", "score", "output")
-"""Quantities that no mask makes infinite."""
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """The result of checking the article under one problem setup."""
-
-    findings: dict[int, Finding]
-    unmatched: list[Unmatched]
-    checked: int
-    setup: Setup
-    bases: IndexBases
-
-    @property
-    def cost(self) -> float:
-        return len(self.findings) + 0.5 * len(self.unmatched)
 
 
 def check(
@@ -176,8 +133,7 @@ def check(
         source: the name of the article in the report.
 
     Raises:
-        BadFile: if no input is found, it is too large, or what the article states cannot be
-            computed.
+        BadFile: if no input is found, it is too large, or a statement cannot be computed.
         BadValue: if sizes do not fit, such as heads that do not divide the width.
 
     Example:
@@ -195,40 +151,41 @@ def _checked(text: str, options: CheckOptions, source: str) -> CheckReport:
     flat = normalized(text)
     statements = read_statements(flat)
     sizes = read_sizes(flat)
-    best: _Outcome | None = None
-    for setup in setups(statements, sizes, options):
-        for outcome in _outcomes(setup, statements):
-            if best is None or outcome.cost < best.cost:
-                best = outcome
+    runs = (run for setup in setups(statements, sizes, options) for run in _runs(setup, statements))
+    best = min(runs, key=lambda run: run.cost, default=None)
     if best is None:
         raise BadArticle("nothing to check")
     findings = {**best.findings, **_contradictions(sizes, best.setup)}
     return CheckReport(
         source=source,
-        checked=best.checked,
+        checked=len(best.checked - best.setup.inputs),
         findings=tuple(findings[start] for start in sorted(findings)),
         unmatched=tuple(best.unmatched),
-        notes=_notes(best),
+        notes=_notes(best.setup, best.bases),
     )
 
 
-def _outcomes(setup: Setup, statements: list[Statement]) -> Iterator[_Outcome]:
-    """The outcome for each index base (0 or 1) that the printed indices allow."""
+def _runs(setup: Setup, statements: list[Statement]) -> Iterator["_Run"]:
+    """The comparison for each index base (0 or 1) that the printed indices allow."""
 
-    def run(x: Tensor, projections: Projections) -> Trace:
+    def compute(x: Tensor, projections: Projections) -> Trace:
         return trace(x, setup.heads, projections=projections, mask=setup.mask, scale=setup.scale)
 
-    given = setup.x, setup.projections
-    result = run(*given)
-    if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in FINITE):
+    printed = setup.x, setup.projections
+    result = compute(*printed)
+    unmasked = ("Q", "K", "V", "score", "output")
+    if not all(bool(q.values.isfinite().all()) for q in result.quantities if q.key in unmasked):
         raise BadFile(
             "X: expected numbers whose products are finite, got larger ones; scale it down"
         )
-    slack = quantity_errors(run, given, setup.upper or given)
+    slack = quantity_errors(compute, printed, setup.upper)
     quantities = Quantities(result, hidden=setup.hidden, slack=slack)
-    bases = _bases(statements, setup.heads, len(setup.x))
-    for head, row, bracket in product(*bases):
-        yield _run(statements, quantities, setup, IndexBases(head, row, bracket))
+    for bases in product(*_bases(statements, setup.heads, len(setup.x))):
+        run = _Run(quantities, setup, IndexBases(*bases))
+        for statement in statements:
+            if not is_empty(statement):
+                run.read(statement)
+        yield run
 
 
 def _bases(
@@ -236,133 +193,89 @@ def _bases(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The possible index bases of heads, rows and brackets, from the indices that occur."""
     seen: dict[str, set[int]] = {"head": set(), "row": set(), "bracket": set()}
-    for statement in statements:
-        for hint in (statement.own, *statement.around):
-            _note(seen, hint)
+    hints = [hint for s in statements for hint in (s.own, *s.around) if not hint.weight]
+    for hint in hints:
+        for kind, ref in (("head", hint.head), ("row", hint.row), ("row", hint.column)):
+            if ref is not None and ref.kind != "ordinal":
+                seen["bracket" if ref.kind == "bracket" else kind].add(ref.number)
     head = _base(seen["head"], heads, (1, 0))
     row = _base(seen["row"], length, (0, 1))
     bracket = (1,) if length in seen["bracket"] and 0 not in seen["bracket"] else (0,)
     return head, row, bracket
 
 
-def _note(seen: dict[str, set[int]], hint: Hint) -> None:
-    if hint.weight:
-        return
-    for kind, ref in (("head", hint.head), ("row", hint.row), ("row", hint.column)):
-        if isinstance(ref, IndexRef) and ref.kind != "ordinal":
-            seen["bracket" if ref.kind == "bracket" else kind].add(ref.number)
-
-
-def _base(numbers: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
-    if not numbers:
-        return usual
-    if 0 in numbers:
+def _base(indices: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
+    if 0 in indices:
         return (0,)
-    return (1,) if size in numbers else usual
+    return (1,) if size in indices else usual
 
 
-def _run(
-    statements: list[Statement], quantities: Quantities, setup: Setup, bases: IndexBases
-) -> _Outcome:
-    matcher = Matcher(quantities, bases)
-    findings: dict[int, Finding] = {}
-    unmatched: list[Unmatched] = []
-    checked: set[int] = set(setup.inputs)
-    for statement in statements:
-        if is_empty(statement):
-            continue
-        reading = None if _is_given(statement, setup) else matcher.read(statement)
+class _Run:
+    """The comparison of an article with one computation."""
+
+    def __init__(self, quantities: Quantities, setup: Setup, bases: IndexBases) -> None:
+        self.quantities, self.setup, self.bases = quantities, setup, bases
+        self.matcher = Matcher(quantities, bases)
+        self.findings: dict[int, Finding] = {}
+        self.unmatched: list[Unmatched] = []
+        self.checked = set(setup.inputs)
+
+    @property
+    def cost(self) -> float:
+        return len(self.findings) + 0.5 * len(self.unmatched)
+
+    def read(self, statement: Statement) -> None:
+        """Check a statement by its reading, the rest as arithmetic, or list it as unmatched."""
+        nodes = statement.equation.nodes
+        rest = nodes[:MOST_NODES]
+        is_input = all(c.start in self.setup.inputs for node in nodes for c in numbers(node))
+        reading = None if is_input else self.matcher.read(statement)
         if reading is not None:
-            _judge(reading.parts, findings, checked)
-        rest = _rest(statement, reading, quantities, checked)
-        _count(rest, statement, findings, unmatched, checked)
-    return _Outcome(findings, unmatched, len(checked - setup.inputs), setup, bases)
+            self.compare(reading.parts)
+            rest = [node for node in rest if not parts(node, reading.target, self.quantities)]
+        rest = [node for node in rest if self.unchecked(node)]
+        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
+        for node in rest:
+            if result is not None and not isinstance(node, Grid):
+                self.compute(node, result.cells[0])
+        for node in rest:
+            cells = self.unchecked(node)
+            if cells and _matters(node):
+                texts = [cell.text for cell in numbers(node)]
+                shown = ", ".join(texts[:6]) + (", …" if len(texts) > 6 else "")
+                line = numbers(node)[0].line
+                self.unmatched.append(Unmatched(line, shown, _why(statement), len(cells)))
 
+    def unchecked(self, node: Node) -> list[Printed]:
+        return [cell for cell in numbers(node) if cell.start not in self.checked]
 
-def _is_given(statement: Statement, setup: Setup) -> bool:
-    """Whether every number of a statement is part of the problem setup."""
-    cells = [
-        cell for node in statement.equation.nodes for leaf in leaves(node) for cell in leaf.cells
-    ]
-    return all(cell.start in setup.inputs for cell in cells)
+    def compare(self, matched: tuple[Part, ...]) -> None:
+        for grid, target in matched:
+            for cell, exact, slack, place in entries(grid, target):
+                if cell.start not in self.checked and not cell.right(exact, slack):
+                    self.add(cell, exact, target.name(*place))
+                self.checked.add(cell.start)
 
+    def compute(self, node: Node, result: Printed) -> None:
+        """Compare a printed result with the value of an expression."""
+        computed, right = value(node), consistent(node, result)
+        if computed is None:
+            return
+        if not right and result.start not in self.checked:
+            self.add(result, computed[0], Text("arithmetic of the line"))
+        if right or result.start in self.findings:
+            self.checked.update(cell.start for cell in [*numbers(node), result])
 
-def _judge(result: Iterable[Part], findings: dict[int, Finding], checked: set[int]) -> None:
-    for grid, target in result:
-        for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True)):
-            for j, (cell, exact) in enumerate(zip(row, values, strict=True)):
-                if cell is None or cell.start in checked:
-                    continue
-                checked.add(cell.start)
-                if not cell.right(exact, target.off(i, j)):
-                    findings[cell.start] = Finding(
-                        cell.line, cell.start, cell.text, cell.corrected(exact), target.name(i, j)
-                    )
-
-
-def _rest(
-    statement: Statement, reading: Reading | None, quantities: Quantities, checked: set[int]
-) -> list[Node]:
-    """The expressions of a statement that the reading does not explain."""
-    nodes = statement.equation.nodes[:MOST_NODES]
-    if reading is not None:
-        nodes = [node for node in nodes if not parts(node, reading.target, quantities)]
-    cells = [[cell for leaf in leaves(node) for cell in leaf.cells] for node in nodes]
-    return [
-        node
-        for node, inside in zip(nodes, cells, strict=True)
-        if any(cell.start not in checked for cell in inside)
-    ]
-
-
-def _count(
-    rest: list[Node],
-    statement: Statement,
-    findings: dict[int, Finding],
-    unmatched: list[Unmatched],
-    checked: set[int],
-) -> None:
-    """Check the remaining expressions as arithmetic, or list them as unmatched."""
-    nodes = statement.equation.nodes
-    for node in rest:
-        if isinstance(node, Grid):
-            continue
-        result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0), None)
-        if result is None or not result.cells or value(node) is None:
-            continue
-        cell = result.cells[0]
-        if not consistent(node, cell) and cell.start not in checked:
-            exact = value(node)
-            right = cell.corrected(exact[0]) if exact else "?"
-            findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, ARITHMETIC)
-        if consistent(node, cell) or cell.start in findings:
-            checked.update(c.start for leaf in leaves(node) for c in leaf.cells)
-            checked.add(cell.start)
-    for node in rest:
-        cells = [cell for leaf in leaves(node) for cell in leaf.cells]
-        if any(cell.start not in checked for cell in cells) and _matters(node):
-            shown = _shown(node)
-            left = sum(cell.start not in checked for cell in cells)
-            unmatched.append(Unmatched(cells[0].line, shown, _why(statement), left))
-
-
-ARITHMETIC = Text("arithmetic of the line")
+    def add(self, cell: Printed, exact: float, what: Text) -> None:
+        right = cell.corrected(exact)
+        self.findings[cell.start] = Finding(cell.line, cell.start, cell.text, right, what)
 
 
 def _matters(node: Node) -> bool:
     """Whether an expression holds computed numbers rather than sizes or indices."""
     grids = leaves(node)
-    decimal = any(
-        "." in (cell.text if grid.dims else cell.text.removesuffix(".")) or "%" in cell.text
-        for grid in grids
-        for cell in grid.cells
-    )
-    return decimal or any(grid.dims == 2 for grid in grids)
-
-
-def _shown(node: Node) -> str:
-    cells = [cell.text for leaf in leaves(node) for cell in leaf.cells]
-    return ", ".join(cells[:6]) + (", …" if len(cells) > 6 else "")
+    texts = [c.text if g.dims else c.text.removesuffix(".") for g in grids for c in g.cells]
+    return any("." in t or "%" in t for t in texts) or any(grid.dims == 2 for grid in grids)
 
 
 def _why(statement: Statement) -> Text:
@@ -373,27 +286,23 @@ def _why(statement: Statement) -> Text:
 
 
 def _contradictions(sizes: StatedSizes, setup: Setup) -> dict[int, Finding]:
-    """StatedSize sizes that contradict the input."""
-    expected = (
-        (sizes.model, setup.x.shape[1], Text("columns of X")),
-        (sizes.key, setup.projections.q.shape[0] // setup.heads, Text("head dim")),
-    )
+    head_dim = setup.projections.q.shape[0] // setup.heads
+    expected = [(sizes.key, head_dim, Text("head dim"))]
+    if "x" not in setup.hidden:
+        expected.append((sizes.model, setup.x.shape[1], Text("columns of X")))
     result: dict[int, Finding] = {}
     for stated, right, what in expected:
-        hidden = what.en == "columns of X" and "x" in setup.hidden
-        if stated and not hidden and all(size.value != right for size in stated):
+        if stated and all(size.value != right for size in stated):
             first = stated[0]
             result[first.start] = Finding(first.line, first.start, first.text, str(right), what)
     return result
 
 
-def _notes(outcome: _Outcome) -> tuple[Text, ...]:
-    setup, bases = outcome.setup, outcome.bases
+def _notes(setup: Setup, bases: IndexBases) -> tuple[Text, ...]:
     counts = Text(
         "the article counts heads from {head} and rows from {row}; this report counts "
         "heads from 1 and rows and columns from 0",
         head=bases.head,
         row=bases.row,
     )
-    heads = Text("heads: {heads}", heads=setup.heads)
-    return (heads, *setup.notes, counts)
+    return (Text("heads: {heads}", heads=setup.heads), *setup.notes, counts)

@@ -1,39 +1,39 @@
 """Derivations: the target of each number in an expression whose value is known."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
-from headwise.check.expression_tree import Apply, Grid, Node, Product, Quotient, Stack, Sum, Symbol
+from headwise.check.expression_tree import Apply, Grid, Node, Printed, Product, Quotient, Sum
 from headwise.check.targets import Quantities, Target, Value, off
+from headwise.explain.trace import KEYS
 from headwise.lang import Text
 
 Part = tuple[Grid, Target]
 
 FACTOR = Text("as used in the sum")
 ARGUMENT = Text("as given to the function")
-_ROOT = Text("square root of the head dim")
+_EXP = Text("exp of the scaled score")
 
 
-def wrong(grid: Grid, target: Target) -> int | None:
-    """How many numbers of a grid are wrong for a target; None where the shapes differ."""
+def entries(grid: Grid, target: Target) -> Iterator[tuple[Printed, float, float, tuple[int, int]]]:
+    """The printed numbers of a grid: number, exact value, its error bound, and (row, column)."""
+    for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True)):
+        for j, (cell, exact) in enumerate(zip(row, values, strict=True)):
+            if cell is not None:
+                yield cell, exact, target.off(i, j), (i, j)
+
+
+def wrong(grid: Grid, target: Target) -> int:
+    """How many numbers of a grid are wrong for a target; 0 where the shapes differ."""
     if not fits(grid, target):
-        return None
-    return sum(
-        not cell.right(exact, target.off(i, j))
-        for i, (row, values) in enumerate(zip(grid.rows, target.values, strict=True))
-        for j, (cell, exact) in enumerate(zip(row, values, strict=True))
-        if cell is not None
-    )
+        return 0
+    return sum(not cell.right(exact, slack) for cell, exact, slack, _ in entries(grid, target))
 
 
 def fits(grid: Grid, target: Target) -> bool:
     """Whether a grid and a target have the same shape."""
-    values = target.values
-    return (
-        grid.dims == target.dims
-        and len(grid.rows) == len(values)
-        and all(len(r) == len(v) for r, v in zip(grid.rows, values, strict=True))
-    )
+    return grid.dims == target.dims and [*map(len, grid.rows)] == [*map(len, target.values)]
 
 
 def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
@@ -41,17 +41,17 @@ def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
     if isinstance(node, Grid):
         return [(node, target)] if fits(node, target) else []
     if isinstance(node, Apply):
-        return _function(node, target, known)
+        return (_joined if node.name == "concat" else _softmax)(node, target, known)
     if isinstance(node, Quotient):
         return _quotient(node, target, known)
     if isinstance(node, Sum):
         return _sum(node.terms, target, known)
-    if isinstance(node, Stack | Symbol):
+    if not isinstance(node, Product):
         return []
     if target.key == "term" and target.row is not None and target.column is not None:
-        a = known.cell(("softmax", target.head), target.row, target.column, FACTOR)
-        b = known.row(("v", target.head), target.column, FACTOR)
-        return best(_orders(node, a, b, 1, known)) if len(node.factors) == 2 else []
+        a = known.part(("softmax", target.head), target.row, target.column, FACTOR)
+        b = known.part(("v", target.head), target.column, role=FACTOR)
+        return _two_factors(node, a, b, known)
     scaled = _times_scale(node, target, known)
     return scaled or _matrices(node, target, known) or _sum(((1, node),), target, known)
 
@@ -59,48 +59,36 @@ def parts(node: Node, target: Target, known: Quantities) -> list[Part]:
 def _same_part(key: str, target: Target, known: Quantities, role: Text | None) -> Target | None:
     """The same row, entry or matrix of another quantity of the head."""
     place = (key, target.head)
-    if place not in known.tables:
+    if place not in known.tables or (target.row is None and target.column is not None):
         return None
-    if target.row is not None and target.column is not None:
-        return known.cell(place, target.row, target.column, role)
-    if target.row is not None:
-        return known.row(place, target.row, role)
-    return None if target.column is not None else known.whole(place, role, turned=target.turned)
+    turned = target.turned and target.row is None
+    return known.part(place, target.row, target.column, role, turned=turned)
 
 
-def _function(node: Apply, target: Target, known: Quantities) -> list[Part]:
-    if node.name == "concat":
-        return _joined(node, target, known)
+def _softmax(node: Apply, target: Target, known: Quantities) -> list[Part]:
     if node.name != "softmax" or target.key != "softmax" or len(node.args) != 1:
         return []
-    result = []
-    for key in ("masked", "scaled"):
-        argument = _same_part(key, target, known, ARGUMENT)
-        if argument is not None:
-            result.append(parts(node.args[0], argument, known))
-    return best(result)
+    arguments = [_same_part(key, target, known, ARGUMENT) for key in ("masked", "scaled")]
+    return best([parts(node.args[0], a, known) for a in arguments if a is not None])
 
 
 def _joined(node: Apply, target: Target, known: Quantities) -> list[Part]:
     if target.key != "concat" or len(node.args) != known.heads:
         return []
     result: list[Part] = []
-    for head, arg in enumerate(node.args, start=1):
-        argument = _same_part("head", replace(target, head=head), known, FACTOR)
-        if argument is not None:
-            result += parts(arg, argument, known)
+    for head, node_of_head in enumerate(node.args, start=1):
+        part = _same_part("head", replace(target, head=head), known, FACTOR)
+        result += parts(node_of_head, part, known) if part is not None else []
     return result
 
 
 def _quotient(node: Quotient, target: Target, known: Quantities) -> list[Part]:
-    if target.key in ("scaled", "masked"):
-        above = _same_part("score", target, known, FACTOR)
-        if above is None:
-            return []
-        return parts(node.above, above, known) + _root(node.below, known)
     if target.key == "softmax" and target.row is not None:
-        return _exponentials(node, target, known)
-    return []
+        return _exponentials(node, target, target.row, known)
+    if target.key not in ("scaled", "masked"):
+        return []
+    score = _same_part("score", target, known, FACTOR)
+    return [] if score is None else parts(node.above, score, known) + _root(node.below, known)
 
 
 def _root(node: Node, known: Quantities) -> list[Part]:
@@ -110,52 +98,41 @@ def _root(node: Node, known: Quantities) -> list[Part]:
         root, node = root * root, node.args[0]
     if not isinstance(node, Grid) or node.dims != 0:
         return []
-    return [(node, Target("scaled", None, None, None, [[root]], 0, label=_ROOT))]
+    label = Text("square root of the head dim")
+    return [(node, Target("scaled", None, None, None, [[root]], 0, label=label))]
 
 
-def _times_scale(node: Node, target: Target, known: Quantities) -> list[Part]:
+def _times_scale(node: Product, target: Target, known: Quantities) -> list[Part]:
     """``0.707 × [1.46, 1.71]``: a score times the scale."""
-    if not isinstance(node, Product) or len(node.factors) != 2 or target.key != "scaled":
-        return []
-    score = _same_part("score", target, known, FACTOR)
+    score = _same_part("score", target, known, FACTOR) if target.key == "scaled" else None
     if score is None:
         return []
     scale = Target("scaled", None, None, None, [[known.scale]], 0, label=Text("scale"))
-    a, b = node.factors
-    orders = [parts(x, scale, known) + parts(y, score, known) for x, y in ((a, b), (b, a))]
-    return best(orders)
+    return _two_factors(node, scale, score, known)
 
 
-def _exponentials(node: Quotient, target: Target, known: Quantities) -> list[Part]:
+def _exponentials(node: Quotient, target: Target, i: int, known: Quantities) -> list[Part]:
     """``e^a / (e^a + e^b)``, or the same with the powers worked out."""
     terms = node.below.terms if isinstance(node.below, Sum) else ()
     key = ("masked" if ("masked", target.head) in known.tables else "scaled", target.head)
-    if key not in known.tables or target.row is None:
+    if key not in known.tables:
         return []
-    row = known.tables[key][target.row]
+    row, whole = known.tables[key][i], known.part(key, i)
     exact = [math.exp(value) for value in row]
-    whole = known.row(key, target.row)
-    slack = [exact[j] * math.expm1(whole.off(0, j)) for j in range(len(row))]
-    shown = [j for j, value in enumerate(row) if value > -math.inf]
-    shown = list(range(len(row))) if len(terms) == len(row) else shown
+    slack = [value * math.expm1(whole.off(0, j)) for j, value in enumerate(exact)]
+    shown = [j for j, score in enumerate(row) if score > -math.inf or len(terms) == len(row)]
     result: list[Part] = []
-    for j, (_, term) in zip(shown, terms, strict=False) if len(terms) == len(shown) else ():
-        result += _power(
-            term, known.cell(key, target.row, j, ARGUMENT), (exact[j], slack[j]), known
-        )
+    for j, (_, term) in zip(shown, terms, strict=True) if len(terms) == len(shown) else ():
+        result += _power(term, known.part(key, i, j, ARGUMENT), (exact[j], slack[j]), known)
     if isinstance(node.below, Grid):
-        result += _derived(node.below, target, (sum(exact), sum(slack)), _EXP_SUM)
+        result += _derived(node.below, target, (sum(exact), sum(slack)), Text("sum of exp"))
     if target.column is not None:
-        cell = known.cell(key, target.row, target.column, ARGUMENT)
+        cell = known.part(key, i, target.column, ARGUMENT)
         result += _power(node.above, cell, (exact[target.column], slack[target.column]), known)
     elif isinstance(node.above, Grid) and node.above.dims == 1:
         values = replace(target, values=[exact], role=None, label=_EXP, slack=[slack])
         result += parts(node.above, values, known)
     return result
-
-
-_EXP = Text("exp of the scaled score")
-_EXP_SUM = Text("sum of exp")
 
 
 def _power(node: Node, cell: Target, exact: Value, known: Quantities) -> list[Part]:
@@ -168,8 +145,7 @@ def _derived(grid: Grid, target: Target, exact: Value, label: Text) -> list[Part
     if grid.dims != 0:
         return []
     values, slack = [[exact[0]]], [[exact[1]]]
-    made = replace(target, values=values, dims=0, role=None, label=label, slack=slack)
-    return [(grid, made)]
+    return [(grid, replace(target, values=values, dims=0, role=None, label=label, slack=slack))]
 
 
 def _matrices(node: Product, target: Target, known: Quantities) -> list[Part]:
@@ -182,19 +158,13 @@ def _matrices(node: Product, target: Target, known: Quantities) -> list[Part]:
         return []
     first, second = places
     dot = target.key == "score"
-    a = (
-        known.row(first, target.row, FACTOR)
-        if target.row is not None
-        else known.whole(first, FACTOR)
-    )
+    a = known.part(first, target.row, role=FACTOR)
     if target.column is not None:
-        b = (known.row if dot else known.column)(second, target.column, FACTOR)
-        return parts(left, a, known) + parts(right, b, known)
-    result = [parts(left, a, known) + parts(right, known.whole(second, FACTOR, turned=dot), known)]
-    if dot:
-        plain = known.whole(second, FACTOR)
-        result.append(parts(left, a, known) + parts(right, plain, known))
-    return best(result)
+        row, column = (target.column, None) if dot else (None, target.column)
+        return parts(left, a, known) + parts(right, known.part(second, row, column, FACTOR), known)
+    orders = (True, False) if dot else (False,)
+    seconds = [known.part(second, role=FACTOR, turned=turned) for turned in orders]
+    return best([parts(left, a, known) + parts(right, b, known) for b in seconds])
 
 
 def best(result: list[list[Part]]) -> list[Part]:
@@ -202,7 +172,7 @@ def best(result: list[list[Part]]) -> list[Part]:
 
     def cost(reading: list[Part]) -> tuple[int, int]:
         cells = sum(len(grid.cells) for grid, _ in reading)
-        return -cells, sum(wrong(grid, target) or 0 for grid, target in reading)
+        return -cells, sum(wrong(grid, target) for grid, target in reading)
 
     return min(result, key=cost, default=[])
 
@@ -213,54 +183,43 @@ def _sum(terms: tuple[tuple[int, Node], ...], target: Target, known: Quantities)
     if places is None or target.row is None:
         return []
     left = known.tables[places[0]][target.row]
-    inner = list(range(len(left)))
-    if len(terms) != len(inner):
-        inner = [n for n in inner if left[n] != 0]
+    inner = [n for n, value in enumerate(left) if value != 0 or len(terms) == len(left)]
     if len(terms) != len(inner):
         return []
     result: list[Part] = []
     for n, (sign, term) in zip(inner, terms, strict=True):
-        result += _term(term, sign, n, target, known)
+        a = known.part(places[0], target.row, n, FACTOR)
+        row, column = (target.column, n) if target.key == "score" else (n, target.column)
+        b = known.part(places[1], row, column, FACTOR)
+        result += _term(term, sign, (a, b), target, known)
     return result
 
 
-def _term(term: Node, sign: int, n: int, target: Target, known: Quantities) -> list[Part]:
-    places = known.factors(target)
-    if places is None or target.row is None:
-        return []
-    a = known.cell(places[0], target.row, n, FACTOR)
-    if target.column is None:
-        b = known.row(places[1], n, FACTOR)
-    elif target.key == "score":
-        b = known.cell(places[1], target.column, n, FACTOR)
-    else:
-        b = known.cell(places[1], n, target.column, FACTOR)
-    if isinstance(term, Product) and len(term.factors) == 2:
-        return best(_orders(term, a, b, sign, known))
+def _term(
+    term: Node, sign: int, factors: tuple[Target, Target], target: Target, known: Quantities
+) -> list[Part]:
+    a, b = factors
+    if isinstance(term, Product):
+        return _two_factors(term, a, b, known, sign)
     if not isinstance(term, Grid):
         return []
     factor = sign * a.values[0][0]
     values = [[factor * value for value in b.values[0]]]
-    label = Text("term {n} of the sum for {what}", n=n, what=_what(target))
+    label = Text("term {n} of the sum for {what}", n=a.column, what=KEYS[target.key][0])
     slack = [[off(a, b, n) for n in range(len(values[0]))]] if b.slack or a.slack else []
     return parts(term, replace(b, values=values, role=None, label=label, slack=slack), known)
 
 
-def _orders(term: Product, a: Target, b: Target, sign: int, known: Quantities) -> list[list[Part]]:
-    result = []
-    for x, y in (term.factors, term.factors[::-1]):
-        for left, right in ((sign, 1), (1, sign)) if sign < 0 else ((1, 1),):
-            result.append(parts(x, _signed(a, left), known) + parts(y, _signed(b, right), known))
-    return result
+def _two_factors(
+    node: Product, a: Target, b: Target, known: Quantities, sign: int = 1
+) -> list[Part]:
+    """A product of two factors in either order; one of them may have the sign."""
+    if len(node.factors) != 2:
+        return []
+    targets = [(a, b)] if sign > 0 else [(_negative(a), b), (a, _negative(b))]
+    orders = (node.factors, node.factors[::-1])
+    return best([parts(x, p, known) + parts(y, q, known) for x, y in orders for p, q in targets])
 
 
-def _signed(target: Target, sign: int) -> Target:
-    if sign > 0:
-        return target
+def _negative(target: Target) -> Target:
     return replace(target, values=[[-v for v in row] for row in target.values])
-
-
-def _what(target: Target) -> Text:
-    from headwise.explain.trace import KEYS
-
-    return KEYS[target.key][0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
-from headwise.check.expression_tree import Grid, Node, Token, leaves, pairs, vector
+from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, vector
 
 _AND = frozenset(("and", "和", "与", "及", "以及"))
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
@@ -14,13 +14,9 @@ _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command")
 class Equation:
     r"""Expressions stated to be equal, with the text around them.
 
-    Attributes:
-        labels: the symbols and words on the left-hand side, such as ``\\text{head}_1[0]``.
-        nodes: the numbers and expressions that are equal, in order.
-        before: the earlier text of the same line.
-        line: the line of its first token, from 1.
-        after: the words after the last number.
-        related: whether a sign such as = or : joins the parts.
+    ``labels`` are the words and symbols on the left, such as ``\\text{head}_1[0]``, ``before`` is
+    the earlier text of the line, and ``after`` are the words after the last number. ``related`` is
+    whether a sign such as = or : joins the parts.
     """
 
     line: int
@@ -43,11 +39,9 @@ class Equation:
     @property
     def bare(self) -> bool:
         """Whether the equation has only whole numbers in running text: sizes, indices, counts."""
-        cells = [cell for node in self.nodes for leaf in leaves(node) for cell in leaf.cells]
         lone = all(isinstance(node, Grid) and node.dims == 0 for node in self.nodes)
-        return not self.nodes or (
-            lone and not self.related and all("." not in c.text.removesuffix(".") for c in cells)
-        )
+        texts = [cell.text.removesuffix(".") for node in self.nodes for cell in numbers(node)]
+        return lone and not (self.nodes and (self.related or "." in "".join(texts)))
 
 
 @dataclass(frozen=True)
@@ -73,11 +67,13 @@ def _items(line: Line, text: str) -> list[Item]:
     i, start = 0, -1
     while i < len(tokens):
         token = tokens[i]
-        node, after = (None, i)
-        if (token.kind in _STARTS or token.text == "√") and not _part_of_name(tokens, i):
+        node, after = None, i
+        part_of_name = i > 0 and not token.spaced and tokens[i - 1].kind in ("sub", "sup")
+        if (token.kind in _STARTS or token.text == "√") and not part_of_name:
             node, after = reader.node(i, len(tokens))
         kind = "node" if node is not None else _kind(token)
-        if token.text in (".", "!", "?") and not token.spaced and _ends(tokens, i):
+        last = i + 1 == len(tokens) or tokens[i + 1].spaced
+        if token.text in (".", "!", "?") and not token.spaced and last:
             kind = "comma"
         if kind == "text":
             start = i if start < 0 else start
@@ -101,22 +97,15 @@ def _words(tokens: tuple[Token, ...], start: int, end: int, text: str) -> Item:
 def _absorbed(items: list[Item]) -> list[Item]:
     """Join the number in ``head 1`` with the words around it."""
     result: list[Item] = []
-    for at, item in enumerate(items):
-        after = items[at + 1].kind if at + 1 < len(items) else "comma"
-        if result and result[-1].kind == "text":
-            last = result[-1]
-            joins = item.kind == "text" or (_counts(item) and after != "node")
-            if joins:
-                result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
-                continue
-        result.append(item)
+    for item, after in zip(items, [*items[1:], None], strict=True):
+        last = result[-1] if result else None
+        whole = isinstance(item.node, Grid) and item.node.dims == 0 and item.text.isdigit()
+        index = whole and len(item.text) <= 3 and (after is None or after.kind != "node")
+        if last is not None and last.kind == "text" and (item.kind == "text" or index):
+            result[-1] = Item("text", f"{last.text} {item.text}", last.start, last.line)
+        else:
+            result.append(item)
     return result
-
-
-def _counts(item: Item) -> bool:
-    """Whether the item is a single whole number, such as an index."""
-    whole = isinstance(item.node, Grid) and item.node.dims == 0
-    return whole and item.text.isdigit() and len(item.text) <= 3
 
 
 def _kind(token: Token) -> str:
@@ -125,16 +114,6 @@ def _kind(token: Token) -> str:
     if token.kind in ("comma", "pipe") or token.text in _AND:
         return "comma"
     return "text"
-
-
-def _part_of_name(tokens: tuple[Token, ...], i: int) -> bool:
-    """Whether token i is the index or the argument of the name before it."""
-    return i > 0 and not tokens[i].spaced and tokens[i - 1].kind in ("sub", "sup")
-
-
-def _ends(tokens: tuple[Token, ...], i: int) -> bool:
-    """Whether a full stop at i ends a sentence: nothing follows, or a space."""
-    return i + 1 == len(tokens) or tokens[i + 1].spaced
 
 
 def _symbolic(reader: Reader, i: int) -> bool:
@@ -152,7 +131,7 @@ def _past_name(reader: Reader, i: int) -> int:
     i += 1
     while named and i < len(tokens):
         if tokens[i].kind in ("sub", "sup"):
-            i = pair[i + 1] + 1 if i + 1 in pair else i + 2
+            i = reader.after_index(i)
         elif i in pair and (tokens[i].text == "{" or _is_index(reader, i)):
             i = pair[i] + 1
         else:
@@ -163,19 +142,15 @@ def _past_name(reader: Reader, i: int) -> int:
 def _is_index(reader: Reader, i: int) -> bool:
     """Whether brackets hold whole numbers right after a name: ``[0]``, ``(0, 1)``, ``[1, :]``."""
     inside = reader.tokens[i + 1 : reader.pair[i]]
-    return (
-        not reader.tokens[i].spaced
-        and 0 < len(inside) <= 5
-        and all(t.text.isdigit() or t.kind in ("comma", "colon") for t in inside)
-    )
-
-
-def _slice(text: str, start: int, end: int) -> str:
-    return text[max(start, end - 300) : end]
+    whole = all(t.text.isdigit() or t.kind in ("comma", "colon") for t in inside)
+    return whole and 0 < len(inside) <= 5 and not reader.tokens[i].spaced
 
 
 def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
-    origin = line.tokens[0].start
+
+    def before(end: int) -> str:
+        return text[max(line.tokens[0].start, end - 300) : end]
+
     result = [Equation(line.tokens[0].line)]
     fresh = False
     for at, item in enumerate(items):
@@ -183,13 +158,13 @@ def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
             fresh = True
             continue
         if fresh:
-            result.append(Equation(item.line, _slice(text, origin, item.start)))
+            result.append(Equation(item.line, before(item.start)))
             fresh = False
         now = result[-1]
         if item.kind == "rel":
             if _starts_anew(items, at, now):
                 label = now.after.pop()
-                now = Equation(item.line, _slice(text, origin, items[at - 1].start), [label])
+                now = Equation(item.line, before(items[at - 1].start), [label])
                 result.append(now)
             now.related = True
             now.flush()
@@ -212,27 +187,13 @@ def _vectors(result: list[Equation]) -> list[Equation]:
     out: list[Equation] = []
     for equation in result:
         last = out[-1] if out else None
-        if last is not None and last.related and last.nodes and _lone(equation):
+        lone = len(equation.nodes) == 1 and not equation.related and not equation.labels
+        if last is not None and last.related and last.nodes and lone:
             end, more = last.nodes[-1], equation.nodes[0]
-            if (
-                isinstance(end, Grid)
-                and isinstance(more, Grid)
-                and _flat(end)
-                and "." in _text(more)
-            ):
-                last.nodes[-1] = vector((*end.rows[0], *more.rows[0]))
+            scalar = isinstance(more, Grid) and more.dims == 0
+            decimal = scalar and any("." in cell.text for cell in numbers(more))
+            if isinstance(end, Grid) and end.dims <= 1 and end.whole and decimal:
+                last.nodes[-1] = vector((*end.rows[0], *numbers(more)))
                 continue
         out.append(equation)
     return out
-
-
-def _lone(equation: Equation) -> bool:
-    return len(equation.nodes) == 1 and not equation.related and not equation.labels
-
-
-def _flat(grid: Grid) -> bool:
-    return grid.dims <= 1 and grid.whole
-
-
-def _text(grid: Grid) -> str:
-    return "".join(cell.text for cell in grid.cells) if grid.dims == 0 else ""

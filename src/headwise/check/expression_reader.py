@@ -24,13 +24,7 @@ from headwise.check.expression_tree import (
     vector,
 )
 
-_FUNCTIONS = {
-    "softmax": "softmax",
-    "exp": "exp",
-    "sqrt": "sqrt",
-    "concat": "concat",
-    "cat": "concat",
-}
+_FUNCTIONS = {**{name: name for name in ("softmax", "exp", "sqrt", "concat")}, "cat": "concat"}
 _WRAPPERS = ("\\text", "\\mathrm", "\\operatorname", "\\mathbf", "\\vec", "\\boldsymbol")
 _VECTOR = re.compile(r"[vVxX][0-9]{0,2}$")
 _BLANK = frozenset(("newline", "math", "display"))
@@ -66,23 +60,17 @@ class Reader:
             if self._is(start, end, "op") and self.tokens[start].text in "+-":
                 sign = -1 if self.tokens[start].text == "-" else 1
                 start = self._skip(start + 1, end)
-            elif terms and not self._signed(start, end):
-                break
+            elif terms and not (self._is(start, end, "num") and self.tokens[start].text[0] in "+-"):
+                break  # no sign, not even one that belongs to the number, as in 1.4 -0.3
             term, after = self._product(start, end)
             if term is None:
                 break
             terms.append((sign, term))
             i = after
-        if not terms:
-            return None, i
         if len(terms) == 1:
             sign, term = terms[0]
             return (term if sign > 0 else _negative(term)), i
-        return Sum(tuple(terms)), i
-
-    def _signed(self, i: int, end: int) -> bool:
-        """Whether a number with its sign attached follows another, as in ``1.4 -0.3``."""
-        return self._is(i, end, "num") and self.tokens[i].text[0] in "+-"
+        return (Sum(tuple(terms)) if terms else None), i
 
     def _product(self, i: int, end: int) -> tuple[Node | None, int]:
         first, i = self._factor(i, end)
@@ -92,10 +80,9 @@ class Reader:
         while i < end:
             start = self._skip(i, end)
             sign = self.tokens[start].text if self._is(start, end, "op") else ""
-            if sign in ("+", "-"):
-                break
-            glued = not sign and (self._opens(start, end) or self._symbol(start, end)[0])
-            if not sign and not glued:
+            opens = start in self.pair and self.tokens[start].kind in ("open", "begin")
+            side_by_side = start < end and (opens or self._symbol(start, end)[0] is not None)
+            if sign in ("+", "-") or not (sign or side_by_side):
                 break
             at = self._skip(start + bool(sign), end)
             factor, after = self._factor(at, end)
@@ -119,46 +106,42 @@ class Reader:
         start, i = i, i + 1
         while i < end and not self.tokens[i].spaced:
             if self.tokens[i].kind in ("sub", "sup"):
-                i = self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
+                i = self.after_index(i)
             elif i in self.pair:
                 i = self.pair[i] + 1
             else:
                 break
         return (Symbol(self.tokens[start].text), i) if i <= end else (None, start)
 
-    def _opens(self, i: int, end: int) -> bool:
-        """Whether an array or a bracket stands here: a factor without a sign before it."""
-        return i < end and self.tokens[i].kind in ("open", "begin") and i in self.pair
+    def after_index(self, i: int) -> int:
+        """The token after an index that starts with the ``_`` or ``^`` at i."""
+        return self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
 
     def _factor(self, i: int, end: int) -> tuple[Node | None, int]:
         if i >= end:
             return None, i
         token = self.tokens[i]
         if token.kind in ("num", "blocked"):
-            node: Node | None = scalar(printed(token.text, token.line, token.start))
-            return node, i + 1
+            return scalar(printed(token.text, token.line, token.start)), i + 1
         if token.kind == "op" and token.text == "-":
             node, after = self._factor(i + 1, end)
             return (None if node is None else _negative(node)), after
         if i in self.pair and (token.kind == "open" or is_matrix(token)):
-            return self._bracket(i), self._power(self.pair[i] + 1, end)
+            after = self.pair[i] + 1
+            if self._is(after, end, "sup"):  # ^T transposes it
+                after = self.after_index(after)
+            return self._bracket(i), after
         return self._function(i, end)
 
     def _bracket(self, i: int) -> Node | None:
         """``(a + b)`` is an expression, ``[a, b]`` and ``(a, b)`` are arrays."""
         if i not in self._brackets:
-            array, round_ = self.array(i), self.tokens[i].text in "({"
-            single = array is None or (round_ and not _several(array))
-            self._brackets[i] = (self.inner(i) if round_ else None) if single else array
+            array, is_round = self.array(i), self.tokens[i].text in "({"
+            if is_round and (array is None or not _several(array)):
+                self._brackets[i] = self.inner(i)
+            else:
+                self._brackets[i] = array
         return self._brackets[i]
-
-    def _power(self, i: int, end: int) -> int:
-        """Past a ``^T`` or ``.T`` that transposes what stands before."""
-        if not self._is(i, end, "sup"):
-            return i
-        if i + 1 in self.pair:
-            return self.pair[i + 1] + 1
-        return min(i + 2, end)
 
     def _function(self, i: int, end: int) -> tuple[Node | None, int]:
         token = self.tokens[i]
@@ -168,12 +151,10 @@ class Reader:
         if token.text in ("e", "\\exp") and self._is(i + 1, end, "sup"):
             node, after = self._factor(i + 2, end)
             return (None if node is None else Apply("exp", (node,))), after
-        if token.text == "√":
-            word = "sqrt"
         if word in _WRAPPERS and i + 1 in self.pair and self.pair[i + 1] == i + 3:
             word, i = self.tokens[i + 2].text.lower(), i + 3
         name = _FUNCTIONS.get(word.lstrip("\\"))
-        start = self._argument(i + 1, end)
+        start = self.after_index(i + 1) if self._is(i + 1, end, "sub") else i + 1
         if name is None or start >= end:
             return None, i
         if start not in self.pair:
@@ -181,12 +162,6 @@ class Reader:
             return (None if node is None else Apply(name, (node,))), after
         args = self._arguments(start)
         return (Apply(name, args) if args else None), self.pair[start] + 1
-
-    def _argument(self, i: int, end: int) -> int:
-        """Past an index of the function, as in ``softmax_row(..)``."""
-        if self._is(i, end, "sub"):
-            i = self.pair[i + 1] + 1 if i + 1 in self.pair else i + 2
-        return i
 
     def _arguments(self, i: int) -> tuple[Node, ...]:
         array = self.array(i)
@@ -213,8 +188,8 @@ class Reader:
         if self._is(i, end, "num") and self.tokens[i].text.isdigit():
             token = self.tokens[i]
             if len(token.text) == 2:  # \frac12
-                parts = [scalar(printed(d, token.line, token.start)) for d in token.text]
-                return Quotient(parts[0], parts[1]), i + 1
+                above, below = (scalar(printed(d, token.line, token.start)) for d in token.text)
+                return Quotient(above, below), i + 1
         return None, i
 
     def array(self, i: int) -> Grid | Stack | None:
@@ -225,47 +200,29 @@ class Reader:
 
     def _array(self, i: int) -> Grid | Stack | None:
         close = self.pair[i]
-        children = [j for j in range(i + 1, close) if j in self.pair and self._child(j)]
-        outer = self._outer(children)
-        if outer:
-            result = [self.array(j) for j in outer]
-            alone = all(
-                t.kind in _BLANK or t.kind in ("comma", "row", "math")
-                for t in self._between(i, close, outer)
-            )
-            return _joined([g for g in result if g is not None], len(outer)) if alone else None
-        return self._flat(i + 1, close)
+        outer: list[int] = []
+        for j in range(i + 1, close):
+            if j in self.pair and self._is_array(j) and (not outer or j > self.pair[outer[-1]]):
+                outer.append(j)
+        if not outer:
+            return self._flat(i + 1, close)
+        edges = zip([i, *(self.pair[j] for j in outer)], [*outer, close], strict=True)
+        between = [t for left, right in edges for t in self.tokens[left + 1 : right]]
+        if any(t.kind not in _BLANK and t.kind not in ("comma", "row") for t in between):
+            return None
+        arrays = [self.array(j) for j in outer]
+        return _joined([array for array in arrays if array is not None], len(outer))
 
-    def _child(self, j: int) -> bool:
-        return self.tokens[j].text == "[" or is_matrix(self.tokens[j]) or self._tuple(j)
-
-    def _tuple(self, j: int) -> bool:
-        inside = range(j + 1, self.pair[j])
-        return self.tokens[j].text == "(" and any(self.tokens[k].kind == "comma" for k in inside)
-
-    def _outer(self, children: list[int]) -> list[int]:
-        kept: list[int] = []
-        for j in children:
-            if not kept or j > self.pair[kept[-1]]:
-                kept.append(j)
-        return kept
-
-    def _between(self, i: int, close: int, outer: list[int]) -> list[Token]:
-        edges = [i, *(self.pair[j] for j in outer)]
-        return [
-            token
-            for left, right in zip(edges, [*outer, close], strict=True)
-            for token in self.tokens[left + 1 : right]
-        ]
+    def _is_array(self, j: int) -> bool:
+        inside = self.tokens[j + 1 : self.pair[j]]
+        is_tuple = self.tokens[j].text == "(" and any(token.kind == "comma" for token in inside)
+        return self.tokens[j].text == "[" or is_matrix(self.tokens[j]) or is_tuple
 
     def _flat(self, start: int, close: int) -> Grid | None:
-        rows: list[tuple[Cell, ...]] = []
         matrix = self.tokens[start - 1].kind == "begin"
-        for row in self._split(start, close, ("row",), ";"):
-            cells = self._cells(*row, matrix)
-            if cells:
-                rows.append(cells)
-        if not rows or not any(cell is not None for row in rows for cell in row):
+        parts = self._split(start, close, ("row",), ";")
+        rows = [cells for part in parts if (cells := self._cells(*part, matrix))]
+        if not any(cell is not None for row in rows for cell in row):
             return None
         if all(len(row) == 1 for row in rows):
             return vector(tuple(row[0] for row in rows))
@@ -283,12 +240,10 @@ class Reader:
     def _cell(self, start: int, end: int) -> Cell:
         last = self._trim(start, end)
         node, after = self.node(self._skip(start, last), last)
-        if node is None or after < last:
-            return None
-        if isinstance(node, Grid):
-            return node.rows[0][0] if node.dims == 0 else None
-        value = constant(node)
-        if value is None:
+        if isinstance(node, Grid) and node.dims == 0 and after >= last:
+            return node.rows[0][0]
+        value = None if node is None or isinstance(node, Grid) else constant(node)
+        if value is None or after < last:
             return None
         first = self.tokens[self._skip(start, last)]
         text = " ".join(t.text for t in self.tokens[start:last] if t.kind not in _BLANK)
@@ -329,13 +284,13 @@ def _several(array: Grid | Stack) -> bool:
 
 def _joined(result: list[Grid | Stack], count: int) -> Grid | Stack | None:
     grids = [grid for grid in result if isinstance(grid, Grid)]
+    if count == 1:
+        lone = result[0] if result else None
+        return vector(lone.rows[0]) if isinstance(lone, Grid) and lone.dims <= 1 else lone
     if len(grids) < count:
-        return result[0] if count == 1 and result else None
-    if count == 1 and grids[0].dims == 2:
-        return grids[0]
+        return None
     if all(grid.dims <= 1 for grid in grids):
-        rows = tuple(grid.rows[0] for grid in grids)
-        return vector(rows[0]) if count == 1 else Grid(rows, 2)
+        return Grid(tuple(grid.rows[0] for grid in grids), 2)
     return Stack(tuple(grids)) if all(grid.dims == 2 for grid in grids) else None
 
 

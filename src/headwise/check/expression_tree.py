@@ -35,14 +35,10 @@ class BadArticle(BadFile):
 
 @dataclass(frozen=True)
 class Printed:
-    """One printed number.
+    """One printed number: its text, its line (from 1), and its offset in the article.
 
-    Attributes:
-        text: as it stands in the article.
-        value: what it says; -inf for a blocked score.
-        step: the place of its last digit, such as 0.001; 0 where it is exact, as 1/2 is.
-        line: the line it stands in, from 1.
-        start: its offset in the article.
+    ``value`` is -inf for a blocked score; ``step`` is the place of the last digit, such as 0.001,
+    and 0 where the number is exact, as 1/2 is.
     """
 
     text: str
@@ -73,17 +69,11 @@ class Printed:
         if form["percent"]:
             return f"{exact * 100:.{places}f}{form['percent']}"
         if form["e"] or form["ten"]:
-            power = int(form["e"] or form["ten"])
-            scale = exact / 10.0**power
-            return f"{scale:.{places}f}" + self.text[self.text.index(_after(form)) :]
+            scale = exact / 10.0 ** int(form["e"] or form["ten"])
+            mantissa = f"{form['sign']}{form['whole']}{form['point'] or ''}{form['part'] or ''}"
+            return f"{scale:.{places}f}" + self.text.partition(mantissa)[2]
         written = f"{exact:.{places}f}"
         return written.replace("0.", ".", 1) if not form["whole"] else written
-
-
-def _after(form: re.Match[str]) -> str:
-    """What follows the mantissa: the exponent as it was written."""
-    mantissa = f"{form['sign']}{form['whole']}{form['point'] or ''}{form['part'] or ''}"
-    return form.group(0)[form.group(0).index(mantissa) + len(mantissa) :]
 
 
 def printed(text: str, line: int, start: int) -> Printed:
@@ -129,10 +119,9 @@ class Grid:
     @property
     def shape(self) -> tuple[int, ...]:
         """Its sizes; (-1, -1) where rows differ in length."""
-        wide = {len(row) for row in self.rows}
-        if len(wide) != 1:
+        if len({len(row) for row in self.rows}) != 1:
             return (-1, -1)
-        return ((), (len(self.rows[0]),), (len(self.rows), len(self.rows[0])))[self.dims]
+        return (len(self.rows), len(self.rows[0]))[2 - self.dims :]
 
     @property
     def cells(self) -> tuple[Printed, ...]:
@@ -146,7 +135,7 @@ class Grid:
 
     @property
     def values(self) -> list[list[float]]:
-        """The numbers; only for a whole grid."""
+        """The numbers of a whole grid."""
         return [[cell.value for cell in row if cell is not None] for row in self.rows]
 
 
@@ -217,13 +206,16 @@ def leaves(node: Node) -> list[Grid]:
         parts: tuple[Node, ...] = tuple(term for _, term in node.terms)
     elif isinstance(node, Product):
         parts = node.factors
-    elif isinstance(node, Symbol):
-        parts = ()
     elif isinstance(node, Quotient):
         parts = (node.above, node.below)
     else:
-        parts = node.args
+        parts = node.args if isinstance(node, Apply) else ()
     return [leaf for part in parts for leaf in leaves(part)]
+
+
+def numbers(node: Node) -> list[Printed]:
+    """Every printed number in an expression, left to right."""
+    return [cell for leaf in leaves(node) for cell in leaf.cells]
 
 
 MOST_TOKENS = 100_000
@@ -233,6 +225,7 @@ MATRICES = ("matrix", "array", "tabular")
 """An environment with one of these in its name holds a matrix; any other only aligns lines."""
 
 _CUT = r"(?![A-Za-z])"
+_LENGTH = r"\d{1,6}(?:\.\d{1,6})?(?:em|ex|cm|mm|pt|px)(?![A-Za-z0-9])"
 _RULES = (
     ("fence", r"^[ \t]{0,3}(?:`{3,}|~{3,})[^\n]*"),
     ("newline", r"\n"),
@@ -240,31 +233,16 @@ _RULES = (
     ("begin", r"\\begin\s{0,3}\{[A-Za-z]{1,16}\*?\}(?:\{[lcr| ]{1,40}\})?"),
     ("end", r"\\end\s{0,3}\{[A-Za-z]{1,16}\*?\}"),
     ("row", rf"\\\\(?:\[[0-9.]{{1,6}}\s?[a-z]{{2}}\])?|\\(?=\s|$)|\\(?:cr|tabularnewline){_CUT}"),
-    (
-        "skip_length",
-        (
-            r"(?:\\(?:hang|par)indent\s{0,2}=\s{0,2})?\d{1,6}(?:\.\d{1,6})?(?:em|ex|cm|mm|pt|px)"
-            r"(?![A-Za-z0-9])|\\(?:raggedright|noindent|allowbreak|par)(?![A-Za-z])"
-        ),
-    ),
+    ("skip_length", rf"(?:\\(?:hang|par)indent\s{{0,2}}=\s{{0,2}})?{_LENGTH}"),
+    ("skip_layout", rf"\\(?:raggedright|noindent|allowbreak|par|hline|nonumber|notag){_CUT}"),
     ("display", r"\$\$|\\\[|\\\]"),
-    (
-        "rel",
-        (
-            r":=|={1,2}>?|->|~=|[≈≃≅≐→⇒~≡]|\\(?:approx|simeq|cong|to|rightarrow|Rightarrow|"
-            rf"longrightarrow|sim|doteq|equiv){_CUT}|&(?:asymp|approx);"
-        ),
-    ),
+    ("rel", r":=|={1,2}>?|->|~=|[≈≃≅≐→⇒~≡]|&(?:asymp|approx);"),
+    ("rel_word", rf"\\(?:approx|simeq|cong|to|[rR]ightarrow|longrightarrow|sim|doteq|equiv){_CUT}"),
     ("blocked", rf"[+-]\s?(?:∞|\\infty{_CUT}|[Ii]nf(?:inity)?{_CUT})|float\(['\"]-inf['\"]\)"),
     ("num", MARK),
     ("op", rf"\\(?:times|cdot|div|ast){_CUT}|&(?:times|minus|middot);|[+\-/×·⋅∙÷@]|\*(?!\*)"),
-    (
-        "skip",
-        (
-            r"\*\*|\\(?:left|right|big|Big|bigl|bigr|Bigl|Bigr|quad|qquad|displaystyle|hline|"
-            rf"limits|nonumber|notag){_CUT}|\\[,;:!> ]|&nbsp;"
-        ),
-    ),
+    ("skip", r"\*\*|\\[,;:!> ]|&nbsp;"),
+    ("skip_size", rf"\\(?:left|right|[bB]ig[lr]?|q?quad|displaystyle|limits){_CUT}"),
     ("name", r"[A-Za-z\u0370-\u03ff]+[0-9]{0,3}(?![0-9.])|[A-Za-z\u0370-\u03ff]+"),
     ("word", r"[\u3400-\u9fff]+"),
     ("command", r"\\[A-Za-z]+\*?"),
@@ -318,18 +296,17 @@ def scan(text: str) -> list[Token]:
     result: list[Token] = []
     spaced, sign = True, -1
     for match in _SCAN.finditer(text):
-        kind, start = match.lastgroup or "text", match.start()
-        if kind in ("space", "skip", "skip_length"):
+        kind = (match.lastgroup or "text").partition("_")[0]
+        if kind in ("space", "skip"):
             spaced, sign = True, -1
             continue
         if kind == "op" and _is_sign(text, match, result, spaced):
-            sign = start
+            sign = match.start()
             continue
         kind = _tag(match.group()) if kind == "tag" else kind
-        first = sign if sign >= 0 and kind == "num" else start
-        result.append(
-            Token(kind, text[first : match.end()], first, bisect_right(starts, first), spaced)
-        )
+        start = sign if sign >= 0 and kind == "num" else match.start()
+        line = bisect_right(starts, start)
+        result.append(Token(kind, text[start : match.end()], start, line, spaced))
         spaced, sign = kind == "newline", -1
         if len(result) > MOST_TOKENS:
             raise BadArticle(
@@ -349,7 +326,6 @@ def _is_sign(text: str, match: re.Match[str], result: list[Token], spaced: bool)
 
 
 def _tag(text: str) -> str:
-    """The token kind of an HTML tag."""
     if _CELL.match(text):
         return "math" if text.startswith("</") else "pipe"
     return "newline" if _BREAK.match(text) else "math"
@@ -358,8 +334,7 @@ def _tag(text: str) -> str:
 def pairs(tokens: list[Token]) -> dict[int, int]:
     """Map each opening bracket or environment to its end; unclosed ones are left out.
 
-    A blank line closes everything except nested lists; nesting deeper than `MOST_NESTING` is
-    ignored.
+    A blank line closes everything except nested lists. Nesting beyond `MOST_NESTING` is ignored.
     """
     closing = {"[": "]", "(": ")", "{": "}"}
     result: dict[int, int] = {}
@@ -368,13 +343,13 @@ def pairs(tokens: list[Token]) -> dict[int, int]:
         if token.kind == "newline" and i and tokens[i - 1].kind == "newline":
             stack = stack if len(stack) > 1 and stack[0][0] == stack[1][0] == "]" else []
         elif token.kind == "begin":
-            stack.append((_name(token), i))
+            stack.append((_environment(token), i))
         elif token.kind == "open":
             stack.append((closing[token.text], i))
         elif token.kind in ("close", "end") and stack:
-            wanted = token.text if token.kind == "close" else _name(token)
+            closed = token.text if token.kind == "close" else _environment(token)
             for back in range(1, min(len(stack), 3) + 1):
-                if stack[-back][0] == wanted:
+                if stack[-back][0] == closed:
                     result[stack[-back][1]] = i
                     del stack[-back:]
                     break
@@ -383,7 +358,7 @@ def pairs(tokens: list[Token]) -> dict[int, int]:
     return result
 
 
-def _name(token: Token) -> str:
+def _environment(token: Token) -> str:
     return token.text[token.text.index("{") + 1 : token.text.index("}")]
 
 

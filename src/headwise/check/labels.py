@@ -6,7 +6,7 @@ count from 0 or 1.
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from headwise.check.label_patterns import (
     COLUMN,
@@ -44,17 +44,11 @@ _SYMBOLS = {
     "c": ("head",), "h": ("head",),
     "head": ("head",), "Head": ("head",), "HEAD": ("head",),
 }  # fmt: skip
-_WEIGHT = re.compile(r"^(?:W|w|b)$")
 
 
 @dataclass(frozen=True)
 class IndexRef:
-    """An index as written.
-
-    Attributes:
-        number: the number.
-        kind: "ordinal" counts from 1 ("first"); "index" and "bracket" from an index base.
-    """
+    """An index: "ordinal" counts from 1 ("first"), "index" and "bracket" from an index base."""
 
     number: int
     kind: str = "index"
@@ -75,11 +69,8 @@ class Hint:
 
     Attributes:
         keys: keys of `headwise.explain.trace.KEYS`, the likeliest first.
-        head, row, column: indices as written.
         either: an index that may be the head's or the row's, as in Q_1.
-        transposed: whether the label is a transpose.
-        weight: which of "q", "k", "v", "out" it is a projection of, "" for none.
-        bias: whether that is the bias.
+        weight: which of "q", "k", "v", "out" it is a projection of; with ``bias``, its bias.
     """
 
     keys: tuple[str, ...] = ()
@@ -93,11 +84,8 @@ class Hint:
 
     def filled(self, other: "Hint") -> "Hint":
         """This hint, with missing parts taken from another."""
-        changes = {
-            f.name: getattr(other, f.name)
-            for f in fields(self)
-            if not getattr(self, f.name) and f.name not in ("transposed", "weight", "bias")
-        }
+        names = ("keys", "head", "row", "column", "either")
+        changes = {name: getattr(other, name) for name in names if not getattr(self, name)}
         if self.either is not None and other.head is not None and self.row is None:
             changes["row"] = None
         return replace(self, **changes)
@@ -107,17 +95,12 @@ def combined(hints: list[Hint]) -> Hint:
     """Combine the hints of several labels of one expression."""
     whole = Hint()
     for hint in hints:
-        keys = whole.keys or hint.keys
         shared = tuple(key for key in whole.keys if key in hint.keys)
-        if whole.keys and hint.keys:
-            keys = shared or whole.keys + tuple(k for k in hint.keys if k not in whole.keys)
-        whole = replace(
-            whole.filled(hint),
-            keys=keys,
-            transposed=whole.transposed or hint.transposed,
-            weight=whole.weight + hint.weight,
-            bias=whole.bias or hint.bias,
-        )
+        keys = shared or tuple(dict.fromkeys(whole.keys + hint.keys))
+        weight, bias = whole.weight + hint.weight, whole.bias or hint.bias
+        transposed = whole.transposed or hint.transposed
+        filled = whole.filled(hint)
+        whole = replace(filled, keys=keys, transposed=transposed, weight=weight, bias=bias)
     return whole
 
 
@@ -131,32 +114,28 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
     flat = plain(text[-LONGEST:])
     result, bare = called(flat)
     formula = composite(flat) or result
-    if formula:
-        return _formula(flat, formula, prose=prose)
-    return _named(bare, prose=prose)
+    return _formula(flat, formula, prose) if formula else _named(bare, prose)
 
 
-def _named(flat: str, *, prose: bool) -> Hint:
-    """Interpret a label that is no formula."""
-    hint = _words(flat)
+def _named(flat: str, prose: bool) -> Hint:
     symbols = list(_SYMBOL.finditer(flat))
-    weight = _weights(symbols)
-    if weight is not None and not prose:
-        return weight
-    named = weight_named(flat)
-    if named:
-        return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
+    projections = [_projection(match) for match in symbols]
+    weights = [hint for hint in projections if hint is not None]
+    if weights and weights[0] is projections[0] and not prose:  # as in W^Q = W^K
+        return combined(weights)
+    hint = _words(flat)
+    if hint.weight:
+        return hint
     result = combined([_symbol(m, flat, prose) for m in symbols])
-    keys = _meet(result.keys, hint.keys)
+    shared = tuple(key for key in hint.keys if key in result.keys)
+    keys = shared or result.keys or hint.keys
     return replace(replace(result, keys=keys).filled(hint), keys=keys)
 
 
-def _formula(flat: str, keys: tuple[str, ...], *, prose: bool) -> Hint:
-    """Interpret a formula or a function of symbols."""
+def _formula(flat: str, keys: tuple[str, ...], prose: bool) -> Hint:
     hint = _words(flat)
-    named = weight_named(flat)
-    if named:
-        return replace(hint, keys=(), weight=(named,), bias="bias" in flat or "偏置" in flat)
+    if hint.weight:
+        return hint
     result = combined([_symbol(m, flat, prose) for m in _SYMBOL.finditer(flat)])
     whole = replace(replace(result, keys=keys).filled(hint), keys=keys)
     dots = re.findall(r"q_<?([0-9]{1,2})>?[^A-Za-z0-9]{1,6}k_<?([0-9]{1,2})>?", flat)
@@ -169,93 +148,69 @@ def _formula(flat: str, keys: tuple[str, ...], *, prose: bool) -> Hint:
 
 def read_words(text: str) -> Hint:
     """Interpret the words of a text without its symbols, which are labels of their own."""
-    return _words(plain(text[-LONGEST:]))
+    return _words(plain(text[-LONGEST:]), weights=False)
 
 
-def _meet(symbols: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
-    shared = tuple(key for key in words if key in symbols)
-    return shared or symbols or words
-
-
-def _words(flat: str) -> Hint:
+def _words(flat: str, *, weights: bool = True) -> Hint:
+    """Interpret words; with ``weights`` those that name a projection mean its weights."""
+    head, row, column = (_index(flat, patterns) for patterns in (HEAD, ROW, COLUMN))
+    name = weight_named(flat) if weights else ""
+    if name:
+        bias = "bias" in flat or "偏置" in flat
+        return Hint(head=head, row=row, column=column, weight=(name,), bias=bias)
     keys = next((keys for pattern, keys in WORDS if pattern.search(flat)), ())
-    return Hint(keys, _index(flat, HEAD), _index(flat, ROW), _index(flat, COLUMN))
+    return Hint(keys, head, row, column)
 
 
 def _index(flat: str, patterns: tuple[re.Pattern[str], ...]) -> IndexRef | None:
-    for pattern in patterns:
-        match = pattern.search(flat)
-        if match:
-            word = next(group for group in match.groups() if group)
-            if word.isascii() and word.isdigit():
-                ordinal = "第" in match.group() and word != "0"
-                return IndexRef(int(word), "ordinal" if ordinal else "index")
-            return IndexRef(ORDINALS[word.lower()], "ordinal")
-    return None
+    match = next((m for pattern in patterns if (m := pattern.search(flat))), None)
+    if match is None:
+        return None
+    word = next(group for group in match.groups() if group)
+    if word.isascii() and word.isdigit():
+        ordinal = "第" in match.group() and word != "0"
+        return IndexRef(int(word), "ordinal" if ordinal else "index")
+    return IndexRef(ORDINALS[word.lower()], "ordinal")
 
 
 def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
-    """Interpret one symbol with its indices."""
     base, tail, mark = match["base"], match["tail"], match["mark"]
     keys = _SYMBOLS.get(base, ())
-    bare = not tail and not mark
-    if bare and (prose or len(base) > 1 or not _alone(flat, match)):
+    after = flat[match.end() :].strip(" *$`'\"")
+    is_word = after[:1].isalpha() and base not in "QKVXSZ"  # rather than a symbol, such as "A"
+    if not tail and not mark and (prose or len(base) > 1 or is_word):
         return Hint()
     if base in "Ss" and (mark or "~" in tail or "'" in tail):
         keys = ("scaled", "masked")
-    hint = Hint(keys)
+    transposed = bool(re.search(r"[ᵀ⊤]|\^(?:<[T⊤ᵀ]>|[Tᵀ⊤])|\^<\\?top>", tail))
+    hint = Hint(keys, transposed=transposed)
     for part in _TAIL.finditer(tail):
         hint = _indexed(hint, part, base)
-    raised = re.search(r"[ᵀ⊤]|\^(?:<[T⊤ᵀ]>|[Tᵀ⊤])|\^<\\?top>", tail)
-    return replace(hint, transposed=bool(raised))
-
-
-def _alone(flat: str, match: re.Match[str]) -> bool:
-    """Whether a single letter is a symbol rather than a word such as "A"."""
-    after = flat[match.end() :].strip(" *$`'\"")
-    return not after or not after[0].isalpha() or match["base"] in "QKVXSZ"
+    return hint
 
 
 def _indexed(hint: Hint, part: re.Match[str], base: str) -> Hint:
     inside = part["group"] or part["bracket"] or part["one"] or ""
     kind = part["kind"]
-    numbers = _numbers(inside, split=len(base) <= 2)
+    numbers = re.findall(r"[0-9]{1,3}", inside)
+    if len(base) <= 2 and len(numbers) == 1 and len(numbers[0]) == 2 == len(inside.strip()):
+        numbers = list(numbers[0])  # s_{01} has two indices
     if not numbers or (kind == "[" and inside.strip().startswith(":")):
         return hint
     if kind == "^" or (kind == "_" and inside.startswith("(")):
-        return replace(hint, head=IndexRef(numbers[0]))
-    mode = "bracket" if kind == "[" else "index"
-    refs = [IndexRef(n, mode) for n in numbers]
+        return replace(hint, head=IndexRef(int(numbers[0])))
+    refs = [IndexRef(int(n), "bracket" if kind == "[" else "index") for n in numbers]
     if len(refs) >= 2:
         return replace(hint, row=refs[0], column=refs[1])
-    if kind in ("[", "("):
-        return _next(hint, refs[0], base)
-    return replace(hint, head=refs[0]) if base.lower() == "head" else replace(hint, either=refs[0])
-
-
-def _next(hint: Hint, ref: IndexRef, base: str) -> Hint:
-    """Add one bracketed index: first the row, then the column; ``head(1)`` is a head."""
-    if ref.kind == "index" and base.lower() == "head":
+    ref, is_head = refs[0], base.lower() == "head"
+    if is_head and kind != "[":
         return replace(hint, head=ref)
-    return replace(hint, column=ref) if hint.row else replace(hint, row=ref)
-
-
-def _numbers(inside: str, *, split: bool) -> list[int]:
-    """The numbers of an index; s_{01} is two of them."""
-    digits = re.findall(r"[0-9]{1,3}", inside)
-    if split and len(digits) == 1 and len(digits[0]) == 2 and inside.strip() == digits[0]:
-        digits = list(digits[0])
-    return [int(d) for d in digits]
+    if kind in ("[", "("):
+        return replace(hint, column=ref) if hint.row else replace(hint, row=ref)
+    return replace(hint, either=ref)
 
 
 _PROJECTION = {"q": "q", "k": "k", "v": "v", "o": "out", "out": "out"}
-
-
-def _weights(symbols: list[re.Match[str]]) -> Hint | None:
-    """The weights that a label names, where it names nothing else: ``W^Q = W^K``."""
-    hints = [_projection(match) for match in symbols]
-    known = [hint for hint in hints if hint is not None]
-    return combined(known) if known and known[0] is hints[0] else None
 
 
 def _projection(match: re.Match[str]) -> Hint | None:
@@ -266,7 +221,7 @@ def _projection(match: re.Match[str]) -> Hint | None:
         letters.insert(0, base[1:])
         base = base[0]
     which = [_PROJECTION[word.lower()] for word in letters if word.lower() in _PROJECTION]
-    if not _WEIGHT.match(base) or not which:
+    if base not in ("W", "w", "b") or not which:
         return None
     numbers = re.findall(r"[0-9]{1,3}", tail)
     head = IndexRef(int(numbers[0])) if numbers else None

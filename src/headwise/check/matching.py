@@ -1,16 +1,14 @@
 """Match printed arrays to quantities. A clear label decides; values only break ties.
 
-A correct number must not be reported because it was matched to the wrong quantity: of the readings
-that the label allows, one in which every number is correct is preferred. Without a clear reading
-the array is not matched.
+Of the readings that the label allows, one in which every number is correct is preferred, so that no
+correct number is reported as wrong. Without a clear reading the array is not matched.
 """
 
 import math
 import re
 from dataclasses import dataclass
-from itertools import islice
 
-from headwise.check.derivation import Part, fits, parts, wrong
+from headwise.check.derivation import Part, entries, fits, parts, wrong
 from headwise.check.expression_tree import Apply, BadArticle, Grid, Node, Product, Quotient, Sum
 from headwise.check.labels import Hint, IndexBases, IndexRef
 from headwise.check.statements import Statement
@@ -22,29 +20,20 @@ ASIDE = 0.35
 PLAIN_SHARE = 0.4
 """The largest share of wrong numbers in an array that is matched without a label."""
 
-MOST_READINGS = 100_000
-"""The most readings compared for one article and one problem setup."""
-
-MOST_NODES = 64
-"""The most expressions in one equation."""
+MOST_READINGS, MOST_NODES = 100_000, 64
+"""The most readings compared for one problem setup, and the most expressions in one equation."""
 
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
 
-_WEIGHTS = {"q": "W_q", "k": "W_k", "v": "W_v", "out": "W_out"}
-
 
 @dataclass(frozen=True)
 class Reading:
-    """One interpretation of an equation.
+    """One interpretation of an equation: its target, and each printed array with its own.
 
-    Attributes:
-        target: the value of the equation.
-        parts: each printed array with its target.
-        wrong, count: how many of its numbers are wrong, and how many there are.
-        aside: how much it disagrees with the context.
-        rank: the place of its key among those the label may mean.
-        distance: how far the stated value is from the exact one.
+    Of the ``count`` numbers, ``wrong`` are wrong. ``aside`` is how much it disagrees with the
+    context, ``rank`` the place of its key among those the label may mean, and ``distance`` how far
+    the stated value is from the exact one.
     """
 
     target: Target
@@ -54,11 +43,6 @@ class Reading:
     aside: float
     rank: int
     distance: float
-
-    @property
-    def share(self) -> float:
-        """The share of its numbers that are wrong."""
-        return self.wrong / max(self.count, 1)
 
     def cost(self, known: int) -> tuple[float, int, float]:
         """Lower is likelier; of ``known`` numbers, unexplained ones count as half wrong."""
@@ -77,25 +61,25 @@ class Matcher:
 
     def read(self, statement: Statement) -> Reading | None:
         """The reading of one statement, or None where none is clear."""
-        main = _main(statement.equation.nodes)
         nodes = statement.equation.nodes
+        main = _main(nodes)
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
+        label = " ".join(statement.equation.labels)
+        whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
+        # a letter without index labels a size (h, n) or a sum (Z)
+        if main.dims == 0 and (_TOTAL.search(label) or (whole and _SIZE.search(label))):
+            return None
         keys = self._keys(statement)
-        if main.dims == 0 and _is_size(statement, main):
-            return None
-        lone = main.dims == 0 and all(isinstance(node, Grid) for node in nodes)
-        blocked = any(cell.value == -math.inf for cell in main.cells)
-        if lone and blocked and not {"score", "scaled", "masked"} & set(keys):
-            return None
-        if lone and not keys and not _context_has_keys(statement):
-            return None
-        readings = [
-            reading
-            for target in self._candidates(main, statement.own, keys, statement.equation.nodes)
-            if (reading := self._reading(target, statement, keys, main)) is not None
-        ]
-        chosen = self._choose(readings, statement, keys)
+        if main.dims == 0 and all(isinstance(node, Grid) for node in nodes):
+            blocked = any(cell.value == -math.inf for cell in main.cells)
+            if blocked and not {"score", "scaled", "masked"} & set(keys):
+                return None
+            if not keys and not statement.context_keys:
+                return None
+        targets = self._candidates(main, statement, keys)
+        readings = [self._reading(target, statement, keys, main) for target in targets]
+        chosen = self._choose([r for r in readings if r is not None], statement, keys)
         if chosen is not None:
             self.head = chosen.target.head or self.head
             self.row = chosen.target.row if chosen.target.row is not None else self.row
@@ -105,24 +89,24 @@ class Matcher:
         """The quantities that the label, or else the form of the expression, allows."""
         own = statement.own
         if own.weight:
-            return tuple(_WEIGHTS[name] for name in own.weight)
+            return tuple(f"W_{name}" for name in own.weight)
         form = next((keys for node in statement.equation.nodes if (keys := _form(node))), ())
         shared = tuple(key for key in own.keys if key in form)
         return shared or form or own.keys
 
-    def _candidates(
-        self, main: Grid, own: Hint, keys: tuple[str, ...], nodes: list[Node]
-    ) -> list[Target]:
+    def _candidates(self, main: Grid, statement: Statement, keys: tuple[str, ...]) -> list[Target]:
         self._count(1)
+        own = statement.own
         columns = own.transposed or own.column is not None or main.dims == 1
-        result = []
+        targets = []
         for target in self.quantities.fitting(main, keys, columns=columns):
             self._count(0.1)
-            if self._allowed(own, target):
-                result.append(target)
-        if not keys and any(map(_is_term, nodes)):
-            result += [t for t in self.quantities.terms(main) if self._allowed(own, t)]
-        return result
+            targets.append(target)
+        products = [n.factors for n in statement.equation.nodes if isinstance(n, Product)]
+        dims = [sorted(f.dims for f in factors if isinstance(f, Grid)) for factors in products]
+        if not keys and [0, 1] in dims:  # a number times a vector: a term of a weighted sum
+            targets += self.quantities.terms(main)
+        return [target for target in targets if self._allowed(own, target)]
 
     def _count(self, work: float) -> None:
         self.work += work
@@ -132,35 +116,26 @@ class Matcher:
             )
 
     def _allowed(self, own: Hint, target: Target) -> bool:
-        """Whether the indices of the label fit a target."""
-        heads = self.quantities.heads
-        if own.head is not None and not self._is_head(own.head, target.head, heads):
+        if own.head is not None and not self._is_head(own.head, target.head):
             return False
         row, column = self._row(own.row), self._row(own.column)
-        if target.dims == 1 and row is not None and column is not None:
-            return self._either_order(own, target)
+        if target.dims == 1 and own.row is not None and own.column is not None:
+            # a head and a row in either order, or a row and a column
+            return any(
+                target.row == self._row(row_ref) and self._is_head(head_ref, target.head)
+                for row_ref, head_ref in ((own.row, own.column), (own.column, own.row))
+            )
         if row is not None and target.row != row:
             return False
         if column is not None and target.dims < 2 and target.column not in (column, None):
             return False
-        if own.either is None:
-            return True
-        is_row = target.row == self._row(own.either)
-        is_column = target.dims == 0 and target.column == self._row(own.either)
-        return is_row or is_column or self._is_head(own.either, target.head, heads)
+        either = self._row(own.either)
+        is_place = target.row == either or (target.dims == 0 and target.column == either)
+        return own.either is None or is_place or self._is_head(own.either, target.head)
 
-    def _either_order(self, own: Hint, target: Target) -> bool:
-        """Two indices of a vector are a head and a row, in either order, or a row and a column."""
-        if own.row is None or own.column is None:
-            return True
-        return any(
-            target.row == self._row(row) and self._is_head(head, target.head, self.quantities.heads)
-            for row, head in ((own.row, own.column), (own.column, own.row))
-        )
-
-    def _is_head(self, ref: IndexRef, head: int | None, heads: int) -> bool:
+    def _is_head(self, ref: IndexRef, head: int | None) -> bool:
         number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
-        return (heads == 1 and number == 1) or head == number
+        return (self.quantities.heads == 1 and number == 1) or head == number
 
     def _row(self, ref: IndexRef | None) -> int | None:
         if ref is None:
@@ -172,35 +147,28 @@ class Matcher:
         self, target: Target, statement: Statement, keys: tuple[str, ...], main: Grid
     ) -> Reading | None:
         self._count(len(statement.equation.nodes) + 0.05 * len(main.cells))
-        result: list[Part] = []
-        for node in statement.equation.nodes:
-            result += parts(node, target, self.quantities)
+        nodes = statement.equation.nodes
+        result = tuple(part for node in nodes for part in parts(node, target, self.quantities))
         if not result:
             return None
-        counts = [wrong(grid, part) or 0 for grid, part in result]
+        wrong_count = sum(wrong(grid, part) for grid, part in result)
+        count = sum(len(grid.cells) for grid, _ in result)
+        aside, distance = self._aside(target, statement, keys), _distance(main, target)
         rank = keys.index(target.key) if target.key in keys else 0
-        return Reading(
-            target=target,
-            parts=tuple(result),
-            wrong=sum(counts),
-            count=sum(len(grid.cells) for grid, _ in result),
-            aside=self._aside(target, statement, keys),
-            rank=rank,
-            distance=_distance(main, target),
-        )
+        return Reading(target, result, wrong_count, count, aside, rank, distance)
 
     def _aside(self, target: Target, statement: Statement, keys: tuple[str, ...]) -> float:
         """How much a target disagrees with the text before the statement."""
         cost, own, around = 0.0, statement.own, statement.around
-        context = next((hint.keys for hint in around if hint.keys), ())
-        if not keys and context and target.key not in (*context, "term"):
+        context = (*statement.context_keys, "term")
+        if not keys and statement.context_keys and target.key not in context:
             cost += 1
         if own.head is None and target.head is not None:
-            ref = next(
-                (r for hint in around if (r := hint.head or _matrix_index(hint, target))), None
-            )
+            # the index in Q_1 in the line before a matrix is its head
+            refs = (hint.head or (hint.either if target.dims == 2 else None) for hint in around)
+            ref = next(filter(None, refs), None)
             if ref is not None:
-                cost += not self._is_head(ref, target.head, self.quantities.heads)
+                cost += not self._is_head(ref, target.head)
             elif self.head is not None:
                 cost += 0.3 * (target.head != self.head)
         if own.row is None and own.either is None and target.row is not None:
@@ -223,16 +191,16 @@ class Matcher:
         least = min(reading.aside for reading in readings)
         near = [r for r in readings if r.aside <= least] if alone else readings
         right = [r for r in near if r.wrong == 0 and r.count == known]
-        if right and (not alone or keys or _context_has_keys(statement)):
+        if right and (not alone or keys or statement.context_keys):
             return min(right, key=lambda r: (r.aside, r.rank, r.distance))
         best = min(near, key=lambda r: r.cost(known))
         if alone:
             return best if keys and self._single(near, best) else None
         if keys:
             return best if best.wrong < best.count or self._single(near, best) else None
-        if _context_has_keys(statement) and best.aside == 0:
-            return best if best.share <= 0.5 else None
-        return best if best.share <= PLAIN_SHARE and best.count > 2 else None
+        if statement.context_keys and best.aside == 0:
+            return best if best.wrong <= 0.5 * best.count else None
+        return best if best.wrong <= PLAIN_SHARE * best.count and best.count > 2 else None
 
     def _single(self, readings: list[Reading], best: Reading) -> bool:
         """Whether the context leaves only one entry of the quantity."""
@@ -243,22 +211,6 @@ class Matcher:
             if r.aside <= least and r.target.key == best.target.key
         }
         return len(places) == 1
-
-
-def _matrix_index(hint: Hint, target: Target) -> IndexRef | None:
-    """The index of Q_1 in the line before a matrix is its head."""
-    return hint.either if target.dims == 2 else None
-
-
-def _is_size(statement: Statement, main: Grid) -> bool:
-    """Whether a number labelled by a letter without index is a size (h, n) or a sum (Z)."""
-    whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
-    label = " ".join(statement.equation.labels)
-    return bool(_TOTAL.search(label)) or (whole and bool(_SIZE.search(label)))
-
-
-def _context_has_keys(statement: Statement) -> bool:
-    return any(hint.keys for hint in statement.around)
 
 
 def _main(nodes: list[Node]) -> Grid | None:
@@ -275,7 +227,7 @@ def _main(nodes: list[Node]) -> Grid | None:
 def _form(node: Node) -> tuple[str, ...]:
     """The quantities that the form of an expression suggests."""
     if isinstance(node, Apply):
-        return {"softmax": ("softmax",), "concat": ("concat",)}.get(node.name, ())
+        return (node.name,) if node.name in ("softmax", "concat") else ()
     if isinstance(node, Quotient):
         below = node.below
         if isinstance(below, Apply) and below.name == "sqrt":
@@ -284,25 +236,15 @@ def _form(node: Node) -> tuple[str, ...]:
             isinstance(term, Apply) and term.name == "exp" for _, term in below.terms
         )
         return ("softmax",) if powers else ()
-    if isinstance(node, Product) and len(node.factors) > 1:
-        vectors = all(isinstance(f, Grid) and f.dims == 1 for f in node.factors)
-        return tuple(FACTORS) if vectors else ()
-    return ()
-
-
-def _is_term(node: Node) -> bool:
-    """Whether a node is a number times a vector: one term of a weighted sum."""
-    return isinstance(node, Product) and sorted(
-        factor.dims for factor in node.factors if isinstance(factor, Grid)
-    ) == [0, 1]
+    vectors = isinstance(node, Product) and all(
+        isinstance(factor, Grid) and factor.dims == 1 for factor in node.factors
+    )
+    return tuple(FACTORS) if vectors else ()
 
 
 def _distance(grid: Grid, target: Target) -> float:
     if not fits(grid, target):
         return 0.0
-    total = 0.0
-    for row, values in zip(grid.rows, target.values, strict=True):
-        for cell, exact in islice(zip(row, values, strict=True), 10_000):
-            if cell is not None and abs(exact) < 1e300:
-                total += min(abs(cell.value - exact) / (1 + abs(exact)), 10.0)
+    pairs = [(c.value, exact) for c, exact, _, _ in entries(grid, target) if abs(exact) < 1e300]
+    total = sum(min(abs(value - exact) / (1 + abs(exact)), 10.0) for value, exact in pairs)
     return total / max(len(grid.cells), 1)

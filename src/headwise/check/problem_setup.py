@@ -1,29 +1,28 @@
 """The problem setup of an article: input, number of heads, weights, mask and scale.
 
 Articles leave details open, such as the side on which W multiplies or whether scores are masked.
-Each open detail gives several setups; `check` takes the one under which most numbers are right, and
-reports it.
+Each open detail gives several setups; `check` reports the one under which most numbers are right.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from headwise.check.expression_tree import BLOCKED, BadArticle, Grid
-from headwise.check.stated_values import StatedMatrices, StatedSizes, projections
+from headwise.check.stated_values import StatedMatrices, StatedSizes, offsets, projections
 from headwise.check.statements import Statement
-from headwise.check.targets import rounded, upper
+from headwise.check.targets import Inputs, rounded, upper
 from headwise.explain.trace import Projections
 from headwise.lang import Text
 from headwise.masks import Mask, causal, from_tensor
 
 MOST_ROWS, MOST_COLUMNS, MOST_HEADS = 64, 512, 32
 
-
+Notes = tuple[Text, ...]
 MaskFor = Callable[[int, int], Mask]
 """Build a mask from the number of heads and the length."""
 
@@ -41,15 +40,11 @@ class CheckOptions:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """One attention that the article may compute.
+    """One attention that the article may compute, as `headwise.explain.trace.trace` takes it.
 
-    Attributes:
-        x, heads, projections, scale, mask: as `headwise.explain.trace.trace` takes them.
-        inputs: the offsets of the printed numbers that are inputs.
-        hidden: quantities that are not in the article.
-        notes: the assumptions, in words.
-        upper: input and projections with rounded entries half a step up; None where all are
-            exact.
+    ``inputs`` are the offsets of its numbers, ``hidden`` the quantities that are not in the
+    article, ``notes`` the assumptions in words, and ``upper`` the inputs with rounded entries half
+    a step up; None where all are exact.
     """
 
     x: Tensor
@@ -59,22 +54,18 @@ class Setup:
     mask: Mask | Tensor | None = None
     inputs: frozenset[int] = frozenset()
     hidden: tuple[str, ...] = ()
-    notes: tuple[Text, ...] = field(default=())
-    upper: tuple[Tensor, Projections] | None = None
+    notes: Notes = ()
+    upper: Inputs | None = None
 
 
 def setups(statements: list[Statement], sizes: StatedSizes, options: CheckOptions) -> list[Setup]:
-    """Every possible setup, the likeliest first.
-
-    Raises:
-        BadArticle: if no input can be found, or it is too large.
-    """
+    """Every possible setup, the likeliest first; raises `BadArticle` without a usable input."""
     result = list(_inputs(statements, sizes, options))
     if not result:
         raise BadArticle(
             "no input X found, such as X = [[0.5, 1.1], [1.0, 0.2]]; give it with --x FILE"
         )
-    _bounded(result[0])
+    _check_sizes(result[0])
     return [
         replace(setup, mask=mask, scale=scale, notes=(*setup.notes, *mask_notes, *scale_notes))
         for setup in result
@@ -83,13 +74,12 @@ def setups(statements: list[Statement], sizes: StatedSizes, options: CheckOption
     ]
 
 
-def _bounded(setup: Setup) -> None:
+def _check_sizes(setup: Setup) -> None:
     rows, columns = setup.x.shape
     if rows > MOST_ROWS or columns > MOST_COLUMNS or setup.heads > MOST_HEADS:
         raise BadArticle(
-            "expected an input of at most {most_rows} rows, {most_columns} columns "
-            "and {most_heads} heads, got {rows}, {columns} and {heads}; check a smaller "
-            "example",
+            "expected an input of at most {most_rows} rows, {most_columns} columns and "
+            "{most_heads} heads, got {rows}, {columns} and {heads}; check a smaller example",
             most_rows=MOST_ROWS,
             most_columns=MOST_COLUMNS,
             most_heads=MOST_HEADS,
@@ -102,114 +92,82 @@ def _bounded(setup: Setup) -> None:
 def _inputs(
     statements: list[Statement], sizes: StatedSizes, options: CheckOptions
 ) -> Iterable[Setup]:
-    grids, used, note = _x(statements, options)
-    x = None if grids is None else [row for grid in grids for row in grid.values]
-    given = StatedMatrices.of(statements)
-    top = given.raised()
-    heads = _heads(sizes, options, given, _width(x, options))
-    if x is not None:
-        tensor = torch.tensor(x, dtype=torch.float64) if options.x is None else options.x
-        high = tensor if options.x is not None else _upper(grids or [])
-        both = zip(
-            _weights(given, tensor, heads, options),
-            _weights(top, tensor, heads, options),
-            strict=True,
-        )
+    grids, note = _x(statements) if options.x is None else ([], Text("X from the options"))
+    x, high = options.x, options.x
+    if grids:
+        x, high = _tensor(grid.values for grid in grids), _tensor(map(upper, grids))
+    used = offsets(grids)
+    stated = StatedMatrices.of(statements)
+    raised = stated.raised()
+    heads = _heads(sizes, options, stated, None if x is None else x.shape[1])
+    if x is not None and high is not None:
+        weights = _weights(stated, x, options)
+        raised_weights = _weights(raised, x, options)
         rounding_note = _rounding_note(
-            *(grids or []), *(given.grids if options.projections is None else ())
+            *grids, *(stated.grids if options.projections is None else ())
         )
-        for (weights, weight_notes), (above, _) in both:
-            yield Setup(
-                tensor,
-                heads,
-                weights,
-                inputs=used | given.used,
-                notes=(note, *weight_notes, *rounding_note),
-                upper=(high, above) if rounding_note else None,
-            )
-    direct = None if options.x is not None or given.weights else given.direct(heads)
+        for (low, notes), (above, _) in zip(weights, raised_weights, strict=True):
+            setup = Setup(x, heads, low, inputs=used | offsets(stated.grids))
+            setup_upper = (high, above) if rounding_note else None
+            yield replace(setup, notes=(note, *notes, *rounding_note), upper=setup_upper)
+    direct = None if options.x is not None or stated.weights else stated.direct(heads)
     if direct is not None and not (x is not None and sizes.identity):
-        tensor, weights, cells = direct
-        raised = top.direct(heads)
-        rounding_note = _rounding_note(*given.values.values(), *given.grids)
-        yield Setup(
-            tensor,
-            heads,
-            weights,
-            inputs=used | cells,
-            hidden=("x", "W_q", "W_k", "W_v"),
-            notes=(Text("Q, K and V are taken as given"), *rounding_note),
-            upper=raised[:2] if raised is not None and rounding_note else None,
-        )
+        tensor, projections, cells = direct
+        above_direct = raised.direct(heads)
+        rounding_note = _rounding_note(*stated.values.values(), *stated.grids)
+        setup_upper = above_direct[:2] if above_direct is not None and rounding_note else None
+        setup = Setup(tensor, heads, projections, inputs=used | cells, upper=setup_upper)
+        note = Text("Q, K and V are taken as given")
+        hidden = ("x", "W_q", "W_k", "W_v")
+        yield replace(setup, hidden=hidden, notes=(note, *rounding_note))
 
 
-def _upper(grids: list[Grid]) -> Tensor:
-    return torch.tensor([row for grid in grids for row in upper(grid)], dtype=torch.float64)
+def _tensor(tables: Iterable[list[list[float]]]) -> Tensor:
+    return torch.tensor([row for table in tables for row in table], dtype=torch.float64)
 
 
-def _rounding_note(*grids: Grid) -> tuple[Text, ...]:
-    """A note where inputs are printed rounded."""
+def _rounding_note(*grids: Grid) -> Notes:
     steps = [min(c.step for c in grid.cells if c.step) for grid in grids if rounded(grid)]
     if not steps:
         return ()
-    places = round(-math.log10(max(steps)))
-    return (
-        Text(
-            "the given numbers are rounded to {places} decimals; differences that this "
-            "explains are not reported",
-            places=places,
-        ),
+    note = Text(
+        "the given numbers are rounded to {places} decimals; differences that this "
+        "explains are not reported",
+        places=round(-math.log10(max(steps))),
     )
+    return (note,)
 
 
 def _heads(
-    sizes: StatedSizes, options: CheckOptions, given: StatedMatrices, width: int | None
+    sizes: StatedSizes, options: CheckOptions, stated: StatedMatrices, width: int | None
 ) -> int:
-    if given.weights:
+    if stated.weights:
         width = None  # the heads divide the columns of W, which need not be those of X
-    return options.heads or sizes.heads(width) or given.heads or 1
-
-
-def _width(x: list[list[float]] | None, options: CheckOptions) -> int | None:
-    if options.x is not None:
-        return options.x.shape[1]
-    return len(x[0]) if x else None
+    return options.heads or sizes.heads(width) or stated.heads or 1
 
 
 def _weights(
-    given: StatedMatrices, x: Tensor, heads: int, options: CheckOptions
-) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
+    stated: StatedMatrices, x: Tensor, options: CheckOptions
+) -> Iterable[tuple[Projections, Notes]]:
     if options.projections is not None:
         yield options.projections, (Text("weights from the options"),)
-    elif not given.weights:
+    elif not stated.weights:
         eye = Projections.identity(x.shape[1])
         yield eye, (Text("no weights: projections are the identity"),)
     else:
-        yield from projections(given, x.shape[1], heads)
+        yield from projections(stated, x.shape[1])
 
 
-def _x(
-    statements: list[Statement], options: CheckOptions
-) -> tuple[list[Grid] | None, frozenset[int], Text]:
-    """The rows of the input, the offsets of its numbers, and a note on its origin."""
-    if options.x is not None:
-        return [], frozenset(), Text("X from the options")
-    best: tuple[int, Grid] | None = None
-    for statement in statements:
-        grid = _matrix(statement)
-        rank = _rank(statement) if grid is not None else 9
-        if grid is not None and rank < (9 if best is None else best[0]):
-            best = (rank, grid)
-    rows = _rows(statements)
-    if best is None and not rows:
-        return None, frozenset(), Text("")
-    grids = rows if best is None else [best[1]]
-    cells = [cell for grid in grids for cell in grid.cells]
-    values = [row for grid in grids for row in grid.values]
-    line = cells[0].line
-    size = f"{len(values)}×{len(values[0])}"
-    note = Text("X ({size}) from line {line}", size=size, line=line)
-    return grids, frozenset(cell.start for cell in cells), note
+def _x(statements: list[Statement]) -> tuple[list[Grid], Text]:
+    """The rows of the input, and a note on their origin."""
+    ranked = [(_rank(s), grid) for s in statements if (grid := _matrix(s)) is not None]
+    rank, best = min(ranked, key=lambda pair: pair[0], default=(9, None))
+    grids = [best] if best is not None and rank < 9 else _rows(statements)
+    if not grids:
+        return [], Text("")
+    size = f"{sum(len(grid.rows) for grid in grids)}×{len(grids[0].rows[0])}"
+    line = grids[0].cells[0].line
+    return grids, Text("X ({size}) from line {line}", size=size, line=line)
 
 
 def _matrix(statement: Statement) -> Grid | None:
@@ -222,12 +180,12 @@ def _matrix(statement: Statement) -> Grid | None:
 def _rank(statement: Statement) -> int:
     """How clearly a matrix is labelled as the input: 0 by symbol, 1 in words, 2 in the context."""
     own, labels = statement.own, " ".join(statement.equation.labels)
-    if own.keys == ("x",) and own.head is None and own.either is None and own.row is None:
+    if own.keys == ("x",) and own.head is own.either is own.row is None:
         return 0 if re.search(r"(?<![A-Za-z])X(?![A-Za-z_^'′])", labels) else 1
     if own.keys or own.weight or own.head is not None:
         return 9
-    near = next((hint.keys for hint in statement.around[:3] if hint.keys), ())
-    return 2 if near == ("x",) else 9
+    near = replace(statement, around=statement.around[:3])
+    return 2 if near.context_keys == ("x",) else 9
 
 
 def _rows(statements: list[Statement]) -> list[Grid]:
@@ -235,65 +193,54 @@ def _rows(statements: list[Statement]) -> list[Grid]:
     named = _sequence(statement for statement in statements if statement.own.keys == ("x",))
     if named:
         return named
-    near = [s for s in statements if not s.own.keys and not s.own.weight and _under_input(s)]
-    grids = [grid for s in near for grid in s.equation.grids[-1:] if grid.dims == 1 and grid.whole]
+    near = [s for s in statements if not s.own.keys and not s.own.weight]
+    under = [s.equation.grids[-1:] for s in near if s.context_keys == ("x",)]
+    grids = [grid for last in under for grid in last if grid.dims == 1 and grid.whole]
     return [grid for grid in grids if grid.shape == grids[0].shape] if len(grids) > 1 else []
-
-
-def _under_input(statement: Statement) -> bool:
-    return next((hint.keys for hint in statement.around if hint.keys), ()) == ("x",)
 
 
 def _sequence(statements: Iterable[Statement]) -> list[Grid]:
     """Numbered rows, each number once."""
-    result: list[Grid] = []
-    seen: set[int] = set()
+    rows: dict[int, Grid] = {}
     for statement in statements:
         grids = [grid for grid in statement.equation.grids if grid.dims == 1 and grid.whole]
         ref = statement.own.row or statement.own.either or statement.own.head
-        if ref is None or not grids or ref.number in seen:
+        if ref is None or not grids or ref.number in rows:
             continue
-        if result and grids[-1].shape != result[0].shape:
+        if any(row.shape != grids[-1].shape for row in rows.values()):
             break
-        seen.add(ref.number)
-        result.append(grids[-1])
-    return result
+        rows[ref.number] = grids[-1]
+    return list(rows.values())
 
 
 def _masks(
     statements: list[Statement], sizes: StatedSizes, options: CheckOptions, setup: Setup
-) -> list[tuple[Mask | Tensor | None, tuple[Text, ...]]]:
+) -> list[tuple[Mask | Tensor | None, Notes]]:
     if options.mask is not None:
-        given = options.mask(setup.heads, len(setup.x))
-        return [(given, (Text("mask from the options"),))]
-    none: tuple[Mask | Tensor | None, tuple[Text, ...]] = (None, ())
+        mask = options.mask(setup.heads, len(setup.x))
+        return [(mask, (Text("mask from the options"),))]
+    result: list[tuple[Mask | Tensor | None, Notes]] = [(None, ())]
+    if sizes.masked:
+        result.insert(0, (causal(), (Text("the mask is causal"),)))
     pattern = _pattern(statements)
-    lower = (causal(), (Text("the mask is causal"),))
-    result: list[tuple[Mask | Tensor | None, tuple[Text, ...]]] = []
     if pattern is not None:
         note = Text("the mask is read from the blocked scores")
-        result.append((from_tensor(pattern, "q k"), (note,)))
-    if sizes.masked:
-        result.append(lower)
-    return [*result, none]
+        result.insert(0, (from_tensor(pattern, "q k"), (note,)))
+    return result
 
 
 def _pattern(statements: list[Statement]) -> Tensor | None:
     """The pairs that may attend, from printed square scores with entries of minus infinity."""
-    for statement in statements:
-        for grid in statement.equation.grids:
-            if grid.dims == 2 and grid.whole and grid.shape[0] == grid.shape[1]:
-                rows = grid.values
-                if any(value <= BLOCKED for row in rows for value in row):
-                    return torch.tensor([[value > BLOCKED for value in row] for row in rows])
+    for grid in (grid for statement in statements for grid in statement.equation.grids):
+        if grid.dims == 2 and grid.whole and grid.shape[0] == grid.shape[1]:
+            scores = torch.tensor(grid.values, dtype=torch.float64)
+            if bool((scores <= BLOCKED).any()):
+                return scores > BLOCKED
     return None
 
 
-def _scales(
-    sizes: StatedSizes, options: CheckOptions
-) -> list[tuple[float | None, tuple[Text, ...]]]:
+def _scales(sizes: StatedSizes, options: CheckOptions) -> list[tuple[float | None, Notes]]:
     if options.scale is not None:
         return [(options.scale, (Text("scale from the options"),))]
-    usual: tuple[float | None, tuple[Text, ...]] = (None, ())
-    note = Text("scores are not scaled")
-    return [(1.0, (note,)), usual] if sizes.unscaled else [usual]
+    usual: tuple[float | None, Notes] = (None, ())
+    return [(1.0, (Text("scores are not scaled"),)), usual] if sizes.unscaled else [usual]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.check.expression_tree import Grid
 from headwise.check.statements import Statement
-from headwise.check.targets import upper
+from headwise.check.targets import WEIGHTS, Place, upper
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections
 from headwise.lang import Text
@@ -74,8 +74,7 @@ class StatedSizes:
     def heads(self, width: int | None) -> int | None:
         """The stated number of heads for an input of this width; None for any width.
 
-        A count that fits the width comes before one that does not; without one it follows from
-        d_model and d_k.
+        A count that fits the width comes first; without a count it follows from d_model and d_k.
         """
         if self.count:
             fitting = (s.value for s in self.count if width is not None and width % s.value == 0)
@@ -96,18 +95,17 @@ def read_sizes(text: str) -> StatedSizes:
         >>> read_sizes("GPT-3 has 96 heads; here we use 2 heads, W^Q = I").heads(4)
         2
     """
-    result = [number for pattern in _HEADS for number in _all(pattern, text)]
-    counts = sorted(result, key=lambda number: _likely(number, text))
-    count = counts[0] if counts else None
-    if count is not None and count.value < 1:
+    counts = [number for pattern in _HEADS for number in _all(pattern, text)]
+    counts.sort(key=lambda number: _foreignness(number, text))
+    if counts and counts[0].value < 1:
         raise BadFile(
             "heads: line {line} states {value}; expected at least 1; give --heads N",
-            line=count.line,
-            value=count.value,
+            line=counts[0].line,
+            value=counts[0].value,
         )
     return StatedSizes(
-        model=tuple(number for number in _all(_MODEL, text) if not _foreign(number, text)),
-        key=tuple(number for number in _all(_KEY, text) if not _foreign(number, text)),
+        model=tuple(number for number in _all(_MODEL, text) if _foreignness(number, text) < 2),
+        key=tuple(number for number in _all(_KEY, text) if _foreignness(number, text) < 2),
         count=tuple(number for number in counts if number.value >= 1),
         identity=bool(_IDENTITY.search(text)),
         masked=bool(_MASKED.search(text)),
@@ -139,73 +137,59 @@ def _all(pattern: re.Pattern[str], text: str) -> list[StatedSize]:
 
 
 def _clause(stated: StatedSize, text: str) -> str:
-    """The clause around a stated size."""
-    before = re.split(
-        r"[.!?;:。！？；\n](?![0-9])|, (?:but|while|and)\b", text[: stated.start][-200:]
-    )
+    ends = r"[.!?;:。！？；\n](?![0-9])|, (?:but|while|and)\b"
+    before = re.split(ends, text[: stated.start][-200:])
     after = re.split(r"[.!?;,。！？；\n](?![0-9])", text[stated.start :][:100])
     return before[-1] + after[0]
 
 
-def _foreign(stated: StatedSize, text: str) -> bool:
-    """Whether the clause names another model."""
-    clause = _clause(stated, text)
-    return bool(_FOREIGN.search(clause)) and not _OURS.search(clause)
-
-
-def _likely(stated: StatedSize, text: str) -> int:
+def _foreignness(stated: StatedSize, text: str) -> int:
     """0 for a size of this example, 2 for one of another model, else 1."""
-    if _foreign(stated, text):
-        return 2
-    return 0 if _OURS.search(_clause(stated, text)) else 1
+    clause = _clause(stated, text)
+    if _OURS.search(clause):
+        return 0
+    return 2 if _FOREIGN.search(clause) else 1
 
 
 NAMES = ("q", "k", "v", "out")
-_SYMBOL = {"q": "W^Q", "k": "W^K", "v": "W^V", "out": "W^O"}
 _DIRECT = {"q": ("q", "Q"), "k": ("k", "K"), "v": ("v", "V")}
 
 
 @dataclass
 class StatedMatrices:
-    """Matrices stated as weights, biases or Q, K and V.
+    """Matrices stated as weights, biases, or Q, K and V: by name and head, None for all heads."""
 
-    Attributes:
-        weights: by name and head as written; None for all heads.
-        biases: the same for biases.
-        values: Q, K and V, by name and head.
-    """
-
-    weights: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
-    biases: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
-    values: dict[tuple[str, int | None], Grid] = field(default_factory=dict)
+    weights: dict[Place, Grid] = field(default_factory=dict)
+    biases: dict[Place, Grid] = field(default_factory=dict)
+    values: dict[Place, Grid] = field(default_factory=dict)
 
     @classmethod
     def of(cls, statements: list[Statement]) -> "StatedMatrices":
         """Collect them from statements; the first statement of a matrix counts."""
-        given = cls()
+        stated = cls()
         for statement in statements:
             grids = [grid for grid in statement.equation.grids if grid.whole and grid.dims > 0]
             if grids:
-                given._take(statement, grids)
-        return given
+                stated._take(statement, grids)
+        return stated
 
     def _take(self, statement: Statement, grids: list[Grid]) -> None:
         own = statement.own
-        around = next((hint.head for hint in statement.around if hint.head), None)
         ref = own.head or own.either
         head = None if ref is None else ref.number
         if own.weight and own.bias:
             for name in own.weight:
                 self.biases.setdefault((name, head), grids[-1])
-        elif own.weight and grids[-1].dims == 2:
+            return
+        around = next((hint.head for hint in statement.around if hint.head), None)
+        head = around.number if head is None and around else head
+        if own.weight and grids[-1].dims == 2:
             for name in own.weight:
-                place = (name, around.number if head is None and around else head)
-                self.weights.setdefault((name, None) if name == "out" else place, grids[-1])
+                self.weights.setdefault((name, None if name == "out" else head), grids[-1])
         elif grids[0].dims == 2 and own.keys and not own.transposed:
             for name, keys in _DIRECT.items():
                 if set(own.keys) <= set(keys):
-                    place = (name, around.number if head is None and around else head)
-                    self.values.setdefault(place, grids[0])
+                    self.values.setdefault((name, head), grids[0])
 
     @property
     def heads(self) -> int:
@@ -220,39 +204,29 @@ class StatedMatrices:
     def raised(self) -> "StatedMatrices":
         """The same, each number half a step up where its matrix is printed rounded."""
         tables = (self.weights, self.biases, self.values)
-        return StatedMatrices(
-            *({place: _raised(grid) for place, grid in t.items()} for t in tables)
-        )
-
-    @property
-    def used(self) -> frozenset[int]:
-        """The offsets of all numbers of weights and biases."""
-        return _offsets(self.grids)
+        return StatedMatrices(*({place: _raised(g) for place, g in t.items()} for t in tables))
 
     def direct(self, heads: int) -> tuple[Tensor, Projections, frozenset[int]] | None:
-        """An input and projections that give exactly the Q, K and V stated; None if one lacks."""
+        """An input and projections whose Q, K and V are those stated; None if one is missing."""
         stated = [self._stated(name, heads) for name in _DIRECT]
-        tables = [table for table, _ in stated if table is not None]
+        tables = [torch.cat([_tensor(grid) for grid in grids], 1) for grids in stated if grids]
         if len(tables) < 3 or len({len(table) for table in tables}) > 1:
             return None
-        x = torch.cat(tables, 1)
-        ends = torch.split(torch.eye(x.shape[1], dtype=torch.float64), [t.shape[1] for t in tables])
-        if tables[0].shape[1] != tables[1].shape[1]:
+        widths = [table.shape[1] for table in tables]
+        if widths[0] != widths[1]:
             return None
-        inner = tables[2].shape[1]
-        out = self.weights.get(("out", None))
-        square = torch.eye(inner, dtype=torch.float64) if out is None else _tensor(out).T
-        cells = frozenset().union(*(cells for _, cells in stated))
-        return x, Projections(ends[0], ends[1], ends[2], square), cells
+        q, k, v = torch.split(_identity(sum(widths)), widths)
+        stated_out = self.weights.get(("out", None))
+        out = _identity(widths[2]) if stated_out is None else _tensor(stated_out).T
+        cells = offsets(grid for grids in stated for grid in grids)
+        return torch.cat(tables, 1), Projections(q, k, v, out), cells
 
-    def _stated(self, name: str, heads: int) -> tuple[Tensor | None, frozenset[int]]:
+    def _stated(self, name: str, heads: int) -> list[Grid]:
+        """Q, K or V of all heads, or of each head; [] where one is missing."""
         if (name, None) in self.values:
-            grid = self.values[name, None]
-            return _tensor(grid), _offsets([grid])
+            return [self.values[name, None]]
         own = [grid for (key, _), grid in sorted(self.values.items(), key=str) if key == name]
-        if len(own) != heads or len({len(grid.rows) for grid in own}) != 1:
-            return None, frozenset()
-        return torch.cat([_tensor(grid) for grid in own], 1), _offsets(own)
+        return own if len(own) == heads and len({len(grid.rows) for grid in own}) == 1 else []
 
 
 def _raised(grid: Grid) -> Grid:
@@ -264,7 +238,8 @@ def _raised(grid: Grid) -> Grid:
     return replace(grid, rows=cells)
 
 
-def _offsets(grids: Iterable[Grid]) -> frozenset[int]:
+def offsets(grids: Iterable[Grid]) -> frozenset[int]:
+    """The offsets of all printed numbers of some grids."""
     return frozenset(cell.start for grid in grids for cell in grid.cells)
 
 
@@ -273,105 +248,70 @@ def _tensor(grid: Grid) -> Tensor:
 
 
 def projections(
-    given: StatedMatrices, embed_dim: int, heads: int
+    stated: StatedMatrices, embed_dim: int
 ) -> Iterable[tuple[Projections, tuple[Text, ...]]]:
-    """The projections of an article: Q = X W as such articles write, and Q = X Wᵀ where it fits.
-
-    Raises:
-        BadFile: if a matrix fits the input in neither way.
-    """
-    last = None
+    """The projections of an article, Q = X W and Q = X Wᵀ, where they fit; `BadFile` if neither."""
+    errors = []
     for turned in (False, True):
         try:
-            made = _made(given, embed_dim, heads, turned=turned)
+            weights = _projections(stated, embed_dim, turned=turned)
         except BadFile as error:
-            last = last or error
+            errors.append(error)
             continue
-        last = None if turned else last
         form = Text("Q = X Wᵀ") if turned else Text("Q = X W")
-        names = ", ".join(sorted({_SYMBOL[name] for name, _ in given.weights}))
-        yield made, (Text("{names} from the text, {form}", names=names, form=form),)
-        last = None
-        if not any(_square(grid) for grid in given.weights.values()):
+        names = ", ".join(sorted({WEIGHTS[f"W_{name}"] for name, _ in stated.weights}))
+        yield weights, (Text("{names} from the text, {form}", names=names, form=form),)
+        if not any(grid.shape[0] == grid.shape[1] for grid in stated.weights.values()):
             return
-    if last is not None and not _fits_one(given, embed_dim, heads):
-        raise last
+    if len(errors) == 2:
+        raise errors[0]
 
 
-def _fits_one(given: StatedMatrices, embed_dim: int, heads: int) -> bool:
-    for turned in (False, True):
-        try:
-            _made(given, embed_dim, heads, turned=turned)
-        except BadFile:
-            continue
-        return True
-    return False
-
-
-def _square(grid: Grid) -> bool:
-    return grid.shape[0] == grid.shape[1]
-
-
-def _made(given: StatedMatrices, embed_dim: int, heads: int, *, turned: bool) -> Projections:
-    inner = next(
-        (_width(given, name, heads, turned) for name in NAMES[:3] if _has(given, name)), embed_dim
-    )
-    result = {}
+def _projections(stated: StatedMatrices, embed_dim: int, *, turned: bool) -> Projections:
+    grids = {name: _of(stated.weights, name) for name in NAMES}
+    widths = (sum(grid.shape[not turned] for grid in grids[n]) for n in NAMES[:3] if grids[n])
+    inner = next(widths, embed_dim)
+    result = []
     for name in NAMES[:3]:
-        result[name] = _one(given, name, embed_dim, turned) if _has(given, name) else None
-        if result[name] is None:
-            if inner != embed_dim:
-                raise _unfit(name, (embed_dim, inner), (0, 0))
-            result[name] = torch.eye(embed_dim, dtype=torch.float64)
-    width = result["v"].shape[0] if result["v"] is not None else inner
-    out = torch.eye(width, dtype=torch.float64)
-    if ("out", None) in given.weights:
-        out = _one(given, "out", width, turned)
-    biases = {f"{n}_bias": _bias(given, n) for n in NAMES if any(k == n for k, _ in given.biases)}
-    q, k, v = (result[name] for name in NAMES[:3])
-    if q is None or k is None or v is None:
-        raise _unfit("q", (embed_dim, inner), (0, 0))
+        if not grids[name] and inner != embed_dim:
+            raise _unfit(name, embed_dim, (0, 0))
+        result.append(_weight(name, grids[name], embed_dim, turned))
+    q, k, v = result
+    out = _weight("out", grids["out"], len(v), turned)
+    biases = {
+        f"{name}_bias": torch.cat([_tensor(grid).flatten() for grid in _of(stated.biases, name)])
+        for name in NAMES
+        if any(key == name for key, _ in stated.biases)
+    }
     return Projections(q, k, v, out, **biases)
 
 
-def _has(given: StatedMatrices, name: str) -> bool:
-    return any(key == name for key, _ in given.weights)
-
-
-def _of(table: dict[tuple[str, int | None], Grid], name: str) -> list[Grid]:
+def _of(table: dict[Place, Grid], name: str) -> list[Grid]:
     """The matrix of all heads, or those of each head in order."""
     if (name, None) in table:
         return [table[name, None]]
-    numbers = sorted(head for key, head in table if key == name and head is not None)
-    return [table[name, head] for head in numbers]
+    heads = sorted(head for key, head in table if key == name and head is not None)
+    return [table[name, head] for head in heads]
 
 
-def _width(given: StatedMatrices, name: str, heads: int, turned: bool) -> int:
-    del heads
-    return sum(grid.shape[0 if turned else 1] for grid in _of(given.weights, name))
+def _weight(name: str, grids: list[Grid], size: int, turned: bool) -> Tensor:
+    """One projection laid out as in `torch.nn.Linear`: (outputs, inputs); identity by default."""
+    weights = [_tensor(grid) if turned else _tensor(grid).T for grid in grids]
+    for weight in weights:
+        if weight.shape[1] != size:
+            raise _unfit(name, size, tuple(weight.shape if turned else weight.T.shape))
+    return torch.cat(weights) if weights else _identity(size)
 
 
-def _one(given: StatedMatrices, name: str, size: int, turned: bool) -> Tensor:
-    """One projection laid out as in `torch.nn.Linear`: (outputs, inputs)."""
-    tables = []
-    for grid in _of(given.weights, name):
-        weight = _tensor(grid)
-        if weight.shape[1 if turned else 0] != size:
-            raise _unfit(name, (size,), tuple(weight.shape))
-        tables.append(weight if turned else weight.T)
-    return torch.cat(tables)
+def _identity(size: int) -> Tensor:
+    return torch.eye(size, dtype=torch.float64)
 
 
-def _bias(given: StatedMatrices, name: str) -> Tensor:
-    return torch.cat([_tensor(grid).flatten() for grid in _of(given.biases, name)])
-
-
-def _unfit(name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> BadFile:
-    rows = expected[0]
+def _unfit(name: str, rows: int, got: tuple[int, ...]) -> BadFile:
     return BadFile(
         "{symbol}: expected a matrix with {rows} rows for this input, got {got}; "
         "correct the article or give --weights FILE",
-        symbol=_SYMBOL[name],
+        symbol=WEIGHTS[f"W_{name}"],
         rows=rows,
         got=got,
     )

@@ -1,9 +1,10 @@
 """An article as statements: each equation or table with what its label and context say."""
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from headwise.check.article_lines import Line, is_array_row, logical_lines
+from headwise.check.article_lines import Line, is_array_row, is_table_row, logical_lines
 from headwise.check.equations import Equation, parse_equations
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import (
@@ -15,6 +16,7 @@ from headwise.check.expression_tree import (
     leaves,
     pairs,
     printed,
+    scalar,
     vector,
 )
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
@@ -25,65 +27,55 @@ SENTENCE = 60
 
 @dataclass(frozen=True)
 class Statement:
-    """An equation with its context.
-
-    Attributes:
-        equation: the parsed equation.
-        own: the meaning of its label and its line.
-        around: the meaning of the lines and headings before it, the nearest first.
-    """
+    """An equation, the meaning of its own label, and that of its context, the nearest first."""
 
     equation: Equation
     own: Hint
     around: tuple[Hint, ...]
 
+    @property
+    def context_keys(self) -> tuple[str, ...]:
+        """The quantities that the nearest context with any means."""
+        return next((hint.keys for hint in self.around if hint.keys), ())
+
 
 @dataclass
-class _Place:
-    """The headings and the line before the current statement."""
+class _Context:
+    """The headings above the current statement, and the lines that lead to it."""
 
-    headings: list[tuple[int, Hint]]
-    lead: list[Hint]
+    headings: list[tuple[int, Hint]] = field(default_factory=list)
+    lead: list[Hint] = field(default_factory=list)
 
-    def around(self) -> tuple[Hint, ...]:
+    def hints(self) -> tuple[Hint, ...]:
         return (*self.lead, *(hint for _, hint in reversed(self.headings)))
-
-    def enter(self, level: int, hint: Hint) -> None:
-        self.headings = [(at, h) for at, h in self.headings if at < level]
-        self.headings.append((level, hint))
-        self.lead = []
 
 
 def read_statements(text: str) -> list[Statement]:
     """Every statement of an article that holds numbers, and every label, in order."""
-    place = _Place([], [])
+    context = _Context()
     result: list[Statement] = []
     for group in group_lines(logical_lines(text)):
         if len(group) > 1:
-            words, equations = table_equations(
-                group, text, named=any(h.keys for h in place.around())
-            )
+            named = any(hint.keys for hint in context.hints())
+            words, equations = table_equations(group, text, named=named)
         else:
-            words, equations = _line_text(group[0], text), parse_equations(group[0], text)
-        if group[0].heading:
-            place.enter(group[0].heading, read_label(words, prose=True))
+            words, equations = _source(group[0].tokens, text), parse_equations(group[0], text)
+        level = group[0].heading
+        if level:
+            above = [(at, hint) for at, hint in context.headings if at < level]
+            context = _Context([*above, (level, read_label(words, prose=True))])
             continue
         if all(equation.bare for equation in equations):
-            hint = _named(words)
+            hint = read_label(words, prose=len(words) > SENTENCE)
             if hint != Hint():
-                place.lead = [hint, *place.lead[:1]]
+                context.lead = [hint, *context.lead[:1]]
         for equation in equations:
-            result += [_statement(part, place) for part in _unstacked(equation)]
+            result += [_statement(part, context) for part in _unstacked(equation)]
     return result
 
 
-def _line_text(line: Line, text: str) -> str:
-    return text[line.tokens[0].start : line.tokens[-1].end] if line.tokens else ""
-
-
-def _named(words: str) -> Hint:
-    """Interpret a line without numbers: a label if short, running text if long."""
-    return read_label(words, prose=len(words) > SENTENCE)
+def _source(tokens: Sequence[Token], text: str) -> str:
+    return text[tokens[0].start : tokens[-1].end] if tokens else ""
 
 
 def _unstacked(equation: Equation) -> list[Equation]:
@@ -97,7 +89,7 @@ def _unstacked(equation: Equation) -> list[Equation]:
     ]
 
 
-def _statement(equation: Equation, place: _Place) -> Statement:
+def _statement(equation: Equation, context: _Context) -> Statement:
     own = combined([read_label(label, prose=_is_prose(label)) for label in equation.labels])
     if any(label.startswith("head<sup>") for label in equation.labels):
         own = replace(own, head=IndexRef(own.head.number, "ordinal") if own.head else None)
@@ -105,9 +97,9 @@ def _statement(equation: Equation, place: _Place) -> Statement:
     after = combined([read_label(words, prose=True) for words in equation.after])
     for hint in (after, read_words(equation.before)):
         own = own.filled(replace(hint, keys=(), either=None))
-    if not own.keys and not own.weight and place.lead:
-        own = replace(own, weight=place.lead[0].weight, bias=place.lead[0].bias)
-    return Statement(equation, own, (line, *place.around(), after))
+    if not own.keys and not own.weight and context.lead:
+        own = replace(own, weight=context.lead[0].weight, bias=context.lead[0].bias)
+    return Statement(equation, own, (line, *context.hints(), after))
 
 
 def _is_prose(label: str) -> bool:
@@ -127,23 +119,19 @@ def group_lines(lines: list[Line]) -> list[list[Line]]:
     groups: list[list[Line]] = []
     for line in lines:
         last = groups[-1][-1] if groups else None
-        follows = last is not None and line.tokens[0].line - last.tokens[-1].line <= 1
-        html = last is not None and _is_row(line) and _is_row(last)
-        if last is not None and _kind(line) and _kind(line) == _kind(last) and (follows or html):
+        if last is not None and _one_array(last, line):
             groups[-1].append(line)
         else:
             groups.append([line])
     return groups
 
 
-def _kind(line: Line) -> str:
-    if _is_row(line):
-        return "table"
-    return "numbers" if is_array_row(line) else ""
-
-
-def _is_row(line: Line) -> bool:
-    return line.count("pipe") >= 2 or line.tokens[0].kind == "pipe"
+def _one_array(last: Line, line: Line) -> bool:
+    """Whether two lines are rows of the same table, or of the same block of numbers."""
+    if is_table_row(line) or is_table_row(last):
+        return is_table_row(line) and is_table_row(last)
+    near = line.tokens[0].line - last.tokens[-1].line <= 1
+    return near and is_array_row(line) and is_array_row(last)
 
 
 def table_equations(
@@ -151,19 +139,22 @@ def table_equations(
 ) -> tuple[str, list[Equation]]:
     """The words of a table, and its arrays as equations.
 
-    With ``named``, a caption or a heading names the whole table, and words in its margins are
-    tokens, even "cat" or "key".
+    With ``named``, the text before names the table, and words in its margins are tokens.
     """
-    if not _is_row(lines[0]):
+    if not is_table_row(lines[0]):
         rows = [tuple(_cell([t]) for t in line.tokens if t.kind != "comma") for line in lines]
-        return "", [Equation(lines[0].tokens[0].line, nodes=[Grid(tuple(rows), 2)], related=True)]
-    rows_ = [row for row in map(_cells, lines) if not _is_ruler(row)]
-    head, body = rows_[0], rows_[1:]
-    titles = [_cell_text(cell, text) for cell in head]
+        return "", [_equation(lines[0].tokens[0].line, [], Grid(tuple(rows), 2))]
+    cells = [_cells(line) for line in lines if not _is_ruler(line)]
+    head, body = cells[0], cells[1:]
+    titles = [_source(cell, text) for cell in head]
     labelled = bool(body) and all(row and _cell(row[0]) is None for row in body)
     if body and _is_title(head, body):
         return " ".join(titles), _with_titles(titles, body, text, labelled, named)
-    return "", _matrix([row[labelled:] for row in rows_], lines[0].tokens[0].line, "")
+    return "", _matrix([row[labelled:] for row in cells], lines[0].tokens[0].line, "")
+
+
+def _is_ruler(line: Line) -> bool:
+    return all(token.kind == "pipe" or token.text in ("-", ":") for token in line.tokens)
 
 
 def _is_title(head: Row, body: list[Row]) -> bool:
@@ -174,28 +165,17 @@ def _is_title(head: Row, body: list[Row]) -> bool:
 
 
 def _cells(line: Line) -> Row:
-    """The cells of one line, without the bars at its ends."""
     cells: Row = [[]]
     for token in line.tokens:
         if token.kind == "pipe":
             cells.append([])
         else:
             cells[-1].append(token)
-    if cells and not cells[0]:
-        cells = cells[1:]
-    return cells[:-1] if cells and not cells[-1] else cells
-
-
-def _is_ruler(row: Row) -> bool:
-    return all(token.text in ("-", ":") for cell in row for token in cell)
-
-
-def _cell_text(tokens: list[Token], text: str) -> str:
-    return text[tokens[0].start : tokens[-1].end] if tokens else ""
+    cells = cells if cells[0] else cells[1:]
+    return cells if cells and cells[-1] else cells[:-1]
 
 
 def _cell(tokens: list[Token]) -> Cell:
-    """The number that a cell is, or None."""
     inside = [token for token in tokens if token.kind not in ("math", "display", "newline")]
     if len(inside) == 1 and inside[0].kind in ("num", "blocked"):
         return printed(inside[0].text, inside[0].line, inside[0].start)
@@ -206,19 +186,16 @@ def _with_titles(
     titles: list[str], body: list[Row], text: str, labelled: bool, named: bool
 ) -> list[Equation]:
     """Columns that each name a quantity, rows that each name one, or a matrix with labels."""
-    from headwise.check.labels import read_label
-
     above = [read_label(title).keys for title in titles]
-    names = [_cell_text(row[0], text) for row in body] if labelled else []
+    names = [_source(row[0], text) for row in body] if labelled else []
     square = len(names) > 1 and names == titles[1 : len(names) + 1]
     words = square or _are_tokens(names, named)
     columns = [keys[0] for keys in above[labelled:] if keys]
     few = named and 2 * len(columns) <= len(above) - labelled
     if len(set(columns)) > 1 and not square and not few:
         return _columns(titles, body)
-    if labelled and not words and any(read_label(name).keys for name in names):
-        return [equation for row in body for equation in _pair(row, titles, text)]
-    if labelled and any(_array(cell) for row in body for cell in row[1:]):
+    rows_named = not words and any(read_label(name).keys for name in names)
+    if labelled and (rows_named or any(_array(cell) for row in body for cell in row[1:])):
         return [equation for row in body for equation in _pair(row, titles, text)]
     start = body[0][0][0].line if body[0] and body[0][0] else 0
     corner = titles[0] if labelled and above and above[0] else ""
@@ -231,12 +208,7 @@ _WORD = re.compile(r"[\W_]{0,3}[A-Za-z\u3400-\u9fff'-]+[\W_]{0,3}")
 
 
 def _are_tokens(names: list[str], named: bool) -> bool:
-    """Whether words in the first column are tokens of a sequence, not names of quantities.
-
-    They are where the table as a whole is named and some of the words name nothing.
-    """
-    from headwise.check.labels import read_label
-
+    """Whether a named table's first column holds tokens: words of which some name no quantity."""
     plain = [bool(_WORD.fullmatch(name)) and len(name) > 1 for name in names]
     ours = [bool(read_label(name).keys) for name in names]
     return named and bool(names) and all(plain) and not all(ours)
@@ -246,28 +218,26 @@ def _columns(titles: list[str], body: list[Row]) -> list[Equation]:
     result = []
     for j, title in enumerate(titles):
         cells = tuple(_cell(row[j]) if j < len(row) else None for row in body)
-        if any(cell is not None for cell in cells):
-            line = next(cell.line for cell in cells if cell is not None)
-            node = vector(cells) if len(cells) > 1 else Grid((cells,), 0)
-            result.append(Equation(line, labels=[title], nodes=[node], related=True))
+        lines = [cell.line for cell in cells if cell is not None]
+        if lines:
+            result.append(_equation(lines[0], [title], Grid((cells,), min(len(cells) - 1, 1))))
     return result
 
 
 def _pair(row: Row, titles: list[str], text: str) -> list[Equation]:
     """A row whose first cell names what the others hold."""
-    label = _cell_text(row[0], text)
+    label = _source(row[0], text)
     line = row[0][0].line if row[0] else 0
     cells = tuple(_cell(cell) for cell in row[1:])
     if len(cells) > 1 and all(cell is not None for cell in cells):
-        return [Equation(line, labels=[label], nodes=[vector(cells)], related=True)]
+        return [_equation(line, [label], vector(cells))]
     result = []
     for title, tokens in zip(titles[1:], row[1:], strict=False):
-        node = _array(tokens)
-        cell = _cell(tokens)
-        if node is not None or cell is not None:
-            labels = [label, title] if node is not None else [label]
-            made: Node = node if node is not None else Grid(((cell,),), 0)
-            result.append(Equation(line, labels=labels, nodes=[made], related=True))
+        array, cell = _array(tokens), _cell(tokens)
+        if array is not None:
+            result.append(_equation(line, [label, title], array))
+        elif cell is not None:
+            result.append(_equation(line, [label], scalar(cell)))
     return result
 
 
@@ -283,5 +253,8 @@ def _matrix(rows: list[Row], line: int, label: str) -> list[Equation]:
     cells = tuple(tuple(_cell(cell) for cell in row) for row in rows)
     if not any(cell is not None for row in cells for cell in row):
         return []
-    grid = Grid(cells, 2) if len(cells) > 1 else Grid(cells, 1)
-    return [Equation(line, labels=[label] if label else [], nodes=[grid], related=True)]
+    return [_equation(line, [label] if label else [], Grid(cells, min(len(cells), 2)))]
+
+
+def _equation(line: int, labels: list[str], node: Node) -> Equation:
+    return Equation(line, labels=labels, nodes=[node], related=True)

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from headwise.check.expression_tree import NOISE, Apply, Grid, Node, Printed, Product, Quotient, Sum
+from headwise.check.expression_tree import Apply, Grid, Node, Printed, Product, Quotient, Sum
 from headwise.explain.trace import KEYS, Projections, Trace
 from headwise.lang import Text, joined, same
 
@@ -21,12 +21,7 @@ Value = tuple[float, float]
 def consistent(node: Node, result: Printed) -> bool:
     """Whether a printed result is the value of an expression, up to the rounding of its numbers."""
     computed = value(node)
-    if computed is None or not math.isfinite(result.value):
-        return False
-    exact, slack = computed
-    if result.right(exact):
-        return True
-    return abs(exact - result.value) <= slack + result.step / 2 + NOISE * max(1.0, abs(exact))
+    return computed is not None and math.isfinite(result.value) and result.right(*computed)
 
 
 def value(node: Node) -> Value | None:
@@ -43,11 +38,12 @@ def _value(node: Node) -> Value | None:
         cell = node.rows[0][0] if node.dims == 0 else None
         return None if cell is None else (cell.value, cell.step / 2 * (cell.step < ROUNDED))
     if isinstance(node, Sum):
-        terms = [(sign, _value(term)) for sign, term in node.terms]
-        known = [(sign, term) for sign, term in terms if term is not None]
-        if len(known) < len(terms):
-            return None
-        return sum(sign * t[0] for sign, t in known), sum(t[1] for _, t in known)
+        whole, slack = 0.0, 0.0
+        for sign, part in node.terms:
+            if (term := _value(part)) is None:
+                return None
+            whole, slack = whole + sign * term[0], slack + term[1]
+        return whole, slack
     if isinstance(node, Product):
         return _product([_value(factor) for factor in node.factors])
     if isinstance(node, Quotient):
@@ -83,23 +79,24 @@ def _apply(node: Apply) -> Value | None:
 
 
 MOST_EXACT = 2
-"""With at most this many decimals a given number counts as exact."""
+"""With at most this many decimals an input counts as exact."""
 
 DRAWS, SAFETY = 24, 1.5
 """The number of random shifts of the inputs by half a printed step, and the factor on the largest
 change."""
 
 Rows = list[list[float]]
+Inputs = tuple[Tensor, Projections]
 
-_PARTS = ("q", "k", "v", "out", "q_bias", "k_bias", "v_bias", "out_bias")
+Place = tuple[str, int | None]
+"""A matrix: its key, and its head from 1 or None."""
 
 
 def rounded(grid: Grid) -> bool:
     """Whether a matrix is printed with rounded numbers.
 
     Example:
-        >>> from headwise.check.expression_tree import vector
-        >>> from headwise.check.expression_tree import printed
+        >>> from headwise.check.expression_tree import printed, vector
         >>> [rounded(vector((printed(text, 1, 0),))) for text in ("0.25", "0.3713")]
         [False, True]
     """
@@ -117,18 +114,14 @@ def upper(grid: Grid) -> Rows:
 
 
 def quantity_errors(
-    run: Callable[[Tensor, Projections], Trace],
-    low: tuple[Tensor, Projections],
-    high: tuple[Tensor, Projections],
-) -> dict[tuple[str, int | None], Rows]:
+    run: Callable[[Tensor, Projections], Trace], low: Inputs, high: Inputs | None
+) -> dict[Place, Rows]:
     """The rounding error of each quantity; {} where the inputs are exact.
 
-    Args:
-        run: the computation.
-        low: the input and the projections as printed.
-        high: the same, each entry half a step up where it may be rounded.
+    ``run`` is the computation, ``low`` its inputs as printed, and ``high`` the same with rounded
+    entries half a step up; None where none is rounded.
     """
-    if _same(low, high):
+    if high is None:
         return {}
     exact = run(*low)
     errors = [torch.zeros_like(quantity.values) for quantity in exact.quantities]
@@ -136,45 +129,27 @@ def quantity_errors(
     for _ in range(DRAWS):
         moved = run(*_moved(low, high, generator))
         for at, (a, b) in enumerate(zip(exact.quantities, moved.quantities, strict=True)):
-            off = torch.where(a.values == b.values, 0.0, (a.values - b.values).abs())
-            errors[at] = torch.maximum(errors[at], off)
+            change = torch.where(a.values == b.values, 0.0, (a.values - b.values).abs())
+            errors[at] = torch.maximum(errors[at], change)
     return {
         (quantity.key, quantity.head): (SAFETY * most).tolist()
         for quantity, most in zip(exact.quantities, errors, strict=True)
     }
 
 
-def _same(low: tuple[Tensor, Projections], high: tuple[Tensor, Projections]) -> bool:
-    return all(
-        a is b or (a is not None and b is not None and torch.equal(a, b))
-        for a, b in zip(_tensors(low), _tensors(high), strict=True)
-    )
-
-
-def _tensors(given: tuple[Tensor, Projections]) -> list[Tensor | None]:
-    return [given[0], *(getattr(given[1], name) for name in _PARTS)]
-
-
-def _moved(
-    low: tuple[Tensor, Projections], high: tuple[Tensor, Projections], generator: torch.Generator
-) -> tuple[Tensor, Projections]:
+def _moved(low: Inputs, high: Inputs, generator: torch.Generator) -> Inputs:
     """Each entry half a step up or down."""
 
-    def one(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        if a is None or b is None:
-            return a
+    def move(a: Tensor, b: Tensor) -> Tensor:
         sign = torch.randint(2, a.shape, generator=generator).double() * 2 - 1
         return a.double() + sign * (b.double() - a.double())
 
-    x, *weights = map(one, _tensors(low), _tensors(high))
-    q, k, v, out, *biases = weights
-    if x is None or q is None or k is None or v is None or out is None:
-        return low
-    return x, Projections(q, k, v, out, *biases)
+    x, weights = low
+    moved_x = move(x, high[0])
+    tensors = {name: tensor for name, tensor in vars(weights).items() if tensor is not None}
+    moved = {name: move(tensor, getattr(high[1], name)) for name, tensor in tensors.items()}
+    return moved_x, replace(weights, **moved)
 
-
-Place = tuple[str, int | None]
-"""A matrix: its key, and its head from 1 or None."""
 
 WEIGHTS = {"W_q": "W^Q", "W_k": "W^K", "W_v": "W^V", "W_out": "W^O"}
 
@@ -185,23 +160,19 @@ FACTORS = {
 }  # fmt: skip
 """The two matrices whose product a quantity is; for scores the second is taken transposed."""
 
-_TERM = Text("weight times value")
-_SHARED = ("x", "concat", "W_out")
+_TERM, _SHARED = Text("weight times value"), ("x", "concat", "W_out")
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A matrix of the computation, or a row, a column or an entry of it.
+    """A matrix of the computation, or a row, a column or an entry of it, counted from 0.
 
     Attributes:
-        key, head: which matrix.
-        row, column: which part of it, from 0; None for all.
         values: the exact numbers, shaped as a grid's rows.
-        dims: 0, 1 or 2.
         turned: whether it is transposed.
         role: in what it is used, or None where it is stated by itself.
         label: its name where it is none of the trace's quantities.
-        slack: how far each of the values may be off, as the input is printed rounded; empty for 0.
+        slack: the error bound of each value, as the input is printed rounded; empty for 0.
     """
 
     key: str
@@ -255,40 +226,26 @@ class Quantities:
         }
         weights = trace.projections
         for key, weight in (("W_q", weights.q), ("W_k", weights.k), ("W_v", weights.v)):
-            self._add_weight(key, weight)
+            whole = weight.double().T
+            self.tables[key, None] = whole.tolist()
+            for head, columns in enumerate(whole.chunk(self.heads, 1), start=1):
+                self.tables[key, head] = columns.tolist()
         self.tables["W_out", None] = weights.out.double().T.tolist()
-        self.length = len(trace.tokens)
 
-    def _add_weight(self, key: str, weight: Tensor) -> None:
-        turned = weight.double().T
-        width = turned.shape[1] // self.heads
-        self.tables[key, None] = turned.tolist()
-        for head in range(self.heads):
-            self.tables[key, head + 1] = turned[:, head * width : (head + 1) * width].tolist()
-
-    def whole(self, place: Place, role: Text | None = None, *, turned: bool = False) -> Target:
-        """All of a matrix."""
-        rows = self.tables[place]
-        values = [list(column) for column in zip(*rows, strict=True)] if turned else rows
-        slack = self.slack.get(place, [])
-        slack = [list(column) for column in zip(*slack, strict=True)] if turned else slack
-        return Target(*place, None, None, values, 2, turned, role, slack=slack)
-
-    def row(self, place: Place, i: int, role: Text | None = None) -> Target:
-        """One row of a matrix."""
-        slack = [self.slack[place][i]] if place in self.slack else []
-        return Target(*place, i, None, [self.tables[place][i]], 1, role=role, slack=slack)
-
-    def column(self, place: Place, j: int, role: Text | None = None) -> Target:
-        """One column of a matrix."""
-        values = [[row[j] for row in self.tables[place]]]
-        slack = [[row[j] for row in self.slack[place]]] if place in self.slack else []
-        return Target(*place, None, j, values, 1, role=role, slack=slack)
-
-    def cell(self, place: Place, i: int, j: int, role: Text | None = None) -> Target:
-        """One entry of a matrix."""
-        slack = [[self.slack[place][i][j]]] if place in self.slack else []
-        return Target(*place, i, j, [[self.tables[place][i][j]]], 0, role=role, slack=slack)
+    def part(
+        self,
+        place: Place,
+        row: int | None = None,
+        column: int | None = None,
+        role: Text | None = None,
+        *,
+        turned: bool = False,
+    ) -> Target:
+        """A matrix, or the row, the column or the entry of it that is named."""
+        values = _part(self.tables[place], row, column, turned)
+        slack = _part(self.slack[place], row, column, turned) if place in self.slack else []
+        dims = (row is None) + (column is None)
+        return Target(*place, row, column, values, dims, turned, role, slack=slack)
 
     def factors(self, target: Target) -> tuple[Place, Place] | None:
         """The two matrices whose product a target is; the keys are taken transposed."""
@@ -309,12 +266,12 @@ class Quantities:
             for i, weights in enumerate(self.tables["softmax", head]):
                 for j, weight in enumerate(weights):
                     row = [weight * value for value in values[j]]
-                    a, b = self.cell(("softmax", head), i, j), self.row(("v", head), j)
+                    a, b = self.part(("softmax", head), i, j), self.part(("v", head), j)
                     slack = [[off(a, b, n) for n in range(len(row))]] if self.slack else []
                     yield Target("term", head, i, j, [row], 1, label=_TERM, slack=slack)
 
     def fitting(self, grid: Grid, keys: tuple[str, ...], *, columns: bool) -> Iterator[Target]:
-        """Every target of a grid's shape; columns and transposes only where they are asked for."""
+        """Every target of a grid's shape; columns and transposes only if ``columns``."""
         shape = grid.shape
         for place, rows in self.tables.items():
             if keys and place[0] not in keys:
@@ -322,13 +279,20 @@ class Quantities:
             size = (len(rows), len(rows[0]))
             if grid.dims == 2:
                 if shape == size:
-                    yield self.whole(place)
+                    yield self.part(place)
                 if shape == size[::-1] and (columns or size[0] != size[1]):
-                    yield self.whole(place, turned=True)
+                    yield self.part(place, turned=True)
             elif grid.dims == 1:
                 if shape == size[1:]:
-                    yield from (self.row(place, i) for i in range(size[0]))
+                    yield from (self.part(place, i) for i in range(size[0]))
                 if columns and shape == size[:1]:
-                    yield from (self.column(place, j) for j in range(size[1]))
+                    yield from (self.part(place, None, j) for j in range(size[1]))
             else:
-                yield from (self.cell(place, i, j) for i in range(size[0]) for j in range(size[1]))
+                yield from (self.part(place, i, j) for i in range(size[0]) for j in range(size[1]))
+
+
+def _part(table: Rows, row: int | None, column: int | None, turned: bool) -> Rows:
+    rows = table if row is None else [table[row]]
+    if column is not None:
+        return [[values[column] for values in rows]]
+    return [list(values) for values in zip(*rows, strict=True)] if turned else rows

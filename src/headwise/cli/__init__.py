@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 from click.exceptions import NoArgsIsHelpError
 
+from headwise.cli.output import write_stderr
 from headwise.errors import HeadwiseError
 from headwise.lang import Lang, Text
 
@@ -20,7 +21,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status; errors are one line on stderr."""
     from headwise import __version__
     from headwise.cli.commands import CommandGroup, language, usage_error
-    from headwise.cli.output import write_stderr
 
     lang: Lang = "en"
     try:
@@ -39,8 +39,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(text: Text, lang: Lang) -> int:
-    from headwise.cli.output import write_stderr
-
-    label = Text("error: ").to(lang)
-    write_stderr(label + " ".join(text.to(lang).split()))
+    write_stderr(Text("error: ").to(lang) + " ".join(text.to(lang).split()))
     return BAD_INPUT

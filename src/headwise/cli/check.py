@@ -1,118 +1,70 @@
 """``headwise check``: find the wrong numbers in a worked example."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import click
 
-from headwise.cli.reporting import Destination, options
+from headwise.cli import FOUND_WRONG
+from headwise.cli.explain import OPTION_TEXTS
+from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadFile
 from headwise.lang import Lang, Text
-
-if TYPE_CHECKING:
-    from headwise.check import CheckOptions, CheckReport
-    from headwise.masks import Mask
 
 SUMMARY = Text("Find the wrong numbers in a worked example.")
 
 _HELP = Text(
-    "Reads FILE, or - for the standard input (Markdown, LaTeX, HTML tables, lists or "
-    "prints of arrays), takes the input, the heads and the weights from it or from the "
-    "options, computes everything again, and lists each number that is wrong at the "
-    "precision it is printed at. Exit status: 0 nothing wrong, 1 something wrong, 2 "
-    "the file cannot be used."
+    "Reads FILE, or - for the standard input (Markdown, LaTeX, HTML tables, lists or prints of "
+    "arrays), takes the input, the heads and the weights from it or from the options, computes "
+    "everything again, and lists each number that is wrong at the precision it is printed at. Exit "
+    "status: 0 nothing wrong, 1 something wrong, 2 the file cannot be used."
 )
 
 _HELP_TEXTS = {
-    "--x": Text("File with X, one row a token."),
-    "--heads": Text("Number of heads."),
-    "--weights": Text("File with the projections (.safetensors, .pt, .pth), or FILE:prefix."),
-    "--mask": Text("full, causal, window:LEFT,RIGHT, or a file of 0 and 1 (1 may attend)."),
-    "--scale": Text("Factor on the scores; default 1/sqrt(d_k)."),
+    name: OPTION_TEXTS[name] for name in ("--x", "--heads", "--weights", "--mask", "--scale")
+}
+_KINDS: dict[str, dict[str, Any]] = {
+    "--heads": {"type": click.IntRange(min=1)},
+    "--scale": {"type": click.FLOAT},
 }
 
 
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
-    return click.Command(
-        "check",
-        callback=lambda **given: _run(CheckArguments(**given), lang),
-        params=[
-            click.Argument(["file"], type=click.Path(path_type=Path)),
-            *_options(lang),
-            *options(lang),
-        ],
-        help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
-        short_help=SUMMARY.to(lang),
-    )
-
-
-@dataclass(frozen=True)
-class CheckArguments:
-    """The values of the argument and the options."""
-
-    file: Path
-    x: str | None
-    heads: int | None
-    weights: str | None
-    mask: str | None
-    scale: float | None
-    format: str | None
-    output: Path | None
-
-
-def _options(lang: Lang) -> list[click.Parameter]:
-    kinds: dict[str, click.ParamType[Any]] = {
-        "--heads": click.IntRange(min=1),
-        "--scale": click.FLOAT,
-    }
-    return [
-        click.Option([name], type=kinds.get(name, click.STRING), help=text.to(lang))
-        for name, text in _HELP_TEXTS.items()
+    parameters = [
+        click.Argument(["file"], type=PATH),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang),
     ]
+    return build_command("check", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
 
-def _run(arguments: CheckArguments, lang: Lang) -> int:
-    from headwise.check import check, read_article
+def _run(values: SimpleNamespace, lang: Lang) -> int:
+    from headwise.check import CheckOptions, check, read_article
     from headwise.check.article_lines import source_name
     from headwise.check.checker import as_json, document
-    from headwise.cli import FOUND_WRONG
-
-    read = (arguments.file, arguments.x, arguments.weights, arguments.mask)
-    destination = Destination(arguments.format, arguments.output, lang, inputs=read)
-    destination.check()
-    article = read_article(arguments.file)
-    report = check(article, _setup_options(arguments), source=source_name(arguments.file))
-    if not report.checked and not report.findings:
-        raise _nothing(report)
-    destination.write(lambda: document(report), lambda: as_json(report))
-    return FOUND_WRONG if report.findings else 0
-
-
-def _nothing(report: "CheckReport") -> BadFile:
-    left = report.unmatched_count
-    return BadFile(
-        "{source}: nothing could be checked: no printed number stands for a quantity of "
-        "this computation, {left} could not be matched; check --x, --heads and "
-        '--weights, or name each array, as in "softmax = [..]"',
-        source=report.source,
-        left=left,
-    )
-
-
-def _setup_options(arguments: CheckArguments) -> "CheckOptions":
-    from headwise.check import CheckOptions
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import load_projections, parse_mask
 
-    def mask(heads: int, length: int) -> "Mask":
-        return parse_mask(arguments.mask, None, heads, length)
-
-    return CheckOptions(
-        x=None if arguments.x is None else read_matrix(arguments.x).values,
-        heads=arguments.heads,
-        projections=None if arguments.weights is None else load_projections(arguments.weights),
-        scale=arguments.scale,
-        mask=None if arguments.mask is None else mask,
+    inputs = (values.file, values.x, values.weights, values.mask)
+    destination = Destination(values.format, values.output, lang, inputs=inputs)
+    article = read_article(values.file)
+    setup = CheckOptions(
+        x=None if values.x is None else read_matrix(values.x).values,
+        heads=values.heads,
+        projections=None if values.weights is None else load_projections(values.weights),
+        scale=values.scale,
+        mask=None if values.mask is None else partial(parse_mask, values.mask, None),
     )
+    report = check(article, setup, source=source_name(values.file))
+    if not report.checked and not report.findings:
+        raise BadFile(
+            "{source}: nothing could be checked: no printed number stands for a quantity of "
+            "this computation, {left} could not be matched; check --x, --heads and "
+            '--weights, or name each array, as in "softmax = [..]"',
+            source=report.source,
+            left=report.unmatched_count,
+        )
+    destination.write(lambda: document(report), lambda: as_json(report))
+    return FOUND_WRONG if report.findings else 0

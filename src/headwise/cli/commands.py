@@ -4,7 +4,7 @@ import locale
 import os
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 
@@ -54,7 +54,7 @@ def usage_error(error: click.ClickException) -> Text:
 
 
 def chinese(message: str) -> str:
-    """A message of click in Chinese; as it is where click has changed its words.
+    """A message of click in Chinese; unchanged if click has reworded it.
 
     Example:
         >>> chinese("No such command 'sow'. Did you mean 'show'?")
@@ -84,23 +84,18 @@ def chinese_notes(text: str) -> str:
 @cache
 def _pattern(template: str) -> re.Pattern[str]:
     parts = string.Formatter().parse(template)
-    return re.compile(
-        "".join(
-            re.escape(literal) + (f"(?P<{name}>.+)" if name else "")
-            for literal, name, _, _ in parts
-        ),
-        re.DOTALL,
-    )
+    pieces = (re.escape(text) + (f"(?P<{name}>.+)" if name else "") for text, name, _, _ in parts)
+    return re.compile("".join(pieces), re.DOTALL)
 
 
 COMMANDS = ("explain", "check", "verify", "inspect", "ablate", "models", "demo", "show", "plan")
-"""Every word there is, in the order the help shows them."""
+"""Every command, in the order of the help."""
 
 _HEADINGS = {"Options": Text("Options"), "Commands": Text("Commands")}
 
 
 class ChineseFormatter(click.HelpFormatter):
-    """click's help with its own few words in Chinese."""
+    """click's help with its fixed words in Chinese."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         super().write_usage(prog, args, prefix or Text("Usage: ").zh)
@@ -122,13 +117,22 @@ class ChineseContext(click.Context):
 
 
 class CommandGroup(click.Group):
-    """The group that loads a word's file only when that word is used or listed."""
+    """The group that loads a command's file only when the command is used or listed."""
 
     def __init__(self, lang: Lang, version: str) -> None:
+        text = Text("Language of everything printed; default from HEADWISE_LANG or the locale.")
+        choice = click.Choice(LANGS)
+        language_option = click.Option(
+            ["--lang"], type=choice, help=text.to(lang), expose_value=False
+        )
+        show_version = Text("Print the version.").to(lang)
+        version_option = _printing_option(
+            "--version", show_version, lambda _: f"headwise {version}"
+        )
         super().__init__(
             "headwise",
-            help=_HELP.to(lang),
-            params=[_lang_option(lang), _version_option(version, lang)],
+            help=Text("Multi-head attention you can read, prove, run and see.").to(lang),
+            params=[language_option, version_option],
             no_args_is_help=True,
         )
         self.lang = lang
@@ -146,9 +150,10 @@ class CommandGroup(click.Group):
 
 
 def spoken(command: click.Command, lang: Lang) -> click.Command:
-    """A command, and those below it, whose help is in the reader's language and on `output`."""
+    """Give a command, and those below it, a ``--help`` in the reader's language."""
     command.add_help_option = False
-    command.params.append(_help_option(lang))
+    show_help = Text("Show this message and exit.").to(lang)
+    command.params.append(_printing_option("--help", show_help, click.Context.get_help))
     if lang == "zh":
         command.context_class = ChineseContext
     if isinstance(command, click.Group):
@@ -157,49 +162,24 @@ def spoken(command: click.Command, lang: Lang) -> click.Command:
     return command
 
 
-_HELP = Text("Multi-head attention you can read, prove, run and see.")
+def _printing_option(
+    flag: str, help_text: str, message: Callable[[click.Context], str]
+) -> click.Option:
+    """An option that prints a message and ends the program."""
 
-
-def _lang_option(lang: Lang) -> click.Option:
-    text = Text("Language of everything printed; default from HEADWISE_LANG or the locale.")
-    return click.Option(
-        ["--lang"], type=click.Choice(LANGS), help=text.to(lang), expose_value=False
-    )
-
-
-def _version_option(version: str, lang: Lang) -> click.Option:
-    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        del param
-        if value:
-            write_stdout(f"headwise {version}")
-            ctx.exit()
-
-    text = Text("Print the version.")
-    return click.Option(
-        ["--version"],
-        is_flag=True,
-        expose_value=False,
-        is_eager=True,
-        callback=show,
-        help=text.to(lang),
-    )
-
-
-def _help_option(lang: Lang) -> click.Option:
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         del param
         if value and not ctx.resilient_parsing:
-            write_stdout(ctx.get_help())
+            write_stdout(message(ctx))
             ctx.exit()
 
-    text = Text("Show this message and exit.")
     return click.Option(
-        ["--help", "asked_for_help"],
+        [flag, "shown"],
         is_flag=True,
         expose_value=False,
         is_eager=True,
         callback=show,
-        help=text.to(lang),
+        help=help_text,
     )
 
 

@@ -5,11 +5,14 @@ from importlib.resources import files
 from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
 
 from headwise.cli.output import write_stderr, write_stdout
+from headwise.cli.reporting import PATH, build_command, click_options
+from headwise.document.files import check_place, write
 from headwise.errors import MissingExtra
 from headwise.lang import Lang, Text
 
@@ -34,51 +37,35 @@ Say = Callable[[Text], None]
 
 def command(lang: Lang) -> click.Command:
     """The word ``demo`` in the reader's language."""
-    help_text = Text("Where the report goes.")
-    output = click.Option(
-        ["--output"],
-        type=click.Path(path_type=Path),
-        default=REPORT,
-        show_default=True,
-        help=help_text.to(lang),
-    )
-    return click.Command(
-        "demo",
-        callback=lambda output: _run(output, lang),
-        params=[output],
-        help=SUMMARY.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
+    texts = {"--output": Text("Where the report goes.")}
+    kinds = {"--output": {"type": PATH, "default": REPORT, "show_default": True}}
+    parameters = click_options(texts, kinds, lang)
+    return build_command("demo", _run, parameters, lang, SUMMARY, SUMMARY)
 
 
-def _run(output: Path, lang: Lang) -> int:
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.document import html, terminal
-    from headwise.document.files import check_place, write
 
     def say(text: Text) -> None:
         write_stderr(f"headwise: {text.to(lang)} …")
 
+    output: Path = values.output
     check_place(output)
-    _check_packages()
+    for package, extra in NEEDED:
+        if find_spec(package) is None:
+            raise MissingExtra.of(package, extra)
     fragments = []
     for document, shown in _documents(say):
         fragments.append(html.fragment(document))
         write_stdout(terminal.render(shown, lang))
     write(output, html.page(TITLE, fragments, lang))
-    done = Text("the whole report, in English and Chinese")
-    write_stdout(f"{done.to(lang)}: {output.resolve()}")
+    label = Text("the whole report, in English and Chinese").to(lang)
+    write_stdout(f"{label}: {output.resolve()}")
     return 0
 
 
-def _check_packages() -> None:
-    """Say what is not installed before a minute's work, and not after it."""
-    for package, extra in NEEDED:
-        if find_spec(package) is None:
-            raise MissingExtra.of(package, extra)
-
-
 def _documents(say: Say) -> Iterator[tuple["Document", "Document"]]:
-    """For each face the whole document, and the part of it that the screen shows."""
+    """For each part of the demo the whole document, and what the screen shows of it."""
     say(Text("explain: every number of 我 爱 你, two heads"))
     yield _explained()
     say(Text("check: a worked example with two wrong numbers"))
@@ -107,10 +94,10 @@ def _checked() -> tuple["Document", "Document"]:
     from headwise.document import Code, Document
 
     article = files("headwise.cli").joinpath("demo_article.md").read_text(encoding="utf-8")
-    found = document(check(article, source="demo_article.md"))
+    report = document(check(article, source="demo_article.md"))
     lines = [f"{i:3}  {line}" for i, line in enumerate(article.splitlines(), 1)]
-    read = Code("\n".join(lines), "markdown")
-    return Document(found.title, (read, *found.blocks), found.precision), found
+    source = Code("\n".join(lines), "markdown")
+    return Document(report.title, (source, *report.blocks), report.precision), report
 
 
 def _verified() -> tuple["Document", "Document"]:

@@ -1,15 +1,24 @@
 """``headwise inspect``: what each head of a model does on a text or a corpus."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli import reporting
-from headwise.cli.output import DOCUMENTS, shown, write_stderr
-from headwise.cli.reporting import Destination, check_figures, write_figures
+from headwise.cli.output import DOCUMENTS, logger, shown
+from headwise.cli.reporting import (
+    PATH,
+    Destination,
+    build_command,
+    check_figures,
+    click_options,
+    options,
+    write_figures,
+)
+from headwise.errors import BadValue
 from headwise.lang import Lang, Text, joined, same
 
 if TYPE_CHECKING:
@@ -33,128 +42,121 @@ HELP = Text(
 )
 
 FORMATS = (*reporting.FORMATS, *reporting.TABLES)
-"""What the word can write."""
-
-
 PROBES = ("repeated",)
 """What may be read in place of a text."""
 
 
-@dataclass(frozen=True)
-class InspectOptions:
-    """The options of the command line."""
+_HELP_TEXTS = {
+    "--text": Text("Read the text from a file."),
+    "--corpus": Text("Read every document of a .txt, .jsonl or .conllu file."),
+    "--probe": Text(
+        "Read 25 random tokens, 4 times over, in place of a text: shows induction heads. "
+        "Fewer where the model takes fewer than 100."
+    ),
+    "--seed": Text("Of --probe's random tokens; 0 by default."),
+    "--open": Text("Open what --save has written; needs no model."),
+    "--save": Text("Keep what is measured in this folder, and go on from there."),
+    "--every": Text("With --save: write after so many seconds; 10 by default."),
+    "--paragraphs": Text("In a .txt file, a document is a paragraph, not a line."),
+    "--no-names": Text("Measure a corpus without naming heads, which takes a second model."),
+    "--heads": Text("Heads to draw: L0H2,L1H8 or all; by default the three that stand out most."),
+    "--truncate": Text("Cut a text that is too long."),
+}
+_FIGURES = {"--figures": Text("Draw figures as PNG and SVG into this folder as well.")}
 
-    model: str | None
-    sentence: str | None
-    text: str | None
-    corpus: Path | None
-    probe: str | None
-    seed: int | None
-    open: Path | None
-    paragraphs: bool
-    no_names: bool
-    save: Path | None
-    every: float | None
-    heads: str | None
-    truncate: bool
-    format: str | None
-    output: Path | None
-    figures: Path | None
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Everything that is to be read, of which there should be one."""
-        given = {
-            "SENTENCE": self.sentence,
-            "--text": self.text,
-            "--corpus": self.corpus,
-            "--probe": self.probe,
-            "--open": self.open,
-        }
-        return tuple(name for name, value in given.items() if value is not None)
-
-    @property
-    def source(self) -> str:
-        """The one thing that is to be read."""
-        return self.sources[0]
-
-    def check(self) -> None:
-        """Refuse what does not go together; no argument is ignored.
-
-        Raises:
-            BadValue: if something is missing, or given in vain.
-        """
-        from headwise.errors import BadValue
-
-        if len(self.sources) != 1:
-            given = joined(Text(" and "), [same(source) for source in self.sources])
-            raise BadValue(
-                "sentence: expected one of a sentence, --text FILE, --corpus FILE, "
-                "--probe and --open DIR, got {got}; write the sentence in quotes after "
-                'the model: headwise inspect minilm "The cat sat."',
-                got=given if self.sources else Text("nothing"),
-            )
-        if (self.model is None) != (self.source == "--open"):
-            raise BadValue(
-                "model: expected a model to read with, and none with --open, which reads "
-                "a saved run; see `headwise models list`"
-            )
-        if self.every is not None and not math.isfinite(self.every):
-            raise BadValue(
-                "every: expected seconds from 0 on, got {every}; leave it out for every 10",
-                every=self.every,
-            )
-        for option, is_set, sources in self._sources_of_options():
-            if is_set and self.source not in sources:
-                raise BadValue(
-                    "{name}: {option} goes with {sources}, got {source}; leave it out",
-                    name=option[2:],
-                    option=option,
-                    sources=joined(Text(" or "), [same(source) for source in sources]),
-                    source=self.source,
-                )
-
-    def _sources_of_options(self) -> tuple[tuple[str, bool, tuple[str, ...]], ...]:
-        """Each option that only some sources take."""
-        one = ("SENTENCE", "--text")
-        return (
-            ("--heads", self.heads is not None, one),
-            ("--truncate", self.truncate, (*one, "--corpus")),
-            ("--save", self.save is not None, ("--corpus",)),
-            ("--every", self.every is not None, ("--corpus",)),
-            ("--paragraphs", self.paragraphs, ("--corpus",)),
-            ("--no-names", self.no_names, ("--corpus", "--probe")),
-            ("--seed", self.seed is not None, ("--probe",)),
-        )
+_DIR = {"type": PATH, "metavar": "DIR"}
+_KINDS: dict[str, dict[str, Any]] = {
+    **{key: {"is_flag": True} for key in ("--paragraphs", "--no-names", "--truncate")},
+    **dict.fromkeys(("--open", "--save", "--figures"), _DIR),
+    "--text": {"metavar": "FILE"},
+    "--corpus": {"type": PATH, "metavar": "FILE"},
+    "--probe": {"type": click.Choice(PROBES)},
+    "--seed": {"type": int, "metavar": "NUMBER"},
+    "--every": {"type": click.FloatRange(min=0), "metavar": "SECONDS"},
+    "--heads": {"metavar": "NAMES"},
+}
 
 
 def command(lang: Lang) -> click.Command:
-    """The command ``inspect`` with its help in the given language."""
-    return click.Command(
-        "inspect",
-        callback=lambda **options: _run(InspectOptions(**options), lang),
-        params=parameters(lang),
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
+    """The command, in the reader's language."""
+    parameters = [
+        click.Argument(["model"], required=False),
+        click.Argument(["sentence"], required=False),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang, FORMATS),
+        *click_options(_FIGURES, _KINDS, lang),
+    ]
+    return build_command("inspect", _run, parameters, lang, SUMMARY, HELP)
 
 
-def _run(options: InspectOptions, lang: Lang) -> int:
-    options.check()
-    inputs = (options.text, options.corpus, *files_of(options.model or ""))
-    destination = Destination(options.format, options.output, lang, FORMATS, inputs)
-    destination.check()
-    check_figures(options.figures, lang)
-    if options.save is not None:
+def _check(values: SimpleNamespace) -> str:
+    """The source that is read; raise `BadValue` if an option is missing or has no effect."""
+    sources = {"SENTENCE": values.sentence, "--text": values.text, "--corpus": values.corpus}
+    sources |= {"--probe": values.probe, "--open": values.open}
+    named = [same(name) for name, value in sources.items() if value is not None]
+    if len(named) != 1:
+        raise BadValue(
+            "sentence: expected one of a sentence, --text FILE, --corpus FILE, "
+            "--probe and --open DIR, got {got}; write the sentence in quotes after "
+            'the model: headwise inspect minilm "The cat sat."',
+            got=joined(Text(" and "), named) if named else Text("nothing"),
+        )
+    source = named[0].en
+    if (values.model is None) != (source == "--open"):
+        raise BadValue(
+            "model: expected a model to read with, and none with --open, which reads "
+            "a saved run; see `headwise models list`"
+        )
+    if values.every is not None and not math.isfinite(values.every):
+        raise BadValue(
+            "every: expected seconds from 0 on, got {every}; leave it out for every 10",
+            every=values.every,
+        )
+    for option, takers in _SOURCES_OF_OPTIONS.items():
+        value = getattr(values, option[2:].replace("-", "_"))
+        if value is not None and value is not False and source not in takers:
+            raise BadValue(
+                "{name}: {option} goes with {sources}, got {source}; leave it out",
+                name=option[2:],
+                option=option,
+                sources=joined(Text(" or "), [same(name) for name in takers]),
+                source=source,
+            )
+    return source
+
+
+_SOURCES_OF_OPTIONS = {
+    "--heads": ("SENTENCE", "--text"),
+    "--truncate": ("SENTENCE", "--text", "--corpus"),
+    "--save": ("--corpus",),
+    "--every": ("--corpus",),
+    "--paragraphs": ("--corpus",),
+    "--no-names": ("--corpus", "--probe"),
+    "--seed": ("--probe",),
+}
+"""The sources that take an option, for each option that not all of them take."""
+
+
+def _run(values: SimpleNamespace, lang: Lang) -> int:
+    source = _check(values)
+    inputs = (values.text, values.corpus, *files_of(values.model or ""))
+    destination = Destination(values.format, values.output, lang, FORMATS, inputs)
+    check_figures(values.figures, lang)
+    if values.save is not None:
         from headwise.heads.corpus.pipeline import check_place
 
-        check_place(options.save)
-    commands = {"--corpus": _inspect_corpus, "--probe": _inspect_probe, "--open": _open_run}
-    commands.get(options.source, _inspect_text)(options, destination)
+        check_place(values.save)
+    if source == "--open":
+        from headwise.heads.corpus.checkpoint import open_run
+
+        _write_run(open_run(values.open), values, destination)
+    else:
+        inspections = {"--corpus": _inspect_corpus, "--probe": _inspect_probe}
+        inspections.get(source, _inspect_text)(values, destination)
     return 0
 
 
-def _inspect_text(options: InspectOptions, destination: Destination) -> None:
+def _inspect_text(values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.documents import read_text
     from headwise.heads.inspection import EVERY, inspect
     from headwise.heads.inspection_export import as_json, file_of, table
@@ -164,23 +166,23 @@ def _inspect_text(options: InspectOptions, destination: Destination) -> None:
     from headwise.heads.names import parse_heads
     from headwise.plots.album import of_inspection
 
-    text = (options.sentence or "") if options.text is None else read_text(options.text)
-    heads = options.heads
+    text = values.sentence if values.text is None else read_text(values.text)
+    heads = values.heads
     every = heads is not None and heads.strip().lower() == EVERY
-    selected = EVERY if every else parse_heads(heads) if heads is not None else None
+    selected = EVERY if every else None if heads is None else parse_heads(heads)
     check_text(text)
-    loaded = load(options.model or "", lambda message: _log(message, destination.lang))
-    _log(Text("running it and measuring every head"), destination.lang)
-    inspection = inspect(loaded, text, heads=selected, truncate=options.truncate)
+    log = logger(destination.lang)
+    loaded = load(values.model, log)
+    log(Text("running it and measuring every head"))
+    inspection = inspect(loaded, text, heads=selected, truncate=values.truncate)
+    rows = table(inspection.statistics)
     destination.write(
-        lambda: report(inspection),
-        lambda: as_json(inspection),
-        lambda kind: file_of(table(inspection.statistics), kind),
+        lambda: report(inspection), lambda: as_json(inspection), lambda kind: file_of(rows, kind)
     )
-    write_figures(lambda sheet: of_inspection(sheet, inspection), options.figures, destination.lang)
+    write_figures(lambda sheet: of_inspection(sheet, inspection), values.figures, destination.lang)
 
 
-def _inspect_corpus(options: InspectOptions, destination: Destination) -> None:
+def _inspect_corpus(values: SimpleNamespace, destination: Destination) -> None:
     """Measure a corpus, in one process or as one of several; rank 0 writes the report."""
     from headwise.heads.corpus.pipeline import EVERY, Options, measure_corpus, shared
     from headwise.heads.models.load import load
@@ -188,22 +190,16 @@ def _inspect_corpus(options: InspectOptions, destination: Destination) -> None:
     lang = destination.lang
     with shared() as share:
         quiet = share.rank > 0
-
-        def log(message: Text) -> None:
-            if not quiet:
-                _log(message, lang)
-
-        loaded = load(options.model or "", log)
-        every = EVERY if options.every is None else options.every
+        log = logger(lang, quiet=quiet)
+        loaded = load(values.model, log)
+        every = EVERY if values.every is None else values.every
         corpus_options = Options(
-            options.save, options.paragraphs, options.truncate, not options.no_names, every, share
+            values.save, values.paragraphs, values.truncate, not values.no_names, every, share
         )
         with shown(lang, documents_of(share), quiet=quiet) as progress:
-            run = measure_corpus(
-                loaded, options.corpus or Path(), corpus_options, tell=log, progress=progress
-            )
+            run = measure_corpus(loaded, values.corpus, corpus_options, tell=log, progress=progress)
         if not quiet:
-            _write_run(run, options, destination)
+            _write_run(run, values, destination)
 
 
 def documents_of(share: "Share") -> Text:
@@ -219,27 +215,21 @@ def documents_of(share: "Share") -> Text:
     return Text("documents of the first of {processes} processes", processes=share.processes)
 
 
-def _inspect_probe(options: InspectOptions, destination: Destination) -> None:
+def _inspect_probe(values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.measurement import Measurer
     from headwise.heads.corpus.probe import probed, sequences
     from headwise.heads.models.load import load
 
-    loaded = load(options.model or "", lambda message: _log(message, destination.lang))
-    seed = options.seed or 0
+    loaded = load(values.model, logger(destination.lang))
+    seed = values.seed or 0
     sequences(loaded, seed)  # raises its errors before the random copy is made
-    measurer = Measurer.of(loaded, truncate=False, names=not options.no_names)
+    measurer = Measurer.of(loaded, truncate=False, names=not values.no_names)
     with shown(destination.lang) as progress:
         run = probed(measurer, seed=seed, progress=progress)
-    _write_run(run, options, destination)
+    _write_run(run, values, destination)
 
 
-def _open_run(options: InspectOptions, destination: Destination) -> None:
-    from headwise.heads.corpus.checkpoint import open_run
-
-    _write_run(open_run(options.open or Path()), options, destination)
-
-
-def _write_run(run: "Run", options: InspectOptions, destination: Destination) -> None:
+def _write_run(run: "Run", values: SimpleNamespace, destination: Destination) -> None:
     from headwise.heads.corpus.corpus_report import as_json, report, run_table
     from headwise.heads.inspection_export import file_of
     from headwise.plots.album import of_run
@@ -247,11 +237,7 @@ def _write_run(run: "Run", options: InspectOptions, destination: Destination) ->
     destination.write(
         lambda: report(run), lambda: as_json(run), lambda kind: file_of(run_table(run), kind)
     )
-    write_figures(lambda sheet: of_run(sheet, run), options.figures, destination.lang)
-
-
-def _log(message: Text, lang: Lang) -> None:
-    write_stderr(f"{message.to(lang)} …")
+    write_figures(lambda sheet: of_run(sheet, run), values.figures, destination.lang)
 
 
 def files_of(model: str) -> tuple[Path, ...]:
@@ -263,44 +249,3 @@ def files_of(model: str) -> tuple[Path, ...]:
         return tuple(packaged.get(model, Path(model)).iterdir()) if model.strip() else ()
     except OSError:  # not there, no folder, or a name too long for the file system
         return ()
-
-
-def parameters(lang: Lang) -> list[click.Parameter]:
-    """The arguments and options, in the reader's language."""
-    path = click.Path(path_type=Path)
-    return [
-        click.Argument(["model"], required=False),
-        click.Argument(["sentence"], required=False),
-        click.Option(["--text"], metavar="FILE", help=_TEXT.to(lang)),
-        click.Option(["--corpus"], type=path, metavar="FILE", help=_CORPUS.to(lang)),
-        click.Option(["--probe"], type=click.Choice(PROBES), help=_PROBE.to(lang)),
-        click.Option(["--seed"], type=int, metavar="NUMBER", help=_SEED.to(lang)),
-        click.Option(["--open"], type=path, metavar="DIR", help=_OPEN.to(lang)),
-        click.Option(["--save"], type=path, metavar="DIR", help=_SAVE.to(lang)),
-        click.Option(
-            ["--every"], type=click.FloatRange(min=0), metavar="SECONDS", help=_EVERY.to(lang)
-        ),
-        click.Option(["--paragraphs"], is_flag=True, help=_PARAGRAPHS.to(lang)),
-        click.Option(["--no-names"], is_flag=True, help=_NO_NAMES.to(lang)),
-        click.Option(["--heads"], metavar="NAMES", help=_HEADS.to(lang)),
-        click.Option(["--truncate"], is_flag=True, help=_TRUNCATE.to(lang)),
-        *reporting.options(lang, FORMATS),
-        click.Option(["--figures"], type=path, metavar="DIR", help=_FIGURES.to(lang)),
-    ]
-
-
-_TEXT = Text("Read the text from a file.")
-_CORPUS = Text("Read every document of a .txt, .jsonl or .conllu file.")
-_PROBE = Text(
-    "Read 25 random tokens, 4 times over, in place of a text: shows induction heads. "
-    "Fewer where the model takes fewer than 100."
-)
-_SEED = Text("Of --probe's random tokens; 0 by default.")
-_OPEN = Text("Open what --save has written; needs no model.")
-_SAVE = Text("Keep what is measured in this folder, and go on from there.")
-_EVERY = Text("With --save: write after so many seconds; 10 by default.")
-_PARAGRAPHS = Text("In a .txt file, a document is a paragraph, not a line.")
-_NO_NAMES = Text("Measure a corpus without naming heads, which takes a second model.")
-_HEADS = Text("Heads to draw: L0H2,L1H8 or all; by default the three that stand out most.")
-_FIGURES = Text("Draw figures as PNG and SVG into this folder as well.")
-_TRUNCATE = Text("Cut a text that is too long.")

@@ -29,11 +29,9 @@ def command(lang: Lang) -> click.Command:
         lines = []
         for model in MODELS:
             here = str(model_folder(model)) if is_cached(model) else Text("not here yet").to(lang)
-            lines.append(
-                f"{model.name:12}{model.what.to(lang)}\n"
-                f"{'':12}{model.package} {model.version}, {model.megabytes} MB, {model.licence}; "
-                f"{here}"
-            )
+            size = f"{model.megabytes} MB, {model.licence}"
+            lines.append(f"{model.name:12}{model.what.to(lang)}")
+            lines.append(f"{'':12}{model.package} {model.version}, {size}; {here}")
         write_stdout("\n".join(lines))
         return 0
 

@@ -14,12 +14,10 @@ from headwise.lang import Lang, Text
 
 
 def write_stdout(text: str) -> None:
-    """Print text and the end of its line on stdout: whole, or not a character of it.
+    """Print text and the end of its line on stdout: all of it, or nothing.
 
-    A reader who has gone, as with ``| head``, is no error.
-
-    Raises:
-        BadFile: if stdout is closed, full, or in an encoding that cannot write the text.
+    A closed pipe, as with ``| head``, is no error; `BadFile` is raised if stdout is closed or full,
+    or if its encoding cannot write the text.
     """
     stream = _stdout()
     text = text if text.endswith("\n") else text + "\n"
@@ -27,7 +25,9 @@ def write_stdout(text: str) -> None:
     try:
         click.echo(text, nl=False)
     except OSError as error:
-        _let_go(stream)
+        # Python would write the rest again when it exits
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as null:  # noqa: PTH123
+            os.dup2(null.fileno(), stream.fileno())
         if isinstance(error, BrokenPipeError):
             return
         reason = error.strerror or type(error).__name__
@@ -38,13 +38,13 @@ def write_stdout(text: str) -> None:
 
 
 def write_stderr(text: str) -> None:
-    """Print text on stderr; where nobody can hear it, nothing is lost."""
+    """Print text on stderr; a stderr that cannot be written is no error."""
     with suppress(OSError, ValueError):
         click.echo(text, err=True)
 
 
 def stdout_is_terminal() -> bool:
-    """Whether stdout is a screen that somebody looks at."""
+    """Whether stdout is a terminal."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
@@ -57,7 +57,7 @@ def _stdout() -> TextIO:
 
 
 def _writable(text: str, stream: TextIO) -> None:
-    """Refuse a text before half of it is out."""
+    """Raise `BadFile`, before anything is printed, for a text that the encoding lacks."""
     encoding = (stream.encoding or "utf-8").lower()
     if encoding in ("ascii", "us-ascii"):  # click writes UTF-8 there: no locale is set
         return
@@ -73,17 +73,18 @@ def _writable(text: str, stream: TextIO) -> None:
         ) from error
 
 
-def _let_go(stream: TextIO) -> None:
-    """Point stdout at nothing, or Python tries to write the rest again at its end."""
-    with suppress(OSError, ValueError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, stream.fileno())
-        os.close(nothing)
+def logger(lang: Lang, *, quiet: bool = False) -> Callable[[Text], None]:
+    """A function that reports a step on stderr; with ``quiet`` it does nothing."""
+
+    def log(message: Text) -> None:
+        if not quiet:
+            write_stderr(f"{message.to(lang)} …")
+
+    return log
 
 
 EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
-
 
 DOCUMENTS = Text("documents")
 
@@ -92,15 +93,9 @@ DOCUMENTS = Text("documents")
 def shown(
     lang: Lang, what: Text = DOCUMENTS, *, quiet: bool = False
 ) -> Iterator[Callable[[int, int], None]]:
-    """A function that is told how many documents of how many are done.
-
-    Args:
-        lang: the reader's language.
-        what: is counted.
-        quiet: show nothing: another process does.
-    """
+    """A function that shows how many documents, or ``what``, of how many are done."""
     if quiet:
-        yield _nothing
+        yield lambda *_: None
     elif sys.stderr is not None and sys.stderr.isatty():
         with _bar(what.to(lang)) as show:
             yield show
@@ -110,23 +105,19 @@ def shown(
 
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    text, remaining = progress.TextColumn(title), progress.TimeRemainingColumn()
+    columns = (text, progress.BarColumn(), progress.MofNCompleteColumn(), remaining)
+    with progress.Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 
 
 def _lines(lang: Lang, what: Text) -> Callable[[int, int], None]:
     begun = last = time.monotonic()
+    log = logger(lang)
 
     def show(done: int, whole: int) -> None:
         nonlocal last
@@ -134,17 +125,13 @@ def _lines(lang: Lang, what: Text) -> Callable[[int, int], None]:
         if now - last < EVERY and done < whole:
             return
         last = now
-        message = Text(
+        text = Text(
             "{done} of {whole} {what}, {now:.0f} s",
             done=done,
             whole=whole,
             what=what,
             now=now - begun,
         )
-        write_stderr(f"{message.to(lang)} …")
+        log(text)
 
     return show
-
-
-def _nothing(done: int, whole: int) -> None:
-    del done, whole

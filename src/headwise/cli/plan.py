@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli import reporting
+from headwise.cli.reporting import Destination, build_command, click_options, options
 from headwise.lang import Lang, Text, same
 
 if TYPE_CHECKING:
@@ -29,15 +28,14 @@ LONGEST = 2**18
 MOST = 4096
 """Samples, heads, and numbers of a head."""
 
-HEADS = 8
-HEAD_DIM = 64
+HEADS, HEAD_DIM = 8, 64
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
 """`headwise.call.NEEDS`, which would load torch."""
 Shapes = dict[str, tuple[int, int, int, int]]
 POSITIONS = ("none", "alibi", "rotary", "shaw", "t5", "transformer_xl")
 
-_SAID = {
+_HELP_TEXTS = {
     "--mask": Text("The mask, as `headwise show` takes it."),
     "--length": Text("How many keys."),
     "--queries": Text("How many queries; default as many as keys."),
@@ -54,100 +52,63 @@ _SAID = {
 
 
 def command(lang: Lang) -> click.Command:
-    """The word ``plan`` in the reader's language."""
-    return click.Command(
-        "plan",
-        callback=lambda **given: _run(PlanOptions(**given), lang),
-        params=_options(lang),
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
+    """The command, in the reader's language."""
+    parameters = [*click_options(_HELP_TEXTS, _KINDS, lang), *options(lang)]
+    return build_command("plan", _run, parameters, lang, SUMMARY, HELP)
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """The values of the options."""
-
-    mask: str
-    length: int
-    queries: int | None
-    heads: int | None
-    kv_heads: int | None
-    head_dim: int
-    batch: int | None
-    dtype: str
-    need: tuple[str, ...]
-    position: str
-    train: bool
-    engine: str
-    format: str | None
-    output: Path | None
+_LENGTH, _SIZE = click.IntRange(1, LONGEST), click.IntRange(1, MOST)
+_KINDS: dict[str, dict[str, Any]] = {
+    "--mask": {"default": "full()", "show_default": True},
+    "--length": {"type": _LENGTH, "required": True},
+    "--queries": {"type": _LENGTH},
+    "--heads": {"type": _SIZE},
+    "--kv-heads": {"type": _SIZE},
+    "--head-dim": {"type": _SIZE, "default": HEAD_DIM, "show_default": True},
+    "--batch": {"type": _SIZE},
+    "--dtype": {"type": click.Choice(DTYPES), "default": DTYPES[0], "show_default": True},
+    "--need": {"type": click.Choice(NEEDS), "multiple": True},
+    "--position": {"type": click.Choice(POSITIONS), "default": "none", "show_default": True},
+    "--train": {"is_flag": True},
+    "--engine": {"default": "auto", "show_default": True},
+}
 
 
-def _options(lang: Lang) -> list[click.Parameter]:
-    length, size = click.IntRange(1, LONGEST), click.IntRange(1, MOST)
-    kinds: dict[str, dict[str, Any]] = {
-        "--mask": {"default": "full()", "show_default": True},
-        "--length": {"type": length, "required": True},
-        "--queries": {"type": length},
-        "--heads": {"type": size},
-        "--kv-heads": {"type": size},
-        "--head-dim": {"type": size, "default": HEAD_DIM, "show_default": True},
-        "--batch": {"type": size},
-        "--dtype": {"type": click.Choice(DTYPES), "default": DTYPES[0], "show_default": True},
-        "--need": {"type": click.Choice(NEEDS), "multiple": True},
-        "--position": {"type": click.Choice(POSITIONS), "default": "none", "show_default": True},
-        "--train": {"is_flag": True},
-        "--engine": {"default": "auto", "show_default": True},
-    }
-    own: list[click.Parameter] = [
-        click.Option([name], help=text.to(lang), **kinds.get(name, {}))
-        for name, text in _SAID.items()
-    ]
-    return own + reporting.options(lang)
-
-
-def _run(options: PlanOptions, lang: Lang) -> int:
-    destination = reporting.Destination(options.format, options.output, lang)
-    destination.check()
-    made, shapes = _made(options)
+def _run(values: SimpleNamespace, lang: Lang) -> int:
+    destination = Destination(values.format, values.output, lang)
+    chosen, shapes = _plan(values)
     destination.write(
-        lambda: _document(made, options, shapes), lambda: _as_json(made, options, shapes)
+        lambda: _document(chosen, values, shapes), lambda: _as_json(chosen, values, shapes)
     )
     return 0
 
 
-def _made(options: PlanOptions) -> "tuple[Plan, Shapes]":
+def _plan(values: SimpleNamespace) -> "tuple[Plan, Shapes]":
     """Plan with tensors that share one number, so that no length needs memory."""
     import torch
 
     from headwise.masks.expression import parse
     from headwise.planning import plan
 
-    mask = parse(options.mask)
-    held = mask.required_sizes()
-    batch, heads = options.batch or held.get("B", 1), options.heads or _heads(held)
-    queries = options.queries or held.get("Lq", options.length)
+    mask = parse(values.mask)
+    sizes = mask.required_sizes()
+    mask_heads = sizes["H"] if sizes.get("H", 1) > 1 else HEADS
+    batch, heads = values.batch or sizes.get("B", 1), values.heads or mask_heads
+    queries = values.queries or sizes.get("Lq", values.length)
     shapes: Shapes = {
-        "q": (batch, heads, queries, options.head_dim),
-        "k": (batch, options.kv_heads or heads, options.length, options.head_dim),
-        "v": (batch, options.kv_heads or heads, options.length, options.head_dim),
+        "q": (batch, heads, queries, values.head_dim),
+        **dict.fromkeys("kv", (batch, values.kv_heads or heads, values.length, values.head_dim)),
     }
-    number = torch.zeros((), dtype=getattr(torch, options.dtype), requires_grad=options.train)
-    with torch.set_grad_enabled(options.train):
-        made = plan(
+    number = torch.zeros((), dtype=getattr(torch, values.dtype), requires_grad=values.train)
+    with torch.set_grad_enabled(values.train):
+        chosen = plan(
             *(number.expand(shape) for shape in shapes.values()),
             mask=mask,
-            position=_position(options.position, heads, options.head_dim),
-            need=options.need,
-            engine=options.engine,
+            position=_position(values.position, heads, values.head_dim),
+            need=values.need,
+            engine=values.engine,
         )
-    return made, shapes
-
-
-def _heads(held: dict[str, int]) -> int:
-    """As many heads as the mask has rules for; one rule serves all."""
-    return held["H"] if held.get("H", 1) > 1 else HEADS
+    return chosen, shapes
 
 
 def _position(name: str, heads: int, dim: int) -> "Position":
@@ -168,36 +129,33 @@ def _position(name: str, heads: int, dim: int) -> "Position":
         return make[name]()
 
 
-def _document(made: "Plan", options: PlanOptions, shapes: Shapes) -> "Document":
+def _document(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> "Document":
     from headwise.document import Document, Paragraph, Table
 
-    tensors = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-    parts = [tensors, options.dtype, " ".join(options.mask.split())]
-    if options.position != "none":
-        parts.append(options.position)
-    return Document(
-        Text("The plan of an attention"),
-        (Paragraph(same(", ".join(parts))), Table((Text("what"), Text("value")), made.rows())),
-    )
+    parts = [f"{name} {shape}" for name, shape in shapes.items()]
+    parts += [values.dtype, " ".join(values.mask.split())]
+    parts += [] if values.position == "none" else [values.position]
+    table = Table((Text("what"), Text("value")), chosen.rows())
+    return Document(Text("The plan of an attention"), (Paragraph(same(", ".join(parts))), table))
 
 
-def _as_json(made: "Plan", options: PlanOptions, shapes: Shapes) -> str:
-    whole = {
+def _as_json(chosen: "Plan", values: SimpleNamespace, shapes: Shapes) -> str:
+    data = {
         "format": "headwise.plan/1",
-        "mask": options.mask,
-        "position": options.position,
+        "mask": values.mask,
+        "position": values.position,
         **shapes,
-        "dtype": options.dtype,
-        "need": sorted(set(options.need)),
-        "train": options.train,
-        "engine": made.engine,
+        "dtype": values.dtype,
+        "need": sorted(set(values.need)),
+        "train": values.train,
+        "engine": chosen.engine,
         "refused": {
             name: [{"en": reason.en, "zh": reason.zh} for reason in reasons]
-            for name, reasons in made.refused.items()
+            for name, reasons in chosen.refused.items()
         },
-        "tiles": made.tiles,
-        "share": made.share,
-        "flops": made.flops,
-        "bytes": made.bytes,
+        "tiles": chosen.tiles,
+        "share": chosen.share,
+        "flops": chosen.flops,
+        "bytes": chosen.bytes,
     }
-    return json.dumps(whole, ensure_ascii=False, allow_nan=False)
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)

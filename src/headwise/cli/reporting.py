@@ -1,14 +1,18 @@
 """The options ``--format``, ``--output`` and ``--figures``, shared by all commands."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from headwise.cli.output import stdout_is_terminal, write_stderr, write_stdout
+from headwise.document.files import check_place, write
+from headwise.document.text_format import clean
+from headwise.errors import BadFile
 from headwise.lang import Lang, Text
 
 if TYPE_CHECKING:
@@ -20,45 +24,63 @@ if TYPE_CHECKING:
 WIDTH = 100
 """Cells in a line where no terminal says otherwise."""
 
-SUFFIXES = {
-    ".txt": "text",
-    ".md": "markdown",
-    ".tex": "latex",
-    ".html": "html",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-}
+SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex"}
+SUFFIXES |= {f".{name}": name for name in ("html", "json", "csv", "parquet")}
 """The format that a file's name asks for where ``--format`` does not."""
 
 FORMATS = ("text", "markdown", "html", "json")
-"""What every word can write; `explain` writes LaTeX as well."""
+"""What every command can write; `explain` writes LaTeX as well."""
 
 TABLES = ("csv", "parquet")
-"""What a word with a table of numbers can write as well."""
+"""What a command with a table of numbers can write as well."""
+
+PATH = click.Path(path_type=Path)
 
 _FORMAT = Text("How to write it; default by the name of --output, or text.")
 _OUTPUT = Text("Write to this file instead of the screen.")
 
 
 def options(lang: Lang, formats: tuple[str, ...] = FORMATS) -> list[click.Parameter]:
-    """The two options, in the reader's language."""
+    """``--format`` and ``--output``, in the reader's language."""
     return [
         click.Option(["--format"], type=click.Choice(formats), help=_FORMAT.to(lang)),
-        click.Option(["--output"], type=click.Path(path_type=Path), help=_OUTPUT.to(lang)),
+        click.Option(["--output"], type=PATH, help=_OUTPUT.to(lang)),
+    ]
+
+
+def build_command(
+    name: str,
+    run: Callable[[SimpleNamespace, Lang], int],
+    parameters: Sequence[click.Parameter],
+    lang: Lang,
+    summary: Text,
+    *paragraphs: Text,
+) -> click.Command:
+    """A command whose help is the paragraphs; ``run`` takes the values of its parameters."""
+    return click.Command(
+        name,
+        callback=lambda **values: run(SimpleNamespace(**values), lang),
+        params=list(parameters),
+        help="\n\n".join(text.to(lang) for text in paragraphs),
+        short_help=summary.to(lang),
+    )
+
+
+def click_options(
+    texts: Mapping[str, Text], kinds: Mapping[str, Mapping[str, Any]], lang: Lang
+) -> list[click.Parameter]:
+    """Options in the order of their help texts; ``kinds`` has what else `click.Option` takes."""
+    return [
+        click.Option([name], help=text.to(lang), **kinds.get(name, {}))
+        for name, text in texts.items()
     ]
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a report goes and how it is written.
+    """Where a report goes, a file or None for the screen, and in which format and language.
 
-    Attributes:
-        format: as given, or None.
-        output: the file, or None for the screen.
-        lang: the reader's language.
-        formats: what the word can write.
-        inputs: the files that are read, as the words of the command line name them.
+    ``formats`` are those that the command can write, ``inputs`` are as given on the command line.
     """
 
     format: str | None
@@ -69,29 +91,21 @@ class Destination:
 
     @property
     def kind(self) -> str:
-        """The format asked for by word, by the output's name, or text."""
+        """The format: as given, else by the output's name, else text."""
         suffix = "" if self.output is None else self.output.suffix.lower()
         named = SUFFIXES.get(suffix, "text")
         return self.format or (named if named in self.formats else "text")
 
-    def check(self) -> None:
-        """Say at once, and not after a minute's work, that the output cannot be where it should.
-
-        Raises:
-            BadFile: if nothing can be written there, it is one of the inputs, or a binary format
-                is to go to the screen.
-        """
-        from headwise.document.files import check_place
-        from headwise.errors import BadFile
-
+    def __post_init__(self) -> None:
+        """Raise `BadFile`, before the work starts, for an output that cannot be written."""
         if self.output is None and self.kind == "parquet":
             raise BadFile(
                 "format: parquet is not for the screen; give a file, as in --output heads.parquet"
             )
         if self.output is not None:
-            given = [str(word) for word in self.inputs if word is not None]
-            files = [word.rpartition(":")[0] for word in given]  # a tensor of a file: file:name
-            check_place(self.output, map(Path, given + files))
+            names = [str(name) for name in self.inputs if name is not None]
+            files = [name.rpartition(":")[0] for name in names]  # a tensor of a file: file:name
+            check_place(self.output, map(Path, names + files))
 
     def write(
         self,
@@ -99,19 +113,11 @@ class Destination:
         data: Callable[[], str],
         table: Callable[[str], str | bytes] | None = None,
     ) -> None:
-        """Write the report: the document rendered, the data as JSON, or the table.
-
-        Args:
-            document: for people.
-            data: as JSON.
-            table: in one of `TABLES`, for a word that has one.
+        """Write the report: the document rendered, the data as JSON, or a table in CSV or Parquet.
 
         Raises:
             BadFile: if it cannot be written; nothing is half-written then.
         """
-        from headwise.document.files import write
-        from headwise.document.text_format import clean
-
         content: str | bytes
         if table is not None and self.kind in TABLES:
             content = table(self.kind)
@@ -120,10 +126,10 @@ class Destination:
         if self.output is None:
             write_stdout(str(content))
             return
-        whole = isinstance(content, bytes) or content.endswith("\n")
-        write(self.output, content if whole else f"{content!s}\n")
-        label = Text("written: ").to(self.lang)
-        write_stderr(label + clean(str(self.output)))
+        if isinstance(content, str) and not content.endswith("\n"):
+            content += "\n"
+        write(self.output, content)
+        write_stderr(Text("written: ").to(self.lang) + clean(str(self.output)))
 
     def _rendered(self, document: "Document") -> str:
         from headwise.document import html, latex, markdown, terminal
@@ -137,12 +143,7 @@ class Destination:
 
 
 def check_figures(folder: Path | None, lang: Lang) -> None:
-    """Check before the measurement that figures can be drawn and written.
-
-    Raises:
-        BadFile: if the folder cannot be written into.
-        BadValue, MissingExtra: as `headwise.plots.figure.Sheet.of`.
-    """
+    """Raise, before the measurement, the errors of drawing figures and of writing them."""
     if folder is None:
         return
     from headwise.heads.corpus.checkpoint import check_folder
@@ -156,13 +157,11 @@ def write_figures(figures: Callable[["Sheet"], "Named"], folder: Path | None, la
     """Write the figures into the folder and log its name; nothing if it is None."""
     if folder is None:
         return
-    from headwise.document.text_format import clean
     from headwise.heads.corpus.checkpoint import error_context
-    from headwise.plots.album import write
+    from headwise.plots import album
     from headwise.plots.figure import Sheet
 
     with error_context("figures", "output"):
-        files = write(figures(Sheet.of(lang)), folder)
-    write_stderr(
-        Text("{num_files} figures in: ", num_files=len(files)).to(lang) + clean(str(folder))
-    )
+        files = album.write(figures(Sheet.of(lang)), folder)
+    count = Text("{num_files} figures in: ", num_files=len(files))
+    write_stderr(count.to(lang) + clean(str(folder)))

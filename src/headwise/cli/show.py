@@ -1,11 +1,10 @@
 """``headwise show``: a mask as a picture, and what it lets through."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 
 import click
 
-from headwise.cli import reporting
+from headwise.cli.reporting import Destination, build_command, click_options, options
 from headwise.errors import BadValue
 from headwise.lang import Lang, Text
 
@@ -27,56 +26,32 @@ LONGEST = 2**18
 
 
 def command(lang: Lang) -> click.Command:
-    """The word ``show`` in the reader's language."""
-    return click.Command(
-        "show",
-        callback=lambda **given: _run(ShowOptions(**given), lang),
-        params=_parameters(lang),
-        help=HELP.to(lang),
-        short_help=SUMMARY.to(lang),
-    )
-
-
-@dataclass(frozen=True)
-class ShowOptions:
-    """The values of the options."""
-
-    mask: str | None
-    queries: int | None
-    keys: int | None
-    format: str | None
-    output: Path | None
-
-
-def _parameters(lang: Lang) -> list[click.Parameter]:
-    size = click.IntRange(1, LONGEST)
-    queries = Text("How many queries; default as many as keys.")
-    keys = Text("How many keys; default 16.")
-    own: list[click.Parameter] = [
+    """The command, in the reader's language."""
+    parameters = [
         click.Argument(["mask"], required=False),
-        click.Option(["--queries"], type=size, help=queries.to(lang)),
-        click.Option(["--keys"], type=size, help=keys.to(lang)),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang),
     ]
-    return own + reporting.options(lang)
+    return build_command("show", _run, parameters, lang, SUMMARY, HELP)
 
 
-def _run(options: ShowOptions, lang: Lang) -> int:
+_SIZE = click.IntRange(1, LONGEST)
+_HELP_TEXTS = {
+    "--queries": Text("How many queries; default as many as keys."),
+    "--keys": Text("How many keys; default 16."),
+}
+_KINDS = {name: {"type": _SIZE} for name in _HELP_TEXTS}
+
+
+def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.drawing import Shown, every_mask, every_mask_as_json
 
-    destination = reporting.Destination(options.format, options.output, lang)
-    destination.check()
-    if options.mask is None:
-        _refuse_sizes(options)
-        destination.write(every_mask, every_mask_as_json)
+    destination = Destination(values.format, values.output, lang)
+    if values.mask is not None:
+        shown = Shown.of(values.mask, values.queries, values.keys)
+        destination.write(lambda: shown.document(destination.kind), shown.as_json)
         return 0
-    shown = Shown.of(options.mask, options.queries, options.keys)
-    destination.write(lambda: shown.document(destination.kind), shown.as_json)
-    return 0
-
-
-def _refuse_sizes(options: ShowOptions) -> None:
-    """The list has one size: a number that would change nothing is not ignored in silence."""
-    for name, value in (("queries", options.queries), ("keys", options.keys)):
+    for name, value in (("queries", values.queries), ("keys", values.keys)):
         if value is not None:
             raise BadValue(
                 "{name}: expected a mask to draw at {value}, got none; write the mask "
@@ -84,3 +59,5 @@ def _refuse_sizes(options: ShowOptions) -> None:
                 name=name,
                 value=value,
             )
+    destination.write(every_mask, every_mask_as_json)
+    return 0

@@ -3,14 +3,16 @@
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headwise.cli import reporting
+from headwise.cli import BAD_INPUT, FOUND_WRONG
 from headwise.cli.output import write_stderr
+from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
+from headwise.document.files import write
+from headwise.document.text_format import clean_lines
 from headwise.errors import BadValue, HeadwiseError
 from headwise.lang import Lang, Text
 
@@ -26,160 +28,123 @@ SHOWN = 20
 """How many lines of what a target prints are passed on."""
 
 _HELP = Text(
-    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or "
-    "a function f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, "
-    "with your rights, in a process of its own: it starts in an empty folder that is "
-    "deleted afterwards, may take {seconds} seconds and {memory} MiB, write files of "
-    "256 MiB and print 1 MiB, and is ended with whatever it has started. This keeps "
-    "accidents in; it is no jail for hostile code.\n\n"
-    "Exit status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, "
-    "needs an adapter, hangs, crashes, or goes over a limit.",
+    "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "
+    "f(q, k, v, mask=None) on (B, H, L, D). Its code is run as it stands, with your rights, in a "
+    "process of its own: it starts in an empty folder that is deleted afterwards, may take "
+    "{seconds} seconds and {memory} MiB, write files of 256 MiB and print 1 MiB, and is ended with "
+    "whatever it has started. This keeps accidents in; it is no jail for hostile code.\n\nExit "
+    "status: 0 accepted, 1 it differs, 2 there is no verdict: it does not load, needs an adapter, "
+    "hangs, crashes, or goes over a limit.",
     seconds=SECONDS,
     memory=MEMORY,
 )
 
 
-@dataclass(frozen=True)
-class VerifyOptions:
-    """The options as given."""
-
-    target: str | None
-    self_test: bool
-    format: str | None
-    output: Path | None
-    junit: Path | None
-    seed: int
-    embed_dim: int
-    heads: int
-    compile: bool
-    time_limit: float
-    memory_limit: int
-
-
 def command(lang: Lang) -> click.Command:
     """The command, in the reader's language."""
-    return click.Command(
-        "verify",
-        callback=lambda **given: _run(VerifyOptions(**given), lang),
-        params=_parameters(lang),
-        help=f"{SUMMARY.to(lang)}\n\n{_HELP.to(lang)}",
-        short_help=SUMMARY.to(lang),
-    )
-
-
-def _parameters(lang: Lang) -> list[click.Parameter]:
-    size = click.IntRange(min=1, max=512)
-    seconds = click.FloatRange(min=0.1, max=86400)
-    numbers: tuple[tuple[str, click.ParamType[Any], float, Text], ...] = (
-        ("--seed", click.IntRange(0, 2**31), 0, Text("Of inputs and weights.")),
-        ("--embed-dim", size, EMBED_DIM, Text("E to try it with, a multiple of the heads.")),
-        ("--heads", size, HEADS, Text("H to try it with.")),
-        ("--time-limit", seconds, SECONDS, Text("Seconds it may take.")),
-        (
-            "--memory-limit",
-            click.IntRange(min=64, max=1 << 20),
-            MEMORY,
-            Text("MiB it may take beside Python and PyTorch; where the system has such limits."),
-        ),
-    )
-    help_text = Text("Try the checks on known mistakes instead.")
-    also = Text("Hold it under torch.compile as well; takes some seconds.")
-    xml = Text("Write JUnit XML to this file as well.")
-    return [
+    parameters = [
         click.Argument(["target"], required=False),
-        click.Option(["--self-test"], is_flag=True, help=help_text.to(lang)),
-        *(
-            click.Option([name], type=kind, default=value, show_default=True, help=what.to(lang))
-            for name, kind, value, what in numbers
-        ),
-        click.Option(["--compile"], is_flag=True, help=also.to(lang)),
-        click.Option(["--junit"], type=click.Path(path_type=Path), help=xml.to(lang)),
-        *reporting.options(lang),
+        *click_options(_HELP_TEXTS, _KINDS, lang),
+        *options(lang),
     ]
+    return build_command("verify", _run, parameters, lang, SUMMARY, SUMMARY, _HELP)
 
 
-def _run(options: VerifyOptions, lang: Lang) -> int:
-    if options.self_test == (options.target is not None):
+_HELP_TEXTS = {
+    "--self-test": Text("Try the checks on known mistakes instead."),
+    "--seed": Text("Of inputs and weights."),
+    "--embed-dim": Text("E to try it with, a multiple of the heads."),
+    "--heads": Text("H to try it with."),
+    "--time-limit": Text("Seconds it may take."),
+    "--memory-limit": Text(
+        "MiB it may take beside Python and PyTorch; where the system has such limits."
+    ),
+    "--compile": Text("Hold it under torch.compile as well; takes some seconds."),
+    "--junit": Text("Write JUnit XML to this file as well."),
+}
+
+_SIZE, _SHOWN = click.IntRange(min=1, max=512), {"show_default": True}
+_KINDS: dict[str, dict[str, Any]] = {
+    **{key: {"is_flag": True} for key in ("--self-test", "--compile")},
+    "--seed": {"type": click.IntRange(0, 2**31), "default": 0, **_SHOWN},
+    "--embed-dim": {"type": _SIZE, "default": EMBED_DIM, **_SHOWN},
+    "--heads": {"type": _SIZE, "default": HEADS, **_SHOWN},
+    "--time-limit": {"type": click.FloatRange(0.1, 86400), "default": SECONDS, **_SHOWN},
+    "--memory-limit": {"type": click.IntRange(64, 1 << 20), "default": MEMORY, **_SHOWN},
+    "--junit": {"type": PATH},
+}
+
+
+def _run(values: SimpleNamespace, lang: Lang) -> int:
+    if values.self_test == (values.target is not None):
         raise BadValue("target: expected either TARGET or --self-test; write path/to/file.py:Name")
-    if options.self_test and options.junit is not None:
+    if values.self_test and values.junit is not None:
         raise BadValue("junit: expected a TARGET to report on, got --self-test; leave out --junit")
-    destination = reporting.Destination(
-        options.format, options.output, lang, inputs=(options.target,)
-    )
-    destination.check()
-    reporting.Destination(None, options.junit, lang, inputs=(options.target,)).check()
-    return _tested(destination) if options.self_test else _verified(options, destination)
+    inputs = (values.target,)
+    destination = Destination(values.format, values.output, lang, inputs=inputs)
+    Destination(None, values.junit, lang, inputs=inputs)
+    return _self_tested(destination) if values.self_test else _verified(values, destination)
 
 
-def _tested(destination: reporting.Destination) -> int:
+def _self_tested(destination: Destination) -> int:
     import torch
 
     from headwise.verify.checks.mutation_testing import self_test
     from headwise.verify.report.report_document import self_test_data, self_test_document
 
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the sizes are so small that more only wait for each other
+    torch.set_num_threads(1)  # faster, as all sizes are small
     try:
         tested = self_test(progress=_progress(destination.lang))
     finally:
         torch.set_num_threads(threads)
     _write(destination, lambda: self_test_document(tested), self_test_data(tested))
-    return _status(tested.passed)
+    return 0 if tested.passed else FOUND_WRONG
 
 
-def _verified(options: VerifyOptions, destination: reporting.Destination) -> int:
-    from headwise.cli import BAD_INPUT
+def _verified(values: SimpleNamespace, destination: Destination) -> int:
     from headwise.verify.process import Limits, Request, isolated
     from headwise.verify.report import unusable
     from headwise.verify.report.report_document import document
     from headwise.verify.target import EXAMPLE, NotRecognised, without_example
 
-    target, lang = options.target or "", destination.lang
-    request = Request(target, options.embed_dim, options.heads, options.seed, options.compile)
-    limits = Limits(options.time_limit, options.memory_limit)
+    target, lang = values.target or "", destination.lang
+    request = Request(target, values.embed_dim, values.heads, values.seed, values.compile)
+    limits = Limits(values.time_limit, values.memory_limit)
     try:
         report = isolated(request, limits, progress=_progress(lang), on_output=_pass_on)
     except HeadwiseError as error:
         short = without_example(error) if isinstance(error, NotRecognised) else error
-        _also_junit(options, unusable(target, short), lang)
+        _also_junit(values, unusable(target, short), lang)
         if destination.kind == "json":
             _write(destination, lambda: document(unusable(target, short)), unusable(target, error))
         if short is not error:
             click.echo(EXAMPLE, err=True)
         raise short from error
-    _also_junit(options, report, lang)
+    _also_junit(values, report, lang)
     _write(destination, lambda: document(report), report)
-    return BAD_INPUT if report["status"] == "unproven" else _status(report["accepted"])
+    if report["status"] == "unproven":
+        return BAD_INPUT
+    return 0 if report["accepted"] else FOUND_WRONG
 
 
-def _status(good: bool) -> int:
-    from headwise.cli import FOUND_WRONG
-
-    return 0 if good else FOUND_WRONG
-
-
-def _write(
-    destination: reporting.Destination, document: "Callable[[], Document]", data: "Data"
-) -> None:
+def _write(destination: Destination, document: "Callable[[], Document]", data: "Data") -> None:
     if sys.stderr.isatty():
-        click.echo("\r\033[K", nl=False, err=True)  # the line that said what was being checked
+        click.echo("\r\033[K", nl=False, err=True)  # clear the line of `_progress`
     destination.write(
         document, lambda: json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False)
     )
 
 
-def _also_junit(options: VerifyOptions, report: "Data", lang: Lang) -> None:
-    from headwise.document.files import write
+def _also_junit(values: SimpleNamespace, report: "Data", lang: Lang) -> None:
     from headwise.verify.report.formats import junit
 
-    if options.junit is not None:
-        write(options.junit, junit(report, lang))
+    if values.junit is not None:
+        write(values.junit, junit(report, lang))
 
 
 def _pass_on(printed: str) -> None:
     """The beginning of what the target printed, made harmless, beside the report."""
-    from headwise.document.text_format import clean_lines
-
     lines = clean_lines(printed[: 1 << 16])
     for line in lines[:SHOWN]:
         write_stderr(line)

@@ -14,16 +14,5 @@ from headwise.document.blocks import (
     Working,
 )
 
-__all__ = [
-    "Block",
-    "Code",
-    "Document",
-    "Formula",
-    "Heading",
-    "HeatMap",
-    "Matrix",
-    "Notice",
-    "Paragraph",
-    "Table",
-    "Working",
-]
+__all__ = ["Block", "Code", "Document", "Formula", "Heading", "HeatMap", "Matrix"]
+__all__ += ["Notice", "Paragraph", "Table", "Working"]

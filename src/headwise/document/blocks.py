@@ -32,13 +32,9 @@ class Formula:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A named matrix of numbers, printed at the document's precision.
+    """A named matrix of numbers, printed at the document's precision; -inf is a blocked entry.
 
-    Attributes:
-        symbol: its name, plain ("softmax, head 1") and in LaTeX ("A^{(1)}").
-        values: the numbers row by row; -inf is written as a blocked entry.
-        rows: a label for each row, such as tokens; empty for none.
-        columns: a label for each column; empty for none.
+    ``rows`` and ``columns`` are labels, such as tokens; empty for none.
     """
 
     symbol: Formula
@@ -66,11 +62,7 @@ class Table:
 class HeatMap:
     """Attention weights of one head as a picture: rows are queries, columns are keys.
 
-    Attributes:
-        title: what it shows, such as "L0H2".
-        values: numbers from 0 to 1, row by row; NaN where a pair is not allowed.
-        rows: the query tokens.
-        columns: the key tokens.
+    The values are from 0 to 1, row by row; NaN where a pair is not allowed.
     """
 
     title: Text
@@ -107,11 +99,6 @@ class Document:
     precision: int = 4
 
 
-def width_of(values: Sequence[Sequence[float]]) -> int:
-    """How many columns the widest row has."""
-    return max(map(len, values), default=0)
-
-
 def slices(columns: int, most: int) -> Iterator[range]:
     """The columns in parts of at most ``most``; one empty part where there is none.
 
@@ -132,7 +119,7 @@ def part(columns: range) -> Text:
 
 @dataclass
 class Labels:
-    """Remembers which labels were said last, so that a matrix repeats none."""
+    """The labels that were printed last, so that a matrix repeats none."""
 
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
@@ -142,13 +129,9 @@ class Labels:
         rows, columns = tuple(matrix.rows), tuple(matrix.columns)
         changed = []
         if rows and rows != self.rows:
-            changed.append(Text("rows: {labels}", labels=_listed(rows)))
+            changed.append(Text("rows: {labels}", labels=" · ".join(map(clean, rows))))
             self.rows = rows
         if columns and columns != self.columns:
-            changed.append(Text("columns: {labels}", labels=_listed(columns)))
+            changed.append(Text("columns: {labels}", labels=" · ".join(map(clean, columns))))
             self.columns = columns
         return joined(Text("; "), changed) if changed else None
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return " · ".join(clean(label) for label in labels)

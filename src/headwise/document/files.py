@@ -14,20 +14,18 @@ LONGEST_STEM = 40
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8; until all of it is on disk the old file stays as it was.
+    """Write a file, text as UTF-8; the old file is replaced when all of it is on disk.
 
-    A link stays a link: the file it leads to is written. A file that was there keeps its mode.
+    Of a link, the target is written; an existing file keeps its mode.
 
     Raises:
         BadFile: if `check_place` refuses the place, or the file cannot be written.
     """
     check_place(path)
     name = clean(str(path))
+    data = content if isinstance(content, bytes) else content.encode("utf-8")
     try:
-        _replace(
-            Path(os.path.realpath(path)),
-            content if isinstance(content, bytes) else content.encode("utf-8"),
-        )
+        _replace(Path(os.path.realpath(path)), data)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
@@ -36,38 +34,33 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Refuse a path where no file can be, or where something is that must not be replaced.
-
-    Args:
-        path: where to write.
-        inputs: files that are read to make what is written.
+    """Validate the path of a file to write, before the work that makes its content.
 
     Raises:
         BadFile: if it is a directory, a device, a pipe or a socket, lies in no existing folder, or
-            is one of the inputs.
+            is one of ``inputs``, the files that the content is made from.
     """
     name = clean(str(path))
     try:
-        found = _mode(path)
+        mode = _mode(path)
         inside = Path(os.path.realpath(path)).parent.is_dir()
     except OSError:  # a name that the file system refuses: writing says why
         return
-    if found is None and not inside:
+    if mode is None and not inside:
         raise BadFile(
             "output: expected a file in an existing folder, got {name}; create the folder",
             name=name,
         )
-    if found is not None and stat.S_ISDIR(found):
+    if mode is not None and stat.S_ISDIR(mode):
         raise BadFile(
             "output: expected a file, got the directory {name}; add a file name, as in {path}",
             name=name,
             path=clean(str(path / "report.html")),
         )
-    if found is not None and not stat.S_ISREG(found):
+    if mode is not None and not stat.S_ISREG(mode):
         raise BadFile(
-            "output: expected a file, got {name}, a device, a pipe or a link in a "
-            "circle, which is never replaced; choose another name, or leave out --output "
-            "to print",
+            "output: expected a file, got {name}, a device, a pipe or a link in a circle, which is "
+            "never replaced; choose another name, or leave out --output to print",
             name=name,
         )
     if any(_same(path, file) for file in inputs):
@@ -99,7 +92,9 @@ def _same(path: Path, other: Path) -> bool:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
+    mask = os.umask(0)
+    os.umask(mask)
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:LONGEST_STEM]}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -111,9 +106,3 @@ def _replace(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -103,11 +103,8 @@ def mathml(formula: Formula, *, block: bool = False) -> str:
         from latex2mathml.converter import convert_to_element
     except ImportError as error:
         raise MissingExtra.of("latex2mathml", "html") from error
-    own = (e for e in vars(exceptions).values() if isinstance(e, type))
-    stumbles: tuple[type[Exception], ...] = (
-        *(e for e in own if issubclass(e, Exception)),
-        *_STUMBLES,
-    )
+    own = (e for e in vars(exceptions).values() if isinstance(e, type) and issubclass(e, Exception))
+    stumbles: tuple[type[Exception], ...] = (*own, *_STUMBLES)
     latex = math(formula)
     if latex is not None:
         try:
@@ -146,11 +143,8 @@ def _forms(element: Element) -> list[str | None]:
 
 def _word(element: Element) -> str | None:
     r"""The letters of ``\mathrm{softmax}`` as one identifier, so that they are read as a word."""
-    letters = list(element)
-    upright = all(
-        child.tag == "mi" and child.get("mathvariant") == "normal" and not len(child)
-        for child in letters
-    )
+    letters = [e for e in element if e.tag == "mi" and e.get("mathvariant") == "normal"]
+    upright = len(letters) == len(element) and not any(map(len, letters))
     if element.tag != "mrow" or len(letters) < 2 or not upright:
         return None
-    return html.escape(html.unescape("".join(child.text or "" for child in letters)))
+    return html.escape(html.unescape("".join(letter.text or "" for letter in letters)))

@@ -1,8 +1,7 @@
 """A document as one self-contained page: both languages, no network, nothing from outside.
 
-The page's policy (CSP) allows only its own style and script, by their hashes. Untrusted text
-reaches it through a template that escapes, through JSON whose ``<`` is escaped, and through
-MathML whose elements come from a list.
+The page's content security policy allows only its own style and script, by their hashes. Untrusted
+text is escaped by the template, as JSON without ``<``, or as MathML from a list of elements.
 """
 
 import base64
@@ -14,19 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from headwise.document.blocks import (
-    Block,
-    Code,
-    Document,
-    Formula,
-    Heading,
-    HeatMap,
-    Matrix,
-    Notice,
-    Paragraph,
-    Table,
-    Working,
-)
+from headwise.document import blocks
 from headwise.document.formulas import mathml
 from headwise.document.text_format import clean, clean_lines, typeset
 from headwise.errors import MissingExtra
@@ -39,32 +26,21 @@ STEPS = 254
 """Levels of a weight in a heat map's bytes; the level 255 means not allowed."""
 
 
-def render(document: Document, lang: Lang = "en") -> str:
-    """The document as a whole page; ``lang`` is the language it opens in.
+def render(document: blocks.Document, lang: Lang = "en") -> str:
+    """The document as a page in ``lang``, or in the language of its address, ``#en`` or ``#zh``.
 
-    ``#en`` or ``#zh`` at the end of the page's address overrides it.
-
-    Raises:
-        MissingExtra: if jinja2 or latex2mathml is not installed.
+    This and the functions below raise `MissingExtra` without jinja2 or latex2mathml.
     """
     return page(document.title, [_blocks(document, None)], lang)
 
 
-def fragment(document: Document) -> str:
-    """The document as a section for `page`, its title one level below the page's.
-
-    Raises:
-        MissingExtra: if jinja2 or latex2mathml is not installed.
-    """
+def fragment(document: blocks.Document) -> str:
+    """The document as a section for `page`, its title one level below the page's."""
     return _blocks(document, document.title)
 
 
 def page(title: Text, fragments: Sequence[str], lang: Lang = "en") -> str:
-    """One page around sections that `fragment` made; they are trusted to be its work.
-
-    Raises:
-        MissingExtra: if jinja2 is not installed.
-    """
+    """One page around sections that `fragment` made; they are trusted to be its work."""
     from markupsafe import Markup
 
     style, script = _asset("page.css"), _asset("page.js")
@@ -102,46 +78,40 @@ def _level(value: float) -> int:
     return STEPS + 1 if math.isnan(value) else round(STEPS * math.sqrt(min(max(value, 0.0), 1.0)))
 
 
-def _blocks(document: Document, title: Text | None) -> str:
+def _blocks(document: blocks.Document, title: Text | None) -> str:
     views = [_view(block, document.precision, int(title is not None)) for block in document.blocks]
     return _templates().get_template("section.html").render(title=title, blocks=views)
 
 
-def _view(block: Block, precision: int, deeper: int) -> dict[str, Any]:
-    """What the template needs of one block."""
+def _view(block: blocks.Block, precision: int, deeper: int) -> dict[str, Any]:
     match block:
-        case Heading():
-            return {"kind": "heading", "text": block.text, "level": _level_of(block, deeper)}
-        case Paragraph():
+        case blocks.Heading():
+            level = min(max(block.level, 2) + deeper, 6)
+            return {"kind": "heading", "text": block.text, "level": level}
+        case blocks.Paragraph():
             return {"kind": "paragraph", "text": block.text}
-        case Formula():
+        case blocks.Formula():
             return {"kind": "formulas", "lines": [_safe(mathml(block, block=True))]}
-        case Matrix():
+        case blocks.Matrix():
             return _matrix(block, precision)
-        case Working():
+        case blocks.Working():
             return {"kind": "working", "lines": [_safe(mathml(line)) for line in block.lines]}
-        case Table():
+        case blocks.Table():
             return {"kind": "table", "head": block.head, "rows": block.rows}
-        case HeatMap():
+        case blocks.HeatMap():
             return {"kind": "heat", "title": block.title, "data": _heat(block)}
-        case Notice():
+        case blocks.Notice():
             return {"kind": "notice", "text": block.text, "good": block.good}
-        case Code():
+        case blocks.Code():
             return {"kind": "code", "source": "\n".join(clean_lines(block.source))}
 
 
-def _level_of(heading: Heading, deeper: int) -> int:
-    return min(max(heading.level, 2) + deeper, 6)
-
-
-def _matrix(matrix: Matrix, precision: int) -> dict[str, Any]:
-    rows = [
-        {
-            "label": matrix.rows[i] if i < len(matrix.rows) else "",
-            "cells": [{"text": typeset(v, precision), "off": not math.isfinite(v)} for v in row],
-        }
-        for i, row in enumerate(matrix.values)
-    ]
+def _matrix(matrix: blocks.Matrix, precision: int) -> dict[str, Any]:
+    labels = [*matrix.rows, *[""] * len(matrix.values)]
+    cells = (
+        [{"text": typeset(v, precision), "off": not math.isfinite(v)} for v in row]
+        for row in matrix.values
+    )
     return {
         "kind": "matrix",
         "symbol": _safe(mathml(matrix.symbol)),
@@ -149,23 +119,18 @@ def _matrix(matrix: Matrix, precision: int) -> dict[str, Any]:
         "empty": not any(matrix.values),
         "labelled": bool(matrix.rows),
         "columns": matrix.columns,
-        "rows": rows,
+        "rows": [{"label": a, "cells": b} for a, b in zip(labels, cells, strict=False)],
     }
 
 
-def _heat(heat: HeatMap) -> Any:
-    return _embedded(
-        {
-            "rows": [clean(label) for label in heat.rows],
-            "columns": [clean(label) for label in heat.columns],
-            "weights": pack(heat.values),
-            "title": {"en": clean(heat.title.en), "zh": clean(heat.title.zh)},
-        }
-    )
-
-
-def _embedded(value: object) -> Any:
+def _heat(heat: blocks.HeatMap) -> Any:
     """JSON for a script element: no character in it can end the element."""
+    value = {
+        "rows": [clean(label) for label in heat.rows],
+        "columns": [clean(label) for label in heat.columns],
+        "weights": pack(heat.values),
+        "title": {"en": clean(heat.title.en), "zh": clean(heat.title.zh)},
+    }
     text = json.dumps(value, ensure_ascii=True, allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -173,7 +138,6 @@ def _embedded(value: object) -> Any:
 
 
 def _safe(markup: str) -> Any:
-    """Markup that this room wrote and escaped."""
     from markupsafe import Markup
 
     return Markup(markup)  # noqa: S704 - see the callers
@@ -194,9 +158,9 @@ def _templates() -> "Environment":
         from jinja2 import DictLoader, Environment, StrictUndefined
     except ImportError as error:
         raise MissingExtra.of("jinja2", "html") from error
-    names = ("page.html", "section.html", "say.html")
+    sources = {name: _asset(name) for name in ("page.html", "section.html", "say.html")}
     templates = Environment(
-        loader=DictLoader({name: _asset(name) for name in names}),
+        loader=DictLoader(sources),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

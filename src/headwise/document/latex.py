@@ -5,24 +5,7 @@ Chinese documents use ``ctex``; an English one that holds Chinese tokens uses ``
 
 import re
 
-from headwise.document import text_format
-from headwise.document.blocks import (
-    Block,
-    Code,
-    Document,
-    Formula,
-    Heading,
-    HeatMap,
-    Labels,
-    Matrix,
-    Notice,
-    Paragraph,
-    Table,
-    Working,
-    part,
-    slices,
-    width_of,
-)
+from headwise.document import blocks, text_format
 from headwise.document.formulas import math
 from headwise.document.text_format import clean, clean_lines
 from headwise.lang import Lang, Text
@@ -59,7 +42,7 @@ _WIDE = re.compile(r"[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0002
 _SECTIONS = ("section", "section", "section", "subsection", "subsubsection", "paragraph")
 
 
-def render(document: Document, lang: Lang = "en") -> str:
+def render(document: blocks.Document, lang: Lang = "en") -> str:
     """The document as the source of one XeLaTeX file; its text is not trusted."""
     writer = _Latex(lang, document.precision)
     body = "\n\n".join(map(writer.block, document.blocks))
@@ -87,57 +70,55 @@ def escape(text: str) -> str:
 
 class _Latex:
     def __init__(self, lang: Lang, precision: int) -> None:
-        self.lang, self.precision, self.labels = lang, precision, Labels()
+        self.lang, self.precision, self.labels = lang, precision, blocks.Labels()
 
-    def block(self, block: Block) -> str:
+    def block(self, block: blocks.Block) -> str:
         match block:
-            case Heading():
+            case blocks.Heading():
                 return f"\\{_SECTIONS[min(max(block.level, 1), 5)]}*{{{self.say(block.text)}}}"
-            case Paragraph():
+            case blocks.Paragraph():
                 return self.say(block.text)
-            case Formula():
+            case blocks.Formula():
                 return _display(block)
-            case Matrix():
+            case blocks.Matrix():
                 return self.matrix(block)
-            case Working():
+            case blocks.Working():
                 return "\n\n".join(_line(line) for line in block.lines)
-            case Table():
+            case blocks.Table():
                 return self.table(block)
-            case HeatMap():
+            case blocks.HeatMap():
                 return self.heat(block)
-            case Notice():
+            case blocks.Notice():
                 mark = r"$\checkmark$" if block.good else r"$\times$"
                 return f"\\fbox{{\\parbox{{0.95\\linewidth}}{{{mark} {self.say(block.text)}}}}}"
-            case Code():
+            case blocks.Code():
                 return _listing(block.source)
 
     def say(self, text: Text) -> str:
         return escape(text.to(self.lang))
 
-    def matrix(self, matrix: Matrix) -> str:
+    def matrix(self, matrix: blocks.Matrix) -> str:
         name = math(matrix.symbol)
         symbol = name or rf"\text{{{escape(matrix.symbol.plain)}}}"
         labels = self.labels.new(matrix)
-        widest = max(
-            (len(text_format.decimal(v, self.precision)) for r in matrix.values for v in r),
-            default=1,
-        )
-        parts = list(slices(width_of(matrix.values), LINE // (widest + 2)))
+        texts = (text_format.decimal(v, self.precision) for row in matrix.values for v in row)
+        widest = max(map(len, texts), default=1)
+        columns = max(map(len, matrix.values), default=0)
+        parts = list(blocks.slices(columns, LINE // (widest + 2)))
         shown = [] if labels is None else [self.say(labels)]
         for some in parts:
-            note = rf"\quad\text{{({self.say(part(some))})}}" if len(parts) > 1 else ""
+            note = rf"\quad\text{{({self.say(blocks.part(some))})}}" if len(parts) > 1 else ""
             rows = (row[some.start : some.stop] for row in matrix.values)
-            lines = (" & ".join(text_format.latex(v, self.precision) for v in row) for row in rows)
-            body = "".join(f"{line} \\\\\n" for line in lines)
-            shown.append(f"\\[\n{symbol} = \\begin{{bmatrix}}\n{body}\\end{{bmatrix}}{note}\n\\]")
+            body = text_format.bmatrix(rows, self.precision)
+            shown.append(f"\\[\n{symbol} = {body}{note}\n\\]")
         return "\n".join(shown)
 
-    def table(self, table: Table) -> str:
-        rows = [" & ".join(self.say(text) for text in row) for row in [table.head, *table.rows]]
-        width = max(map(len, [table.head, *table.rows]))
-        return _tabular("l" * width, rows)
+    def table(self, table: blocks.Table) -> str:
+        rows = [table.head, *table.rows]
+        width = max(map(len, rows))
+        return _tabular("l" * width, [" & ".join(map(self.say, row)) for row in rows])
 
-    def heat(self, heat: HeatMap) -> str:
+    def heat(self, heat: blocks.HeatMap) -> str:
         title = rf"\textbf{{{self.say(heat.title)}}}"
         if max(len(heat.rows), len(heat.columns)) > HEAT:
             size = f"{len(heat.rows)} × {len(heat.columns)}"
@@ -145,14 +126,10 @@ class _Latex:
             return f"{title}: {self.say(note)}"
         rows = [" & ".join(["", *map(escape, heat.columns)])]
         for label, row in zip(heat.rows, heat.values, strict=False):
-            rows.append(" & ".join([escape(label), *map(_percent, row)]))
+            percents = (text_format.share(v).replace("·", r"$\cdot$") for v in row)
+            rows.append(" & ".join([escape(label), *percents]))
         note = Text("weights in percent")
         return f"{title} ({self.say(note)})\n\n{_tabular('l' + 'r' * len(heat.columns), rows)}"
-
-
-def _percent(value: float) -> str:
-    text = text_format.share(value)
-    return r"$\cdot$" if text == "·" else text
 
 
 def _tabular(columns: str, rows: list[str]) -> str:
@@ -160,19 +137,18 @@ def _tabular(columns: str, rows: list[str]) -> str:
     return f"\\begin{{tabular}}{{{columns}}}\n{head} \\\\\n\\hline\n{rest}\\end{{tabular}}"
 
 
-def _display(formula: Formula) -> str:
+def _display(formula: blocks.Formula) -> str:
     latex = math(formula)
     return f"\\[\n{latex}\n\\]" if latex else escape(formula.plain)
 
 
-def _line(formula: Formula) -> str:
+def _line(formula: blocks.Formula) -> str:
     """One line of a working: inline, so that a long sum breaks at its signs and commas."""
     latex = math(formula)
     if latex:
         breaking = latex.replace(", ", r",\allowbreak ")
         return f"{{\\raggedright\\hangindent=2em $\\displaystyle {breaking}$\\par}}"
-    shown = escape(formula.plain)
-    return f"\\hangindent=2em {shown}"
+    return f"\\hangindent=2em {escape(formula.plain)}"
 
 
 def _listing(source: str) -> str:

@@ -2,21 +2,7 @@
 
 import re
 
-from headwise.document import terminal, text_format
-from headwise.document.blocks import (
-    Block,
-    Code,
-    Document,
-    Formula,
-    Heading,
-    HeatMap,
-    Labels,
-    Matrix,
-    Notice,
-    Paragraph,
-    Table,
-    Working,
-)
+from headwise.document import blocks, terminal, text_format
 from headwise.document.formulas import math
 from headwise.document.text_format import clean, clean_lines
 from headwise.lang import Lang, Text
@@ -24,11 +10,11 @@ from headwise.lang import Lang, Text
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
-def render(document: Document, lang: Lang = "en") -> str:
+def render(document: blocks.Document, lang: Lang = "en") -> str:
     """The document as Markdown with ``$$`` formulas; its text is not trusted."""
     writer = _Markdown(lang, document.precision)
-    blocks = [Heading(document.title, 1), *document.blocks]
-    return "\n\n".join(map(writer.block, blocks)) + "\n"
+    title = writer.block(blocks.Heading(document.title, 1))
+    return "\n\n".join([title, *map(writer.block, document.blocks)]) + "\n"
 
 
 def escape(text: str) -> str:
@@ -48,68 +34,55 @@ def escape(text: str) -> str:
 
 class _Markdown:
     def __init__(self, lang: Lang, precision: int) -> None:
-        self.lang, self.precision, self.labels = lang, precision, Labels()
+        self.lang, self.precision, self.labels = lang, precision, blocks.Labels()
 
-    def block(self, block: Block) -> str:
+    def block(self, block: blocks.Block) -> str:
         match block:
-            case Heading():
+            case blocks.Heading():
                 return f"{'#' * min(max(block.level, 1), 6)} {self.say(block.text)}"
-            case Paragraph():
+            case blocks.Paragraph():
                 return self.say(block.text)
-            case Formula():
-                return _display(block)
-            case Matrix():
+            case blocks.Formula():
+                return _formula(block, "$$\n")
+            case blocks.Matrix():
                 return self.matrix(block)
-            case Working():
-                return "\n".join(f"- {_inline(line)}" for line in block.lines)
-            case Table():
+            case blocks.Working():
+                return "\n".join(f"- {_formula(line, '$')}" for line in block.lines)
+            case blocks.Table():
                 return self.table(block)
-            case HeatMap():
+            case blocks.HeatMap():
                 return self.heat(block)
-            case Notice():
+            case blocks.Notice():
                 return f"> **{'✓' if block.good else '✗'}** {self.say(block.text)}"
-            case Code():
+            case blocks.Code():
                 return _fence(block.source, re.sub(r"\W", "", block.language))
 
     def say(self, text: Text) -> str:
         return escape(text.to(self.lang))
 
-    def matrix(self, matrix: Matrix) -> str:
+    def matrix(self, matrix: blocks.Matrix) -> str:
         name = math(matrix.symbol)
-        rows = [
-            " & ".join(text_format.latex(v, self.precision) for v in row) for row in matrix.values
-        ]
-        body = "\\begin{bmatrix}\n" + "".join(f"{row} \\\\\n" for row in rows) + "\\end{bmatrix}"
+        body = text_format.bmatrix(matrix.values, self.precision)
         shown = f"$$\n{f'{name} = ' if name else ''}{body}\n$$"
         spoken = [] if name else [f"{escape(matrix.symbol.plain)} ="]
         labels = self.labels.new(matrix)
         return "\n\n".join([*([self.say(labels)] if labels else []), *spoken, shown])
 
-    def table(self, table: Table) -> str:
+    def table(self, table: blocks.Table) -> str:
         rows = [[self.say(text) or " " for text in row] for row in [table.head, *table.rows]]
         lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([lines[0], f"|{' --- |' * len(table.head)}", *lines[1:]])
 
-    def heat(self, heat: HeatMap) -> str:
-        step = terminal.step_of(len(heat.rows), len(heat.columns))
-        values = terminal.pool(heat.values, step)
-        lines = [
-            f"|{''.join(2 * terminal.shade(v) for v in row)}| {clean(label)}"
-            for label, row in zip(heat.rows[::step], values, strict=False)
-        ]
-        notes = [terminal.LEGEND, *([terminal.pooled(step)] if step > 1 else [])]
+    def heat(self, heat: blocks.HeatMap) -> str:
+        rows, notes = terminal.drawn(heat)
+        picture = "\n".join(f"|{cells}| {label}" for label, cells in rows)
         title = f"**{self.say(heat.title)}**"
-        return "\n\n".join([title, _fence("\n".join(lines), ""), *map(self.say, notes)])
+        return "\n\n".join([title, _fence(picture, ""), *map(self.say, notes)])
 
 
-def _display(formula: Formula) -> str:
+def _formula(formula: blocks.Formula, mark: str) -> str:
     latex = math(formula)
-    return f"$$\n{latex}\n$$" if latex else escape(formula.plain)
-
-
-def _inline(formula: Formula) -> str:
-    latex = math(formula)
-    return f"${latex}$" if latex else escape(formula.plain)
+    return f"{mark}{latex}{mark[::-1]}" if latex else escape(formula.plain)
 
 
 def _fence(source: str, language: str) -> str:

@@ -5,22 +5,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from headwise.document.blocks import (
-    Block,
-    Code,
-    Document,
-    Formula,
-    Heading,
-    HeatMap,
-    Matrix,
-    Notice,
-    Paragraph,
-    Table,
-    Working,
-    part,
-    slices,
-    width_of,
-)
+from headwise.document import blocks
 from headwise.document.text_format import clean, clean_lines, decimal
 from headwise.lang import Lang, Text
 
@@ -49,7 +34,7 @@ def shade(value: float) -> str:
 
 
 def pool(values: Sequence[Sequence[float]], step: int) -> list[list[float]]:
-    """The largest weight of every block of ``step`` rows and columns; NaN where all is NaN."""
+    """The largest weight of every block of ``step`` rows and columns; NaN where all are NaN."""
     width = len(values[0]) if values else 0
     return [
         [_largest(values[i : i + step], j, step) for j in range(0, width, step)]
@@ -57,19 +42,18 @@ def pool(values: Sequence[Sequence[float]], step: int) -> list[list[float]]:
     ]
 
 
-def step_of(rows: int, columns: int) -> int:
-    """How many rows and columns one cell stands for, so that the map stays small enough."""
-    return max(1, math.ceil(max(rows, columns) / LARGEST))
-
-
-def pooled(step: int) -> Text:
-    """What a pooled map says about itself."""
-    return Text("each cell is the largest weight of {step} × {step} pairs", step=step)
-
-
 def _largest(rows: Sequence[Sequence[float]], start: int, step: int) -> float:
-    known = [v for row in rows for v in row[start : start + step] if not math.isnan(v)]
-    return max(known, default=math.nan)
+    weights = [v for row in rows for v in row[start : start + step] if not math.isnan(v)]
+    return max(weights, default=math.nan)
+
+
+def drawn(heat: blocks.HeatMap) -> tuple[list[tuple[str, str]], list[Text]]:
+    """The rows of a pooled heat map as (label, characters), and its legend."""
+    step = max(1, math.ceil(max(len(heat.rows), len(heat.columns)) / LARGEST))
+    cells = ("".join(2 * shade(weight) for weight in row) for row in pool(heat.values, step))
+    rows = list(zip(map(clean, heat.rows[::step]), cells, strict=False))
+    note = Text("each cell is the largest weight of {step} × {step} pairs", step=step)
+    return rows, [LEGEND, note] if step > 1 else [LEGEND]
 
 
 LABEL = 16
@@ -78,75 +62,73 @@ LABEL = 16
 _BOLD, _GREEN, _RED = "1", "32", "31"
 
 
-def render(document: Document, lang: Lang = "en", *, color: bool = False, width: int = 100) -> str:
-    """The document as text.
+def render(
+    document: blocks.Document, lang: Lang = "en", *, color: bool = False, width: int = 100
+) -> str:
+    """The document as text; its text is not trusted.
 
-    Args:
-        document: what to show; its text is not trusted.
-        lang: "en" or "zh".
-        color: whether to use ANSI colours; without them the text is plain.
-        width: cells in a line; a wider matrix is cut into parts.
+    ``color`` uses ANSI colours; a matrix wider than ``width`` cells is cut into parts.
     """
-    return _Terminal(lang, color, width, document.precision).document(document)
+    writer = _Terminal(lang, color, width, document.precision)
+    title = writer.heading(blocks.Heading(document.title, 1))
+    return "\n\n".join([title, *map(writer.block, document.blocks)]) + "\n"
 
 
 class _Terminal:
     def __init__(self, lang: Lang, color: bool, width: int, precision: int) -> None:
         self.lang, self.color, self.width, self.precision = lang, color, width, precision
 
-    def document(self, document: Document) -> str:
-        title = self.heading(Heading(document.title, 1))
-        return "\n\n".join([title, *map(self.block, document.blocks)]) + "\n"
-
-    def block(self, block: Block) -> str:
+    def block(self, block: blocks.Block) -> str:
         match block:
-            case Heading():
+            case blocks.Heading():
                 return self.heading(block)
-            case Paragraph():
+            case blocks.Paragraph():
                 return clean(block.text.to(self.lang))
-            case Formula():
+            case blocks.Formula():
                 return f"  {clean(block.plain)}"
-            case Matrix():
+            case blocks.Matrix():
                 return self.matrix(block)
-            case Working():
+            case blocks.Working():
                 return "\n".join(f"  {clean(line.plain)}" for line in block.lines)
-            case Table():
+            case blocks.Table():
                 return self.table(block)
-            case HeatMap():
+            case blocks.HeatMap():
                 return self.heat(block)
-            case Notice():
-                return self.notice(block)
-            case Code():
+            case blocks.Notice():
+                icon, code = ("✓", _GREEN) if block.good else ("✗", _RED)
+                return self.paint(f"{icon} {clean(block.text.to(self.lang))}", code)
+            case blocks.Code():
                 return "\n".join(f"    {line}" for line in clean_lines(block.source))
 
-    def heading(self, heading: Heading) -> str:
+    def heading(self, heading: blocks.Heading) -> str:
         text = clean(heading.text.to(self.lang))
         bold = self.paint(text, _BOLD)
         if heading.level > 2:
             return f"{self.paint('▸', _BOLD)} {bold}"
         return f"{bold}\n{('═' if heading.level == 1 else '─') * cell_len(text)}"
 
-    def notice(self, notice: Notice) -> str:
-        icon, code = ("✓", _GREEN) if notice.good else ("✗", _RED)
-        return self.paint(f"{icon} {clean(notice.text.to(self.lang))}", code)
-
-    def matrix(self, matrix: Matrix) -> str:
-        name, columns = clean(matrix.symbol.plain), width_of(matrix.values)
+    def matrix(self, matrix: blocks.Matrix) -> str:
+        name, columns = clean(matrix.symbol.plain), max(map(len, matrix.values), default=0)
         cells = [[decimal(v, self.precision) for v in row] for row in matrix.values]
-        labels = [_cut(clean(label)) for label in matrix.rows]
-        heads = [_cut(clean(label)) for label in matrix.columns]
         if not columns:
             return f"{name} = []"
+        heads = [_cut(clean(label)) for label in matrix.columns]
+        labels = [_cut(clean(label)) for label in matrix.rows]
+        labels += [""] * (len(cells) - len(labels))
         wide = max(cell_len(c) for row in [*cells, heads] for c in row)
         left = max(map(cell_len, labels), default=0)
-        parts = list(slices(columns, (self.width - left - 6) // (wide + 2)))
+        parts = list(blocks.slices(columns, (self.width - left - 6) // (wide + 2)))
         lines = []
         for some in parts:
-            note = f"  ({part(some).to(self.lang)})" if len(parts) > 1 else ""
-            lines += [f"{name} ={note}", *_grid(cells, labels, heads, some, wide, left)]
+            note = f"  ({blocks.part(some).to(self.lang)})" if len(parts) > 1 else ""
+            lines.append(f"{name} ={note}")
+            if heads:
+                lines.append(f"  {' ' * left}   {_cells(heads, some, wide)}".rstrip())
+            for label, row in zip(labels, cells, strict=False):
+                lines.append(f"  {_left(label, left)} [ {_cells(row, some, wide)} ]")
         return "\n".join(lines)
 
-    def table(self, table: Table) -> str:
+    def table(self, table: blocks.Table) -> str:
         head = [clean(text.to(self.lang)) for text in table.head]
         rows = [[clean(text.to(self.lang)) for text in row] for row in table.rows]
         count = max(map(len, [head, *rows]), default=0)
@@ -156,39 +138,23 @@ class _Terminal:
         rule = "  ".join("─" * w for w in wide)
         return "\n".join([self.paint(lines[0], _BOLD), rule, *lines[1:]])
 
-    def heat(self, heat: HeatMap) -> str:
-        step = step_of(len(heat.rows), len(heat.columns))
-        values = pool(heat.values, step)
-        labels = [_cut(clean(label)) for label in heat.rows[::step]]
+    def heat(self, heat: blocks.HeatMap) -> str:
+        rows, notes = drawn(heat)
+        labels = [_cut(label) for label, _ in rows]
         left = max(map(cell_len, labels), default=0)
-        lines = [f"{self.paint(clean(heat.title.to(self.lang)), _BOLD)}"]
-        for label, row in zip(labels, values, strict=False):
-            lines.append(f"  {_left(label, left)} │{''.join(2 * shade(v) for v in row)}│")
-        notes = [LEGEND, *([pooled(step)] if step > 1 else [])]
+        lines = [self.paint(clean(heat.title.to(self.lang)), _BOLD)]
+        for label, (_, cells) in zip(labels, rows, strict=True):
+            lines.append(f"  {_left(label, left)} │{cells}│")
         return "\n".join([*lines, *(f"  {note.to(self.lang)}" for note in notes)])
 
     def paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
 
 
-def _grid(
-    cells: Sequence[Sequence[str]],
-    labels: Sequence[str],
-    heads: Sequence[str],
-    some: range,
-    wide: int,
-    left: int,
-) -> list[str]:
-    """Some columns of a matrix as lines: labels to the left and on top, brackets at the sides."""
-    lines = []
-    if heads:
-        line = "  ".join(_right(heads[j] if j < len(heads) else "", wide) for j in some)
-        lines.append(f"  {' ' * left}   {line}".rstrip())
-    for i, row in enumerate(cells):
-        label = labels[i] if i < len(labels) else ""
-        line = "  ".join(_right(row[j] if j < len(row) else "", wide) for j in some)
-        lines.append(f"  {_left(label, left)} [ {line} ]")
-    return lines
+def _cells(texts: Sequence[str], some: range, wide: int) -> str:
+    """The texts of some columns, aligned to the right; empty where a row ends before them."""
+    padded = (texts[j] if j < len(texts) else "" for j in some)
+    return "  ".join(" " * (wide - cell_len(text)) + text for text in padded)
 
 
 def _cut(label: str) -> str:
@@ -197,7 +163,3 @@ def _cut(label: str) -> str:
 
 def _left(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
-
-
-def _right(text: str, width: int) -> str:
-    return " " * (width - cell_len(text)) + text

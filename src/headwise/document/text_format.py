@@ -2,16 +2,15 @@
 
 import math
 import unicodedata
-
-_BREAKS = "\t\n\v\f\r\x1c\x1d\x1e\x85\u2028\u2029"
+from collections.abc import Iterable, Sequence
 
 
 def clean(text: str) -> str:
-    r"""The text on one line, with nothing in it that acts instead of being read.
+    r"""The text on one line, without control characters.
 
-    Control characters become their pictures, so that no terminal obeys them; what turns the
-    writing direction and other invisible format characters is spelled out; half a surrogate pair
-    becomes the replacement character. Joiners stay: emoji and several scripts need them.
+    Control characters become their pictures; invisible format characters, such as those that set
+    the writing direction, become their numbers; half a surrogate pair becomes the replacement
+    character. Joiners stay: emoji and several scripts need them.
 
     Example:
         >>> clean("a\x1b[31mb\u202ec")
@@ -27,17 +26,12 @@ def clean_lines(text: str) -> list[str]:
 
 def _harmless(character: str) -> str:
     code, kind = ord(character), unicodedata.category(character)
-    if kind not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+    if kind not in ("Cc", "Cf", "Cs", "Zl", "Zp") or character in "\u200c\u200d":
         return character
-    if character in _BREAKS:
-        return " " if character == "\n" else _picture(code)
+    if character == "\n":
+        return " "
     if kind == "Cs":
         return "\ufffd"
-    return character if character in "\u200c\u200d" else _picture(code)
-
-
-def _picture(code: int) -> str:
-    """The symbol for a control character, or its number where there is none."""
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
@@ -73,6 +67,12 @@ def latex(value: float, precision: int) -> str:
         return {"nan": r"\mathrm{nan}", "inf": r"\infty", "-inf": r"-\infty"}[text]
     digits, _, exponent = text.partition("e")
     return rf"{digits} \times 10^{{{int(exponent)}}}" if exponent else digits
+
+
+def bmatrix(rows: Iterable[Sequence[float]], precision: int) -> str:
+    """Numbers as a LaTeX matrix, one row a line."""
+    lines = (" & ".join(latex(value, precision) for value in row) for row in rows)
+    return "\\begin{bmatrix}\n" + "".join(f"{line} \\\\\n" for line in lines) + "\\end{bmatrix}"
 
 
 def typeset(value: float, precision: int) -> str:

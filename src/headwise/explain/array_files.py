@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +24,8 @@ from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.number_tables import from_lists, from_text
 from headwise.lang import Text, joined, same
 
-MOST_BYTES = 64 * 2**20
-"""The largest file that is read."""
-
-MOST_NUMBERS = 2**22
-"""The most numbers a file may hold."""
+MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22
+"""The limits of a file that is read."""
 
 CONTAINERS = (".safetensors", ".pth", ".pt")
 """File types that hold named tensors; a name may follow the path after a colon."""
@@ -93,16 +91,12 @@ class TokenArray:
 
 
 def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenArray:
-    """Read a matrix with at least one row and one column.
+    """Read a matrix with at least one row and one column from ``path`` or ``path:tensor``.
 
-    Args:
-        value: the option's value: ``path`` or ``path:tensor``.
-        option: the option's name, for errors.
-        finite: whether infinities are an error; NaN always is.
+    ``option`` is named in errors; NaN is always an error, infinities only if ``finite``.
 
     Raises:
-        BadFile: if the file is missing or is no such matrix; the message names file, row and
-            column.
+        BadFile: if the file is missing or is no such matrix; the message names row and column.
         MissingExtra: if the package that reads this type is not installed.
     """
     file = InputFile.parse(option, value)
@@ -111,15 +105,11 @@ def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenA
 
 
 def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
-    """As `read_matrix`, for arrays whose number of axes is one of ``ranks``.
-
-    Errors do not name the file; use `InputFile.errors`.
-    """
-    reader = _READERS.get(file.suffix)
-    if reader is None:
+    """As `read_matrix`, for arrays whose number of axes is in ``ranks``; use `InputFile.errors`."""
+    if file.suffix not in _READERS:
         raise file.unknown_type(Text("one of {types}", types=", ".join(TYPES)))
     check_file(file, MOST_BYTES)
-    array = reader(file)
+    array = _READERS[file.suffix](file)
     _check_array(array.values, ranks, finite)
     return array
 
@@ -133,16 +123,14 @@ def read_tokens(value: str) -> tuple[str, ...]:
     """
     file = InputFile.parse("tokens", value)
     if file.suffix not in (".json", ".txt"):
-        return _validated(tuple(value.split(",")))
+        return _validated(value.split(","))
     with file.errors():
         check_file(file, MOST_BYTES)
         text = _decode(file)
-        if file.suffix == ".txt":
-            return _validated(tuple(text.splitlines()))
-        tokens = _parse(text)
+        tokens = text.splitlines() if file.suffix == ".txt" else _parse(text)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BadFile('expected a list of texts such as ["I", "see"], got something else')
-    return _validated(tuple(tokens))
+    return _validated(tokens)
 
 
 def check_file(file: InputFile, most: int) -> None:
@@ -174,7 +162,7 @@ def _decode(file: InputFile) -> str:
         raise BadFile("cannot be read: {reason}", reason=error.strerror) from error
 
 
-def _validated(tokens: tuple[str, ...]) -> tuple[str, ...]:
+def _validated(tokens: list[str]) -> tuple[str, ...]:
     for i, token in enumerate(tokens):
         if any("\ud800" <= character <= "\udfff" for character in token):
             raise BadValue(
@@ -182,12 +170,11 @@ def _validated(tokens: tuple[str, ...]) -> tuple[str, ...]:
                 i=i,
                 token=token,
             )
-    return tokens
+    return tuple(tokens)
 
 
 def _table(file: InputFile) -> TokenArray:
-    rows, tokens = from_text(_decode(file), tabs=file.suffix == ".tsv")
-    return _token_array(rows, tokens)
+    return _token_array(*from_text(_decode(file), tabs=file.suffix == ".tsv"))
 
 
 def _json(file: InputFile) -> TokenArray:
@@ -198,10 +185,9 @@ def _json(file: InputFile) -> TokenArray:
         if "x" not in content or not isinstance(labels, list | None):
             raise BadFile('expected {"x": [[…]], "tokens": […]}; the numbers stand under "x"')
         if labels is not None:
-            tokens = _validated(tuple(map(str, labels)))
+            tokens = _validated(list(map(str, labels)))
         content = content["x"]
-    rows = from_lists(content, booleans=file.option == "mask")
-    return _token_array(rows, tokens)
+    return _token_array(from_lists(content, booleans=file.option == "mask"), tokens)
 
 
 def _parse(text: str) -> object:
@@ -245,9 +231,8 @@ def _npy(file: InputFile) -> TokenArray:
             array = np.lib.format.open_memmap(file.path, mode="r")
     except Exception as error:  # whatever a hostile header makes the parser raise is about the file
         raise BadFile(
-            "expected one .npy array of numbers, got a damaged file or Python objects, "
-            "which are never unpickled; save it with numpy.save(file, "
-            "array.astype('float64'))"
+            "expected one .npy array of numbers, got a damaged file or Python objects, which are "
+            "never unpickled; save it with numpy.save(file, array.astype('float64'))"
         ) from error
     if array.dtype.kind not in "fiub":
         raise BadFile(
@@ -258,18 +243,25 @@ def _npy(file: InputFile) -> TokenArray:
     return TokenArray(torch.from_numpy(np.array(array, dtype=np.float64, order="C")))
 
 
-def _safetensors(file: InputFile) -> TokenArray:
+@contextmanager
+def open_safetensors(file: InputFile) -> Iterator[Any]:
+    """`safetensors.safe_open`, with `BadFile` for a damaged file and `MissingExtra`."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
         raise MissingExtra.of("safetensors", "explain") from error
     try:
         with safe_open(file.path, framework="pt") as tensors:
-            name = _tensor_name(file, sorted(tensors.keys()))
-            _check_count(torch.Size(tensors.get_slice(name).get_shape()).numel())
-            tensor = tensors.get_tensor(name)
+            yield tensors
     except (SafetensorError, OSError) as error:
         raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+
+
+def _safetensors(file: InputFile) -> TokenArray:
+    with open_safetensors(file) as tensors:
+        name = _tensor_name(file, sorted(tensors.keys()))
+        _check_count(torch.Size(tensors.get_slice(name).get_shape()).numel())
+        tensor = tensors.get_tensor(name)
     if tensor.is_complex():
         raise BadFile("expected real numbers, got dtype {dtype}", dtype=tensor.dtype)
     return TokenArray(tensor.to(torch.float64))
@@ -315,8 +307,7 @@ def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
 
 
 _READERS: dict[str, Callable[[InputFile], TokenArray]] = {
-    ".csv": _table,
-    ".tsv": _table,
+    **dict.fromkeys((".csv", ".tsv"), _table),
     ".npy": _npy,
     ".json": _json,
     ".safetensors": _safetensors,

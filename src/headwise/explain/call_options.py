@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from headwise.document.text_format import clean
-from headwise.errors import BadFile, BadValue, MissingExtra
+from headwise.errors import BadFile, BadValue
+from headwise.explain import array_files
 from headwise.explain.array_files import TYPES, InputFile, check_file, listed, read_array
 from headwise.explain.trace import Projections, check_width
 from headwise.lang import Text, same
@@ -20,13 +21,11 @@ _Shapes = tuple[tuple[int, int], tuple[int, int, int]]
 
 
 def parse_mask(value: str | None, bias: str | None, heads: int, length: int) -> Mask:
-    """Build a mask from the value of ``--mask`` and of ``--bias``.
+    """Build the mask of ``--mask`` and ``--bias`` for H heads and L tokens.
 
     Args:
-        value: ``full``, ``causal``, ``window:L,R``, or a file of 0 and 1, where 1 may attend;
-            None means full.
-        bias: a file of numbers that are added to the scaled scores, (L, L) or (H, L, L); -inf
-            blocks a pair.
+        value: ``full`` (or None), ``causal``, ``window:L,R``, or a file of 0 and 1 (1 may attend).
+        bias: a file added to the scaled scores, (L, L) or (H, L, L); -inf blocks a pair.
         heads: H.
         length: L.
 
@@ -44,16 +43,14 @@ def parse_mask(value: str | None, bias: str | None, heads: int, length: int) -> 
 
 
 def _parse(value: str, shapes: _Shapes) -> Mask:
-    if value == "full":
-        return full()
-    if value == "causal":
-        return causal()
+    if value in ("full", "causal"):
+        return full() if value == "full" else causal()
     if value.startswith("window:"):
         return _window(value.removeprefix("window:"))
     file = InputFile.parse("mask", value)
     if file.suffix in TYPES:
         with file.errors():
-            return _from_file(file, shapes)
+            return _binary(file, shapes)
     raise BadValue(
         "mask: unknown {value!r}; expected full, causal, window:LEFT,RIGHT, or a file "
         "({types}) of 0 and 1",
@@ -74,26 +71,26 @@ def _window(sides: str) -> Mask:
     return window(left, right)
 
 
-def _from_file(file: InputFile, shapes: _Shapes) -> Mask:
-    values = _read(file, shapes)
+def _binary(file: InputFile, shapes: _Shapes) -> Mask:
+    values, layout = _read(file, shapes)
     if not bool(((values == 0) | (values == 1)).all()):
         raise BadFile(
             "expected only 0 (blocked) and 1 (may attend); numbers to be added are a --bias"
         )
-    return from_tensor(values.bool(), _layout(values))
+    return from_tensor(values.bool(), layout)
 
 
 def _bias(file: InputFile, shapes: _Shapes) -> Mask:
-    values = _read(file, shapes)
+    values, layout = _read(file, shapes)
     if bool((values == torch.inf).any()):
         raise BadFile("expected numbers below infinity, got +inf; -inf blocks a pair")
     try:
-        return from_tensor(values, _layout(values))
+        return from_tensor(values, layout)
     except BadValue as error:
         raise BadFile(error.text) from error
 
 
-def _read(file: InputFile, shapes: _Shapes) -> Tensor:
+def _read(file: InputFile, shapes: _Shapes) -> tuple[Tensor, Layout]:
     values = read_array(file, (2, 3), finite=False).values
     if tuple(values.shape) not in shapes:
         raise BadFile(
@@ -103,11 +100,7 @@ def _read(file: InputFile, shapes: _Shapes) -> Tensor:
             shape_per_head=shapes[1],
             got=tuple(values.shape),
         )
-    return values
-
-
-def _layout(values: Tensor) -> Layout:
-    return "q k" if values.dim() == 2 else "h q k"
+    return values, "q k" if values.dim() == 2 else "h q k"
 
 
 MOST_BYTES = 4 * 2**30
@@ -125,11 +118,8 @@ _Load = Callable[[str], Tensor]
 def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
     """The weights of ``headwise.MultiheadAttention(E, H, init=init)`` built after this seed.
 
-    The random state of the caller is unchanged.
-
     Raises:
-        BadValue: if ``init`` is unknown, the seed is negative or too large, or H does not
-            divide E.
+        BadValue: if ``init`` is unknown, the seed is out of range, or H does not divide E.
     """
     from headwise.nn import MultiheadAttention
 
@@ -151,13 +141,10 @@ def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Proj
 
 
 def load_projections(value: str) -> Projections:
-    """Read projections from ``path`` or ``path:prefix``.
-
-    Without a prefix the file must hold one set of projections.
+    """Read projections from ``path``, or ``path:prefix`` if the file has several sets of them.
 
     Raises:
-        BadFile: if the file cannot be used, a name is missing, there are several sets and no
-            prefix, or a tensor has the wrong shape or dtype.
+        BadFile: if the prefix is missing or unknown, or a tensor is missing or not as expected.
         MissingExtra: if safetensors is not installed and the file needs it.
     """
     file = InputFile.parse("weights", value)
@@ -169,25 +156,19 @@ def load_projections(value: str) -> Projections:
 
 
 def _safetensors(file: InputFile) -> Projections:
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise MissingExtra.of("safetensors", "explain") from error
-    try:
-        with safe_open(file.path, framework="pt") as archive:
+    with array_files.open_safetensors(file) as archive:
 
-            def get(name: str) -> Tensor:
-                _check_size(name, torch.Size(archive.get_slice(name).get_shape()).numel())
-                tensor: Tensor = archive.get_tensor(name)
-                return tensor
+        def get(name: str) -> Tensor:
+            _check_size(name, torch.Size(archive.get_slice(name).get_shape()).numel())
+            tensor: Tensor = archive.get_tensor(name)
+            return tensor
 
-            return _projections(file, archive.keys(), get)
-    except (SafetensorError, OSError) as error:
-        raise BadFile("not a usable safetensors file: {error}", error=clean(str(error))) from error
+        return _projections(file, archive.keys(), get)
 
 
 def _torch(file: InputFile) -> Projections:
-    _check_archive(file)
+    if zipfile.is_zipfile(file.path):
+        _check_archive(file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles it does not expect: refused below
@@ -208,8 +189,6 @@ def _torch(file: InputFile) -> Projections:
 
 def _check_archive(file: InputFile) -> None:
     """Raise an error where a compressed file would exceed `MOST_BYTES`."""
-    if not zipfile.is_zipfile(file.path):
-        return
     try:
         with closing(zipfile.ZipFile(file.path)) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
@@ -226,7 +205,11 @@ def _check_archive(file: InputFile) -> None:
 def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Projections:
     names = set(available)
     prefix = _prefix(file, names)
-    _check_bias_kv(names, prefix)
+    if prefix + "bias_k" in names or prefix + "bias_v" in names:
+        raise BadFile(
+            "has bias_k and bias_v, a learned key and value that explain does not show; "
+            "give the weights of a module without add_bias_kv"
+        )
 
     def get(name: str) -> Tensor:
         if prefix + name not in names:
@@ -236,9 +219,29 @@ def _projections(file: InputFile, available: Iterable[str], load: _Load) -> Proj
     def maybe(name: str) -> Tensor | None:
         return get(name) if prefix + name in names else None
 
-    q, k, v = _in_weights(names, prefix, get)
-    biases = _in_biases(maybe, q.shape[0])
-    return Projections(q, k, v, get("out_proj.weight"), *biases, maybe("out_proj.bias"))
+    if prefix + "in_proj_weight" in names:
+        packed = get("in_proj_weight")
+        if len(packed) % 3:
+            raise BadFile(
+                "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
+                name=clean(prefix + "in_proj_weight"),
+                got=tuple(packed.shape),
+            )
+        q, k, v = packed.chunk(3)
+    else:
+        link = "." if prefix + "q_proj.weight" in names else "_"
+        q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
+    bias = maybe("in_proj_bias")
+    if bias is not None and len(bias) != 3 * len(q):
+        raise BadFile(
+            "in_proj_bias: expected {rows} numbers, got {got}",
+            rows=3 * len(q),
+            got=tuple(bias.shape),
+        )
+    biases = (maybe(f"{name}_proj.bias") for name in "qkv") if bias is None else bias.chunk(3)
+    q_bias, k_bias, v_bias = biases
+    out, out_bias = get("out_proj.weight"), maybe("out_proj.bias")
+    return Projections(q, k, v, out, q_bias, k_bias, v_bias, out_bias)
 
 
 def _prefix(file: InputFile, names: set[str]) -> str:
@@ -260,48 +263,6 @@ def _prefix(file: InputFile, names: set[str]) -> str:
         got=clean(file.tensor or ""),
         file=clean(file.path.name),
     )
-
-
-def _check_bias_kv(names: set[str], prefix: str) -> None:
-    if prefix + "bias_k" in names or prefix + "bias_v" in names:
-        raise BadFile(
-            "has bias_k and bias_v, a learned key and value that explain does not show; "
-            "give the weights of a module without add_bias_kv"
-        )
-
-
-def _in_weights(names: set[str], prefix: str, get: _Load) -> tuple[Tensor, Tensor, Tensor]:
-    if prefix + "in_proj_weight" in names:
-        return _thirds(prefix + "in_proj_weight", get("in_proj_weight"))
-    link = "." if prefix + "q_proj.weight" in names else "_"
-    q, k, v = (get(f"{name}_proj{link}weight") for name in "qkv")
-    return q, k, v
-
-
-def _in_biases(
-    maybe: Callable[[str], Tensor | None], rows: int
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    packed = maybe("in_proj_bias")
-    if packed is None:
-        return maybe("q_proj.bias"), maybe("k_proj.bias"), maybe("v_proj.bias")
-    if len(packed) != 3 * rows:
-        raise BadFile(
-            "in_proj_bias: expected {rows} numbers, got {got}",
-            rows=3 * rows,
-            got=tuple(packed.shape),
-        )
-    return _thirds("in_proj_bias", packed)
-
-
-def _thirds(name: str, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    if len(packed) % 3:
-        raise BadFile(
-            "{name}: expected q, k and v one below the other, 3 H D rows, got {got}",
-            name=clean(name),
-            got=tuple(packed.shape),
-        )
-    q, k, v = packed.chunk(3)
-    return q, k, v
 
 
 def _checked(name: str, tensor: Tensor) -> Tensor:

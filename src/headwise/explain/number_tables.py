@@ -18,11 +18,8 @@ from headwise.lang import Text
 
 TOKEN_NAMES = ("", "token", "tokens", "词")
 
-DIAGNOSED_LINES = 8
-"""Lines of an unreadable table that are searched for the cause."""
-
-LONGEST_LINE = 10_000
-"""Characters; longer lines are not searched."""
+DIAGNOSED_LINES, LONGEST_LINE = 8, 10_000
+"""How many lines of an unreadable table are searched for the cause, up to a longer one."""
 
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?[0-9]+,[0-9]+\s*", re.ASCII)
 
@@ -50,23 +47,20 @@ def from_text(text: str, *, tabs: bool = False) -> tuple[list[list[float]], tupl
 def _read(lines: list[tuple[int, list[str]]]) -> tuple[list[list[float]], tuple[str, ...] | None]:
     if not lines:
         raise BadFile("expected at least one row of numbers, got none")
-    header = _is_header(lines[0][1])
+    first = lines[0][1]
+    named = first[0].strip().lower() in TOKEN_NAMES
+    header = (named and len(first) > 1) or not any(map(_is_number, first))
     body = lines[1:] if header else lines
     if not body:
         raise BadFile("expected rows of numbers below the header, got none")
-    named = header and lines[0][1][0].strip().lower() in TOKEN_NAMES
-    labelled = named or not any(_is_number(row[0]) for _, row in body)
+    labelled = (header and named) or not any(_is_number(row[0]) for _, row in body)
     width = len(body[0][1])
     numbers = [_row(line, row, width, int(labelled)) for line, row in body]
     return numbers, tuple(row[0].strip() for _, row in body) if labelled else None
 
 
 def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
-    """Validate rows of numbers from JSON; with ``booleans`` true is 1 and false is 0.
-
-    Raises:
-        BadFile: if it is not a list of equally long lists of numbers.
-    """
+    """Rows of numbers from JSON, or `BadFile`; with ``booleans`` true is 1 and false is 0."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise BadFile("expected a list of rows such as [[1, 2], [3, 4]], got something else")
     for i, row in enumerate(rows):
@@ -80,16 +74,17 @@ def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
 def _check_separators(text: str) -> None:
     """Raise a more specific error where spaces or decimal commas are the cause."""
     for number, line in enumerate(text.splitlines()[:DIAGNOSED_LINES], 1):
+        words = line.split()
         if len(line) > LONGEST_LINE:
             return
-        if any(map(_decimal_commas, (line.split(";"), line.split("\t"), line.split()))):
+        if any(map(_decimal_commas, (line.split(";"), line.split("\t"), words))):
             raise BadFile(
                 "expected decimal points, line {line} has decimal commas: {text}; "
                 "write 0.5 for 0,5, and put commas, semicolons or tabs between numbers",
                 line=number,
                 text=_excerpt(line),
             )
-        if len(line.split()) > 1 and all(map(_is_number, line.split()[1:])):
+        if len(words) > 1 and all(map(_is_number, words[1:])):
             raise BadFile(
                 "expected commas, semicolons or tabs between numbers, line {line} has "
                 "spaces: {text}; put commas there",
@@ -114,11 +109,6 @@ def _cells(text: str, tabs: bool) -> list[tuple[int, list[str]]]:
     except csv.Error as error:
         line = reader.line_num
         raise BadFile("not readable at line {line}: {error}", line=line, error=error) from error
-
-
-def _is_header(row: Sequence[str]) -> bool:
-    names = row[0].strip().lower() in TOKEN_NAMES and len(row) > 1
-    return names or not any(map(_is_number, row))
 
 
 def _is_number(cell: str) -> bool:

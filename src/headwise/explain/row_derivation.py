@@ -24,23 +24,16 @@ LARGE_SCORE = 20.0
 def row_derivation(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:
     """One row step by step: dot products, scale, bias and mask, softmax, weighted sum.
 
-    Args:
-        trace: the attention.
-        head: which head, from 1.
-        row: which query, from 0.
-        precision: decimals.
-        most: the most keys.
+    ``head`` counts from 1 and ``row``, a query, from 0; at most ``most`` keys are written out.
     """
     writer = _Row.of(trace, head, row, precision, most)
     blocks: list[Block] = [*writer.opening(), *writer.scores(), *writer.scaled()]
     if trace.changed_by_mask:
         blocks += writer.masked()
-    if writer.fully_masked:
-        return [*blocks, Paragraph(_FULLY_MASKED)]
+    if not bool(writer.numbers("masked").isfinite().any()):
+        text = Text("This query sees no key: all its weights are 0, and so is its output.")
+        return [*blocks, Paragraph(text)]
     return [*blocks, *writer.exponentials(), *writer.weights(), *writer.output()]
-
-
-_FULLY_MASKED = Text("This query sees no key: all its weights are 0, and so is its output.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,22 +58,13 @@ class _Row:
     def numbers(self, key: str) -> Tensor:
         return self.trace.get(key, self.head)[self.row]
 
-    @property
-    def fully_masked(self) -> bool:
-        return not bool(self.numbers("masked").isfinite().any())
-
-    @property
-    def shift(self) -> float:
-        """The number subtracted from every score before exp; 0 unless a score is large."""
+    def exponents(self) -> tuple[Tensor, float]:
+        """The scores as they stand in exp, and the number subtracted from each if one is large."""
         scores = self.numbers("masked")
         peak = scores[scores.isfinite()].max().item()
-        return peak if abs(peak) > LARGE_SCORE else 0.0
+        shift = peak if abs(peak) > LARGE_SCORE else 0.0
+        return scores - shift, shift
 
-    @property
-    def left_out(self) -> int:
-        return len(self.trace.tokens) - len(self.keys)
-
-    @property
     def ellipsis(self) -> Formula:
         """Dots at the end of a sum over keys if a key with a weight above 0 is left out."""
         weights = self.numbers("softmax")
@@ -88,50 +72,42 @@ class _Row:
         return Formula(" + …", r" + \cdots") if counted else Formula("", "")
 
     def opening(self) -> list[Block]:
-        if not self.left_out:
-            return []
-        count = len(self.keys)
+        left_out = len(self.trace.tokens) - len(self.keys)
         text = Text(
             "Written out: the {count} keys of largest weight; {left_out} are left out.",
-            count=count,
-            left_out=self.left_out,
+            count=len(self.keys),
+            left_out=left_out,
         )
-        return [Paragraph(text)]
+        return [Paragraph(text)] if left_out else []
 
     def scores(self) -> list[Block]:
         query, keys, dots = self.numbers("q"), self.trace.get("k", self.head), self.numbers("score")
         lines = []
         for j in self.keys:
-            pairs = [
-                (_term(a, self.precision), _term(b, self.precision))
-                for a, b in zip(query.tolist(), keys[j].tolist(), strict=True)
+            products = [
+                _filled("%s×%s", r"%s \times %s", self.term(a), self.term(b))
+                for a, b in zip(query, keys[j], strict=True)
             ]
-            plain = _sum([f"{a.plain}×{b.plain}" for a, b in pairs], "…")
-            tex = _sum([rf"{a.latex} \times {b.latex}" for a, b in pairs], r"\cdots")
-            lines.append(self.line("s", j, Formula(plain, tex), dots[j].item()))
+            if len(products) > MOST_TERMS:
+                products = [*products[:3], Formula("…", r"\cdots"), products[-1]]
+            lines.append(self.line("s", j, _sum(products), dots[j]))
         text = Text("Dot product of query {row} with each key:", row=self.row)
         return [Paragraph(text), Working(lines)]
 
     def scaled(self) -> list[Block]:
         dots, scaled, scale = self.numbers("score"), self.numbers("scaled"), self.trace.scale
         dim = self.trace.get("q", self.head).shape[1]
-        standard = scale == 1.0 / math.sqrt(dim)
-        factor = _term(scale, max(self.precision, 4))
-        lines = []
-        for j in self.keys:
-            dot = _term(dots[j].item(), self.precision)
-            how = (
-                Formula(f"{dot.plain} / √{dim}", rf"{dot.latex} / \sqrt{{{dim}}}")
-                if standard
-                else Formula(f"{dot.plain}×{factor.plain}", rf"{dot.latex} \times {factor.latex}")
-            )
-            lines.append(self.line("s̃", j, how, scaled[j].item()))
-        root = _equal(Formula(f"√d_k = √{dim}", ""), math.sqrt(dim), self.precision).plain
-        text = (
-            Text("Divide by {root}:", root=root)
-            if standard
-            else Text("Multiply by the scale {plain}:", plain=factor.plain)
-        )
+        if scale == 1.0 / math.sqrt(dim):
+            root = _equal(Formula(f"√d_k = √{dim}", ""), math.sqrt(dim), self.precision).plain
+            text = Text("Divide by {root}:", root=root)
+            plain, tex = f"%s / √{dim}", rf"%s / \sqrt{{{dim}}}"
+        else:
+            factor = _term(scale, max(self.precision, 4))
+            text = Text("Multiply by the scale {plain}:", plain=factor.plain)
+            plain, tex = f"%s×{factor.plain}", rf"%s \times {factor.latex}"
+        lines = [
+            self.line("s̃", j, _filled(plain, tex, self.term(dots[j])), scaled[j]) for j in self.keys
+        ]
         return [Paragraph(text), Working(lines)]
 
     def masked(self) -> list[Block]:
@@ -139,33 +115,25 @@ class _Row:
         lines = []
         for j in self.keys:
             if not math.isfinite(masked[j].item()):
-                lines.append(
-                    Formula(f"ŝ[{self.row},{j}] = -∞", self.symbol("ŝ", j) + r" = -\infty")
-                )
+                lines.append(_filled("%s = -∞", r"%s = -\infty", self.symbol("ŝ", j)))
                 continue
-            bias = _term((masked[j] - scaled[j]).item(), self.precision)
-            before = _term(scaled[j].item(), self.precision)
-            how = Formula(f"{before.plain} + {bias.plain}", f"{before.latex} + {bias.latex}")
-            if masked[j] == scaled[j]:
-                how = Formula(f"s̃[{self.row},{j}]", self.symbol("s̃", j))
-            lines.append(self.line("ŝ", j, how, masked[j].item()))
+            how = self.symbol("s̃", j)
+            if masked[j] != scaled[j]:
+                how = _sum([self.term(scaled[j]), self.term(masked[j] - scaled[j])])
+            lines.append(self.line("ŝ", j, how, masked[j]))
         text = Text("Add the bias; a key that this query may not see gets −∞:")
         return [Paragraph(text), Working(lines)]
 
     def exponentials(self) -> list[Block]:
-        masked, shift = self.numbers("masked"), self.shift
-        raised = (masked - shift).exp()
+        scores, shift = self.exponents()
+        raised = scores.exp()
         lines = []
         for j in self.keys:
-            score = masked[j].item() - shift
-            name = Formula(f"e^{decimal(score, self.precision)}", self.power(score))
+            plain, tex = (write(scores[j].item(), self.precision) for write in (decimal, latex))
+            name = Formula(f"e^{plain}", f"e^{{{tex}}}")
             lines.append(_equal(name, raised[j].item(), self.precision))
-        terms = [_term(raised[j].item(), self.precision) for j in self.keys]
-        total = Formula(
-            " + ".join(t.plain for t in terms) + self.ellipsis.plain,
-            " + ".join(t.latex for t in terms) + self.ellipsis.latex,
-        )
-        whole = Formula(f"Z = {total.plain}", f"Z = {total.latex}")
+        terms = _sum([self.term(raised[j]) for j in self.keys])
+        whole = _filled("Z = %s%s", "Z = %s%s", terms, self.ellipsis())
         lines.append(_equal(whole, raised.sum().item(), self.precision))
         text = Text("Exponentials and their sum Z:")
         if shift:
@@ -176,45 +144,51 @@ class _Row:
         return [Paragraph(text), Working(lines)]
 
     def weights(self) -> list[Block]:
-        masked, shift = self.numbers("masked"), self.shift
-        raised, weights = (masked - shift).exp(), self.numbers("softmax")
-        total = _term(raised.sum().item(), self.precision)
+        raised, weights = self.exponents()[0].exp(), self.numbers("softmax")
+        total = self.term(raised.sum())
         lines = []
         for j in self.keys:
-            part = _term(raised[j].item(), self.precision)
-            how = Formula(f"{part.plain} / {total.plain}", f"{part.latex} / {total.latex}")
-            lines.append(self.line("a", j, how, weights[j].item()))
+            quotient = _filled("%s / %s", "%s / %s", self.term(raised[j]), total)
+            lines.append(self.line("a", j, quotient, weights[j]))
         text = Text("Weights: each exponential divided by Z; they sum to 1:")
         return [Paragraph(text), Working(lines)]
 
     def output(self) -> list[Block]:
         weights, values = self.numbers("softmax"), self.trace.get("v", self.head)
-        terms = [
-            (_term(weights[j].item(), self.precision), _vector(values[j].tolist(), self.precision))
-            for j in self.keys
-        ]
-        plain = " + ".join(f"{a.plain}×{v.plain}" for a, v in terms) + self.ellipsis.plain
-        tex = " + ".join(rf"{a.latex} \times {v.latex}" for a, v in terms) + self.ellipsis.latex
+        terms = []
+        for j in self.keys:
+            value = _vector(values[j].tolist(), self.precision)
+            terms.append(_filled("%s×%s", r"%s \times %s", self.term(weights[j]), value))
         result = _vector(self.numbers("head").tolist(), self.precision, result=True)
-        line = Formula(
-            f"head_{self.head}[{self.row}] = {plain} ≈ {result.plain}",
-            rf"\mathrm{{head}}_{{{self.head}}}[{self.row}] = {tex} \approx {result.latex}",
+        line = _filled(
+            f"head_{self.head}[{self.row}] = %s%s ≈ %s",
+            rf"\mathrm{{head}}_{{{self.head}}}[{self.row}] = %s%s \approx %s",
+            _sum(terms),
+            self.ellipsis(),
+            result,
         )
         text = Text("Output: each row of V times its weight, added up:")
         return [Paragraph(text), Working([line])]
 
-    def symbol(self, letter: str, key: int) -> str:
+    def term(self, value: Tensor) -> Formula:
+        return _term(value.item(), self.precision)
+
+    def symbol(self, letter: str, key: int) -> Formula:
         tex = {"s̃": r"\tilde{s}", "ŝ": r"\hat{s}"}.get(letter, letter)
-        return f"{tex}_{{{self.row},{key}}}"
+        return Formula(f"{letter}[{self.row},{key}]", f"{tex}_{{{self.row},{key}}}")
 
-    def line(self, letter: str, key: int, how: Formula, value: float) -> Formula:
-        name = Formula(
-            f"{letter}[{self.row},{key}] = {how.plain}", f"{self.symbol(letter, key)} = {how.latex}"
-        )
-        return _equal(name, value, self.precision)
+    def line(self, letter: str, key: int, how: Formula, value: Tensor) -> Formula:
+        left = _filled("%s = %s", "%s = %s", self.symbol(letter, key), how)
+        return _equal(left, value.item(), self.precision)
 
-    def power(self, score: float) -> str:
-        return f"e^{{{latex(score, self.precision)}}}"
+
+def _filled(plain: str, tex: str, *parts: Formula) -> Formula:
+    """A formula from two templates, in which each ``%s`` is replaced by a part."""
+    return Formula(plain % tuple(p.plain for p in parts), tex % tuple(p.latex for p in parts))
+
+
+def _sum(terms: Sequence[Formula]) -> Formula:
+    return Formula(" + ".join(t.plain for t in terms), " + ".join(t.latex for t in terms))
 
 
 def _equal(left: Formula, value: float, precision: int) -> Formula:
@@ -238,12 +212,6 @@ def _term(value: float, precision: int) -> Formula:
 
 def _trim(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() else text
-
-
-def _sum(terms: Sequence[str], dots: str) -> str:
-    if len(terms) > MOST_TERMS:
-        terms = [*terms[:3], dots, terms[-1]]
-    return " + ".join(terms)
 
 
 def _vector(values: Sequence[float], precision: int, *, result: bool = False) -> Formula:

@@ -1,7 +1,7 @@
 """The five steps of multi-head attention as a document, with every number."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from headwise.document import Block, Document, Formula, Heading, HeatMap, Matrix, Paragraph
 from headwise.document.text_format import decimal
 from headwise.explain.row_derivation import KEYS_SHOWN, row_derivation
-from headwise.explain.trace import Trace, check_ranges
+from headwise.explain.trace import KEYS, Trace, check_ranges
 from headwise.lang import Text, same
 
 HEADS_SHOWN = 4
@@ -18,11 +18,8 @@ HEADS_SHOWN = 4
 MOST_TOKENS_DRAWN = 512
 """The most tokens for which the weights of a large head are also drawn as a heat map."""
 
-SMALL = 12
-"""The most rows or columns of a matrix that is shown whole."""
-
-SELECTED = 64
-"""The same for the head that ``head`` selects."""
+SMALL, SELECTED = 12, 64
+"""The most rows or columns of a matrix that is shown whole, and of one of the selected head."""
 
 CORNER = 4
 """Rows and columns of the corner that is shown of a large matrix."""
@@ -47,27 +44,13 @@ def steps(
     """
     check_ranges(trace, head, row, precision)
     writer = _Steps(trace, head, row, precision)
-    blocks = [
-        *writer.opening(),
-        *writer.project(),
-        *writer.split(),
-        *writer.attend(),
-        *writer.concatenate(),
-        *writer.result(),
-    ]
-    return Document(_TITLE, tuple(blocks), precision)
+    blocks = [*writer.opening(), *writer.project(), *writer.split(), *writer.attend()]
+    blocks += [*writer.concatenate(), *writer.result()]
+    return Document(Text("Multi-head attention, step by step"), tuple(blocks), precision)
 
 
-_TITLE = Text("Multi-head attention, step by step")
-
-_EXPLANATIONS = {
-    "score": Text("Scores: the dot product of each query with each key."),
-    "masked": Text("Bias and mask: B is added, and a key that may not be seen gets −∞."),
-    "softmax": Text("Softmax over each row: the weights of a query are at least 0 and sum to 1."),
-    "head": Text("Weighted sum: each query gets the rows of V, mixed by its weights."),
-}
-
-_SOME_MASKED = Text(
+_SOFTMAX = Text("Softmax over each row: the weights of a query are at least 0 and sum to 1.")
+_SOFTMAX_SOME_MASKED = Text(
     "Softmax over each row: the weights of a query are at least 0 and sum to 1, "
     "or are all 0 where it sees no key."
 )
@@ -79,25 +62,26 @@ class _Steps:
     head: int | None
     row: int | None
     precision: int
-    heads: tuple[int, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        count = self.trace.heads
-        some = range(1, count + 1) if count <= HEADS_SHOWN else (1,)
-        object.__setattr__(self, "heads", tuple(some) if self.head is None else (self.head,))
+    @property
+    def heads(self) -> Sequence[int]:
+        if self.head is not None:
+            return (self.head,)
+        return range(1, self.trace.heads + 1) if self.trace.heads <= HEADS_SHOWN else (1,)
 
     @property
     def identity_projections(self) -> bool:
         """Whether every projection is the identity without a bias."""
         weights = self.trace.projections
+        eye = torch.eye(weights.q.shape[1], dtype=torch.float64)
         return all(
-            getattr(weights, f"{name}_bias") is None and _is_identity(getattr(weights, name))
+            getattr(weights, f"{name}_bias") is None
+            and torch.equal(getattr(weights, name).double(), eye)
             for name in ("q", "k", "v", "out")
         )
 
     def opening(self) -> list[Block]:
         trace, (length, width) = self.trace, self.trace.get("x").shape
-        dim, value_dim = trace.get("q", 1).shape[1], trace.get("v", 1).shape[1]
         names = ", ".join(trace.tokens[:SMALL]) + (", …" if length > SMALL else "")
         text = Text(
             "{length} tokens: {names}. Each is a row of X with E = {width} numbers. H = "
@@ -107,46 +91,42 @@ class _Steps:
             names=names,
             width=width,
             heads=trace.heads,
-            dim=dim,
-            value_dim=value_dim,
+            dim=trace.get("q", 1).shape[1],
+            value_dim=trace.get("v", 1).shape[1],
         )
-        return [Paragraph(text), *_DEFINITION, *self.matrix("X", "X", trace.get("x"), trace.tokens)]
+        return [Paragraph(text), _DEFINITION, *self.matrix("X", trace.get("x"), trace.tokens)]
 
     def project(self) -> list[Block]:
-        blocks: list[Block] = [
-            _step(1, Text("Project the input to queries, keys and values")),
-            self.projection_formula(),
+        letters = [
+            f"{letter} = X W^{letter}" + self.bias(letter.lower(), letter) for letter in "QKV"
         ]
-        blocks += self.weights(("q", "k", "v"))
+        formula = Formula(", ".join(letters), r",\quad ".join(letters))
+        title = Text("Project the input to queries, keys and values")
+        blocks: list[Block] = [_step(1, title), formula, *self.weights("QKV")]
         q, k, v = (self.trace.get(name) for name in "QKV")
         if q.shape == v.shape and torch.equal(q, k) and torch.equal(q, v):
-            return [*blocks, *self.matrix("Q = K = V", "Q = K = V", q, self.trace.tokens)]
+            return [*blocks, *self.matrix("Q = K = V", q, self.trace.tokens)]
         for name, values in zip("QKV", (q, k, v), strict=True):
-            blocks += self.matrix(name, name, values, self.trace.tokens)
+            blocks += self.matrix(name, values, self.trace.tokens)
         return blocks
 
-    def weights(self, names: Sequence[str]) -> list[Block]:
-        """W of each projection as the paper has it, inputs down and outputs across, and its b."""
-        if self.identity_projections:
-            text = Text("All projections are the identity here.")
-            return [Paragraph(text)]
-        blocks: list[Block] = []
-        for name in names:
-            letter = "O" if name == "out" else name.upper()
-            weight = getattr(self.trace.projections, name).double()
-            bias = getattr(self.trace.projections, f"{name}_bias")
-            blocks += self.matrix(f"W^{letter}", f"W^{letter}", weight.T)
-            if bias is not None:
-                blocks += self.matrix(f"b^{letter}", f"b^{letter}", bias.double()[None])
-        return blocks
-
-    def projection_formula(self) -> Formula:
+    def bias(self, name: str, letter: str) -> str:
         weights = self.trace.projections
-        parts = []
-        for letter in "QKV":
-            bias = getattr(weights, f"{letter.lower()}_bias") is not None
-            parts.append(f"{letter} = X W^{letter}" + (f" + b^{letter}" if bias else ""))
-        return Formula(", ".join(parts), r",\quad ".join(parts))
+        return f" + b^{letter}" if getattr(weights, f"{name}_bias") is not None else ""
+
+    def weights(self, letters: str) -> list[Block]:
+        """W of each projection as in the paper, inputs down and outputs across, and its b."""
+        if self.identity_projections:
+            return [Paragraph(Text("All projections are the identity here."))]
+        blocks: list[Block] = []
+        for letter in letters:
+            name = "out" if letter == "O" else letter.lower()
+            bias = getattr(self.trace.projections, f"{name}_bias")
+            weight = getattr(self.trace.projections, name)
+            blocks += self.matrix(f"W^{letter}", weight.double().T)
+            if bias is not None:
+                blocks += self.matrix(f"b^{letter}", bias.double()[None])
+        return blocks
 
     def split(self) -> list[Block]:
         dim, value_dim = (self.trace.get(key, 1).shape[1] for key in "qv")
@@ -156,93 +136,74 @@ class _Steps:
             dim=dim,
             value_dim=value_dim,
         )
-        blocks: list[Block] = [
-            _step(2, Text("Split into heads")),
-            Paragraph(text),
-            *self.head_note(),
-        ]
+        blocks: list[Block] = [_step(2, Text("Split into heads")), Paragraph(text)]
+        if len(self.heads) < self.trace.heads:
+            note = Text(
+                "Head {head} of {heads} is shown; --head N shows another.",
+                head=self.heads[0],
+                heads=self.trace.heads,
+            )
+            blocks.append(Paragraph(note))
         for head in self.heads:
             for key in "qkv":
                 blocks += self.quantity(key, head)
         return blocks
 
-    def head_note(self) -> list[Block]:
-        if len(self.heads) == self.trace.heads:
-            return []
-        text = Text(
-            "Head {head} of {heads} is shown; --head N shows another.",
-            head=self.heads[0],
-            heads=self.trace.heads,
-        )
-        return [Paragraph(text)]
-
     def attend(self) -> list[Block]:
-        blocks: list[Block] = [_step(3, Text("Attend, each head by itself")), self.attention()]
+        standard, bias = self.standard_scale, " + B" if self.trace.changed_by_mask else ""
+        plain = "Q_h K_hᵀ / √d_k" if standard else "c Q_h K_hᵀ"
+        latex = r"\frac{Q_h K_h^\top}{\sqrt{d_k}}" if standard else r"c\, Q_h K_h^\top"
+        formula = Formula(
+            f"head_h = softmax({plain}{bias}) V_h",
+            rf"\mathrm{{head}}_h = \mathrm{{softmax}}\left({latex}{bias}\right) V_h",
+        )
+        blocks: list[Block] = [_step(3, Text("Attend, each head by itself")), formula]
         for head in self.heads:
             blocks += self.one_head(head)
         return blocks
-
-    def attention(self) -> Formula:
-        scaled = r"\frac{Q_h K_h^\top}{\sqrt{d_k}}" if self.standard_scale else r"c\, Q_h K_h^\top"
-        plain = "Q_h K_hᵀ / √d_k" if self.standard_scale else "c Q_h K_hᵀ"
-        more = (" + B", " + B") if self.trace.changed_by_mask else ("", "")
-        return Formula(
-            f"head_h = softmax({plain}{more[0]}) V_h",
-            rf"\mathrm{{head}}_h = \mathrm{{softmax}}\left({scaled}{more[1]}\right) V_h",
-        )
 
     @property
     def standard_scale(self) -> bool:
         return bool(self.trace.scale == 1.0 / self.trace.get("q", 1).shape[1] ** 0.5)
 
     def one_head(self, head: int) -> list[Block]:
-        blocks: list[Block] = [Heading(Text("Head {head}", head=head), 3)]
-        blocks += [
-            Paragraph(_EXPLANATIONS["score"]),
-            _indexed("S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top", head),
-        ]
-        blocks += [*self.quantity("score", head), *self.scaling(head)]
         masked_rows = self.masked_rows(head)
-        for key, plain, latex in self.after_scaling():
-            explanation = _SOME_MASKED if key == "softmax" and masked_rows else _EXPLANATIONS[key]
-            blocks += [
-                Paragraph(explanation),
-                _indexed(plain, latex, head),
-                *self.quantity(key, head),
-            ]
+        blocks: list[Block] = [Heading(Text("Head {head}", head=head), 3)]
+        softmax = _SOFTMAX_SOME_MASKED if masked_rows else _SOFTMAX
+        for key, explanation, plain, latex in self.equations(softmax):
+            formula = Formula(*(text.replace("%d", str(head)) for text in (plain, latex)))
+            blocks += [Paragraph(explanation), formula, *self.quantity(key, head)]
         blocks += [*masked_rows, *self.heat_map(head)]
         row = self.row or 0
+        token = self.trace.tokens[row]
         title = Text(
-            "Head {head}, row {row} ({tokens}), written out",
-            head=head,
-            row=row,
-            tokens=self.trace.tokens[row],
+            "Head {head}, row {row} ({tokens}), written out", head=head, row=row, tokens=token
         )
         most = KEYS_SHOWN if self.row is None else SELECTED
         blocks.append(Heading(title, 4))
         return blocks + row_derivation(self.trace, head, row, self.precision, most)
 
-    def scaling(self, head: int) -> list[Block]:
+    def equations(self, softmax: Text) -> list[tuple[str, Text, str, str]]:
+        """The steps of one head: key, explanation, formula, and its LaTeX; ``%d`` is the head."""
+        biased = self.trace.changed_by_mask
+        scores, tex = ("Ŝ", r"\hat{S}_{%d}") if biased else ("S̃", r"\tilde{S}_{%d}")
+        score = Text("Scores: the dot product of each query with each key.")
+        scale = Text("Scale: multiply by c = {scale}.", scale=f"{self.trace.scale:g}")
+        scaled = ("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}")
         if self.standard_scale:
-            text = Text("Scale: divide by √d_k.")
-            formula = _indexed("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}", head)
-        else:
-            scale = f"{self.trace.scale:g}"
-            text = Text("Scale: multiply by c = {scale}.", scale=scale)
-            formula = _indexed("S̃_%d = c S_%d", r"\tilde{S}_{%d} = c\, S_{%d}", head)
-        return [Paragraph(text), formula, *self.quantity("scaled", head)]
-
-    def after_scaling(self) -> list[tuple[str, str, str]]:
-        """The quantities after the scaled scores: key, plain formula, LaTeX formula."""
-        scores, tex = (
-            ("Ŝ", r"\hat{S}_{%d}") if self.trace.changed_by_mask else ("S̃", r"\tilde{S}_{%d}")
-        )
-        rest = [
-            ("softmax", f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})"),
-            ("head", "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),
+            scale = Text("Scale: divide by √d_k.")
+            scaled = ("S̃_%d = S_%d / √d_k", r"\tilde{S}_{%d} = S_{%d} / \sqrt{d_k}")
+        mask = Text("Bias and mask: B is added, and a key that may not be seen gets −∞.")
+        masked = ("Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
+        output = Text("Weighted sum: each query gets the rows of V, mixed by its weights.")
+        weights = (f"A_%d = softmax({scores}_%d)", rf"A_{{%d}} = \mathrm{{softmax}}({tex})")
+        return [
+            ("score", score, "S_%d = Q_%d K_%dᵀ", r"S_{%d} = Q_{%d} K_{%d}^\top"),
+            ("scaled", scale, *scaled),
+            *([("masked", mask, *masked)] if biased else []),
+            ("softmax", softmax, *weights),
+            ("head", output, "head_%d = A_%d V_%d", r"\mathrm{head}_{%d} = A_{%d} V_{%d}"),
         ]
-        biased = ("masked", "Ŝ_%d = S̃_%d + B_%d", r"\hat{S}_{%d} = \tilde{S}_{%d} + B_{%d}")
-        return [biased, *rest] if self.trace.changed_by_mask else rest
 
     def masked_rows(self, head: int) -> list[Block]:
         """A sentence about the queries that see no key, if there are any."""
@@ -259,83 +220,51 @@ class _Steps:
         tokens = self.trace.tokens
         if not SMALL < len(tokens) <= MOST_TOKENS_DRAWN:
             return []
-        weights = self.trace.get("softmax", head)
         allowed = self.trace.get("masked", head).isfinite()
-        values = weights.masked_fill(~allowed, torch.nan).tolist()
+        values = self.trace.get("softmax", head).masked_fill(~allowed, torch.nan).tolist()
         title = Text("Weights of head {head}", head=head)
         return [HeatMap(title, values, tokens, tokens)]
 
     def concatenate(self) -> list[Block]:
-        formula = Formula(
-            "Concat = [head_1, …, head_H]",
-            r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]",
-        )
-        values = self.trace.get("concat")
-        return [
-            _step(4, Text("Put the heads side by side")),
-            formula,
-            *self.matrix("Concat", r"\mathrm{Concat}", values, self.trace.tokens),
-        ]
+        latex = r"\mathrm{Concat} = [\mathrm{head}_1, \ldots, \mathrm{head}_H]"
+        formula = Formula("Concat = [head_1, …, head_H]", latex)
+        values, tokens = self.trace.get("concat"), self.trace.tokens
+        matrix = self.matrix("Concat", values, tokens, r"\mathrm{Concat}")
+        return [_step(4, Text("Put the heads side by side")), formula, *matrix]
 
     def result(self) -> list[Block]:
-        bias = " + b^O" if self.trace.projections.out_bias is not None else ""
+        bias, output = self.bias("out", "O"), self.trace.get("output")
         formula = Formula(
             f"Output = Concat W^O{bias}", rf"\mathrm{{Output}} = \mathrm{{Concat}}\, W^O{bias}"
         )
-        values = self.trace.get("output")
-        return [
-            _step(5, Text("Project the result")),
-            formula,
-            *([] if self.identity_projections else self.weights(("out",))),
-            *self.matrix("Output", r"\mathrm{Output}", values, self.trace.tokens),
-        ]
+        weights = [] if self.identity_projections else self.weights("O")
+        matrix = self.matrix("Output", output, self.trace.tokens, r"\mathrm{Output}")
+        return [_step(5, Text("Project the result")), formula, *weights, *matrix]
 
     def quantity(self, key: str, head: int) -> list[Block]:
-        """One matrix of one head under its symbol."""
-        plain, latex = _SYMBOLS[key]
         pairs = key in ("score", "scaled", "masked", "softmax")
         most = SMALL if self.head is None else SELECTED
         labels = (self.trace.tokens, self.trace.tokens if pairs else ())
-        symbol = Formula(f"{plain}_{head}", latex % head)
+        symbol = Formula(f"{_LETTERS[key]}_{head}", KEYS[key][1] % head)
         return matrix_blocks(self.trace.get(key, head), symbol, self.precision, labels, most)
 
     def matrix(
-        self, plain: str, latex: str, values: Tensor, rows: Sequence[str] = ()
+        self, name: str, values: Tensor, rows: Sequence[str] = (), latex: str = ""
     ) -> list[Block]:
-        return matrix_blocks(values, Formula(plain, latex), self.precision, (rows, ()))
+        return matrix_blocks(values, Formula(name, latex or name), self.precision, (rows, ()))
 
 
-_SYMBOLS = {
-    "q": ("Q", "Q_{%d}"),
-    "k": ("K", "K_{%d}"),
-    "v": ("V", "V_{%d}"),
-    "score": ("S", "S_{%d}"),
-    "scaled": ("S̃", r"\tilde{S}_{%d}"),
-    "masked": ("Ŝ", r"\hat{S}_{%d}"),
-    "softmax": ("A", "A_{%d}"),
-    "head": ("head", r"\mathrm{head}_{%d}"),
-}
+_LETTERS = {"q": "Q", "k": "K", "v": "V", "score": "S", "scaled": "S̃", "masked": "Ŝ"}
+_LETTERS |= {"softmax": "A", "head": "head"}
 
-_DEFINITION = (
-    Formula(
-        "MultiHead(X) = Concat(head_1, …, head_H) W^O",
-        r"\mathrm{MultiHead}(X) = \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_H)\, W^O",
-    ),
+_DEFINITION = Formula(
+    "MultiHead(X) = Concat(head_1, …, head_H) W^O",
+    r"\mathrm{MultiHead}(X) = \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_H)\, W^O",
 )
-
-
-def _indexed(plain: str, latex: str, head: int) -> Formula:
-    """A formula of one head; every ``%d`` is its number."""
-    return Formula(*(text.replace("%d", str(head)) for text in (plain, latex)))
 
 
 def _step(number: int, title: Text) -> Heading:
     return Heading(Text("Step {number}: {title}", number=number, title=title))
-
-
-def _is_identity(weight: Tensor) -> bool:
-    square = weight.shape[0] == weight.shape[1]
-    return square and torch.equal(weight.double(), torch.eye(len(weight), dtype=torch.float64))
 
 
 def matrix_blocks(
@@ -347,12 +276,7 @@ def matrix_blocks(
 ) -> list[Block]:
     """One matrix as blocks: whole up to ``most`` rows or columns, else its range and a corner.
 
-    Args:
-        values: (rows, columns).
-        symbol: its name.
-        precision: decimals of the range.
-        labels: of the rows and of the columns.
-        most: rows or columns.
+    ``labels`` are those of the rows and of the columns; ``precision`` is that of the range.
     """
     rows, columns = labels
     if max(values.shape) <= most:
@@ -363,10 +287,8 @@ def matrix_blocks(
         rf"{symbol.latex}[0 \ldots {height - 1},\, 0 \ldots {width - 1}]",
     )
     part = values[:height, :width].tolist()
-    return [
-        Paragraph(_summary(values, symbol.plain, precision)),
-        Matrix(corner, part, rows[:height], columns[:width]),
-    ]
+    summary = Paragraph(_summary(values, symbol.plain, precision))
+    return [summary, Matrix(corner, part, rows[:height], columns[:width])]
 
 
 def _summary(values: Tensor, name: str, precision: int) -> Text:
@@ -375,9 +297,8 @@ def _summary(values: Tensor, name: str, precision: int) -> Text:
     blocked = values.numel() - finite.numel()
     if not finite.numel():
         return Text("{name}: {size}, every entry −∞.", name=name, size=size)
-    low, high, mean = (
-        decimal(v.item(), precision) for v in (finite.min(), finite.max(), finite.mean())
-    )
+    numbers = (finite.min(), finite.max(), finite.mean())
+    low, high, mean = (decimal(number.item(), precision) for number in numbers)
     return Text(
         "{name}: {size}, from {low} to {high}, mean {mean}{blocked}. Its top left corner:",
         name=name,

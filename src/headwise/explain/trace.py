@@ -6,6 +6,7 @@ and in worked examples, rows from 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from headwise.call import Call
 from headwise.errors import BadValue
 from headwise.lang import Text
 from headwise.masks import Mask
-from headwise.reference import Steps, reference
+from headwise.reference import reference
 
 MOST_SCORES = 2**23
 """The most scores, H L L, of one trace, which keeps several float64 copies of them."""
@@ -22,19 +23,14 @@ MOST_SCORES = 2**23
 WIDEST = 4096
 """The most columns of X for which projections (E, E) are built."""
 
-
 MOST_PRECISION = 15
-"""The most decimals."""
 
 
 @dataclass(frozen=True, eq=False)
 class Projections:
     """The weights of the four projections, laid out as in `torch.nn.Linear`: y = x Wᵀ + b.
 
-    Attributes:
-        q, k, v: (H D, E), (H D, E), (H Dv, E).
-        out: (E, H Dv).
-        q_bias, k_bias, v_bias, out_bias: one number for each row of the weight, or None for 0.
+    q, k: (H D, E). v: (H Dv, E). out: (E, H Dv). A bias has a number for each row; None is 0.
     """
 
     q: Tensor
@@ -48,11 +44,7 @@ class Projections:
 
     @classmethod
     def identity(cls, embed_dim: int) -> "Projections":
-        """Identity projections: Q = K = V = X, and the output is the concatenation.
-
-        Raises:
-            BadValue: if the weights would have more than 4096 rows.
-        """
+        """Projections with Q = K = V = X; raises `BadValue` for more than `WIDEST` columns."""
         check_width(embed_dim)
         eye = torch.eye(embed_dim, dtype=torch.float64)
         return cls(eye, eye, eye, eye)
@@ -60,14 +52,10 @@ class Projections:
 
 @dataclass(frozen=True, eq=False)
 class Quantity:
-    """One named matrix of the computation.
+    """One named matrix of the computation, with its name in words and its symbol.
 
-    Attributes:
-        key: one of `KEYS`.
-        head: from 1; None for a quantity of all heads.
-        values: (rows, columns) in float64; rows are queries, or keys for "k" and "v".
-        name: its name in words.
-        latex: its symbol.
+    ``key`` is one of `KEYS`, ``head`` counts from 1 and is None for all heads, and ``values`` are
+    (rows, columns) in float64; rows are queries, or keys for "k" and "v".
     """
 
     key: str
@@ -102,13 +90,8 @@ PER_HEAD = ("q", "k", "v", "score", "scaled", "masked", "softmax", "head")
 class Trace:
     """One attention with all its numbers.
 
-    Attributes:
-        tokens: a label for each row of X.
-        heads: H.
-        scale: the factor on the scores.
-        projections: the weights used.
-        changed_by_mask: whether a mask or a bias changed the scores.
-        quantities: every matrix, in the order of the computation.
+    ``tokens`` label the rows of X, ``scale`` is the factor on the scores, ``changed_by_mask`` is
+    whether a mask or a bias changed the scores, and ``quantities`` are in the order of computation.
     """
 
     tokens: tuple[str, ...]
@@ -119,11 +102,7 @@ class Trace:
     quantities: tuple[Quantity, ...]
 
     def get(self, key: str, head: int | None = None) -> Tensor:
-        """The values of one quantity; ``head`` counts from 1.
-
-        Raises:
-            BadValue: if there is no such quantity.
-        """
+        """The values of one quantity, or `BadValue` if there is none; ``head`` counts from 1."""
         for quantity in self.quantities:
             if (quantity.key, quantity.head) == (key, head):
                 return quantity.values
@@ -165,60 +144,39 @@ def trace(
     weights = Projections.identity(x.shape[-1]) if projections is None else projections
     _check(x, heads, weights, tokens)
     wide = x.detach().to(torch.float64)
-    whole = {
-        name: _project(wide, weight, bias)
-        for name, weight, bias in (
-            ("Q", weights.q, weights.q_bias),
-            ("K", weights.k, weights.k_bias),
-            ("V", weights.v, weights.v_bias),
-        )
-    }
-    q, k, v = (_split(whole[name], heads) for name in "QKV")
+    whole = {name: _project(wide, weights, name.lower()) for name in "QKV"}
+    # each (1, H, L, D)
+    q, k, v = (whole[name].reshape(len(x), heads, -1).transpose(0, 1)[None] for name in "QKV")
     call = Call.of(q, k, v, mask=mask, scale=scale)
-    steps = reference(call)
-    concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
+    # The reference sets the keys that no query sees to 0; a reader expects the columns of K.
     dots = q[0] @ k[0].transpose(-2, -1)  # (H, L, L)
     own = {"q": q[0], "k": k[0], "v": v[0], "score": dots, "scaled": dots * call.scale}
-    values = {"x": wide, **whole, **own, **_after_mask(steps)}
-    values |= {"concat": concat, "output": _project(concat, weights.out, weights.out_bias)}
-    return Trace(
-        tokens=tuple(map(str, range(len(x))) if tokens is None else tokens),
-        heads=heads,
-        scale=call.scale,
-        projections=weights,
-        changed_by_mask=call.mask.biased or not bool(steps.allowed.all()),
-        quantities=tuple(_quantities(values, heads)),
-    )
-
-
-def _after_mask(steps: Steps) -> dict[str, Tensor]:
-    """The quantities after the scaled scores, from the reference, each (H, rows, columns).
-
-    Earlier quantities are computed in `trace`, because the reference sets the keys that no query
-    sees to 0 and a reader expects the columns of K.
-    """
-    return {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
+    steps = reference(call)
+    own |= {"masked": steps.scores[0], "softmax": steps.weights[0], "head": steps.output[0]}
+    concat = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)
+    values = {"x": wide, **whole, **own, "concat": concat}
+    values["output"] = _project(concat, weights, "out")
+    labels = tuple(map(str, range(len(x))) if tokens is None else tokens)
+    changed_by_mask = call.mask.biased or not bool(steps.allowed.all())
+    quantities = tuple(_quantities(values, heads))
+    return Trace(labels, heads, call.scale, weights, changed_by_mask, quantities)
 
 
 def _quantities(values: dict[str, Tensor], heads: int) -> list[Quantity]:
-    before = [key for key in KEYS if key not in PER_HEAD and key not in ("concat", "output")]
-    found = [Quantity(key, None, values[key], *KEYS[key]) for key in before]
-    for head in range(1, heads + 1):
-        for key in PER_HEAD:
-            name, latex = KEYS[key]
-            found.append(Quantity(key, head, values[key][head - 1], name, latex % head))
-    return found + [Quantity(key, None, values[key], *KEYS[key]) for key in ("concat", "output")]
+    def of_all_heads(*keys: str) -> list[Quantity]:
+        return [Quantity(key, None, values[key], *KEYS[key]) for key in keys]
+
+    own = []
+    for head, key in product(range(heads), PER_HEAD):
+        name, latex = KEYS[key]
+        own.append(Quantity(key, head + 1, values[key][head], name, latex % (head + 1)))
+    return [*of_all_heads("x", "Q", "K", "V"), *own, *of_all_heads("concat", "output")]
 
 
-def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _project(x: Tensor, weights: Projections, name: str) -> Tensor:
+    weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
     wide = None if bias is None else bias.detach().to(torch.float64)
     return torch.nn.functional.linear(x, weight.detach().to(torch.float64), wide)
-
-
-def _split(x: Tensor, heads: int) -> Tensor:
-    """(L, H D) as (1, H, L, D)."""
-    length, width = x.shape
-    return x.reshape(length, heads, width // heads).transpose(0, 1)[None]
 
 
 def _check(x: Tensor, heads: int, weights: Projections, tokens: Sequence[str] | None) -> None:
@@ -274,27 +232,20 @@ def _check_weights(embed_dim: int, heads: int, weights: Projections) -> None:
                 size=size,
                 matrix=name.upper(),
             )
-    inner = sizes["v"]
-    expected = {
-        "q": (sizes["k"], embed_dim),
-        "k": (sizes["k"], embed_dim),
-        "v": (inner, embed_dim),
-        "out": (weights.out.shape[0], inner),
-    }
-    for name, shape in expected.items():
-        weight, bias = getattr(weights, name), getattr(weights, f"{name}_bias")
-        wrong = tuple(weight.shape) != shape
-        if wrong or (bias is not None and tuple(bias.shape) != shape[:1]):
-            got = tuple(weight.shape) if wrong else tuple(bias.shape)
-            label = name if wrong else f"{name}_bias"
-            raise BadValue(
-                "weights: {name} must be {shape} for an input of {embed_dim} columns, "
-                "got {got}; rows are outputs, as in torch.nn.Linear",
-                name=label,
-                shape=shape if wrong else shape[:1],
-                embed_dim=embed_dim,
-                got=got,
-            )
+    shapes = {"q": (sizes["k"], embed_dim), "k": (sizes["k"], embed_dim)}
+    shapes |= {"v": (sizes["v"], embed_dim), "out": (weights.out.shape[0], sizes["v"])}
+    for name, shape in shapes.items():
+        for label, expected in ((name, shape), (f"{name}_bias", shape[:1])):
+            tensor = getattr(weights, label)
+            if tensor is not None and tuple(tensor.shape) != expected:
+                raise BadValue(
+                    "weights: {name} must be {shape} for an input of {embed_dim} columns, "
+                    "got {got}; rows are outputs, as in torch.nn.Linear",
+                    name=label,
+                    shape=expected,
+                    embed_dim=embed_dim,
+                    got=tuple(tensor.shape),
+                )
 
 
 def check_ranges(trace: Trace, head: int | None, row: int | None, precision: int) -> None:

@@ -31,16 +31,11 @@ from headwise.explain.trace import Quantity, Trace, check_ranges
 FORMAT = "headwise.explain/1"
 
 MOST_NUMBERS = 2**22
-"""The most numbers that are written."""
 
 FORMULAS = {
     "x": "X",
-    "Q": r"Q = X W^Q + b^Q",
-    "K": r"K = X W^K + b^K",
-    "V": r"V = X W^V + b^V",
-    "q": r"Q_h",
-    "k": r"K_h",
-    "v": r"V_h",
+    **{name: f"{name} = X W^{name} + b^{name}" for name in "QKV"},
+    **{name.lower(): f"{name}_h" for name in "QKV"},
     "score": r"S_h = Q_h K_h^\top",
     "scaled": r"\tilde{S}_h = c\, S_h",
     "masked": r"\hat{S}_h = \tilde{S}_h + B_h",
@@ -55,10 +50,8 @@ FORMULAS = {
 def as_json(trace: Trace, *, head: int | None = None, precision: int | None = None) -> str:
     """The trace as JSON in the form above.
 
-    Args:
-        trace: the attention.
-        head: write only this head, from 1, and the quantities of all heads; None writes every head.
-        precision: decimals; None writes every digit.
+    ``head``, from 1, selects the quantities of one head and those of all heads; ``precision`` is
+    the number of decimals, None for every digit.
 
     Raises:
         BadValue: if there are more than `MOST_NUMBERS` numbers, or no such head.
@@ -86,18 +79,16 @@ def as_json(trace: Trace, *, head: int | None = None, precision: int | None = No
 
 
 def _quantity(quantity: Quantity, precision: int | None) -> dict[str, object]:
-    rows = quantity.values.tolist()
+    def number(value: float) -> float | None:
+        if not math.isfinite(value):
+            return None
+        return value if precision is None else round(value, precision)
+
     return {
         "key": quantity.key,
         "head": quantity.head,
         "name": {"en": quantity.name.en, "zh": quantity.name.zh},
         "symbol": quantity.latex,
         "shape": list(quantity.values.shape),
-        "values": [[_number(value, precision) for value in row] for row in rows],
+        "values": [list(map(number, row)) for row in quantity.values.tolist()],
     }
-
-
-def _number(value: float, precision: int | None) -> float | None:
-    if not math.isfinite(value):
-        return None
-    return value if precision is None else round(value, precision)

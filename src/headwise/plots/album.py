@@ -1,6 +1,5 @@
 """The figures of one inspection, or of a corpus run, written into a folder."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,50 +25,42 @@ if TYPE_CHECKING:
 Named = Iterator[tuple[str, "Figure"]]
 """Figures with the names of their files, without an ending."""
 
-EACH = 2
-"""Of the heads that look at the same kind of token, how many have a line."""
+LINES_OF_KIND = 2
+"""How many heads that attend to the same kind of token have a line."""
 
-PARTS = {
-    "": same(""),
-    "encoder": Text("encoder, "),
-    "decoder": Text("decoder, "),
-    "cross": Text("cross-attention, "),
-}
+PARTS = {"": same(""), "encoder": Text("encoder, "), "decoder": Text("decoder, ")}
+PARTS |= {"cross": Text("cross-attention, ")}
 
 
 def of_inspection(sheet: Sheet, seen: Inspection) -> Named:
-    """The overview, how far the heads look that stand out, and a heat map of each that is drawn.
+    """The overview, the distance profiles, a heat map of each selected head, and the similarity.
 
-    Where all heads of a part are drawn, how alike they are as well.
+    The similarity needs the weights of every head of a part.
     """
     yield from _of_statistics(sheet, seen.statistics, seen.loaded.name)
     for head, weights in seen.maps.items():
         rows, columns = seen.sides(head)
         yield f"map-{head}", heat_map(sheet, same(str(head)), weights.tolist(), rows, columns)
-    for part, label in PARTS.items():
-        every = [head for head in seen.statistics.heads() if head.layer.part == part]
-        if len(every) > 1 and all(head in seen.maps for head in every):
-            tables = torch.stack([seen.maps[head] for head in every])
+    for part in PARTS:
+        heads = tuple(head for head in seen.statistics.heads() if head.layer.part == part)
+        if len(heads) > 1 and all(head in seen.maps for head in heads):
+            tables = torch.stack([seen.maps[head] for head in heads])
             apart = distances(tables.nan_to_num(0.0), ~tables.isnan())
-            apart = (apart + apart.mT) / 2
-            yield _file("similarity", part), _similarity(sheet, label, tuple(every), apart)
+            yield _similarity(sheet, part, heads, (apart + apart.mT) / 2)
 
 
 def of_run(sheet: Sheet, run: Run) -> Named:
-    """The overview, how far the heads look that stand out, and how alike heads are.
-
-    The last where names were asked for, whose evidence it is.
-    """
+    """The overview, the distance profiles, and, if the heads were named, their similarity."""
     whole = run.gathered.whole()
     yield from _of_statistics(sheet, whole.statistics, str(run.model["name"]))
-    for part, label in PARTS.items():
+    for part in PARTS:
         heads, apart = whole.evidence.similarity.distances(part)
         if len(heads) > 1:
-            yield _file("similarity", part), _similarity(sheet, label, heads, apart)
+            yield _similarity(sheet, part, heads, apart)
 
 
 def write(figures: Named, folder: Path) -> tuple[Path, ...]:
-    """Write figures as PNG and SVG into a folder, which is made where it is not there.
+    """Write figures as PNG and SVG into a folder, which is created if it is missing.
 
     Raises:
         BadFile: if the folder cannot be made, or a file not written.
@@ -98,14 +89,14 @@ def _of_statistics(sheet: Sheet, statistics: Statistics, name: str) -> Named:
 
 
 def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
-    """How far the heads look that stand out; the first heads where none does."""
+    """The attention at each distance of the heads that stand out, or else of the first heads."""
     facts = [fact for fact in highlights(statistics) if fact.head.layer.part == part]
     kinds = dict.fromkeys(fact.metric.name for fact in facts)
-    head_lists = [
-        [fact.head for fact in facts if fact.metric.name == kind][:EACH] for kind in kinds
-    ]
+    shown: list[Head] = []
+    for kind in kinds:
+        shown += [fact.head for fact in facts if fact.metric.name == kind][:LINES_OF_KIND]
     every = [head for head in statistics.heads() if head.layer.part == part]
-    shown = ([head for heads in head_lists for head in heads] or every)[: len(LINES) - 1]
+    shown = (shown or every)[: len(LINES) - 1]
     curves = [Curve(same(str(head)), statistics.profile(BY_DISTANCE, head)) for head in shown]
     flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
     curves.append(Curve(Text("uniform"), flat, baseline=True))
@@ -114,11 +105,14 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     return profile(sheet, title, BY_DISTANCE.places, curves, across)
 
 
-def _similarity(sheet: Sheet, part: Text, heads: tuple[Head, ...], apart: torch.Tensor) -> "Figure":
-    title = Text("{part}how alike heads are", part=part)
+def _similarity(
+    sheet: Sheet, part: str, heads: tuple[Head, ...], apart: torch.Tensor
+) -> tuple[str, "Figure"]:
+    title = Text("{part}how alike heads are", part=PARTS[part])
     title = Translated(title.en.capitalize(), title.zh)
-    return similarity(sheet, title, [str(head) for head in heads], apart)
+    figure = similarity(sheet, title, [str(head) for head in heads], apart)
+    return _file("similarity", part), figure
 
 
 def _file(kind: str, part: str) -> str:
-    return re.sub(r"-$", "", f"{kind}-{part}")
+    return f"{kind}-{part}" if part else kind

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
+    from matplotlib.image import AxesImage
 
 
 CHINESE = (
@@ -33,26 +34,17 @@ PLAIN = "DejaVu Sans"
 
 @dataclass(frozen=True, eq=False)
 class Fonts:
-    """The fonts of a figure, the first for all it has, the second for the rest.
-
-    Attributes:
-        families: their names as matplotlib knows them.
-        characters: what they have between them.
-    """
+    """The names of a figure's fonts, the preferred one first, and all characters they have."""
 
     families: tuple[str, ...]
     characters: frozenset[int]
 
     @classmethod
     def found(cls, lang: Lang, files: Iterable[Path] | None = None) -> "Fonts":
-        """The fonts on this machine.
-
-        Args:
-            lang: the reader's language.
-            files: the font files to choose from; None for those that the system has.
+        """The fonts of this machine, or those in ``files``.
 
         Raises:
-            BadValue: if the figures are to be Chinese and no font has Chinese characters.
+            BadValue: if the language is Chinese and no font has Chinese characters.
             MissingExtra: if matplotlib is not installed.
         """
         try:
@@ -62,16 +54,18 @@ class Fonts:
         system = map(Path, font_manager.findSystemFonts()) if files is None else files
         plain = Path(font_manager.findfont(PLAIN))
         chinese = _chinese(system)
+        if chinese is None and lang == "zh":
+            raise BadValue(
+                "figures: no font with Chinese characters was found; install one (Debian: apt "
+                "install fonts-noto-cjk or fonts-wqy-microhei), or write the figures with --lang en"
+            )
         if chinese is None:
-            if lang == "zh":
-                raise _no_font()
             return cls((PLAIN,), _characters(plain))
         manager = font_manager.fontManager
-        known = [entry for entry in manager.ttflist if Path(entry.fname) == chinese]
-        if not known:
+        if not any(Path(entry.fname) == chinese for entry in manager.ttflist):
             manager.addfont(str(chinese))
-            known = [entry for entry in manager.ttflist if Path(entry.fname) == chinese]
-        return cls((PLAIN, known[0].name), _characters(plain) | _characters(chinese))
+        name = next(entry.name for entry in manager.ttflist if Path(entry.fname) == chinese)
+        return cls((PLAIN, name), _characters(plain) | _characters(chinese))
 
     def properties(self, size: float | None = None) -> "FontProperties":
         """The fonts as matplotlib takes them, in points."""
@@ -80,24 +74,20 @@ class Fonts:
         return FontProperties(family=list(self.families), size=size)
 
     def legible(self, text: str) -> str:
-        """A text from outside, harmless and with nothing that these fonts lack.
-
-        A dollar sign is escaped: to matplotlib it begins a formula.
-        """
+        """An untrusted text without what these fonts lack; ``$`` would begin a formula."""
         shown = (c if ord(c) in self.characters else f"⟨{ord(c):x}⟩" for c in clean(text))
         return "".join(shown).replace("$", r"\$")
 
 
 def _chinese(files: Iterable[Path]) -> Path | None:
-    """The best font file with Chinese characters; None where there is none."""
-    named: list[tuple[int, str, Path]] = []
+    ranked: list[tuple[int, str, Path]] = []
     for file in files:
         name = file.stem.lower().replace(" ", "")
         rank = next((i for i, start in enumerate(CHINESE) if name.startswith(start)), None)
         if rank is not None and "bold" not in name and "light" not in name:
-            named.append((rank, name, file))
-    wanted = {ord(character) for character in PROBE}
-    return next((file for _, _, file in sorted(named) if wanted <= _characters(file)), None)
+            ranked.append((rank, name, file))
+    wanted = set(map(ord, PROBE))
+    return next((file for _, _, file in sorted(ranked) if wanted <= _characters(file)), None)
 
 
 def _characters(file: Path) -> frozenset[int]:
@@ -109,18 +99,8 @@ def _characters(file: Path) -> frozenset[int]:
         return frozenset()
 
 
-def _no_font() -> BadValue:
-    return BadValue(
-        "figures: no font with Chinese characters was found; install one (Debian: apt "
-        "install fonts-noto-cjk or fonts-wqy-microhei), or write the figures with "
-        "--lang en"
-    )
-
-
 DOTS = 160
 """Dots an inch of a PNG."""
-
-FORMATS = ("png", "svg")
 
 INK, FAINT, MISSING = "#222222", "#888888", "#e4e4e4"
 """The colours of text, of what is less important, and of cells without a value."""
@@ -131,24 +111,14 @@ LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """Where a figure is drawn.
-
-    Attributes:
-        lang: the reader's language.
-        fonts: for all its texts.
-    """
+    """The language and the fonts of a figure."""
 
     lang: Lang
     fonts: Fonts
 
     @classmethod
     def of(cls, lang: Lang) -> "Sheet":
-        """A sheet with the fonts of this machine.
-
-        Raises:
-            BadValue: if it is to be Chinese and there is no font for that.
-            MissingExtra: if matplotlib is not installed.
-        """
+        """A sheet with the fonts of this machine; raises the errors of `Fonts.found`."""
         return cls(lang, Fonts.found(lang))
 
     def figure(self, width: float, height: float, title: Text | None = None) -> "Figure":
@@ -157,22 +127,17 @@ class Sheet:
             from matplotlib.figure import Figure
         except ImportError as error:
             raise MissingExtra.of("matplotlib", "plots") from error
-        made = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
         if title is not None:
-            made.suptitle(self.say(title), fontproperties=self.fonts.properties(12), color=INK)
-        return made
+            figure.suptitle(self.say(title), fontproperties=self.fonts.properties(12), color=INK)
+        return figure
 
     def say(self, text: Text) -> str:
         """A text in the reader's language, with no character that the fonts lack."""
         return self.fonts.legible(text.to(self.lang))
 
-    def title(self, axes: "Axes", text: Text) -> None:
-        """The title of one panel."""
-        font = self.fonts.properties(9.5)
-        axes.set_title(self.say(text), fontproperties=font, color=INK)
-
     def label(self, axes: "Axes", across: Text | None, up: Text | None) -> None:
-        """What the two axes are."""
+        """The labels of the two axes."""
         font = self.fonts.properties(9)
         for name, set_label in ((across, axes.set_xlabel), (up, axes.set_ylabel)):
             if name is not None:
@@ -186,17 +151,30 @@ class Sheet:
         for spine in axes.spines.values():
             spine.set(linewidth=0.5, color=FAINT)
 
+    def finish_curves(self, axes: "Axes", across: Text, up: Text) -> None:
+        """The grid, the labels and the legend of axes with curves."""
+        axes.grid(axis="y", linewidth=0.4, color="#dddddd")
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        self.label(axes, across, up)
+        self.quiet(axes)
+        axes.legend(frameon=False, prop=self.fonts.properties(8), loc="best")
+
+    def colorbar(self, image: "AxesImage", up: Text | None, shrink: float, aspect: float) -> None:
+        """A scale beside an image."""
+        figure, axes = image.axes.figure, image.axes
+        scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=shrink, aspect=aspect)
+        self.quiet(scale.ax, 7)
+        scale.outline.set_visible(False)
+        self.label(scale.ax, None, up)
+
 
 def save(figure: "Figure", folder: Path, name: str) -> tuple[Path, ...]:
-    """Write a figure as PNG and SVG; the same figure gives the same bytes.
-
-    Raises:
-        BadFile: if a file cannot be written.
-    """
+    """Write a figure as PNG and SVG, always with the same bytes; raises `BadFile`."""
     import matplotlib
 
     files = []
-    for kind in FORMATS:
+    for kind in ("png", "svg"):
         stream = io.BytesIO()
         when = {"Date": None} if kind == "svg" else {}
         with matplotlib.rc_context({"svg.hashsalt": "headwise"}):

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from headwise.heads.analysis.similarity import groups
 from headwise.heads.metrics import METRICS, Metric
-from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, Translated, same
 from headwise.plots.figure import INK, MISSING, Sheet
@@ -38,18 +38,13 @@ def heat_map(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> "Figure":
-    """The figure; pairs that are not allowed are grey.
+    """The weights of one head as a figure; pairs that are not allowed are grey.
 
-    Args:
-        sheet: where it is drawn.
-        title: what it shows.
-        values: weights from 0 to 1, row by row; NaN where a pair is not allowed.
-        rows: the query tokens; text from outside.
-        columns: the key tokens; text from outside.
+    ``values`` are from 0 to 1, row by row, and NaN where a pair is not allowed; ``rows`` and
+    ``columns`` are the query and the key tokens, untrusted.
     """
-    width = min(max(CELL * len(columns), 2.5), 11.0) + 1.9
-    height = min(max(CELL * len(rows), 2.5), 11.0) + 1.6
-    figure = sheet.figure(width, height, title)
+    width, height = (min(max(CELL * len(side), 2.5), 11.0) for side in (columns, rows))
+    figure = sheet.figure(width + 1.9, height + 1.6, title)
     axes = figure.subplots()
     axes.set_facecolor(MISSING)
     image = axes.imshow(values, cmap=MAP, vmin=0, vmax=1, interpolation="none")
@@ -59,24 +54,18 @@ def heat_map(
     _name(sheet, axes, "y", rows)
     sheet.label(axes, Text("key"), Text("query"))
     sheet.quiet(axes, 7)
-    scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=0.6)
-    sheet.quiet(scale.ax, 7)
-    scale.outline.set_visible(False)
-    sheet.label(scale.ax, None, Text("weight (grey: not allowed)"))
+    sheet.colorbar(image, Text("weight (grey: not allowed)"), 0.6, 20)
     return figure
 
 
 def _name(sheet: Sheet, axes: "Axes", axis: str, tokens: Sequence[str]) -> None:
-    """The tokens at an axis, each cut to what there is room for."""
     step = -(-len(tokens) // MOST_NAMED) or 1
     places = list(range(0, len(tokens), step))
     names = [_short(tokens[i]) if step == 1 else f"{_short(tokens[i])} {i}" for i in places]
     shown = [sheet.fonts.legible(name) for name in names]
-    font = sheet.fonts.properties(7)
-    if axis == "x":
-        axes.set_xticks(places, shown, rotation=90, fontproperties=font)
-    else:
-        axes.set_yticks(places, shown, fontproperties=font)
+    set_ticks = axes.set_xticks if axis == "x" else axes.set_yticks
+    rotation = 90 if axis == "x" else 0
+    set_ticks(places, shown, rotation=rotation, fontproperties=sheet.fonts.properties(7))
 
 
 def _short(token: str) -> str:
@@ -93,22 +82,18 @@ MOST_NAMED_HEADS = 80
 
 
 def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor) -> "Figure":
-    """The figure: dark cells are heads that attend alike; a frame is a group that agrees.
+    """The divergence of every two heads as a figure; a frame is a group of similar heads.
 
-    Args:
-        sheet: where it is drawn.
-        title: what it shows.
-        names: of the heads.
-        distance: (H, H), symmetric, in nats, 0 on the diagonal.
+    ``distance`` is (H, H), symmetric, in nats, with 0 on the diagonal.
     """
-    found = sorted(groups(distance, TOGETHER), key=lambda group: (-len(group), group[0]))
-    order = [head for group in found for head in group]
+    clusters = sorted(groups(distance, TOGETHER), key=lambda group: (-len(group), group[0]))
+    order = [head for group in clusters for head in group]
     side = min(max(0.11 * len(order), 3.2), 11.0)
     figure = sheet.figure(side + 1.7, side + 1.0, title)
     axes = figure.subplots()
     ordered = distance[order][:, order]
     image = axes.imshow(ordered.tolist(), cmap=DIVERGENCE_MAP, vmin=0, interpolation="none")
-    _frames(axes, found)
+    _frames(axes, clusters)
     step = -(-len(order) // MOST_NAMED_HEADS)
     places = list(range(0, len(order), step))
     shown = [sheet.fonts.legible(names[order[i]]) for i in places]
@@ -116,22 +101,17 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     axes.set_xticks(places, shown, rotation=90, fontproperties=font)
     axes.set_yticks(places, shown, fontproperties=font)
     sheet.quiet(axes, 6)
-    scale = figure.colorbar(image, ax=axes, pad=0.02, shrink=0.7)
-    sheet.quiet(scale.ax, 7)
-    scale.outline.set_visible(False)
-    label = Text("Jensen–Shannon divergence, nats")
-    sheet.label(scale.ax, None, label)
-    sheet.label(
-        axes, Text("frames: heads that differ by {together} nats at most", together=TOGETHER), None
-    )
+    sheet.colorbar(image, Text("Jensen–Shannon divergence, nats"), 0.7, 20)
+    note = Text("frames: heads that differ by {together} nats at most", together=TOGETHER)
+    sheet.label(axes, note, None)
     return figure
 
 
-def _frames(axes: "Axes", found: Sequence[Sequence[int]]) -> None:
+def _frames(axes: "Axes", clusters: Sequence[Sequence[int]]) -> None:
     from matplotlib.patches import Rectangle
 
     start = 0
-    for group in found:
+    for group in clusters:
         if len(group) > 1:
             corner = (start - 0.5, start - 0.5)
             frame = Rectangle(corner, len(group), len(group), fill=False, color=INK, linewidth=0.9)
@@ -153,11 +133,8 @@ UNITS = {"entropy": Text(", nats"), "distance": Text(", tokens")}
 class Panel:
     """One metric of all heads of one part of a model.
 
-    Attributes:
-        title: what it is.
-        values: layer by layer, head by head; NaN where no query could show it. Layers may differ
-            in their number of heads.
-        largest: the upper end of the scale; None for that of the values.
+    ``values`` are by layer and head, NaN for none; layers may differ in their number of heads.
+    ``largest`` is the upper end of the scale, None for the largest value.
     """
 
     title: Text
@@ -172,24 +149,19 @@ def panels(statistics: Statistics, part: str, metrics: Sequence[Metric] = METRIC
     """
     layers = [layer for layer in statistics.layers if layer.part == part]
     heads = [[head for head in statistics.heads() if head.layer == layer] for layer in layers]
-    made = []
+    result = []
     for metric in metrics:
         values = [[statistics.value(metric, head) for head in row] for row in heads]
-        there = _largest(values, heads)
-        if not there:
+        pairs = zip(chain(*values), chain(*heads), strict=True)
+        measured = [(value, head) for value, head in pairs if not math.isnan(value)]
+        if not measured:
             continue
+        largest = max(measured, key=lambda pair: pair[0])[1]
         name = Translated(metric.name.replace("_", " "), metric.label.zh)
         unit = UNITS.get(metric.name, same(""))
-        title = Text("{name}{unit} (most: {head})", name=name, unit=unit, head=there)
-        made.append(Panel(title, values, None if metric.name in OPEN else 1.0))
-    return made
-
-
-def _largest(values: Sequence[Sequence[float]], heads: Sequence[Sequence[Head]]) -> str:
-    """The head with the largest value; nothing where none has one."""
-    pairs = zip((v for row in values for v in row), (h for row in heads for h in row), strict=True)
-    known = [(value, head) for value, head in pairs if not math.isnan(value)]
-    return str(max(known, key=lambda pair: pair[0])[1]) if known else ""
+        title = Text("{name}{unit} (most: {head})", name=name, unit=unit, head=str(largest))
+        result.append(Panel(title, values, None if metric.name in OPEN else 1.0))
+    return result
 
 
 def overview(sheet: Sheet, title: Text, shown: Sequence[Panel]) -> "Figure":
@@ -198,7 +170,8 @@ def overview(sheet: Sheet, title: Text, shown: Sequence[Panel]) -> "Figure":
     Behind each name stands the head with the largest value; grey cells have none.
     """
     rows = math.ceil(len(shown) / ACROSS)
-    deep, wide = _size(shown)
+    deep = max((len(panel.values) for panel in shown), default=1)
+    wide = max((len(row) for panel in shown for row in panel.values), default=1)
     width, height = max(2.3, min(0.17 * wide + 1.0, 3.6)), max(1.5, min(0.17 * deep + 0.8, 4.5))
     figure = sheet.figure(ACROSS * width, rows * height + 0.5, title)
     axes = figure.subplots(rows, ACROSS, squeeze=False)
@@ -215,12 +188,6 @@ def overview(sheet: Sheet, title: Text, shown: Sequence[Panel]) -> "Figure":
     return figure
 
 
-def _size(shown: Sequence[Panel]) -> tuple[int, int]:
-    layers = max((len(panel.values) for panel in shown), default=1)
-    heads = max((len(row) for panel in shown for row in panel.values), default=1)
-    return layers, heads
-
-
 def _draw(sheet: Sheet, axes: "Axes", panel: Panel, size: tuple[int, int]) -> None:
     deep, wide = size
     cells = [[*row, *[math.nan] * (wide - len(row))] for row in panel.values]
@@ -230,11 +197,10 @@ def _draw(sheet: Sheet, axes: "Axes", panel: Panel, size: tuple[int, int]) -> No
     image = axes.imshow(cells, cmap=MAP, vmin=0, vmax=largest, aspect="auto", interpolation="none")
     axes.set_xticks(_ticks(wide))
     axes.set_yticks(_ticks(deep))
-    sheet.title(axes, panel.title)
+    font = sheet.fonts.properties(9.5)
+    axes.set_title(sheet.say(panel.title), fontproperties=font, color=INK)
     sheet.quiet(axes, 7)
-    scale = axes.figure.colorbar(image, ax=axes, pad=0.02, aspect=18)
-    sheet.quiet(scale.ax, 7)
-    scale.outline.set_visible(False)
+    sheet.colorbar(image, None, 1, 18)
 
 
 def _ticks(count: int) -> list[int]:
