@@ -93,15 +93,13 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
         BadFile: if the model does not run on them.
     """
     loaded, gathered = measurer.loaded, Gathered()
-    without_comparison = replace(
-        measurer, compare=False
-    )  # agreement of heads on random tokens is not informative
+    measurer = replace(measurer, compare=False)  # random tokens tell nothing of similarity
     batches, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
     for number, ids in enumerate(batches):
         input_ids = torch.tensor([ids])
         inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
         document = CorpusDocument(f"sequence {number}", "")
-        gathered.half(number).merge(without_comparison.measure_inputs(document, inputs, len(ids)))
+        gathered.half(number).merge(measurer.measure_inputs(document, inputs, len(ids)))
         if progress is not None:
             progress(number + 1, len(batches))
     return Run(
@@ -119,12 +117,13 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
 
 
 def _check(loaded: Loaded, seed: int) -> None:
+    name = clean(loaded.name)
     if loaded.longest < 2 * FEWEST:
         raise BadValue(
             "probe: it has {fewest} tokens at least, and {loaded_name} takes at most "
             "{longest}; give a text in quotes after the model, or with --text",
             fewest=2 * FEWEST,
-            loaded_name=clean(loaded.name),
+            loaded_name=name,
             longest=loaded.longest,
         )
     if not 0 <= seed <= MOST_SEED:
@@ -137,5 +136,5 @@ def _check(loaded: Loaded, seed: int) -> None:
         raise BadValue(
             "probe: {loaded_name} has a decoder that reads another text; give a model of "
             "one stack, or a corpus with --corpus",
-            loaded_name=clean(loaded.name),
+            loaded_name=name,
         )

@@ -16,9 +16,8 @@ from headwise.heads.corpus.documents import CorpusDocument, read_text
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.readers import look_through
-from headwise.heads.model_inputs import check_text, encode
+from headwise.heads.model_inputs import check_text
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.whisper import takes_sound
 from headwise.heads.names import Head
 from headwise.lang import Text, same
 
@@ -167,10 +166,7 @@ def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
 
 def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
     """The model inputs of a document."""
-    text = document.text
-    if takes_sound(measurer.loaded.model):
-        text = str(measurer.folder / text)
-    inputs, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
+    inputs, _ = measurer.encode(document)
     if tokens(inputs) < 2:
         raise BadFile(
             "corpus: {document_name}: it has one token, and no next one to predict; leave it out",
