@@ -10,18 +10,13 @@ from torch import Tensor, nn
 from headwise.heads.ablation.hooks import tapped
 from headwise.heads.ablation.loss import Batch, several
 from headwise.heads.ablation.methods import (
-    MEAN,
-    RESAMPLE,
     UNIFORM,
     ZERO,
-    Instead,
-    Mean,
     Method,
-    Resample,
-    Zero,
     check_uniform,
     method_named,
     read,
+    replacement_of,
 )
 from headwise.heads.ablation.sites import check_exist, parsed, sites
 from headwise.heads.names import Head, Layer
@@ -29,12 +24,7 @@ from headwise.heads.names import Head, Layer
 
 @dataclass(frozen=True)
 class Ablation:
-    """The ablated heads and the method.
-
-    Attributes:
-        heads: the heads.
-        kind: the method.
-    """
+    """The ablated heads and the method."""
 
     heads: tuple[Head, ...]
     kind: Method
@@ -84,7 +74,7 @@ def ablate(
     by_layer = grouped(selected)
     if method is UNIFORM:
         check_uniform(attentions, by_layer)
-    replacement = _instead(method, seed)
+    replacement = replacement_of(method, seed)
     if method.reference:
         read(model, attentions, by_layer, replacement, several(reference, "reference"))
 
@@ -99,12 +89,6 @@ def ablate(
             yield Ablation(selected, method)
     finally:
         start.remove()
-
-
-def _instead(kind: Method, seed: int) -> Instead:
-    if kind is MEAN:
-        return Mean()
-    return Resample(seed) if kind is RESAMPLE else Zero()
 
 
 def grouped(heads: Collection[Head]) -> dict[Layer, list[int]]:

@@ -4,7 +4,6 @@ The input of the output projection is the concatenation of the outputs of the he
 has access to each head. `torch.nn.MultiheadAttention` calls no module there: inside the context its
 ``forward`` is that of a `headwise.MultiheadAttention` that computes with views of its parameters.
 Nothing is copied, and gradients reach the original parameters.
-
 """
 
 from collections import Counter
@@ -39,45 +38,7 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
     if active is not None:
         yield active
         return
-    twin = _twin(module)
-
-    def _run(*args: Any, **kwargs: Any) -> Any:
-        return functional_call(twin, _lent(module), args, kwargs)
-
-    with ExitStack() as stack:
-        stack.callback(module.register_forward_pre_hook(_nothing).remove)
-        stack.callback(module.__dict__.pop, "forward")
-        stack.callback(module.__dict__.pop, TWIN)
-        module.__dict__.update({"forward": _run, TWIN: twin})
-        yield twin.train(module.training)
-
-
-@contextmanager
-def unnested(model: nn.Module) -> Iterator[None]:
-    """Disable nested tensors in PyTorch's encoders: only their fast path supports them.
-
-    Padding rows of the output, which are 0 with nested tensors, then have other values.
-    """
-    packing = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False)
-    ]
-    for module in packing:
-        module.use_nested_tensor = False
-    try:
-        yield
-    finally:
-        for module in packing:
-            module.use_nested_tensor = True
-
-
-def _nothing(module: nn.Module, args: Any) -> None:
-    del module, args
-
-
-def _twin(module: nn.MultiheadAttention) -> MultiheadAttention:
-    return MultiheadAttention(
+    twin = MultiheadAttention(
         module.embed_dim,
         module.num_heads,
         module.dropout,
@@ -91,8 +52,35 @@ def _twin(module: nn.MultiheadAttention) -> MultiheadAttention:
         module.out_proj.weight.dtype,
     )
 
+    def _run(*args: Any, **kwargs: Any) -> Any:
+        return functional_call(twin, _views(module), args, kwargs)
 
-def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
+    with ExitStack() as stack:
+        stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
+        stack.callback(module.__dict__.pop, "forward")
+        stack.callback(module.__dict__.pop, TWIN)
+        module.__dict__.update({"forward": _run, TWIN: twin})
+        yield twin.train(module.training)
+
+
+@contextmanager
+def unnested(model: nn.Module) -> Iterator[None]:
+    """Disable nested tensors in PyTorch's encoders: only their fast path supports them.
+
+    Padding rows of the output, which are 0 with nested tensors, then have other values.
+    """
+    encoders = [module for module in model.modules() if isinstance(module, nn.TransformerEncoder)]
+    nested = [encoder for encoder in encoders if getattr(encoder, "use_nested_tensor", False)]
+    for encoder in nested:
+        encoder.use_nested_tensor = False
+    try:
+        yield
+    finally:
+        for encoder in nested:
+            encoder.use_nested_tensor = True
+
+
+def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
     """The parameters of headwise's module, as views of the parameters of PyTorch's."""
     weights = (
         (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
@@ -109,8 +97,10 @@ def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
 
 
 Edit = Callable[[Layer, Tensor], Tensor | None]
-"""Maps a layer and the outputs of its heads (..., L, H, Dv) to new outputs, or to None
-for no change."""
+"""Maps a layer and the outputs of its heads (..., L, H, Dv) to new ones; None for no change."""
+
+Change = Callable[[Tensor], Tensor | None]
+"""The same for a known layer."""
 
 
 @contextmanager
@@ -142,8 +132,8 @@ def tapped(
             owner = site.module
             if isinstance(owner, nn.MultiheadAttention):
                 owner = stack.enter_context(through_ours(owner))
-            place = _queries if queries else _outputs
-            stack.callback(place(site, owner, _counted(site, calls, layers, edit)).remove)
+            register = _hook_queries if queries else _hook_outputs
+            stack.callback(register(site, owner, _edit_of(site, calls, layers, edit)).remove)
         yield
 
 
@@ -151,12 +141,12 @@ class _Calls:
     """Counts the calls of an attention module in a pass: ALBERT shares one among its layers."""
 
     def __init__(self) -> None:
-        self._made: Counter[int] = Counter()
+        self._calls: Counter[int] = Counter()
         self._inside = False
 
     def begin(self, model: nn.Module, args: Any) -> None:
         del model, args
-        self._made.clear()
+        self._calls.clear()
         self._inside = True
 
     def end(self, model: nn.Module, args: Any, output: Any) -> None:
@@ -165,8 +155,8 @@ class _Calls:
 
     def layer(self, site: Site) -> Layer:
         """The layer of the current call; a part of the model may be run by itself."""
-        number = self._made[id(site)]
-        self._made[id(site)] += 1
+        number = self._calls[id(site)]
+        self._calls[id(site)] += 1
         if self._inside and number >= len(site.layers):
             raise BadValue(
                 "model: it runs {site_name} {number_plus_1} times in one pass, and here "
@@ -179,10 +169,8 @@ class _Calls:
         return site.layers[number % len(site.layers)]
 
 
-def _counted(
-    site: Site, calls: _Calls, layers: Collection[Layer], edit: Edit
-) -> Callable[[Tensor], Tensor | None]:
-    """The edit of one call; returns None for layers that are not edited."""
+def _edit_of(site: Site, calls: _Calls, layers: Collection[Layer], edit: Edit) -> Change:
+    """The edit of one attention module; returns None for layers that are not edited."""
 
     def change(heads: Tensor) -> Tensor | None:
         layer = calls.layer(site)
@@ -191,7 +179,7 @@ def _counted(
     return change
 
 
-def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
+def _hook_outputs(site: Site, owner: nn.Module, change: Change) -> Any:
     """Register a hook before the output projection."""
     path = "out_proj" if site.architecture is None else site.architecture.out
 
@@ -203,7 +191,7 @@ def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | N
     return owner.get_submodule(path).register_forward_pre_hook(before)
 
 
-def _queries(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
+def _hook_queries(site: Site, owner: nn.Module, change: Change) -> Any:
     """Register a hook after the query projection, which may be part of a fused projection."""
     architecture = site.architecture
     path = "q_proj" if architecture is None else architecture.fused or architecture.projections[0]

@@ -13,7 +13,7 @@ from headwise.heads.ablation.ablate import grouped
 from headwise.heads.ablation.curve import Comparison, Point, compared, curve
 from headwise.heads.ablation.experiment.options import AblationOptions
 from headwise.heads.ablation.experiment.selection import Selection, select_heads
-from headwise.heads.ablation.experiment.texts import Texts, check_resampling, read_texts
+from headwise.heads.ablation.experiment.texts import Texts, check_resampling, read_texts, together
 from headwise.heads.ablation.loss import Batch, Loss, next_token_loss, run, unpredicting
 from headwise.heads.ablation.loss_effects import How
 from headwise.heads.ablation.methods import UNIFORM, Method, check_uniform, method_named
@@ -71,8 +71,7 @@ class AblationResult:
         model: name, source, class, type, parameters, layers, heads.
         plan: the experiment.
         points: the loss with all heads, and after each step.
-        comparisons: for each step the heads against as many random ones; empty without
-            comparison.
+        comparisons: with as many random heads at each step; empty without comparison.
     """
 
     model: Mapping[str, str | int]
@@ -151,14 +150,14 @@ def run_plan(
         BadType, BadValue: as `headwise.heads.ablation.curve`.
     """
     options, texts = plan.options, plan.texts
-    how = How(options.how, texts.reference(), options.seed)
+    how = How(options.how, together(texts.others), options.seed)
     steps = min(options.steps, len(plan.heads))
     passes = 1 + steps * (2 if options.order == "importance" else 1)
     passes += 1 + 2 * steps if options.num_seeds else 0
     loss = partial(next_token_loss, start=texts.start)
-    counted = _CountedLoss(loss, progress, passes * len(texts.measured))
+    counted = _CountedLoss(loss, progress or _ignore, passes * len(texts.measured))
     points = curve(
-        loaded.model, texts.batches(), counted, order=options.order, heads=plan.heads,
+        loaded.model, together(texts.measured), counted, order=options.order, heads=plan.heads,
         step=1 / steps, how=how,
     )  # fmt: skip
     comparisons: tuple[Comparison, ...] = ()
@@ -219,24 +218,23 @@ def _model_facts(loaded: Loaded) -> dict[str, str | int]:
     }
 
 
+def _ignore(*_: object) -> None:
+    """The progress of an experiment that nobody reads."""
+
+
 class _CountedLoss:
     """A loss that reports the number of texts it has read."""
 
-    def __init__(self, loss: Loss, progress: Progress | None, total: int) -> None:
+    def __init__(self, loss: Loss, progress: Progress, total: int) -> None:
         self._loss, self._progress, self._total, self._done = loss, progress, total, 0
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         losses = self._loss(model, batch)
         self._done += len(losses)
-        self._report()
+        self._progress(min(self._done, self._total), self._total)
         return losses
 
     def finish(self) -> None:
         """Report the total if rounding made fewer steps than were counted on."""
         if self._done < self._total:
-            self._done = self._total
-            self._report()
-
-    def _report(self) -> None:
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+            self._progress(self._total, self._total)

@@ -28,8 +28,7 @@ PIECE = 128
 """The default number of tokens of a piece."""
 
 TOGETHER = 512
-"""The largest number of tokens of a batch of equally long texts; in an encoder-decoder those of the
-longer side."""
+"""The largest number of tokens of a batch of texts of equal length, on the longer side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +57,6 @@ class Texts:
     def tokens(self) -> int:
         """The number of tokens of the measured texts."""
         return sum(tokens(text) for text in self.measured)
-
-    def batches(self) -> list[Example]:
-        """The measured texts in batches."""
-        return together(self.measured)
-
-    def reference(self) -> list[Example]:
-        """The reference texts in batches."""
-        return together(self.others)
 
     def share(self, number: int, shares: int) -> list[Example]:
         """The batches of one seed; texts are assigned to the seeds in turn."""
@@ -114,23 +105,21 @@ def together(texts: Sequence[Example]) -> list[Example]:
 def tokens(text: Example, part: str = "") -> int:
     """The number of tokens of a text: of the predicted side, or of the encoder."""
     if part != "encoder":
-        return _ids(text).shape[1]
-    heard = text.get("input_features")
-    return text["input_ids"].shape[1] if heard is None else heard.shape[-1] // 2  # by convolution
+        return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0))).shape[1]
+    sound = text.get("input_features")
+    return text["input_ids"].shape[1] if sound is None else sound.shape[-1] // 2  # by convolution
 
 
 def _probe(options: AblationOptions, loaded: Loaded) -> Texts:
     if loaded.longest < TOKENS * TIMES:
-        name, most = clean(loaded.name), loaded.longest
         raise BadValue(
             "probe: it has {tokens} tokens, and {name} takes at most {most}; give a text "
             "with --text, or a corpus with --corpus",
             tokens=TOKENS * TIMES,
-            name=name,
-            most=most,
+            name=clean(loaded.name),
+            most=loaded.longest,
         )
-    ids_of_texts = sequences(loaded, options.seed)
-    texts = tuple(_example(ids) for ids in ids_of_texts)
+    texts = tuple(_example(ids) for ids in sequences(loaded, options.seed))
     return Texts("probe", named(TOKENS, TIMES, options.seed), "", None, TOKENS, texts)
 
 
@@ -184,29 +173,28 @@ def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
         BadValue: if ``length`` exceeds the model's limit, or leaves no room beside special tokens.
     """
     if length > loaded.longest:
-        name, most = clean(loaded.name), loaded.longest
         raise BadValue(
             "length: {length} tokens, and {name} takes at most {most}; give --length "
             "{most} or less",
             length=length,
-            name=name,
-            most=most,
+            name=clean(loaded.name),
+            most=loaded.longest,
         )
-    whole, bare = (_tokens(loaded, text, special) for special in (True, False))
-    room = length - (len(whole) - len(bare))
+    whole, plain = (_token_ids(loaded, text, special) for special in (True, False))
+    room = length - (len(whole) - len(plain))
     if room < 1:
         raise BadValue(
             "length: {length} tokens leave no room beside {num_whole} special ones; give more",
             length=length,
-            num_whole=len(whole) - len(bare),
+            num_whole=length - room,
         )
-    before = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
-    first, last = whole[:before], whole[before + len(bare) :]
-    starts = range(0, len(bare) - room + 1, room)
-    return [_example([*first, *bare[start : start + room], *last]) for start in starts]
+    before = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
+    first, last = whole[:before], whole[before + len(plain) :]
+    starts = range(0, len(plain) - room + 1, room)
+    return [_example([*first, *plain[start : start + room], *last]) for start in starts]
 
 
-def _tokens(loaded: Loaded, text: str, special: bool) -> list[int]:
+def _token_ids(loaded: Loaded, text: str, special: bool) -> list[int]:
     encoded = loaded.tokenizer(
         text, verbose=False, padding=False, truncation=False, add_special_tokens=special
     )
@@ -218,23 +206,17 @@ def _example(ids: Sequence[int]) -> Example:
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
-def _ids(text: Example) -> Tensor:
-    """The ids of the predicted side, (1, L)."""
-    return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0)))
-
-
 def _shapes(text: Example) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in text.items()}
 
 
 def _check_one_stack(option: str, loaded: Loaded) -> None:
     if getattr(loaded.config, "is_encoder_decoder", False):
-        name = clean(loaded.name)
         raise BadValue(
             "{option}: {name} has a decoder that reads another text, and cannot read in "
             "pieces; give whole documents with --corpus, their targets in .jsonl",
             option=option,
-            name=name,
+            name=clean(loaded.name),
         )
 
 
@@ -267,24 +249,19 @@ def check_resampling(
 ) -> None:
     """Check before the measurement that resampling has texts of one length, and not too many.
 
-    Args:
-        heads: the heads that may be removed; with random heads every one.
-        removed: how many of them are removed at once.
-        attentions: the attention modules of the model.
-        texts: the texts.
+    ``removed`` is how many of the heads are removed at once.
 
     Raises:
         BadValue: if the texts differ in length in a stack with such heads, or more numbers would
             be kept than `headwise.ablate` keeps.
     """
+    lengths = {}
     for part in sorted({head.layer.part for head in heads}):
         _check_lengths(part, texts)
+        lengths[part] = sum(tokens(text, part) for text in texts.others)
     widths = {layer: site.size for site in attentions for layer in site.layers}
-    numbers = [
-        widths[head.layer] * sum(tokens(text, head.layer.part) for text in texts.others)
-        for head in heads
-    ]
-    kept = sum(sorted(numbers)[-removed:])
+    numbers = sorted(widths[head.layer] * lengths[head.layer.part] for head in heads)
+    kept = sum(numbers[-removed:])
     if kept > MOST_NUMBERS:
         raise BadValue(
             "how: 'resample' would keep {kept} numbers of other texts, and "
