@@ -5,11 +5,10 @@ head, the best fixed offset, the same network with random weights. Every name is
 every head, and p-values are corrected for all candidates (Holm), so that a model without structure
 is given any name at all with the stated probability.
 
-relations, entities   accuracy on dependency relations, attention to named entities
-evidence              the sums that names depend on
-claim                 a candidate name with its test
-candidates            all claims for all heads
-assignment            the claims that hold after correction; names from texts; the random copy
+annotations   accuracy on dependency relations, attention to named entities
+evidence      the sums that names depend on
+candidates    all candidate names for all heads, with their tests
+assignment    the names that hold after correction; names from texts; the random copy
 """
 
 from headwise.heads.naming.assignment import (
