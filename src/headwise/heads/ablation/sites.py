@@ -62,8 +62,9 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
         [('self_attn', 'L0', 2)]
     """
     if not isinstance(model, nn.Module):
-        kind = type(model).__name__
-        raise BadType("model: expected a torch.nn.Module, got {model_type}", model_type=kind)
+        raise BadType(
+            "model: expected a torch.nn.Module, got {model_type}", model_type=type(model).__name__
+        )
     modules: dict[int, tuple[str, nn.Module, list[Layer]]] = {}
     counts: Counter[str] = Counter()
     attentions = _attentions(model)
