@@ -57,13 +57,8 @@ def against_random(
 
     Select the heads on other texts than those of ``batch``; otherwise the comparison is biased.
 
-    Args:
-        model: in eval mode.
-        batch: maps a seed to its texts.
-        heads: such as "L0H2,L1H8".
-        loss: takes the model and a batch, and returns one loss for each example.
-        seeds: at least two, each for its texts and its random heads.
-        how: the method; None for zero ablation.
+    The arguments are those of `headwise.heads.ablation.effect`, but ``batch`` maps a seed to its
+    texts, and ``seeds`` are at least two, each for its texts and its random heads.
 
     Raises:
         BadType, BadValue: as `headwise.heads.ablation.effect`; or if there are not as many other
@@ -177,7 +172,7 @@ class Point:
 
     Attributes:
         removed: the heads ablated so far.
-        share: their number divided by that of all heads.
+        share: their share of all heads.
         loss: the mean loss over the corpus, with its interval over examples.
         rise: the loss minus that of the intact model, with its paired interval over examples.
     """
@@ -245,15 +240,20 @@ def curve(
     check_exist(candidates, attentions)
     ordered = _shuffled(candidates, how.seed) if order == "random" else candidates
     intact = losses(model, corpus, loss)
-    points, removed = [_point((), 0.0, intact, intact, how.seed)], list[Head]()
+    points, removed = list[Point](), list[Head]()
+
+    def add_point(ablated: Tensor) -> None:
+        interval, rise = (bootstrap(v, seed=how.seed) for v in (ablated, ablated - intact))
+        points.append(Point(tuple(removed), len(removed) / total, interval, rise))
+
+    add_point(intact)
     for number in _numbers(len(candidates), step, until):
         if order == "importance":
             ordered = _least_important_first(model, corpus, removed, loss, how)
         remaining = [head for head in ordered if head in candidates and head not in removed]
         removed += remaining[: number - len(removed)]
         with ablate(model, removed, how.kind, reference=how.reference, seed=how.seed):
-            ablated = losses(model, corpus, loss)
-        points.append(_point(tuple(removed), len(removed) / total, ablated, intact, how.seed))
+            add_point(losses(model, corpus, loss))
     return tuple(points)
 
 
@@ -282,10 +282,3 @@ def _least_important_first(
         return importance(model, corpus, loss).ranking()
     with ablate(model, removed, how.kind, reference=how.reference, seed=how.seed):
         return importance(model, corpus, loss).ranking()
-
-
-def _point(
-    removed: tuple[Head, ...], share: float, ablated: Tensor, intact: Tensor, seed: int
-) -> Point:
-    rise = bootstrap(ablated - intact, seed=seed)
-    return Point(removed, share, bootstrap(ablated, seed=seed), rise)

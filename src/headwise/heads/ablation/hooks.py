@@ -194,9 +194,10 @@ def _hook_outputs(site: Site, owner: nn.Module, change: Change) -> Any:
 def _hook_queries(site: Site, owner: nn.Module, change: Change) -> Any:
     """Register a hook after the query projection, which may be part of a fused projection."""
     architecture = site.architecture
-    path = "q_proj" if architecture is None else architecture.fused or architecture.projections[0]
-    by_head = architecture is not None and architecture.by_head
-    parts = 3 if architecture is not None and architecture.fused else 1
+    path, parts, by_head = "q_proj", 1, False
+    if architecture is not None:
+        path, by_head = architecture.fused or architecture.projections[0], architecture.by_head
+        parts = 3 if architecture.fused else 1
     sizes = (site.heads, parts, site.size) if by_head else (parts, site.heads, site.size)
     axis = -2 if by_head else -3
 

@@ -80,13 +80,7 @@ Group = str | Head | Collection[Head | str]
 
 @dataclass(frozen=True)
 class How:
-    """The ablation method and its parameters.
-
-    Attributes:
-        kind: "zero", "mean", "resample" or "uniform", as for `headwise.ablate`.
-        reference: the reference batches of "mean" and "resample".
-        seed: the seed of sampled references and of bootstrap intervals.
-    """
+    """The arguments of `headwise.ablate`; the seed is that of bootstrap intervals as well."""
 
     kind: str = ZERO.name
     reference: Batch | Collection[Batch] = ()
@@ -100,8 +94,7 @@ class Effect:
     Attributes:
         heads: the heads ablated together.
         kind: the method.
-        clean: (N,), the loss of each example with the intact model, in float64.
-        ablated: (N,), the loss of each example without the heads.
+        clean, ablated: (N,) each, the loss of each example with and without the heads, in float64.
         interval: the mean of ``ablated - clean`` over examples, with its paired interval.
     """
 

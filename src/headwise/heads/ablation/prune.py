@@ -41,14 +41,9 @@ BY_HEAD = ("sinks", "relative_attention_bias.weight", "bias_k", "bias_v")
 
 
 def reason(site: Site, owners: Counter[int]) -> Text | None:
-    """The reason why heads cannot be pruned, or None.
-
-    Args:
-        site: the attention module, not PyTorch's, which is converted first.
-        owners: the number of modules with each parameter, by ``id``.
-    """
+    """The reason why heads cannot be pruned, or None; ``owners`` counts those of a parameter."""
     architecture = site.architecture
-    assert architecture is not None  # noqa: S101 - see above
+    assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
     fused = [architecture.fused] if architecture.fused else []
     paths = [*architecture.projections, *fused, architecture.out]
     for path in paths:
@@ -107,11 +102,10 @@ def _same_for_all_heads(mask: Mask) -> bool:
 
 
 def update_config(model: nn.Module) -> bool:
-    """Write the new head counts into a model's configuration, if it can represent them.
+    """Write the new head counts into a model's configuration; False if it cannot represent them.
 
-    It can if a model built from it has the same parameter shapes and head counts. Otherwise it is
-    unchanged, and the result is False: a configuration has one head count for all layers, and in
-    many architectures the head dimension follows from it.
+    It can if a model built from it has the same parameter shapes and head counts. A configuration
+    has one head count for all layers, and in many architectures the head dimension follows from it.
     """
     config: Any = getattr(model, "config", None)
     attentions = sites(model)
@@ -145,12 +139,8 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in model.state_dict().items()}
 
 
-def _head_counts(model: nn.Module) -> list[list[tuple[str, object]]]:
-    """The head counts of each attention module."""
-    return [
-        [(name, value) for name in COUNTED if (value := inner(site).__dict__.get(name)) is not None]
-        for site in sites(model)
-    ]
+def _head_counts(model: nn.Module) -> list[list[object]]:
+    return [[inner(site).__dict__.get(name) for name in COUNTED] for site in sites(model)]
 
 
 def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Module:
@@ -194,13 +184,12 @@ def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Mo
     numbers = {site.name: _removed_heads(site, pruned) for site in attentions}
     affected = tuple(site for site in attentions if numbers[site.name])
     owners = Counter(id(p) for m in smaller.modules() for p in m.parameters(recurse=False))
+    kept = {}
     for site in affected:
         obstacle = reason(site, owners)
         if obstacle is not None:
             raise _refused(site.name, obstacle)
-    kept = {
-        site.name: kept_of(site.heads, key_heads(site), numbers[site.name]) for site in affected
-    }
+        kept[site.name] = kept_of(site.heads, key_heads(site), numbers[site.name])
     separate_position_biases(attentions, kept)
     for site in affected:
         shrink(site, kept[site.name])

@@ -16,9 +16,7 @@ from headwise.nn.projections import features, is_transposed
 
 
 class Shared(nn.Linear):
-    """A projection to key/value heads that repeats some of its heads.
-
-    Its parameters are those of the distinct heads; nothing is stored twice.
+    """A projection to key/value heads that repeats some of its heads, but stores them once.
 
     Args:
         of: the projection, G heads of ``size``.
@@ -53,12 +51,7 @@ class Shared(nn.Linear):
 
 
 def rows_of(heads: Sequence[int], size: int) -> Tensor:
-    """The rows of heads in a matrix with the rows of each head in sequence.
-
-    Example:
-        >>> rows_of([0, 2], 2).tolist()
-        [0, 1, 4, 5]
-    """
+    """The rows of heads in a projection: 0, 1, 4, 5 for the heads 0 and 2 of size 2."""
     return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()
 
 
@@ -78,12 +71,6 @@ def repeated_heads(projection: nn.Linear, order: Sequence[int], size: int) -> nn
     plain = nn.Linear(projection.in_features, projection.out_features, False, "meta")
     plain.weight, plain.bias = projection.weight, projection.bias
     return plain.train(projection.training)
-
-
-def keep_inputs(projection: nn.Module, columns: Tensor) -> None:
-    """Keep some inputs of a projection."""
-    keep(projection, "weight", 0 if is_transposed(projection) else 1, columns)
-    _update_sizes(projection)
 
 
 def keep(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
@@ -206,15 +193,12 @@ def counts_elsewhere(site: Site) -> Text | None:
 
 
 TABLE = "relative_attention_bias"
-HAS = "has_relative_attention_bias"
 
 
 def separate_position_biases(attentions: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
     """Before pruning: give each layer of T5's stacks its own bias table if needed.
 
-    Args:
-        attentions: the attention modules of a model.
-        kept: the kept heads by module name; the other modules keep all.
+    ``kept`` are the kept heads by module name; the other modules keep all.
     """
     t5 = [site for site in attentions if site.architecture and site.architecture.name == "T5"]
     for part in ("", "encoder", "decoder", "cross"):
@@ -229,7 +213,7 @@ def separate_position_biases(attentions: tuple[Site, ...], kept: Mapping[str, Ke
         for site in stack:
             if first is not None and not hasattr(site.module, TABLE):
                 setattr(site.module, TABLE, copy.deepcopy(getattr(first, TABLE)))
-                setattr(site.module, HAS, True)
+                setattr(site.module, f"has_{TABLE}", True)
             site.module.register_forward_pre_hook(_without_bias_of_layer_below, with_kwargs=True)
 
 
@@ -255,7 +239,8 @@ def shrink(site: Site, kept: Kept) -> None:
     if getattr(module, "global_proj", None) is not None:
         global_proj = module.get_submodule("global_proj")
         _shrink_separate(global_proj, architecture.projections, kept, site.size)
-    keep_inputs(site.out, heads)
+    keep(site.out, "weight", 0 if is_transposed(site.out) else 1, heads)
+    _update_sizes(site.out)
     if kept.silent:
         nn.init.zeros_(site.out.weight)  # type: ignore[arg-type]
     _shrink_vectors(module, kept, site.size)
@@ -280,7 +265,7 @@ def _shrink_vectors(module: nn.Module, kept: Kept, size: int) -> None:
     keep(module, "sinks", 0, heads)
     for name in ("bias_k", "bias_v"):
         keep(module, name, 2, rows_of(kept.shown, size))
-    table = getattr(module, "relative_attention_bias", None)
+    table = getattr(module, TABLE, None)
     if isinstance(table, nn.Embedding):
         keep(table, "weight", 1, heads)
         table.embedding_dim = len(kept.heads)

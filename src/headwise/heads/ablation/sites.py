@@ -102,12 +102,7 @@ def parsed(heads: object) -> tuple[Head, ...]:
 
 
 def every_head(attentions: tuple[Site, ...]) -> tuple[Head, ...]:
-    """Every head of a model, part by part and layer by layer.
-
-    Example:
-        >>> [str(h) for h in every_head(sites(nn.TransformerEncoderLayer(8, 2)))]
-        ['L0H0', 'L0H1']
-    """
+    """Every head of a model, part by part and layer by layer."""
     layers = [(layer, site.heads) for site in attentions for layer in site.layers]
     return tuple(sorted(Head(layer, number) for layer, heads in layers for number in range(heads)))
 

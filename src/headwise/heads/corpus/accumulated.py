@@ -92,10 +92,7 @@ class Half:
 
 @dataclass
 class Gathered:
-    """All sums: of the documents with even numbers, and of those with odd numbers.
-
-    A hypothesis from one half can be tested on the other.
-    """
+    """The sums of documents with even numbers and of those with odd numbers."""
 
     first: Half = field(default_factory=Half)
     second: Half = field(default_factory=Half)
@@ -129,11 +126,7 @@ class Gathered:
         return _joined({"first": self.first.tensors(), "second": self.second.tensors()})
 
     def kept(self) -> dict[str, Tensor]:
-        """`tensors`, checked to be few enough to be read again.
-
-        Raises:
-            BadValue: if there are more sums than are read.
-        """
+        """`tensors`; raises `BadValue` if there are more than can be read again."""
         tensors = self.tensors()
         matches = map(_ACCUMULATOR.match, tensors)
         for part, count in Counter(match[0] for match in matches if match).items():

@@ -36,13 +36,6 @@ from headwise.lang import LANGS, Translated, same
 def error_context(argument: str, inner: str) -> Iterator[None]:
     """Re-raise an error about an inner argument under the option that the user typed.
 
-    Args:
-        argument: the option: "save".
-        inner: the argument that it became: "output".
-
-    Raises:
-        BadValue: the same error, of the same class, with the option's name.
-
     Example:
         >>> with error_context("save", "output"):
         ...     raise BadValue("output: no space; take another")
@@ -59,15 +52,7 @@ def error_context(argument: str, inner: str) -> Iterator[None]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Check that a folder can be written into, or created.
-
-    Args:
-        option: the option that names the folder, for the message.
-        folder: the folder.
-
-    Raises:
-        BadFile: if it is not a folder, or cannot be written into.
-    """
+    """Raise `BadFile` unless the folder of an option can be written into, or created."""
     try:  # permission bits are not conclusive: create an anonymous temporary file
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing):
@@ -85,12 +70,11 @@ def make_folder(option: str, folder: Path) -> None:
 
 
 def _unusable(option: str, folder: Path, error: OSError) -> BadFile:
-    name, reason = clean(str(folder)), error.strerror or type(error).__name__
     return BadFile(
         "{option}: cannot write into the folder {name}: {reason}; choose another place",
         option=option,
-        name=name,
-        reason=reason,
+        name=clean(str(folder)),
+        reason=error.strerror or type(error).__name__,
     )
 
 
@@ -105,8 +89,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """Write tensors, in their order, with metadata.
 
     Raises:
-        BadFile: if the file cannot be written, or is too large for `read_tensors`; an existing file
-            is then unchanged.
+        BadFile: if the file cannot be written, or is too large for `read_tensors`.
         MissingExtra: if safetensors is not installed.
     """
     try:

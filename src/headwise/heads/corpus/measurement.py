@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,8 +42,7 @@ def check_size(document: CorpusDocument, inputs: dict[str, Tensor], config: Any)
     own = inputs.get("decoder_input_ids")
     keys = inputs["input_ids"].shape[1] if "input_ids" in inputs else config.max_source_positions
     queries = keys if own is None else own.shape[1]
-    sizes = (getattr(config, name, 1) for name in ("num_hidden_layers", "num_attention_heads"))
-    heads = math.prod(sizes)
+    heads = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
     if document.alignment and heads * queries * keys > MOST_WEIGHTS:
         raise BadValue(
             "alignment: {heads} heads from {queries} tokens to {keys} are more weights "
@@ -63,10 +61,9 @@ def align(
     inputs: dict[str, Tensor],
     seen: Recorder,
 ) -> None:
-    """Score heads against the gold pairs of a document.
+    """Score heads against the gold pairs of a document: those of cross-attention, or else all.
 
-    These are the heads of cross-attention in an encoder-decoder, otherwise all heads. In a reaction
-    written as SMILES the prediction of a head is its heaviest atom before the arrow.
+    In a reaction written as SMILES the prediction of a head is its heaviest atom before the arrow.
 
     Raises:
         BadValue: if a pair lies outside the tokens.
@@ -104,10 +101,10 @@ class Measurer:
     Attributes:
         loaded: the model and its tokenizer.
         truncate: whether documents that are too long are truncated; otherwise they raise.
-        random: the model with random weights, the baseline of names; None if no names are given.
+        random: the model with random weights, the baseline of names; None without names.
         points: the ids of punctuation.
         folder: the folder of the audio files that documents name.
-        compare: whether heads are compared with each other, if names are given.
+        compare: with names, whether heads are compared with each other.
     """
 
     loaded: Loaded
@@ -121,11 +118,7 @@ class Measurer:
     def of(
         cls, loaded: Loaded, *, truncate: bool, names: bool, folder: Path = Path()
     ) -> "Measurer":
-        """A measurer for a model; with names, its random copy is measured as well.
-
-        Raises:
-            BadType: with names, if the model has no random copy.
-        """
+        """A measurer for a model; with names also for its random copy, or `BadType` is raised."""
         random = replace(loaded, model=random_copy(loaded.model)) if names else None
         return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
 
@@ -154,16 +147,11 @@ class Measurer:
     def measure_inputs(
         self, document: CorpusDocument, inputs: dict[str, Tensor], whole: int
     ) -> Half:
-        """The sums of one tokenized document.
-
-        Args:
-            document: its annotations.
-            inputs: the inputs of the model.
-            whole: its number of tokens before truncation.
+        """The sums of one tokenized document of ``whole`` tokens before truncation.
 
         Raises:
-            BadFile: if the model does not run on them.
-            BadValue: if its weights would not fit in memory.
+            BadFile: if the model does not run on the inputs.
+            BadValue: if the weights would not fit in memory.
         """
         check_size(document, inputs, self.loaded.config)
         names = self.random is not None

@@ -118,15 +118,7 @@ Tell = Callable[[Text], None]
 
 @dataclass(frozen=True, eq=False)
 class CorpusJob:
-    """The measurement of a corpus.
-
-    Attributes:
-        measurer: the model.
-        corpus: the documents.
-        folder: where checkpoints are written; None for nowhere.
-        share: the documents of this process.
-        every: the seconds between two checkpoints; 0 for one after each document.
-    """
+    """The measurement of a corpus; the last three attributes are as in `Options`."""
 
     measurer: Measurer
     corpus: Corpus
@@ -135,7 +127,7 @@ class CorpusJob:
     every: float = EVERY
 
     def identity(self) -> dict[str, Any]:
-        """What an interrupted run must have in common with this one to be resumed."""
+        """What a run must have in common with this one to be resumed."""
         return identity(self.measurer, self.corpus, self.share.processes)
 
     @property
@@ -228,7 +220,7 @@ class Options:
         paragraphs: in plain text, a document is a paragraph, not a line.
         truncate: truncate documents that are too long for the model.
         names: name heads, which needs a second model with random weights.
-        every: seconds between two checkpoints.
+        every: seconds between two checkpoints; 0 for one after each document.
         share: the documents of this process.
     """
 
@@ -274,10 +266,11 @@ def measure_corpus(
         log(Text("this run is finished; it is opened"))
         return finished
     gathered = options.share.merged(run(job, progress))
-    if names and not is_comparable(gathered.whole().statistics.heads()):
+    statistics = gathered.whole().statistics
+    if names and not is_comparable(statistics.heads()):
         log(NOT_COMPARED)
     finished_run = Run(
-        model=model_facts(loaded, gathered.whole().statistics),
+        model=model_facts(loaded, statistics),
         corpus={
             "file": file.name,
             "sha256": corpus.sha256,
@@ -288,7 +281,11 @@ def measure_corpus(
         gathered=gathered,
         identity=same,
     )
-    _finish(finished_run, job)
+    if options.folder is not None:
+        if options.share.rank == 0:
+            save(finished_run, options.folder)
+        options.share.wait()
+        _forget(job)
     return finished_run
 
 
@@ -296,16 +293,6 @@ def check_place(folder: Path | None) -> None:
     """Raise `BadFile` if a run cannot be saved in a folder; a finished run there is only read."""
     if folder is not None and not is_saved(folder):
         check_folder("save", folder)
-
-
-def _finish(done: Run, job: CorpusJob) -> None:
-    """Write the run in the first process; then delete the checkpoints."""
-    if job.folder is None or job.part is None:
-        return
-    if job.share.rank == 0:
-        save(done, job.folder)
-    job.share.wait()
-    _forget(job)
 
 
 def _forget(job: CorpusJob) -> None:

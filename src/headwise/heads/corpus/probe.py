@@ -48,12 +48,7 @@ def shape(longest: int) -> tuple[int, int]:
 
 
 def named(tokens: int, times: int, seed: int) -> str:
-    """The name of the sequences in a run.
-
-    Example:
-        >>> named(25, 4, 0)
-        '25 random tokens, 4 times, seed 0'
-    """
+    """The name of the sequences in a run."""
     return f"{tokens} random tokens, {times} times, seed {seed}"
 
 

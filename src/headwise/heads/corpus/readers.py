@@ -257,11 +257,7 @@ class Corpus:
 
 
 def reader(file: Path, *, paragraphs: bool = False) -> Reader:
-    """The reader of a file, by its suffix.
-
-    Raises:
-        BadFile: if the suffix is unknown, or paragraphs are requested of another format.
-    """
+    """The reader of a file by its suffix; raises `BadFile` if there is none."""
     read = dict(READERS).get(file.suffix.lower())
     if read is None or (paragraphs and read is not read_lines):
         suffixes = ", ".join(suffix for suffix, _ in READERS) if read is None else ".txt"
@@ -279,10 +275,7 @@ def look_through(
 ) -> Corpus:
     """Validate a corpus: read all of it once, so that errors are raised before the measurement.
 
-    Args:
-        file: the corpus.
-        paragraphs: in plain text, a document is a paragraph, not a line.
-        check: called with each document; raises if it is unusable.
+    ``check`` is called with each document.
 
     Raises:
         BadFile: if a document cannot be read, or there is none.

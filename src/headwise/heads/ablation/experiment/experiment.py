@@ -32,8 +32,8 @@ class AblationPlan:
 
     Attributes:
         heads: the heads to remove, in the order given.
-        options: how.
-        texts: what the model reads.
+        options: the options.
+        texts: the texts.
         same_texts: whether a run named the heads on the texts that the loss is measured on.
     """
 
@@ -123,11 +123,7 @@ def run_experiment(
 
 
 def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection) -> AblationPlan:
-    """Read the texts and check everything that can fail before the measurement.
-
-    Raises:
-        BadFile, BadValue: as `run_experiment`.
-    """
+    """Read the texts and check everything that can fail, with the errors of `run_experiment`."""
     attentions = sites(loaded.model)
     heads = selection.resolve(attentions, str(loaded.config.model_type))
     if options.how == UNIFORM.name:
@@ -144,11 +140,7 @@ def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection
 def run_plan(
     loaded: Loaded, plan: AblationPlan, progress: Progress | None = None
 ) -> AblationResult:
-    """Remove the heads and measure the loss.
-
-    Raises:
-        BadType, BadValue: as `headwise.heads.ablation.curve`.
-    """
+    """Remove the heads and measure the loss, with the errors of `headwise.heads.ablation.curve`."""
     options, texts = plan.options, plan.texts
     how = How(options.how, together(texts.others), options.seed)
     steps = min(options.steps, len(plan.heads))

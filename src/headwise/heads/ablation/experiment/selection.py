@@ -79,8 +79,7 @@ def select_heads(options: AblationOptions) -> Selection:
     """The heads that the options select.
 
     Raises:
-        BadFile: if the run cannot be opened.
-        BadValue: if a head name is malformed, or the run gives no head the name.
+        BadFile, BadValue: if the run cannot be opened, or a head or its name is unknown.
     """
     if options.open is not None:
         return _from_run(options.open, options.named or "")

@@ -276,12 +276,10 @@ def _check_lengths(part: str, texts: Texts) -> None:
     lengths = {tokens(text, part) for text in (*texts.measured, *texts.others)}
     if len(lengths) == 1:
         return
+    remedy, where = Text("cut them with --length, or use --how mean"), same("")
     if part:
-        remedy = Text("use --how mean")
-        stack = Text("encoder") if part == "encoder" else Text("decoder")
-        where: Text = Text(" in the {stack}", stack=stack)
-    else:
-        remedy, where = Text("cut them with --length, or use --how mean"), same("")
+        remedy, stack = Text("use --how mean"), Text("encoder" if part == "encoder" else "decoder")
+        where = Text(" in the {stack}", stack=stack)
     raise BadValue(
         "how: 'resample' needs texts of one length, got {min} to {max} tokens{where}; {remedy}",
         min=min(lengths),
