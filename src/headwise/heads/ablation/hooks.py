@@ -9,6 +9,7 @@ Nothing is copied, and gradients reach the original parameters.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,11 +83,9 @@ def unnested(model: nn.Module) -> Iterator[None]:
 
 def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
     """The parameters of headwise's module, as views of the parameters of PyTorch's."""
-    weights = (
-        (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-        if module.in_proj_weight is None
-        else module.in_proj_weight.chunk(3)
-    )
+    weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    if module.in_proj_weight is not None:
+        weights = module.in_proj_weight.chunk(3)
     views = {f"{name}.weight": tensor for name, tensor in zip(NAMES, weights, strict=True)}
     if module.in_proj_bias is not None:
         biases = module.in_proj_bias.chunk(3)
@@ -100,7 +99,7 @@ Edit = Callable[[Layer, Tensor], Tensor | None]
 """Maps a layer and the outputs of its heads (..., L, H, Dv) to new ones; None for no change."""
 
 Change = Callable[[Tensor], Tensor | None]
-"""The same for a known layer."""
+"""The same for one attention module."""
 
 
 @contextmanager
@@ -114,14 +113,9 @@ def tapped(
 ) -> Iterator[None]:
     """Call an edit with the head outputs of some layers in every forward pass of a model.
 
-    Args:
-        model: the model; restored on exit.
-        attentions: its attention modules.
-        layers: the layers that are edited.
-        edit: called once a layer in every pass.
-        queries: edit the projected queries (..., L, H, D) instead of the outputs.
+    With ``queries`` the projected queries (..., L, H, D) are edited instead of the outputs.
     """
-    calls = _Calls()
+    calls = _Calls(layers, edit)
     with ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(calls.begin).remove)
         stack.callback(model.register_forward_hook(calls.end, always_call=True).remove)
@@ -133,14 +127,15 @@ def tapped(
             if isinstance(owner, nn.MultiheadAttention):
                 owner = stack.enter_context(through_ours(owner))
             register = _hook_queries if queries else _hook_outputs
-            stack.callback(register(site, owner, _edit_of(site, calls, layers, edit)).remove)
+            stack.callback(register(site, owner, partial(calls.change, site)).remove)
         yield
 
 
 class _Calls:
     """Counts the calls of an attention module in a pass: ALBERT shares one among its layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: Collection[Layer], edit: Edit) -> None:
+        self._layers, self._edit = layers, edit
         self._calls: Counter[int] = Counter()
         self._inside = False
 
@@ -153,7 +148,12 @@ class _Calls:
         del model, args, output
         self._inside = False
 
-    def layer(self, site: Site) -> Layer:
+    def change(self, site: Site, heads: Tensor) -> Tensor | None:
+        """The edit of the current call; None if its layer is not edited."""
+        layer = self._layer(site)
+        return self._edit(layer, heads) if layer in self._layers else None
+
+    def _layer(self, site: Site) -> Layer:
         """The layer of the current call; a part of the model may be run by itself."""
         number = self._calls[id(site)]
         self._calls[id(site)] += 1
@@ -169,25 +169,15 @@ class _Calls:
         return site.layers[number % len(site.layers)]
 
 
-def _edit_of(site: Site, calls: _Calls, layers: Collection[Layer], edit: Edit) -> Change:
-    """The edit of one attention module; returns None for layers that are not edited."""
-
-    def change(heads: Tensor) -> Tensor | None:
-        layer = calls.layer(site)
-        return edit(layer, heads) if layer in layers else None
-
-    return change
-
-
 def _hook_outputs(site: Site, owner: nn.Module, change: Change) -> Any:
     """Register a hook before the output projection."""
-    path = "out_proj" if site.architecture is None else site.architecture.out
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         del module
         new = change(torch.unflatten(args[0], -1, (site.heads, site.size)))
         return None if new is None else (new.flatten(-2), *args[1:])
 
+    path = "out_proj" if site.architecture is None else site.architecture.out
     return owner.get_submodule(path).register_forward_pre_hook(before)
 
 

@@ -60,15 +60,9 @@ class Half:
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name; each is additive."""
-        return _joined(
-            {
-                "counts": self.counts.tensors(),
-                "statistics": self.statistics.tensors(),
-                "alignment": self.alignment.sums.tensors(),
-                "evidence": self.evidence.tensors(),
-                "random": self.random.tensors(),
-            }
-        )
+        parts: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
+        parts["alignment"] = self.alignment.sums
+        return _joined({name: part.tensors() for name, part in parts.items()})
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":

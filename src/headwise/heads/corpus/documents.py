@@ -149,11 +149,7 @@ def located(
 ) -> Spans:
     """The spans of the words in the text, which may be separated by white space only.
 
-    Args:
-        place: the place of the text, for messages.
-        text: the text.
-        words: its words in order.
-        sources: the line of each word and its number there, if each word has a line.
+    ``sources`` are the line of each word and its number there, if each word has a line of its own.
 
     Raises:
         BadFile: if the text does not consist of these words.
@@ -249,11 +245,7 @@ def check_name(place: Place, what: str, name: str) -> None:
 
 
 def read_text(file: str) -> str:
-    """The text of a UTF-8 file of at most `MOST_BYTES` bytes.
-
-    Raises:
-        BadFile: if it cannot be read, is not UTF-8, or is too large.
-    """
+    """The text of a UTF-8 file of at most `MOST_BYTES` bytes; raises `BadFile` otherwise."""
     name, path = clean(file), Path(file)
     try:
         if path.exists() and not path.is_file():

@@ -7,7 +7,7 @@ is killed, the file holds exactly the documents before its position.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,8 @@ from headwise.heads.corpus.checkpoint import (
     save,
     write_tensors,
 )
-from headwise.heads.corpus.measurement import Measurer, check_same, identity
+from headwise.heads.corpus.measurement import Measurer, check_same
+from headwise.heads.corpus.measurement import identity as run_identity
 from headwise.heads.corpus.readers import Corpus, look_through
 from headwise.heads.inspection import model_facts
 from headwise.heads.models.load import Loaded
@@ -90,7 +91,6 @@ class Share:
 
 
 ALONE = Share()
-"""One process that measures all documents."""
 
 
 @contextmanager
@@ -128,7 +128,7 @@ class CorpusJob:
 
     def identity(self) -> dict[str, Any]:
         """What a run must have in common with this one to be resumed."""
-        return identity(self.measurer, self.corpus, self.share.processes)
+        return run_identity(self.measurer, self.corpus, self.share.processes)
 
     @property
     def part(self) -> Path | None:
@@ -266,27 +266,34 @@ def measure_corpus(
         log(Text("this run is finished; it is opened"))
         return finished
     gathered = options.share.merged(run(job, progress))
-    statistics = gathered.whole().statistics
-    if names and not is_comparable(statistics.heads()):
+    if names and not is_comparable(gathered.whole().statistics.heads()):
         log(NOT_COMPARED)
-    finished_run = Run(
-        model=model_facts(loaded, statistics),
-        corpus={
-            "file": file.name,
-            "sha256": corpus.sha256,
-            "documents": corpus.documents,
-            "paragraphs": corpus.paragraphs,
-            "truncate": truncate,
-        },
-        gathered=gathered,
-        identity=same,
-    )
+    finished_run = run_of(loaded, corpus, gathered, truncate=truncate, identity=same)
     if options.folder is not None:
         if options.share.rank == 0:
             save(finished_run, options.folder)
         options.share.wait()
         _forget(job)
     return finished_run
+
+
+def run_of(
+    loaded: Loaded,
+    corpus: Corpus,
+    gathered: Gathered,
+    *,
+    truncate: bool = False,
+    identity: Mapping[str, Any],
+) -> Run:
+    """The run of a model on a corpus with these sums."""
+    facts: dict[str, str | int | bool] = {
+        "file": corpus.file.name,
+        "sha256": corpus.sha256,
+        "documents": corpus.documents,
+        "paragraphs": corpus.paragraphs,
+        "truncate": truncate,
+    }
+    return Run(model_facts(loaded, gathered.whole().statistics), facts, gathered, identity)
 
 
 def check_place(folder: Path | None) -> None:

@@ -9,6 +9,7 @@ Source: Olsson et al. 2022, "In-context learning and induction heads": 25 random
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -18,8 +19,8 @@ from headwise.heads.corpus.accumulated import Gathered
 from headwise.heads.corpus.checkpoint import Run
 from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.corpus.measurement import Measurer
-from headwise.heads.corpus.pipeline import Progress
-from headwise.heads.inspection import model_facts
+from headwise.heads.corpus.pipeline import Progress, run_of
+from headwise.heads.corpus.readers import Corpus
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
@@ -73,11 +74,8 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
             tokens=tokens,
         )
     generator = torch.Generator().manual_seed(seed)
-    ids = []
-    for _ in range(SEQUENCES):
-        chosen = ordinary[torch.randperm(len(ordinary), generator=generator)[:tokens]]
-        ids.append(chosen.tolist() * times)
-    return ids
+    orders = [torch.randperm(len(ordinary), generator=generator) for _ in range(SEQUENCES)]
+    return [ordinary[order[:tokens]].tolist() * times for order in orders]
 
 
 def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = None) -> Run:
@@ -97,18 +95,8 @@ def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = Non
         gathered.half(number).merge(measurer.measure_inputs(document, inputs, len(ids)))
         if progress is not None:
             progress(number + 1, len(batches))
-    return Run(
-        model=model_facts(loaded, gathered.whole().statistics),
-        corpus={
-            "file": named(tokens, times, seed),
-            "sha256": "",
-            "documents": len(batches),
-            "paragraphs": False,
-            "truncate": False,
-        },
-        gathered=gathered,
-        identity={},
-    )
+    corpus = Corpus(Path(named(tokens, times, seed)), False, len(batches), "")
+    return run_of(loaded, corpus, gathered, identity={})
 
 
 def _check(loaded: Loaded, seed: int) -> None:

@@ -228,12 +228,7 @@ class Entities:
         words: Sequence[Sequence[int]],
         entities: Collection[Entity],
     ) -> None:
-        """Add one text; a text without entities or of entities alone is ignored.
-
-        Args:
-            weights: of each head (L, L) between tokens, 0 where not allowed.
-            words: the tokens of each word.
-            entities: spans of the words.
+        """Add one text, as in `Syntax.add`; one without entities or of entities alone is ignored.
 
         Raises:
             BadValue: if an entity is no span of the words.
@@ -294,15 +289,11 @@ class Entities:
 def permutation(received: Tensor, entities: Collection[Entity]) -> float:
     """The permutation p-value of the attention to entities in one text.
 
+    It is the share of all cyclic shifts, the identity included, with as much attention.
+
     Args:
         received: (words,), the attention of a head to each word of the text.
-        entities: spans of the words.
-
-    Returns:
-        The share of all cyclic shifts, the identity included, with as much attention.
-
-    Raises:
-        BadValue: if an entity is no span of the words.
+        entities: spans of the words; `BadValue` is raised for others.
 
     Example:
         >>> permutation(torch.tensor([0.0, 0.0, 5.0, 1.0]), [Entity(2, 3, "person")])

@@ -90,13 +90,12 @@ SEED = 7919
 def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
     """A model of the same class and sizes with newly initialised weights.
 
+    The copy is in eval mode, on the device of the model and with the same implementation.
+
     Args:
         model: a transformers model, or a model whose modules with parameters all have PyTorch's
             ``reset_parameters``.
         seed: the seed of the weights; the global generator is unchanged.
-
-    Returns:
-        The copy, in eval mode, on the device of the model and with the same implementation.
 
     Raises:
         BadType: if a module cannot be reinitialised, or was changed after construction.
@@ -188,11 +187,7 @@ def observe(
 ) -> None:
     """Run a model on one text and add the evidence of its heads.
 
-    Args:
-        evidence: what it is added to.
-        loaded: the model and its tokenizer.
-        document: the text.
-        points: the ids of punctuation; see `punctuation`.
+    ``points`` are the ids of punctuation; see `punctuation`.
     """
     inputs, _ = encode(loaded, document.text, truncate=True, target=document.target)
     heads = "all" if compared(loaded, inputs) else ()
@@ -227,13 +222,8 @@ def words_of(loaded: Loaded, document: CorpusDocument) -> list[list[int]]:
     """The tokens of each word of a text; empty without words or with a slow tokenizer."""
     if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
         return []
-    encoded: Any = loaded.tokenizer(
-        document.text,
-        padding=False,
-        truncation=True,
-        max_length=loaded.longest,
-        return_offsets_mapping=True,
-    )
+    cut = {"padding": False, "truncation": True, "max_length": loaded.longest}
+    encoded: Any = loaded.tokenizer(document.text, return_offsets_mapping=True, **cut)
     return pieces(document.words, encoded["offset_mapping"])
 
 

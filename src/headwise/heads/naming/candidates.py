@@ -77,12 +77,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float], chance: float) -> "Spread":
-        """The prediction interval of one further value; unbounded below without values.
-
-        Example:
-            >>> Spread.of([0.1, 0.2, 0.3], 0.1).high > 0.3
-            True
-        """
+        """The prediction interval of one further value; unbounded below without values."""
         numbers = [value for value in values if not math.isnan(value)]
         if not numbers:
             return cls(-math.inf, -math.inf, math.nan)

@@ -53,12 +53,7 @@ def title(result: AblationResult) -> Text:
 
 
 def shown(interval: Interval | None) -> str:
-    """A mean with its interval, three decimals.
-
-    Example:
-        >>> shown(Interval(1.0, 0.5, 1.25, 0.95, 8))
-        '1.000 [0.500, 1.250]'
-    """
+    """A mean with its interval, as in 1.000 [0.500, 1.250]."""
     if interval is None:
         return "–"
     return f"{_n(interval.mean)} [{_n(interval.low)}, {_n(interval.high)}]"
@@ -223,23 +218,13 @@ SCHEMA = "headwise.ablate/1"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the reports of `headwise ablate`.
-
-    Example:
-        >>> schema()["title"]
-        'What headwise ablate measured'
-    """
+    """The JSON schema of the reports of `headwise ablate`."""
     text = files(__package__).joinpath("ablate.schema.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def faults(value: object) -> list[str]:
-    """The violations of the schema; empty for a valid report.
-
-    Example:
-        >>> faults([])[0]
-        '$: expected object, got list'
-    """
+    """The violations of the schema; empty for a valid report."""
     return schema_faults(value, schema())
 
 

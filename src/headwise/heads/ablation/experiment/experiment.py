@@ -81,7 +81,7 @@ class AblationResult:
 
     @property
     def texts(self) -> Texts:
-        """What the model read."""
+        """The texts that the model read."""
         return self.plan.texts
 
     @property

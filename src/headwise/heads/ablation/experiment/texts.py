@@ -167,10 +167,8 @@ def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
 def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
     """Cut a text into pieces of ``length`` tokens; a shorter last piece is dropped.
 
-    Each piece has the special tokens that the tokenizer adds to a text.
-
-    Raises:
-        BadValue: if ``length`` exceeds the model's limit, or leaves no room beside special tokens.
+    Each piece has the special tokens that the tokenizer adds to a text. Raises `BadValue` if
+    ``length`` exceeds the model's limit, or leaves no room beside special tokens.
     """
     if length > loaded.longest:
         raise BadValue(
