@@ -32,12 +32,7 @@ def run(model: nn.Module, batch: Batch) -> Any:
 
 
 def several(batches: object, argument: str) -> list[Batch]:
-    """The batches as a list; a single one is a list of one.
-
-    Raises:
-        BadType: if they are not batches.
-        BadValue: if there is none.
-    """
+    """The batches as a list of at least one; raises `BadType` if they are not batches."""
     if isinstance(batches, Mapping | Tensor) or (isinstance(batches, tuple) and batches):
         return [batches]
     if not isinstance(batches, Iterable):

@@ -94,11 +94,7 @@ def method_named(name: object) -> Method:
 def check_uniform(
     attentions: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
 ) -> None:
-    """Check that queries of 0 make all scores of some layers equal.
-
-    Raises:
-        BadValue: if another term is added to the scores; the message names it and the argument.
-    """
+    """Raise `BadValue` if queries of 0 do not make all scores of some layers equal."""
     for site in attentions:
         reason = _other_term(site) if set(site.layers) & set(layers) else None
         if reason is not None:

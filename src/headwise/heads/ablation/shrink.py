@@ -112,12 +112,9 @@ class Kept:
 
 
 def kept_of(total: int, order: Sequence[int], gone: set[int]) -> Kept:
-    """The heads kept after pruning.
+    """The heads kept after pruning ``gone`` of a total of query heads.
 
-    Args:
-        total: the number of query heads.
-        order: the key/value heads passed to attention: (0, 1, 2) for three without repetition.
-        gone: the pruned query heads.
+    ``order`` are the key/value heads passed to attention: (0, 1, 2) for three without repetition.
 
     Example:
         >>> kept = kept_of(6, (0, 1, 2), {0, 1, 4})  # 2, 3 share group 1; 5 is alone on group 2

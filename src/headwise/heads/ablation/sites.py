@@ -80,12 +80,7 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
 
 
 def parsed(heads: object) -> tuple[Head, ...]:
-    """The heads of a user's argument, without duplicates, in its order.
-
-    Raises:
-        BadType: if they are neither heads nor their names.
-        BadValue: if there is none, or a name is not of the form L0H2.
-    """
+    """The heads of a user's argument, without duplicates, in its order; at least one."""
     if isinstance(heads, str):
         return parse_heads(heads)
     items = (heads,) if isinstance(heads, Head) else heads

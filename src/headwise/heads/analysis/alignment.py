@@ -23,11 +23,7 @@ NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted"
 
 @dataclass
 class Alignment:
-    """The agreement of heads with gold pairs, over all texts that have some.
-
-    Attributes:
-        sums: the seven sums of `NAMES` by the name of the head.
-    """
+    """The agreement of heads with gold pairs: the seven sums of `NAMES` by the name of the head."""
 
     sums: Accumulator = field(default_factory=Accumulator)
 

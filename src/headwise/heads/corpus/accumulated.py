@@ -34,12 +34,8 @@ _ACCUMULATOR = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/
 class Half:
     """Sums over every second document.
 
-    Attributes:
-        counts: the numbers named in `COUNTS`.
-        statistics: every metric of every head.
-        alignment: the agreement with gold pairs, over the documents that have some.
-        evidence: the evidence for names of heads; empty if no names are given.
-        random: the same for a copy of the model with random weights.
+    ``counts`` are those named in `COUNTS`; ``evidence`` and ``random`` are the evidence for names of
+    heads, of the model and of a copy with random weights, and empty if no names are given.
     """
 
     counts: Accumulator = field(default_factory=Accumulator)
@@ -103,10 +99,7 @@ class Gathered:
         return both
 
     def names(self) -> tuple[Named, ...]:
-        """The names of heads that the first half suggests and the second confirms.
-
-        Empty without evidence, or if all of it lies in one half.
-        """
+        """The names of heads that the first half suggests and the second confirms, if both can."""
         halves = self.first.evidence, self.second.evidence
         if not all(half.heads() for half in halves):
             return ()

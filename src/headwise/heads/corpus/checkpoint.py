@@ -86,12 +86,7 @@ KEY = "headwise"
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Write tensors, in their order, with metadata.
-
-    Raises:
-        BadFile: if the file cannot be written, or is too large for `read_tensors`.
-        MissingExtra: if safetensors is not installed.
-    """
+    """Write tensors, in their order, with metadata, if they are not too large to be read again."""
     try:
         from safetensors.torch import save
     except ImportError as error:
@@ -111,12 +106,10 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file, in the order they were written in, and their metadata.
+    """The tensors of a file of `write_tensors`, in their order, and their metadata.
 
     Raises:
-        BadFile: if it cannot be read, is too large, is damaged, or was not written by
-            `write_tensors`; the caller adds the file name.
-        MissingExtra: if safetensors is not installed.
+        BadFile: if it cannot be read, is too large or damaged; the caller adds the file name.
     """
     try:
         from safetensors import SafetensorError, safe_open

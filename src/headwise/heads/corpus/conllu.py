@@ -60,8 +60,7 @@ def read_conllu(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each sentence, named by its first line.
 
     Raises:
-        BadFile: if a line cannot be read or does not have ten columns, or if words, heads and text
-            are inconsistent.
+        BadFile: if a line is not CoNLL-U, or words, heads and text are inconsistent.
     """
     for block in blocks(file):
         yield from _sentence(block)

@@ -64,9 +64,6 @@ def align(
     """Score heads against the gold pairs of a document: those of cross-attention, or else all.
 
     In a reaction written as SMILES the prediction of a head is its heaviest atom before the arrow.
-
-    Raises:
-        BadValue: if a pair lies outside the tokens.
     """
     if not document.alignment:
         return
@@ -147,12 +144,7 @@ class Measurer:
     def measure_inputs(
         self, document: CorpusDocument, inputs: dict[str, Tensor], whole: int
     ) -> Half:
-        """The sums of one tokenized document of ``whole`` tokens before truncation.
-
-        Raises:
-            BadFile: if the model does not run on the inputs.
-            BadValue: if the weights would not fit in memory.
-        """
+        """The sums of one tokenized document of ``whole`` tokens before truncation."""
         check_size(document, inputs, self.loaded.config)
         names = self.random is not None
         compare = names and self.compare and compared(self.loaded, inputs)

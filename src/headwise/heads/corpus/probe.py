@@ -79,12 +79,7 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
 
 
 def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = None) -> Run:
-    """Measure every head on the sequences.
-
-    Raises:
-        BadValue: as `sequences`.
-        BadFile: if the model does not run on them.
-    """
+    """Measure every head on the sequences."""
     loaded, gathered = measurer.loaded, Gathered()
     measurer = replace(measurer, compare=False)  # random tokens tell nothing of similarity
     batches, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)

@@ -52,11 +52,7 @@ def read_lines(file: Path) -> Iterator[CorpusDocument]:
 
 
 def read_paragraphs(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each paragraph of plain text, named by its first line.
-
-    Raises:
-        BadFile: if a paragraph is longer than a document may be.
-    """
+    """Yield a document for each paragraph of plain text, named by its first line."""
     for block in blocks(file):
         yield _paragraph(block)
 
@@ -81,11 +77,7 @@ _WORDS = {int: Text("whole numbers"), str: Text("strings")}
 
 
 def read_jsonl(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each non-blank line of JSON.
-
-    Raises:
-        BadFile: if a line is not such an object, or its parts are inconsistent.
-    """
+    """Yield a document for each non-blank line of JSON; raises `BadFile` if one is no document."""
     for place, line in lines(file):
         if line.strip():
             yield _document(place, _object(place, line))

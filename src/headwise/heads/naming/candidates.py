@@ -64,11 +64,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Spread:
-    """Prediction interval of one further head of the random copy.
+    """The prediction interval of one further head of the random copy, and the largest value.
 
-    Attributes:
-        low, high: the interval, for normally distributed values, extended to all heads of the copy.
-        largest: the largest value.
+    It is that of normally distributed values, extended to all heads of the copy.
     """
 
     low: float
@@ -149,13 +147,9 @@ NAMED, ALIKE = 1.5, 0.8
 
 @dataclass(frozen=True)
 class Halves:
-    """The evidence that names are tested on.
+    """The evidence that suggests names, that which tests them, and that of a random copy.
 
-    Attributes:
-        first: the evidence that suggests names.
-        second: the evidence that tests them.
-        random: the evidence of a random copy of the model on the same texts.
-        chance: one minus the level of the prediction interval of the copy's heads.
+    ``chance`` is one minus the level of the prediction interval of the copy's heads.
     """
 
     first: Evidence

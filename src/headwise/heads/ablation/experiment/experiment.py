@@ -28,13 +28,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class AblationPlan:
-    """A checked experiment.
+    """A checked experiment: the heads to remove, in the order given, the options and the texts.
 
-    Attributes:
-        heads: the heads to remove, in the order given.
-        options: the options.
-        texts: the texts.
-        same_texts: whether a run named the heads on the texts that the loss is measured on.
+    ``same_texts`` is whether a run named the heads on the texts that the loss is measured on.
     """
 
     heads: tuple[Head, ...]

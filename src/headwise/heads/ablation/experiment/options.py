@@ -77,11 +77,7 @@ class AblationOptions:
         return SEEDS if self.seeds is None else self.seeds
 
     def check(self) -> None:
-        """Reject missing, conflicting and ineffective options.
-
-        Raises:
-            BadValue: the message names the option.
-        """
+        """Raise `BadValue` for missing, conflicting and ineffective options."""
         if len(self.sources) != 1:
             sources = joined(Text(" and "), [same(source) for source in self.sources])
             raise BadValue(

@@ -23,24 +23,14 @@ MAX_JSON_BYTES = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Heads selected before the model is loaded.
-
-    Attributes:
-        heads: in the order given; None for every head.
-        model: the model of a saved run; None if the heads come from no run.
-        corpus: the corpus of that run.
-    """
+    """Heads in the order given, or None for all; of a saved run also its model and its corpus."""
 
     heads: tuple[Head, ...] | None
     model: Mapping[str, Any] | None = None
     corpus: Mapping[str, Any] | None = None
 
     def resolve(self, attentions: tuple[Site, ...], model_type: str) -> tuple[Head, ...]:
-        """The heads of a model, given its attention modules and the type in its configuration.
-
-        Raises:
-            BadValue: if it lacks one of the heads, or the run is of another model.
-        """
+        """The heads of a model; raises `BadValue` if it lacks one, or the run is of another."""
         every = every_head(attentions)
         if self.model is not None:
             layers = sum(len(site.layers) for site in attentions)
@@ -76,11 +66,7 @@ class Selection:
 
 
 def select_heads(options: AblationOptions) -> Selection:
-    """The heads that the options select.
-
-    Raises:
-        BadFile, BadValue: if the run cannot be opened, or a head or its name is unknown.
-    """
+    """The heads that the options select; raises `BadFile` if a run cannot be opened."""
     if options.open is not None:
         return _from_run(options.open, options.named or "")
     names = (options.heads or "").strip()

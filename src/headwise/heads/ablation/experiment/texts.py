@@ -64,11 +64,7 @@ class Texts:
 
 
 def read_texts(options: AblationOptions, loaded: Loaded) -> Texts:
-    """Read and tokenize what the options name.
-
-    Raises:
-        BadFile, BadValue: if it cannot be read, is too long for the model, or too short to measure.
-    """
+    """Read, tokenize and check the texts that the options name."""
     readers = {"--probe": _probe, "--corpus": _corpus}
     texts = readers.get(options.source, _text)(options, loaded)
     measured = texts.measured[: options.texts]
@@ -247,11 +243,7 @@ def check_resampling(
 ) -> None:
     """Check before the measurement that resampling has texts of one length, and not too many.
 
-    ``removed`` is how many of the heads are removed at once.
-
-    Raises:
-        BadValue: if the texts differ in length in a stack with such heads, or more numbers would
-            be kept than `headwise.ablate` keeps.
+    ``removed`` is the number of heads that are removed at once.
     """
     lengths = {}
     for part in sorted({head.layer.part for head in heads}):
