@@ -156,7 +156,6 @@ def unpredicting(model: nn.Module, answer: Any) -> Text | None:
 
 
 def _logits(model: nn.Module, answer: Any) -> Tensor:
-    """The logits of an output, (B, L, V)."""
     reason, logits = unpredicting(model, answer), _logits_in(answer)
     if reason is not None:
         raise BadValue(

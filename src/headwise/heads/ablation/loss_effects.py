@@ -144,10 +144,7 @@ def effects(
 ) -> tuple[Effect, ...]:
     """The effect of ablating each of several groups of heads, one group at a time.
 
-    The intact model is run once.
-
-    Raises:
-        BadType, BadValue: as `effect`.
+    The intact model is run once. The errors are those of `effect`.
     """
     in_evaluation(model)
     corpus, how = several(batches, "batches"), how or How()

@@ -128,7 +128,6 @@ def update_config(model: nn.Module) -> bool:
 
 
 def _set_head_counts(config: Any, site: Site) -> None:
-    """Set the head counts of one attention module under their names in transformers."""
     config.num_attention_heads = site.heads
     if getattr(config, "num_key_value_heads", None) is not None:
         config.num_key_value_heads = site.heads // getattr(inner(site), SHARES[0], 1)
@@ -210,7 +209,6 @@ def _with_headwise_attention(model: nn.Module, layers: Collection[Layer]) -> nn.
 
 
 def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """The model with every occurrence of a module replaced."""
     if model is old:
         return new
     for owner in list(model.modules()):

@@ -83,7 +83,6 @@ def keep(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
 
 
 def _update_sizes(projection: nn.Module) -> None:
-    """Update the size attributes of a projection."""
     names = ("nx", "nf") if is_transposed(projection) else ("in_features", "out_features")
     for name, number in zip(names, features(projection) or (0, 0), strict=True):
         setattr(projection, name, number)

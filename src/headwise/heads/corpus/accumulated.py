@@ -34,8 +34,8 @@ _ACCUMULATOR = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/
 class Half:
     """Sums over every second document.
 
-    ``counts`` are those named in `COUNTS`; ``evidence`` and ``random`` are the evidence for names of
-    heads, of the model and of a copy with random weights, and empty if no names are given.
+    ``counts`` are those named in `COUNTS`; ``evidence`` and ``random`` are the evidence for names,
+    of the model and of a copy with random weights, and empty if no names are given.
     """
 
     counts: Accumulator = field(default_factory=Accumulator)

@@ -87,7 +87,6 @@ def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[CorpusDocument]:
 
 
 def _add_line(sentence: _Sentence, place: Place, line: str) -> None:
-    """Add one line of a sentence: a word or a multiword token."""
     columns = line.split("\t")
     if len(columns) != COLUMNS:
         raise BadLine(
@@ -158,7 +157,6 @@ def _words(sentence: _Sentence, tokens: Spans) -> Spans:
 
 
 def _parse(sentence: _Sentence) -> Parse | None:
-    """The dependency tree; None if no word has a head."""
     if all(head == "_" for head in sentence.heads):
         return None
     count = len(sentence.forms)

@@ -68,7 +68,6 @@ _A_CORPUS = Text(
 
 
 def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block, ...]:
-    """A row for each name with its heads."""
     if not names:
         return ()
     explained_names = [named for named in names if named.name != UNEXPLAINED]
@@ -127,7 +126,6 @@ def _name_row(same_name: list[Named]) -> Row:
 
 
 def _who(named: Named) -> str:
-    """The head, or the two heads of a pair."""
     _, pair, other = named.name.partition(WITH)
     return f"{named.head}~{other}" if pair else str(named.head)
 

@@ -193,7 +193,6 @@ def _check_loss(loaded: Loaded, texts: Texts) -> None:
 
 
 def _model_facts(loaded: Loaded) -> dict[str, str | int]:
-    """The model's name, class and sizes, in reading order."""
     attentions = sites(loaded.model)
     return {
         "name": loaded.name,

@@ -150,7 +150,6 @@ def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
 
 
 def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
-    """The model inputs of a document."""
     inputs, _ = measurer.encode(document)
     if tokens(inputs) < 2:
         raise BadFile(
@@ -215,7 +214,6 @@ def _check_one_stack(option: str, loaded: Loaded) -> None:
 
 
 def _check_count(options: AblationOptions, texts: Texts) -> None:
-    """Check that there are enough texts for an interval."""
     count, minimum = len(texts.measured), max(2, 2 * options.num_seeds)
     if count >= minimum:
         return
