@@ -125,7 +125,7 @@ def repeated(
     times: int = 4,
     seed: int = 0,
 ) -> Tensor:
-    """Repeated random tokens, which can be predicted from earlier occurrences only.
+    """Repeated random tokens (B, period · times): predictable from earlier occurrences only.
 
     Args:
         vocabulary: the ids to sample from, or their number; without special tokens.
@@ -133,9 +133,6 @@ def repeated(
         period: the number of tokens before they repeat.
         times: the number of repetitions.
         seed: the seed of the samples.
-
-    Returns:
-        (B, period * times).
 
     Raises:
         BadValue: if a number is too small.

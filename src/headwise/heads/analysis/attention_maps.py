@@ -178,7 +178,7 @@ FROM = ("mean", "first")
 
 
 def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "mean") -> Tensor:
-    """The attention from word to word.
+    """The attention from word to word, (..., W, W).
 
     The attention to a split word is the sum over its pieces, the attention from it their mean, so
     that rows still sum to 1.
@@ -187,9 +187,6 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
         weights: (..., L, L) between pieces.
         words: the pieces of each word, numbers below L; each piece in one word.
         source: "mean" as in the paper, or "first", the default of its code.
-
-    Returns:
-        (..., W, W).
 
     Raises:
         BadValue: if the words are not made of the pieces, each once, or ``source`` is unknown.
@@ -224,7 +221,7 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
 def between(
     weights: Tensor, queries: Sequence[Sequence[int]], keys: Sequence[Sequence[int]]
 ) -> Tensor:
-    """The attention from some words to others.
+    """The attention from some words to others, (..., query words, key words).
 
     As `merged`, but pieces in no word, such as [CLS] and [SEP], are left out, so that a row may sum
     to less than 1. The attention from and to a word without pieces is 0.
@@ -233,9 +230,6 @@ def between(
         weights: (..., Lq, Lk) between pieces.
         queries: the pieces of each query word, numbers below Lq.
         keys: the pieces of each key word, numbers below Lk.
-
-    Returns:
-        (..., query words, key words).
 
     Raises:
         BadValue: if a piece is outside the weights.

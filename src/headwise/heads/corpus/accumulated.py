@@ -221,7 +221,10 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
         if form.shape is not None and list(sums.shape) != wanted:
             shape = list(sums.shape)
             raise _error(name, Text("has shape {shape}, not {wanted}", shape=shape, wanted=wanted))
-        if form.nonnegative is not None and bool((sums[form.nonnegative] < 0).any()):
+        if form.nonnegative is None:
+            continue
+        part = sums[form.nonnegative] if sums.dim() else sums  # a number has no index
+        if bool((part < 0).any()):
             raise _error(name, Text("holds a negative number"))
 
 

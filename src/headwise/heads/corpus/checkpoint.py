@@ -177,11 +177,8 @@ PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
 class Run:
     """The result of a corpus run.
 
-    Attributes:
-        model: name, source, class, type, parameters, layers, heads.
-        corpus: file, sha256, documents, paragraphs, truncate.
-        gathered: the sums.
-        identity: everything the numbers depend on; see `measurement.identity`.
+    ``model`` and ``corpus`` have the entries of `PARTS`; ``identity`` is everything that the numbers
+    depend on, see `measurement.identity`.
     """
 
     model: Mapping[str, str | int]

@@ -110,7 +110,7 @@ EVERY = 10.0
 """Seconds between two checkpoints."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of documents done and their total."""
+"""Called with the number of documents or texts done and their total."""
 
 Tell = Callable[[Text], None]
 """Called with a status message."""
@@ -154,7 +154,7 @@ def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
             write_tensors(job.part, gathered.kept(), metadata)
 
     mine = job.share.numbers(job.corpus.documents)
-    report = progress or _ignore
+    report = progress or ignore
     report(sum(number < position for number in mine), len(mine))
     for number, document in enumerate(job.corpus):
         if number < position or number not in mine:
@@ -207,7 +207,7 @@ def _damaged(file: Path) -> Iterator[None]:
         ) from error
 
 
-def _ignore(*_: object) -> None:
+def ignore(*_: object) -> None:
     """The progress and status of a run that nobody reads."""
 
 
@@ -249,7 +249,7 @@ def measure_corpus(
         BadFile: if a document cannot be read, the folder cannot be created or holds another run,
             or a file in it is damaged.
     """
-    log = tell or _ignore
+    log = tell or ignore
     check_place(options.folder)
     log(Text("looking through the corpus"))
     truncate, names = options.truncate, options.names

@@ -12,7 +12,6 @@ assignment    the names that hold after correction; names from texts; the random
 """
 
 from headwise.heads.naming.assignment import (
-    TRIED,
     UNEXPLAINED,
     Named,
     names_of_heads,
@@ -22,7 +21,7 @@ from headwise.heads.naming.assignment import (
     take,
     taxonomy,
 )
-from headwise.heads.naming.candidates import CRITERIA
+from headwise.heads.naming.candidates import CRITERIA, TRIED
 from headwise.heads.naming.evidence import Evidence
 
 __all__ = [

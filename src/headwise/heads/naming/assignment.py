@@ -2,7 +2,7 @@
 
 import copy
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -17,24 +17,10 @@ from headwise.heads.capture.recorder import Recorder
 from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.model_inputs import encode, run, separators
 from headwise.heads.models.load import Loaded
-from headwise.heads.naming.candidates import (
-    CRITERIA,
-    Halves,
-    Trial,
-    diffuse,
-    entities,
-    redundant,
-    shares,
-    syntax,
-)
+from headwise.heads.naming.candidates import CRITERIA, TRIED, Halves, Trial
 from headwise.heads.naming.evidence import Evidence
 from headwise.heads.sums import holm
 from headwise.lang import Text
-
-Candidates = Callable[[Halves], Iterator[Trial]]
-
-TRIED: tuple[Candidates, ...] = (shares, diffuse, syntax, entities, redundant)
-"""All candidates, for every head."""
 
 Named = Trial
 """A name that was assigned: a claim with a small enough corrected p-value."""

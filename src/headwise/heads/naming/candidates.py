@@ -1,7 +1,7 @@
 """Candidate names: a claim for each head and name, suggested by one half, tested on the other."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
@@ -347,3 +347,13 @@ def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
             if not math.isnan(agreement) and agreement > partners.get(head, (head, -math.inf))[1]:
                 partners[head] = (partner, agreement)
     return partners
+
+
+TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (
+    shares,
+    diffuse,
+    syntax,
+    entities,
+    redundant,
+)
+"""All candidates, for every head."""

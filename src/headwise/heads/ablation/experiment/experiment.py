@@ -1,6 +1,6 @@
 """The ablation experiment: heads are removed step by step, and the loss is measured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,12 +18,10 @@ from headwise.heads.ablation.loss import Batch, Loss, next_token_loss, run, unpr
 from headwise.heads.ablation.loss_effects import How
 from headwise.heads.ablation.methods import UNIFORM, Method, check_uniform, method_named
 from headwise.heads.ablation.sites import every_head, sites
+from headwise.heads.corpus.pipeline import Progress, ignore
 from headwise.heads.model_inputs import run as run_checked
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
-
-Progress = Callable[[int, int], None]
-"""Called with the number of texts read and their total."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +141,7 @@ def run_plan(
     passes = 1 + steps * (2 if options.order == "importance" else 1)
     passes += 1 + 2 * steps if options.num_seeds else 0
     loss = partial(next_token_loss, start=texts.start)
-    counted = _CountedLoss(loss, progress or _ignore, passes * len(texts.measured))
+    counted = _CountedLoss(loss, progress or ignore, passes * len(texts.measured))
     points = curve(
         loaded.model, together(texts.measured), counted, order=options.order, heads=plan.heads,
         step=1 / steps, how=how,
@@ -203,10 +201,6 @@ def _model_facts(loaded: Loaded) -> dict[str, str | int]:
         "layers": sum(len(site.layers) for site in attentions),
         "heads": len(every_head(attentions)),
     }
-
-
-def _ignore(*_: object) -> None:
-    """The progress of an experiment that nobody reads."""
 
 
 class _CountedLoss:
