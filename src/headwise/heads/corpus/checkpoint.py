@@ -177,7 +177,7 @@ PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
 class Run:
     """The result of a corpus run.
 
-    ``model`` and ``corpus`` have the entries of `PARTS`; ``identity`` is everything that the numbers
+    ``model`` and ``corpus`` have the entries of `PARTS`; ``identity`` is all that the numbers
     depend on, see `measurement.identity`.
     """
 
