@@ -349,11 +349,7 @@ def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
     return partners
 
 
-TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (
-    shares,
-    diffuse,
-    syntax,
-    entities,
-    redundant,
-)
+Candidates = Callable[[Halves], Iterator[Trial]]
+
+TRIED: tuple[Candidates, ...] = (shares, diffuse, syntax, entities, redundant)
 """All candidates, for every head."""
