@@ -301,13 +301,13 @@ def one_too_few(patch: pytest.MonkeyPatch) -> None:
 
 def drawn_from_the_chosen(patch: pytest.MonkeyPatch) -> None:
     place = sys.modules[against_random.__module__]
-    patch.setattr(place, "_drawn", lambda *_: list(parse_heads(HEADS)))
+    patch.setattr(place, "_shuffled", lambda *_: list(parse_heads(HEADS)))
 
 
 def the_same_for_every_seed(patch: pytest.MonkeyPatch) -> None:
     place = sys.modules[against_random.__module__]
-    real = place._drawn
-    patch.setattr(place, "_drawn", lambda pool, _: real(pool, 0))
+    real = place._shuffled
+    patch.setattr(place, "_shuffled", lambda pool, _: real(pool, 0))
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_json_names_the_tensors_it_belongs_to(whole: Path) -> None:
     assert said["model"]["heads"] == 6
     assert said["corpus"]["documents"] == 3
     assert said["metrics"] == [metric.name for metric in MEASURED]
-    assert said["tensors"] == {"file": TENSORS, "sha256": checkpoint._hash(whole / TENSORS)}
+    assert said["tensors"] == {"file": TENSORS, "sha256": checkpoint.file_hash(whole / TENSORS)}
 
 
 def test_what_it_says_as_json_keeps_to_the_schema(whole: Path) -> None:
@@ -169,7 +169,7 @@ def another(file: Path, make: Callable[[Path], None]) -> None:
 
 
 def rehash(folder: Path) -> None:
-    change(folder, tensors={"file": TENSORS, "sha256": checkpoint._hash(folder / TENSORS)})
+    change(folder, tensors={"file": TENSORS, "sha256": checkpoint.file_hash(folder / TENSORS)})
 
 
 def renamed(folder: Path) -> None:

@@ -10,31 +10,21 @@ from torch import Tensor, nn
 from headwise.heads.ablation.hooks import tapped
 from headwise.heads.ablation.loss import Batch, several
 from headwise.heads.ablation.methods import (
-    MEAN,
-    RESAMPLE,
     UNIFORM,
     ZERO,
-    Instead,
-    Mean,
     Method,
-    Resample,
-    Zero,
     check_uniform,
     method_named,
     read,
+    replacement_of,
 )
 from headwise.heads.ablation.sites import check_exist, parsed, sites
-from headwise.heads.names import Head, Layer
+from headwise.heads.names import Head, Layer, by_layer
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """The ablated heads and the method.
-
-    Attributes:
-        heads: the heads.
-        kind: the method.
-    """
+    """The ablated heads and the method."""
 
     heads: tuple[Head, ...]
     kind: Method
@@ -81,30 +71,24 @@ def ablate(
     """
     method, selected, attentions = method_named(kind), parsed(heads), sites(model)
     check_exist(selected, attentions)
-    by_layer = grouped(selected)
+    numbers = grouped(selected)
     if method is UNIFORM:
-        check_uniform(attentions, by_layer)
-    replacement = _instead(method, seed)
+        check_uniform(attentions, numbers)
+    replacement = replacement_of(method, seed)
     if method.reference:
-        read(model, attentions, by_layer, replacement, several(reference, "reference"))
+        read(model, attentions, numbers, replacement, several(reference, "reference"))
 
     def edit(layer: Layer, outputs: Tensor) -> Tensor:
-        numbers = torch.tensor(by_layer[layer], device=outputs.device)
-        replaced = replacement.heads(layer, outputs[..., numbers, :])
-        return outputs.index_copy(outputs.dim() - 2, numbers, replaced)
+        index = torch.tensor(numbers[layer], device=outputs.device)
+        replaced = replacement.heads(layer, outputs[..., index, :])
+        return outputs.index_copy(outputs.dim() - 2, index, replaced)
 
     start = model.register_forward_pre_hook(replacement.begin)
     try:
-        with tapped(model, attentions, by_layer, edit, queries=method is UNIFORM):
+        with tapped(model, attentions, numbers, edit, queries=method is UNIFORM):
             yield Ablation(selected, method)
     finally:
         start.remove()
-
-
-def _instead(kind: Method, seed: int) -> Instead:
-    if kind is MEAN:
-        return Mean()
-    return Resample(seed) if kind is RESAMPLE else Zero()
 
 
 def grouped(heads: Collection[Head]) -> dict[Layer, list[int]]:
@@ -112,9 +96,6 @@ def grouped(heads: Collection[Head]) -> dict[Layer, list[int]]:
 
     Example:
         >>> grouped(parsed("L1H2,L0H1,L1H0"))
-        {Layer(part='', number=1): [0, 2], Layer(part='', number=0): [1]}
+        {Layer(part='', number=0): [1], Layer(part='', number=1): [0, 2]}
     """
-    groups: dict[Layer, list[int]] = {}
-    for head in heads:
-        groups.setdefault(head.layer, []).append(head.number)
-    return {layer: sorted(numbers) for layer, numbers in groups.items()}
+    return {layer: [head.number for head in own] for layer, own in by_layer(heads).items()}

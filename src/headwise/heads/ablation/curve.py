@@ -57,13 +57,8 @@ def against_random(
 
     Select the heads on other texts than those of ``batch``; otherwise the comparison is biased.
 
-    Args:
-        model: in eval mode.
-        batch: maps a seed to its texts.
-        heads: such as "L0H2,L1H8".
-        loss: takes the model and a batch, and returns one loss for each example.
-        seeds: at least two, each for its texts and its random heads.
-        how: the method; None for zero ablation.
+    The arguments are those of `headwise.heads.ablation.effect`, but ``batch`` maps a seed to its
+    texts, and ``seeds`` are at least two, each for its texts and its random heads.
 
     Raises:
         BadType, BadValue: as `headwise.heads.ablation.effect`; or if there are not as many other
@@ -89,14 +84,8 @@ def compared(
 
     Each seed samples one order of the other heads; a group of n is compared with its first n.
 
-    Args:
-        model: in eval mode.
-        batch: maps a seed to its texts.
-        groups: each such as "L0H2,L1H8".
-        loss: takes the model and a batch, and returns one loss for each example.
-        seeds: at least two, each for its texts and its random heads.
-        how: the method; None for zero ablation.
-        others: the heads to sample from; None for the heads in no group.
+    ``others`` are the heads to sample from, by default those in no group; the other arguments are
+    those of `against_random`.
 
     Raises:
         BadType, BadValue: as `against_random`; or if there is no group.
@@ -115,33 +104,17 @@ def compared(
             num_every=len(every),
             num_pool=len(pool),
         )
-    rises = torch.stack(
-        [_rises(model, batch(seed), (selected, _drawn(pool, seed)), loss, how) for seed in seeds],
-        -1,
-    )
+    by_seed = []
+    for seed in seeds:
+        order = _shuffled(pool, seed)
+        random_groups = [order[: len(group)] for group in selected]
+        results = effects(model, batch(seed), [*selected, *random_groups], loss, how)
+        by_seed.append(torch.stack([(r.ablated - r.clean).mean() for r in results]))
+    rises = torch.stack(by_seed, -1)  # (2 · groups, seeds)
     return tuple(
         Comparison(group, bootstrap(theirs), bootstrap(random), bootstrap(theirs - random))
         for group, theirs, random in zip(selected, *rises.chunk(2), strict=True)
     )
-
-
-def _drawn(pool: tuple[Head, ...], seed: int) -> list[Head]:
-    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed))
-    return [pool[number] for number in order.tolist()]
-
-
-def _rises(
-    model: nn.Module,
-    batch: Batch | Collection[Batch],
-    heads: tuple[list[tuple[Head, ...]], list[Head]],
-    loss: Loss,
-    how: How | None,
-) -> Tensor:
-    """(2 · groups,): the mean rise of the loss without each group, then without random heads."""
-    selected, random_order = heads
-    random = [random_order[: len(group)] for group in selected]
-    results = effects(model, batch, [*selected, *random], loss, how)
-    return torch.stack([(result.ablated - result.clean).mean() for result in results])
 
 
 def repeated(
@@ -152,7 +125,7 @@ def repeated(
     times: int = 4,
     seed: int = 0,
 ) -> Tensor:
-    """Repeated random tokens, which can be predicted from earlier occurrences only.
+    """Repeated random tokens (B, period · times): predictable from earlier occurrences only.
 
     Args:
         vocabulary: the ids to sample from, or their number; without special tokens.
@@ -160,9 +133,6 @@ def repeated(
         period: the number of tokens before they repeat.
         times: the number of repetitions.
         seed: the seed of the samples.
-
-    Returns:
-        (B, period * times).
 
     Raises:
         BadValue: if a number is too small.
@@ -199,7 +169,7 @@ class Point:
 
     Attributes:
         removed: the heads ablated so far.
-        share: their number divided by that of all heads.
+        share: their share of all heads.
         loss: the mean loss over the corpus, with its interval over examples.
         rise: the loss minus that of the intact model, with its paired interval over examples.
     """
@@ -267,15 +237,20 @@ def curve(
     check_exist(candidates, attentions)
     ordered = _shuffled(candidates, how.seed) if order == "random" else candidates
     intact = losses(model, corpus, loss)
-    points, removed = [_point((), 0.0, intact, intact, how.seed)], list[Head]()
+    points, removed = list[Point](), list[Head]()
+
+    def add_point(ablated: Tensor) -> None:
+        interval, rise = (bootstrap(v, seed=how.seed) for v in (ablated, ablated - intact))
+        points.append(Point(tuple(removed), len(removed) / total, interval, rise))
+
+    add_point(intact)
     for number in _numbers(len(candidates), step, until):
         if order == "importance":
-            ordered = _least(model, corpus, tuple(removed), loss, how)
+            ordered = _least_important_first(model, corpus, removed, loss, how)
         remaining = [head for head in ordered if head in candidates and head not in removed]
         removed += remaining[: number - len(removed)]
         with ablate(model, removed, how.kind, reference=how.reference, seed=how.seed):
-            ablated = losses(model, corpus, loss)
-        points.append(_point(tuple(removed), len(removed) / total, ablated, intact, how.seed))
+            add_point(losses(model, corpus, loss))
     return tuple(points)
 
 
@@ -296,18 +271,11 @@ def _shuffled(heads: tuple[Head, ...], seed: int) -> tuple[Head, ...]:
     return tuple(heads[number] for number in order.tolist())
 
 
-def _least(
-    model: nn.Module, corpus: list[Batch], gone: tuple[Head, ...], loss: Loss, how: How
+def _least_important_first(
+    model: nn.Module, corpus: list[Batch], removed: list[Head], loss: Loss, how: How
 ) -> tuple[Head, ...]:
-    """Every head, the least important first, with some heads ablated."""
-    if not gone:
+    """Every head, with some heads ablated."""
+    if not removed:
         return importance(model, corpus, loss).ranking()
-    with ablate(model, gone, how.kind, reference=how.reference, seed=how.seed):
+    with ablate(model, removed, how.kind, reference=how.reference, seed=how.seed):
         return importance(model, corpus, loss).ranking()
-
-
-def _point(
-    removed: tuple[Head, ...], share: float, ablated: Tensor, intact: Tensor, seed: int
-) -> Point:
-    rise = bootstrap(ablated - intact, seed=seed)
-    return Point(removed, share, bootstrap(ablated, seed=seed), rise)

@@ -4,12 +4,12 @@ The input of the output projection is the concatenation of the outputs of the he
 has access to each head. `torch.nn.MultiheadAttention` calls no module there: inside the context its
 ``forward`` is that of a `headwise.MultiheadAttention` that computes with views of its parameters.
 Nothing is copied, and gradients reach the original parameters.
-
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,45 +39,7 @@ def through_ours(module: nn.MultiheadAttention) -> Iterator[MultiheadAttention]:
     if active is not None:
         yield active
         return
-    twin = _twin(module)
-
-    def _run(*args: Any, **kwargs: Any) -> Any:
-        return functional_call(twin, _lent(module), args, kwargs)
-
-    with ExitStack() as stack:
-        stack.callback(module.register_forward_pre_hook(_nothing).remove)
-        stack.callback(module.__dict__.pop, "forward")
-        stack.callback(module.__dict__.pop, TWIN)
-        module.__dict__.update({"forward": _run, TWIN: twin})
-        yield twin.train(module.training)
-
-
-@contextmanager
-def unnested(model: nn.Module) -> Iterator[None]:
-    """Disable nested tensors in PyTorch's encoders: only their fast path supports them.
-
-    Padding rows of the output, which are 0 with nested tensors, then have other values.
-    """
-    packing = [
-        module
-        for module in model.modules()
-        if isinstance(module, nn.TransformerEncoder) and getattr(module, "use_nested_tensor", False)
-    ]
-    for module in packing:
-        module.use_nested_tensor = False
-    try:
-        yield
-    finally:
-        for module in packing:
-            module.use_nested_tensor = True
-
-
-def _nothing(module: nn.Module, args: Any) -> None:
-    del module, args
-
-
-def _twin(module: nn.MultiheadAttention) -> MultiheadAttention:
-    return MultiheadAttention(
+    twin = MultiheadAttention(
         module.embed_dim,
         module.num_heads,
         module.dropout,
@@ -91,14 +53,39 @@ def _twin(module: nn.MultiheadAttention) -> MultiheadAttention:
         module.out_proj.weight.dtype,
     )
 
+    def _run(*args: Any, **kwargs: Any) -> Any:
+        return functional_call(twin, _views(module), args, kwargs)
 
-def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
+    with ExitStack() as stack:
+        stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
+        stack.callback(module.__dict__.pop, "forward")
+        stack.callback(module.__dict__.pop, TWIN)
+        module.__dict__.update({"forward": _run, TWIN: twin})
+        yield twin.train(module.training)
+
+
+@contextmanager
+def unnested(model: nn.Module) -> Iterator[None]:
+    """Disable nested tensors in PyTorch's encoders: only their fast path supports them.
+
+    Padding rows of the output, which are 0 with nested tensors, then have other values.
+    """
+    encoders = [module for module in model.modules() if isinstance(module, nn.TransformerEncoder)]
+    nested = [encoder for encoder in encoders if getattr(encoder, "use_nested_tensor", False)]
+    for encoder in nested:
+        encoder.use_nested_tensor = False
+    try:
+        yield
+    finally:
+        for encoder in nested:
+            encoder.use_nested_tensor = True
+
+
+def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
     """The parameters of headwise's module, as views of the parameters of PyTorch's."""
-    weights = (
-        (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-        if module.in_proj_weight is None
-        else module.in_proj_weight.chunk(3)
-    )
+    weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    if module.in_proj_weight is not None:
+        weights = module.in_proj_weight.chunk(3)
     views = {f"{name}.weight": tensor for name, tensor in zip(NAMES, weights, strict=True)}
     if module.in_proj_bias is not None:
         biases = module.in_proj_bias.chunk(3)
@@ -109,8 +96,10 @@ def _lent(module: nn.MultiheadAttention) -> dict[str, Tensor]:
 
 
 Edit = Callable[[Layer, Tensor], Tensor | None]
-"""Maps a layer and the outputs of its heads (..., L, H, Dv) to new outputs, or to None
-for no change."""
+"""Maps a layer and the outputs of its heads (..., L, H, Dv) to new ones; None for no change."""
+
+Change = Callable[[Tensor], Tensor | None]
+"""The same for one attention module."""
 
 
 @contextmanager
@@ -124,14 +113,9 @@ def tapped(
 ) -> Iterator[None]:
     """Call an edit with the head outputs of some layers in every forward pass of a model.
 
-    Args:
-        model: the model; restored on exit.
-        attentions: its attention modules.
-        layers: the layers that are edited.
-        edit: called once a layer in every pass.
-        queries: edit the projected queries (..., L, H, D) instead of the outputs.
+    With ``queries`` the projected queries (..., L, H, D) are edited instead of the outputs.
     """
-    calls = _Calls()
+    calls = _Calls(layers, edit)
     with ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(calls.begin).remove)
         stack.callback(model.register_forward_hook(calls.end, always_call=True).remove)
@@ -142,31 +126,37 @@ def tapped(
             owner = site.module
             if isinstance(owner, nn.MultiheadAttention):
                 owner = stack.enter_context(through_ours(owner))
-            place = _queries if queries else _outputs
-            stack.callback(place(site, owner, _counted(site, calls, layers, edit)).remove)
+            register = _hook_queries if queries else _hook_outputs
+            stack.callback(register(site, owner, partial(calls.change, site)).remove)
         yield
 
 
 class _Calls:
     """Counts the calls of an attention module in a pass: ALBERT shares one among its layers."""
 
-    def __init__(self) -> None:
-        self._made: Counter[int] = Counter()
+    def __init__(self, layers: Collection[Layer], edit: Edit) -> None:
+        self._layers, self._edit = layers, edit
+        self._calls: Counter[int] = Counter()
         self._inside = False
 
     def begin(self, model: nn.Module, args: Any) -> None:
         del model, args
-        self._made.clear()
+        self._calls.clear()
         self._inside = True
 
     def end(self, model: nn.Module, args: Any, output: Any) -> None:
         del model, args, output
         self._inside = False
 
-    def layer(self, site: Site) -> Layer:
+    def change(self, site: Site, heads: Tensor) -> Tensor | None:
+        """The edit of the current call; None if its layer is not edited."""
+        layer = self._layer(site)
+        return self._edit(layer, heads) if layer in self._layers else None
+
+    def _layer(self, site: Site) -> Layer:
         """The layer of the current call; a part of the model may be run by itself."""
-        number = self._made[id(site)]
-        self._made[id(site)] += 1
+        number = self._calls[id(site)]
+        self._calls[id(site)] += 1
         if self._inside and number >= len(site.layers):
             raise BadValue(
                 "model: it runs {site_name} {number_plus_1} times in one pass, and here "
@@ -179,36 +169,25 @@ class _Calls:
         return site.layers[number % len(site.layers)]
 
 
-def _counted(
-    site: Site, calls: _Calls, layers: Collection[Layer], edit: Edit
-) -> Callable[[Tensor], Tensor | None]:
-    """The edit of one call; returns None for layers that are not edited."""
-
-    def change(heads: Tensor) -> Tensor | None:
-        layer = calls.layer(site)
-        return edit(layer, heads) if layer in layers else None
-
-    return change
-
-
-def _outputs(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
+def _hook_outputs(site: Site, owner: nn.Module, change: Change) -> Any:
     """Register a hook before the output projection."""
-    path = "out_proj" if site.architecture is None else site.architecture.out
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         del module
         new = change(torch.unflatten(args[0], -1, (site.heads, site.size)))
         return None if new is None else (new.flatten(-2), *args[1:])
 
+    path = "out_proj" if site.architecture is None else site.architecture.out
     return owner.get_submodule(path).register_forward_pre_hook(before)
 
 
-def _queries(site: Site, owner: nn.Module, change: Callable[[Tensor], Tensor | None]) -> Any:
+def _hook_queries(site: Site, owner: nn.Module, change: Change) -> Any:
     """Register a hook after the query projection, which may be part of a fused projection."""
     architecture = site.architecture
-    path = "q_proj" if architecture is None else architecture.fused or architecture.projections[0]
-    by_head = architecture is not None and architecture.by_head
-    parts = 3 if architecture is not None and architecture.fused else 1
+    path, parts, by_head = "q_proj", 1, False
+    if architecture is not None:
+        path, by_head = architecture.fused or architecture.projections[0], architecture.by_head
+        parts = 3 if architecture.fused else 1
     sizes = (site.heads, parts, site.size) if by_head else (parts, site.heads, site.size)
     axis = -2 if by_head else -3
 

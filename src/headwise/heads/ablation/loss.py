@@ -1,6 +1,6 @@
 """Batches of model inputs, and the next-token loss of each example."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,7 @@ Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
-    """The output of a model for a batch.
-
-    Raises:
-        BadType: if it is not a batch.
-    """
+    """The output of a model for a batch; raises `BadType` if it is no batch."""
     if isinstance(batch, Mapping):
         return model(**batch)
     if isinstance(batch, tuple):
@@ -36,12 +32,7 @@ def run(model: nn.Module, batch: Batch) -> Any:
 
 
 def several(batches: object, argument: str) -> list[Batch]:
-    """The batches as a list; a single one is a list of one.
-
-    Raises:
-        BadType: if they are not batches.
-        BadValue: if there is none.
-    """
+    """The batches as a list of at least one; raises `BadType` if they are not batches."""
     if isinstance(batches, Mapping | Tensor) or (isinstance(batches, tuple) and batches):
         return [batches]
     if not isinstance(batches, Iterable):
@@ -69,23 +60,11 @@ def real(batch: Batch, layer: Layer, length: int) -> Tensor | None:
 
 
 def in_evaluation(model: nn.Module) -> None:
-    """Check that a model is in eval mode.
-
-    Raises:
-        BadValue: if it is in training mode.
-    """
+    """Raise `BadValue` if a model is in training mode."""
     if model.training:
         raise BadValue(
             "model: expected eval mode, where dropout does nothing; call model.eval() first"
         )
-
-
-def passes(model: nn.Module, batches: list[Batch]) -> Iterator[Batch]:
-    """Each batch after the model has read it, without gradients."""
-    for batch in batches:
-        with torch.no_grad():
-            run(model, batch)
-        yield batch
 
 
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -143,10 +122,10 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
 
 def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
     """The token ids (B, L), and a mask (B, L) that is False on padding."""
-    given: Any = {"input_ids": batch} if isinstance(batch, Tensor) else batch
-    if isinstance(given, Mapping):
-        prefix = "decoder_" if "decoder_input_ids" in given else ""
-        ids, mask = given.get(f"{prefix}input_ids"), given.get(f"{prefix}attention_mask")
+    inputs: Any = {"input_ids": batch} if isinstance(batch, Tensor) else batch
+    if isinstance(inputs, Mapping):
+        prefix = "decoder_" if "decoder_input_ids" in inputs else ""
+        ids, mask = inputs.get(f"{prefix}input_ids"), inputs.get(f"{prefix}attention_mask")
         if isinstance(ids, Tensor) and ids.dim() == 2 and not ids.is_floating_point():
             return ids, torch.ones_like(ids).bool() if mask is None else mask.bool()
     raise BadValue(
@@ -157,36 +136,32 @@ def _ids(batch: Batch) -> tuple[Tensor, Tensor]:
 
 def unpredicting(model: nn.Module, answer: Any) -> Text | None:
     """The reason why a model with this output predicts no next token, or None."""
-    later = _sees_later(model)
-    if later is not None:
-        return Text("{later} sees later tokens", later=later)
-    if _given(answer) is not None:
+    for site in () if getattr(model, "config", None) is None else sites(model):
+        attention = getattr(site.module, "self", site.module)
+        decodes = site.layers[0].part in ("", "decoder")
+        if decodes and getattr(attention, "is_causal", None) is False:
+            return Text("{later} sees later tokens", later=site.name)
+    if _logits_in(answer) is not None:
         return None
     hidden = getattr(answer, "last_hidden_state", None)
     config: Any = getattr(model, "config", None)
     if hidden is None or not getattr(config, "tie_word_embeddings", False):
         return Text("it gives no logits, and its embeddings do not serve as such")
     weight = model.get_input_embeddings().weight  # type: ignore[operator]
-    if weight.shape[1] != hidden.shape[2] or _further(config):
+    parts = (config, *(getattr(config, name, None) for name in ("decoder", "text_config")))
+    further = any(getattr(part, name, None) for part in parts for name in FURTHER)
+    if weight.shape[1] != hidden.shape[2] or further:
         return Text("its embeddings are not all of its last projection")
     return None
 
 
-def _further(config: Any) -> bool:
-    """Whether a configuration, or that of its decoder, sets an entry of `FURTHER`."""
-    parts = (config, *(getattr(config, name, None) for name in ("decoder", "text_config")))
-    return any(getattr(part, name, None) for part in parts for name in FURTHER)
-
-
 def _logits(model: nn.Module, answer: Any) -> Tensor:
-    """The logits of an output, (B, L, V)."""
-    reason, logits = unpredicting(model, answer), _given(answer)
+    reason, logits = unpredicting(model, answer), _logits_in(answer)
     if reason is not None:
-        kind = type(model).__name__
         raise BadValue(
             "loss: {kind} predicts no next token ({reason}); load it with its last "
             "projection, such as AutoModelForCausalLM, or give a loss of your own",
-            kind=kind,
+            kind=type(model).__name__,
             reason=reason,
         )
     if logits is not None:
@@ -195,17 +170,7 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
     return torch.as_tensor(answer.last_hidden_state @ weight.T)
 
 
-def _given(answer: Any) -> Tensor | None:
+def _logits_in(answer: Any) -> Tensor | None:
     """The logits in an output, or None."""
     logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
     return logits if isinstance(logits, Tensor) else None
-
-
-def _sees_later(model: nn.Module) -> str | None:
-    """The name of a non-causal attention module of the decoder, or None."""
-    for site in () if getattr(model, "config", None) is None else sites(model):
-        part = site.layers[0].part
-        inner = getattr(site.module, "self", site.module)
-        if part in ("", "decoder") and getattr(inner, "is_causal", None) is False:
-            return site.name
-    return None

@@ -22,15 +22,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its confidence interval.
-
-    Attributes:
-        mean: the mean of the values.
-        low: the lower end.
-        high: the upper end.
-        confidence: the nominal coverage.
-        examples: the number of values.
-    """
+    """The mean of some examples with its interval; ``confidence`` is the nominal coverage."""
 
     mean: float
     low: float
@@ -74,11 +66,9 @@ def bootstrap(
             "values: expected finite losses, got NaN or infinity; look at the model's outputs"
         )
     generator = torch.Generator().manual_seed(seed)
-    means = list[Tensor]()
     step = max(1, CHUNK // count)
-    for start in range(0, resamples, step):
-        size = (min(step, resamples - start), count)
-        means.append(wide[torch.randint(count, size, generator=generator)].mean(1))
+    sizes = [(min(step, resamples - start), count) for start in range(0, resamples, step)]
+    means = [wide[torch.randint(count, size, generator=generator)].mean(1) for size in sizes]
     tails = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
     low, high = torch.quantile(torch.cat(means), tails).tolist()
     return Interval(wide.mean().item(), low, high, confidence, count)
@@ -90,13 +80,7 @@ Group = str | Head | Collection[Head | str]
 
 @dataclass(frozen=True)
 class How:
-    """The ablation method and its parameters.
-
-    Attributes:
-        kind: "zero", "mean", "resample" or "uniform", as for `headwise.ablate`.
-        reference: the reference batches of "mean" and "resample".
-        seed: the seed of sampled references and of bootstrap intervals.
-    """
+    """The arguments of `headwise.ablate`; the seed is that of bootstrap intervals as well."""
 
     kind: str = ZERO.name
     reference: Batch | Collection[Batch] = ()
@@ -110,8 +94,7 @@ class Effect:
     Attributes:
         heads: the heads ablated together.
         kind: the method.
-        clean: (N,), the loss of each example with the intact model, in float64.
-        ablated: (N,), the loss of each example without the heads.
+        clean, ablated: (N,) each, the loss of each example with and without the heads, in float64.
         interval: the mean of ``ablated - clean`` over examples, with its paired interval.
     """
 
@@ -145,8 +128,8 @@ def effect(
         >>> import headwise as hw
         >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
         >>> size = lambda model, x: model(x, x, x)[0].square().mean((1, 2))
-        >>> found = effect(layer, torch.randn(5, 3, 8), "L0H0,L0H1", size)
-        >>> found.interval.high < 0  # only the bias is left, which is 0
+        >>> result = effect(layer, torch.randn(5, 3, 8), "L0H0,L0H1", size)
+        >>> result.interval.high < 0  # only the bias is left, which is 0
         True
     """
     return effects(model, batches, [heads], loss, how)[0]
@@ -161,38 +144,33 @@ def effects(
 ) -> tuple[Effect, ...]:
     """The effect of ablating each of several groups of heads, one group at a time.
 
-    The intact model is run once.
-
-    Raises:
-        BadType, BadValue: as `effect`.
+    The intact model is run once. The errors are those of `effect`.
     """
     in_evaluation(model)
     corpus, how = several(batches, "batches"), how or How()
     clean = losses(model, corpus, loss)
-    return tuple(_one(model, corpus, parsed(group), loss, (how, clean)) for group in groups)
+    results = []
+    for group in groups:
+        heads = parsed(group)
+        with ablate(model, heads, how.kind, reference=how.reference, seed=how.seed):
+            ablated = losses(model, corpus, loss)
+        interval = bootstrap(ablated - clean, seed=how.seed)
+        results.append(Effect(heads, method_named(how.kind), clean, ablated, interval))
+    return tuple(results)
 
 
 def losses(model: nn.Module, corpus: list[Batch], loss: Loss) -> Tensor:
-    """The loss of each example of a corpus, (N,) in float64, without gradients.
-
-    Raises:
-        BadValue: if the loss is not one number for each example.
-    """
+    """The loss of each example of a corpus, (N,) in float64, without gradients."""
     with torch.no_grad():
-        per_batch = [checked(loss(model, batch)).double().cpu() for batch in corpus]
-    return torch.cat(per_batch)
+        return torch.cat([_checked(loss(model, batch)).double().cpu() for batch in corpus])
 
 
-def checked(values: object) -> Tensor:
-    """Check that the losses of a batch are one finite number for each example.
-
-    Raises:
-        BadValue: if they are not.
-    """
+def _checked(values: object) -> Tensor:
+    """The losses of a batch, if they are one finite number for each example."""
     if not isinstance(values, Tensor) or values.dim() != 1:
-        got = (
-            f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
-        )
+        got = type(values).__name__
+        if isinstance(values, Tensor):
+            got = f"shape {tuple(values.shape)}"
         raise BadValue(
             "loss: expected a tensor (B,), one number for each example, got {got}; "
             "average over tokens, not over examples: the interval is over examples",
@@ -203,20 +181,6 @@ def checked(values: object) -> Tensor:
             "loss: expected finite numbers, got NaN or infinity; look at the model's outputs"
         )
     return values
-
-
-def _one(
-    model: nn.Module,
-    corpus: list[Batch],
-    heads: tuple[Head, ...],
-    loss: Loss,
-    how_and_clean: tuple[How, Tensor],
-) -> Effect:
-    how, clean = how_and_clean
-    with ablate(model, heads, how.kind, reference=how.reference, seed=how.seed):
-        ablated = losses(model, corpus, loss)
-    interval = bootstrap(ablated - clean, seed=how.seed)
-    return Effect(heads, method_named(how.kind), clean, ablated, interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,9 +199,8 @@ class Importance:
 
     def value(self, head: Head) -> float:
         """``raw`` divided by the Euclidean norm of its layer; 0 if the layer is 0."""
-        layer = self._layer(head.layer)
-        norm = layer.norm().item()
-        return layer[head.number].item() / norm if norm else 0.0
+        norm = self._layer(head.layer).norm().item()
+        return self.raw(head) / norm if norm else 0.0
 
     def spread(self, head: Head) -> float:
         """The standard error of ``value`` over examples, with the norm of the layer fixed."""
@@ -248,11 +211,8 @@ class Importance:
 
     def heads(self) -> tuple[Head, ...]:
         """Every head, layer by layer."""
-        return tuple(
-            Head(layer, number)
-            for layer in sorted(self.gradients)
-            for number in range(self.gradients[layer].shape[1])
-        )
+        sizes = [(layer, self.gradients[layer].shape[1]) for layer in sorted(self.gradients)]
+        return tuple(Head(layer, number) for layer, heads in sizes for number in range(heads))
 
     def ranking(self) -> tuple[Head, ...]:
         """Every head, the least important first; ties by name."""
@@ -267,9 +227,8 @@ def importance(
 ) -> Importance:
     """The gradient importance of every head on a corpus.
 
-    One forward and one backward pass for each batch. Each head has a gate for each example: the
-    absolute value is taken of the gradient of each example, as in the paper; gradients summed over
-    a batch would cancel.
+    One forward and one backward pass for each batch. Each head has a gate for each example, because
+    the paper takes the absolute value of the gradient of each example.
 
     Args:
         model: in eval mode; its parameters receive no gradient.
@@ -286,8 +245,8 @@ def importance(
         >>> import headwise as hw
         >>> layer = hw.MultiheadAttention(8, 2, batch_first=True).eval()
         >>> size = lambda model, x: model(x, x, x)[0].square().mean((1, 2))
-        >>> found = importance(layer, torch.randn(5, 3, 8), size)
-        >>> sum(found.value(head) ** 2 for head in found.heads()).__round__(12)
+        >>> result = importance(layer, torch.randn(5, 3, 8), size)
+        >>> round(sum(result.value(head) ** 2 for head in result.heads()), 12)
         1.0
     """
     in_evaluation(model)
@@ -296,7 +255,7 @@ def importance(
         gates: dict[Layer, Tensor] = {}
         with torch.enable_grad():
             with gated(model, gates):
-                losses = checked(loss(model, batch))
+                losses = _checked(loss(model, batch))
             slopes = torch.autograd.grad(
                 losses.sum(), list(gates.values()), allow_unused=True, materialize_grads=True
             )

@@ -1,8 +1,9 @@
 """Ablation methods, and the replacements of head outputs that they compute."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from headwise.heads.ablation.sites import Site
 from headwise.heads.names import Layer
 from headwise.lang import Text, same
 from headwise.nn import MultiheadAttention
-from headwise.positions import Position, Rotary, Stage
+from headwise.positions import Rotary, Stage
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Method:
 
     Attributes:
         name: the name, as in ``ablate(kind=...)``.
-        title: the description.
-        formula: the formula; z is the output of a head, A its weights.
+        title: what the head puts out.
+        formula: z is the output of a head, A its weights.
         source: the publication, and differences from it.
         reference: whether it needs reference texts.
     """
@@ -80,19 +81,10 @@ UNIFORM = Method(
 )
 
 METHODS = (ZERO, MEAN, RESAMPLE, UNIFORM)
-"""All methods."""
 
 
 def method_named(name: object) -> Method:
-    """The method of that name.
-
-    Raises:
-        BadValue: if there is none.
-
-    Example:
-        >>> method_named("zero").title.en
-        'the head puts out nothing'
-    """
+    """The method of that name; raises `BadValue` if there is none."""
     for method in METHODS:
         if method.name == name:
             return method
@@ -102,18 +94,9 @@ def method_named(name: object) -> Method:
 def check_uniform(
     attentions: tuple[Site, ...], layers: Collection[Layer], argument: str = "kind"
 ) -> None:
-    """Check that queries of 0 make all scores of attention modules equal.
-
-    Args:
-        attentions: the attention modules of a model.
-        layers: the layers to check.
-        argument: the name of the argument, for the message.
-
-    Raises:
-        BadValue: if another term is added to the scores; the message names it.
-    """
+    """Raise `BadValue` if queries of 0 do not make all scores of some layers equal."""
     for site in attentions:
-        reason = _reason(site) if set(site.layers) & set(layers) else None
+        reason = _other_term(site) if set(site.layers) & set(layers) else None
         if reason is not None:
             raise BadValue(
                 "{argument}: 'uniform' sets the queries of a head to 0, and in {place} {reason}, "
@@ -124,8 +107,8 @@ def check_uniform(
             )
 
 
-def _reason(site: Site) -> Text | None:
-    """The term that is added to the scores, or None."""
+def _other_term(site: Site) -> Text | None:
+    """The term that changes scores of equal queries, or None."""
     module, architecture = site.module, site.architecture
     if getattr(module, "sinks", None) is not None:
         return Text("a sink takes a share")
@@ -134,7 +117,9 @@ def _reason(site: Site) -> Text | None:
     if isinstance(module, MultiheadAttention):
         if module.global_proj is not None:
             return Text("global tokens have queries of their own")
-        if _positioned(module.position):
+        position = module.position
+        stages = () if position is None or isinstance(position, Rotary) else position.stages
+        if Stage.CONTENT in stages or Stage.SCORES in stages:  # a rotated query of 0 stays 0
             return Text("a position is added to the scores")
     beside = () if architecture is None else architecture.beside
     for name, _ in module.named_parameters():
@@ -144,56 +129,40 @@ def _reason(site: Site) -> Text | None:
     return None
 
 
-def _positioned(position: Position | None) -> bool:
-    """Whether a position adds to the scores; rotating a query of 0 leaves it 0."""
-    if position is None or isinstance(position, Rotary):
-        return False
-    return bool({Stage.CONTENT, Stage.SCORES} & set(position.stages))
-
-
 MOST_NUMBERS = 1 << 28
 """The largest number of stored reference outputs: 1 GiB in float32."""
 
 
-class Instead(Protocol):
+class Replacement(ABC):
     """The replacement of head outputs."""
 
     def begin(self, model: nn.Module, args: Any) -> None:
         """Called before each forward pass."""
-        ...
-
-    def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
-        """Record the outputs on a reference batch, (B, L, n, Dv)."""
-        ...
-
-    def heads(self, layer: Layer, output: Tensor) -> Tensor:
-        """The replacement of the outputs ``each`` (..., L, n, Dv)."""
-        ...
-
-
-class Zero:
-    """Zero; also for queries, whose heads then attend to all keys equally."""
-
-    def begin(self, model: nn.Module, args: Any) -> None:
         del model, args
 
     def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
+        """Record the outputs on a reference batch, (B, L, n, Dv)."""
         del layer, output, batch
+
+    @abstractmethod
+    def heads(self, layer: Layer, output: Tensor) -> Tensor:
+        """The replacement of the outputs (..., L, n, Dv)."""
+
+
+class Zero(Replacement):
+    """Zero; also for queries, whose heads then attend to all keys equally."""
 
     def heads(self, layer: Layer, output: Tensor) -> Tensor:
         del layer
         return torch.zeros_like(output)
 
 
-class Mean:
+class Mean(Replacement):
     """The mean over all reference tokens without padding, accumulated in float64."""
 
     def __init__(self) -> None:
         self._sums: dict[Layer, Tensor] = {}
         self._counts: dict[Layer, float] = {}
-
-    def begin(self, model: nn.Module, args: Any) -> None:
-        del model, args
 
     def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
         tokens = output.double().flatten(0, -3)  # (B·L, n, Dv)
@@ -208,7 +177,7 @@ class Mean:
         return mean.to(output).expand_as(output)
 
 
-class Resample:
+class Resample(Replacement):
     """The output on a reference text, sampled for every text of every pass."""
 
     def __init__(self, seed: int) -> None:
@@ -232,40 +201,47 @@ class Resample:
             )
         kept = self._kept.setdefault(layer, [])
         if kept and kept[0].shape[1:] != output.shape[1:]:
-            raise _lengths(kept[0].shape[1], output.shape[1])
+            raise _different_lengths(kept[0].shape[1], output.shape[1])
         kept.append(output.detach().clone())
 
     def heads(self, layer: Layer, output: Tensor) -> Tensor:
         stored = torch.cat(self._kept[layer])  # (R, L, n, Dv)
         if output.dim() != 4 or output.shape[1:] != stored.shape[1:]:
-            raise _lengths(stored.shape[1], output.shape[-3])
+            raise _different_lengths(stored.shape[1], output.shape[-3])
         if self._drawn is None or len(self._drawn) != len(output):
             self._drawn = torch.randint(len(stored), (len(output),), generator=self._generator)
         return stored[self._drawn.to(stored.device)].to(output)
+
+
+def replacement_of(method: Method, seed: int) -> Replacement:
+    """The replacement that a method computes."""
+    if method is MEAN:
+        return Mean()
+    return Resample(seed) if method is RESAMPLE else Zero()
 
 
 def read(
     model: nn.Module,
     attentions: tuple[Site, ...],
     by_layer: Mapping[Layer, list[int]],
-    instead: Instead,
+    replacement: Replacement,
     reference: list[Batch],
 ) -> None:
     """Run the intact model on the reference and record the outputs of its heads."""
     for batch in reference:
 
         def learn(layer: Layer, output: Tensor, batch: Batch = batch) -> None:
-            instead.learn(layer, output[..., by_layer[layer], :], batch)
+            replacement.learn(layer, output[..., by_layer[layer], :], batch)
 
         with tapped(model, attentions, by_layer, learn), torch.no_grad():
             run(model, batch)
 
 
-def _lengths(reference: int, given: int) -> BadValue:
+def _different_lengths(reference: int, length: int) -> BadValue:
     return BadValue(
         "reference: expected texts of one length, that of the text to be read, got "
         "{reference} and {given} tokens; cut them alike, and give batches of whole "
         "texts, or use kind='mean'",
         reference=reference,
-        given=given,
+        given=length,
     )

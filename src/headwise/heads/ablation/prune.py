@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from headwise.errors import BadValue
 from headwise.heads.ablation.shrink import (
     COUNTED,
     SHARES,
-    Kept,
     Shared,
     counts_elsewhere,
     inner,
@@ -31,7 +30,6 @@ from headwise.positions import POSITIONS, Position
 from headwise.shapes import AttentionShape
 
 CPU = torch.device("cpu")
-
 CONV1D = "Conv1D"
 """The projection class of GPT-2 in transformers."""
 
@@ -43,23 +41,15 @@ BY_HEAD = ("sinks", "relative_attention_bias.weight", "bias_k", "bias_v")
 
 
 def reason(site: Site, owners: Counter[int]) -> Text | None:
-    """The reason why heads cannot be pruned, or None.
-
-    Args:
-        site: the attention module, not PyTorch's, which is converted first.
-        owners: the number of modules with each parameter, by ``id``.
-    """
+    """The reason why heads cannot be pruned, or None; ``owners`` counts those of a parameter."""
     architecture = site.architecture
-    assert architecture is not None  # noqa: S101 - see above
-    paths = [
-        *architecture.projections,
-        *([architecture.fused] if architecture.fused else []),
-        architecture.out,
-    ]
+    assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
+    fused = [architecture.fused] if architecture.fused else []
+    paths = [*architecture.projections, *fused, architecture.out]
     for path in paths:
         projection = attribute(site.module, path)
-        if type(projection) not in (nn.Linear, Shared) and type(projection).__name__ != CONV1D:
-            kind = type(projection).__name__
+        kind = type(projection).__name__
+        if type(projection) not in (nn.Linear, Shared) and kind != CONV1D:
             return Text("{path} is a {kind}, no plain nn.Linear", path=path, kind=kind)
     if any(owners[id(parameter)] > 1 for parameter in site.module.parameters()):
         return Text("it shares a parameter with another module")
@@ -72,15 +62,12 @@ def reason(site: Site, owners: Counter[int]) -> Text | None:
 
 def _unknown_part(site: Site, paths: tuple[str, ...]) -> Text | None:
     """The reason if the head of a slice of a parameter or buffer is unknown, or None."""
-    known = (*(f"{path}." for path in paths), *(f"{path}." for path in site.architecture.beside))  # type: ignore[union-attr]
-    tensors = [*site.module.named_parameters(), *site.module.named_buffers()]
-    for name, tensor in tensors:
-        if name.startswith((*known, "global_proj.", "position.")) or name in BY_HEAD:
-            continue
-        words = name.split(".")
-        if words[0] in HEAD_NORMS and tensor.numel() == site.size:
-            continue
-        return Text("it is not known which part of {name} belongs to which head", name=name)
+    modules = (*paths, *site.architecture.beside, "global_proj", "position")  # type: ignore[union-attr]
+    prefixes = tuple(f"{path}." for path in modules)
+    for name, tensor in [*site.module.named_parameters(), *site.module.named_buffers()]:
+        norm_of_head = name.split(".")[0] in HEAD_NORMS and tensor.numel() == site.size
+        if not (norm_of_head or name.startswith(prefixes) or name in BY_HEAD):
+            return Text("it is not known which part of {name} belongs to which head", name=name)
     return None
 
 
@@ -89,18 +76,14 @@ def _headwise_part(module: MultiheadAttention) -> Text | None:
     if module.mask is not None and not _same_for_all_heads(module.mask):
         return Text("its mask {mask} may differ from head to head", mask=module.mask)
     position: Position | None = module.position
-    if position is not None and not _headless_position(position):
+    headless = isinstance(position, POSITIONS) and "H" not in position.expected_sizes()
+    if position is not None and not headless:
         name = type(position).__name__
         return Text("its {name} has numbers of each head", name=name)
     for name in ("gate", "logit_scale"):
         if getattr(module, name, None) is not None:
             return Text("its {name} is made for all its heads", name=name)
     return None
-
-
-def _headless_position(position: Position) -> bool:
-    """Whether a position is known to have no numbers of single heads."""
-    return isinstance(position, POSITIONS) and "H" not in position.expected_sizes()
 
 
 def _same_for_all_heads(mask: Mask) -> bool:
@@ -119,17 +102,10 @@ def _same_for_all_heads(mask: Mask) -> bool:
 
 
 def update_config(model: nn.Module) -> bool:
-    """Write the new head counts into a model's configuration, if it can represent them.
+    """Write the new head counts into a model's configuration; False if it cannot represent them.
 
-    It can if a model built from it has the same parameter shapes and head counts. Otherwise it is
-    unchanged: a configuration has one head count for all layers, and in many architectures the head
-    dimension follows from it.
-
-    Args:
-        model: a transformers model with fewer heads.
-
-    Returns:
-        Whether the configuration was updated.
+    It can if a model built from it has the same parameter shapes and head counts. A configuration
+    has one head count for all layers, and in many architectures the head dimension follows from it.
     """
     config: Any = getattr(model, "config", None)
     attentions = sites(model)
@@ -144,39 +120,26 @@ def update_config(model: nn.Module) -> bool:
         return False  # such a model cannot be built
     if _shapes(rebuilt) != _shapes(model) or _head_counts(rebuilt) != _head_counts(model):
         return False
-    for configuration in _configurations(model, type(config)):
-        _set_head_counts(configuration, attentions[0])
+    for module in model.modules():  # each stack of T5 has a copy of the configuration
+        own: Any = getattr(module, "config", None)
+        if type(own) is type(config):
+            _set_head_counts(own, attentions[0])
     return True
 
 
 def _set_head_counts(config: Any, site: Site) -> None:
-    """Set the head counts of one attention module under their names in transformers."""
     config.num_attention_heads = site.heads
     if getattr(config, "num_key_value_heads", None) is not None:
         config.num_key_value_heads = site.heads // getattr(inner(site), SHARES[0], 1)
     config.head_dim = site.size
 
 
-def _configurations(model: nn.Module, kind: type) -> list[Any]:
-    """Every configuration in the model: each stack of T5 has a copy."""
-    found = {
-        id(configuration): configuration
-        for m in model.modules()
-        if type(configuration := getattr(m, "config", None)) is kind
-    }
-    return list(found.values())
-
-
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: value.shape for name, value in model.state_dict().items()}
 
 
-def _head_counts(model: nn.Module) -> list[list[tuple[str, object]]]:
-    """The head counts of each attention module."""
-    return [
-        [(name, value) for name in COUNTED if (value := inner(site).__dict__.get(name)) is not None]
-        for site in sites(model)
-    ]
+def _head_counts(model: nn.Module) -> list[list[object]]:
+    return [[inner(site).__dict__.get(name) for name in COUNTED] for site in sites(model)]
 
 
 def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Module:
@@ -220,23 +183,17 @@ def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Mo
     numbers = {site.name: _removed_heads(site, pruned) for site in attentions}
     affected = tuple(site for site in attentions if numbers[site.name])
     owners = Counter(id(p) for m in smaller.modules() for p in m.parameters(recurse=False))
+    kept = {}
     for site in affected:
         obstacle = reason(site, owners)
         if obstacle is not None:
             raise _refused(site.name, obstacle)
-    kept = {
-        site.name: kept_of(site.heads, key_heads(site), numbers[site.name]) for site in affected
-    }
-    _cut(attentions, kept)
+        kept[site.name] = kept_of(site.heads, key_heads(site), numbers[site.name])
+    separate_position_biases(attentions, kept)
+    for site in affected:
+        shrink(site, kept[site.name])
     update_config(smaller)
     return smaller
-
-
-def _cut(attentions: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
-    separate_position_biases(attentions, kept)
-    for site in attentions:
-        if site.name in kept:
-            shrink(site, kept[site.name])
 
 
 def _with_headwise_attention(model: nn.Module, layers: Collection[Layer]) -> nn.Module:
@@ -252,7 +209,6 @@ def _with_headwise_attention(model: nn.Module, layers: Collection[Layer]) -> nn.
 
 
 def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """The model with every occurrence of a module replaced."""
     if model is old:
         return new
     for owner in list(model.modules()):
@@ -264,11 +220,8 @@ def _replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Modu
 
 def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
     """The pruned heads of an attention module; shared modules need the same in each layer."""
-    by_layer = {
-        layer: frozenset(head.number for head in pruned if head.layer == layer)
-        for layer in site.layers
-    }
-    if len(set(by_layer.values())) > 1:
+    by_layer = [{head.number for head in pruned if head.layer == layer} for layer in site.layers]
+    if any(numbers != by_layer[0] for numbers in by_layer):
         layers = ", ".join(map(str, site.layers))
         raise BadValue(
             "heads: {layers} are one attention with the same weights, and each loses "
@@ -276,13 +229,12 @@ def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
             "hw.ablate",
             layers=layers,
         )
-    return set(by_layer[site.layers[0]])
+    return by_layer[0]
 
 
 def _refused(name: str, obstacle: Text) -> BadValue:
-    place = name or "(itself)"
     return BadValue(
         "model: heads of {place} cannot be cut out: {why}; take them out with hw.ablate",
-        place=place,
+        place=name or "(itself)",
         why=obstacle,
     )

@@ -16,9 +16,7 @@ from headwise.nn.projections import features, is_transposed
 
 
 class Shared(nn.Linear):
-    """A projection to key/value heads that repeats some of its heads.
-
-    Its parameters are those of the distinct heads; nothing is stored twice.
+    """A projection to key/value heads that repeats some of its heads, but stores them once.
 
     Args:
         of: the projection, G heads of ``size``.
@@ -53,24 +51,18 @@ class Shared(nn.Linear):
 
 
 def rows_of(heads: Sequence[int], size: int) -> Tensor:
-    """The rows of heads in a matrix with the rows of each head in sequence.
-
-    Example:
-        >>> rows_of([0, 2], 2).tolist()
-        [0, 1, 4, 5]
-    """
+    """The rows of heads in a projection: 0, 1, 4, 5 for the heads 0 and 2 of size 2."""
     return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()
 
 
 def keep_outputs(projection: nn.Module, rows: Tensor) -> None:
     """Keep some outputs of a projection."""
-    _cut(projection, "weight", 1 if is_transposed(projection) else 0, rows)
-    if getattr(projection, "bias", None) is not None:
-        _cut(projection, "bias", 0, rows)
-    _sizes(projection)
+    keep(projection, "weight", 1 if is_transposed(projection) else 0, rows)
+    keep(projection, "bias", 0, rows)
+    _update_sizes(projection)
 
 
-def shown(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
+def repeated_heads(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
     """The projection with its heads repeated in an order; shares its parameters."""
     if list(order) != list(range(len(order))):
         return Shared(projection, order, size)
@@ -81,29 +73,18 @@ def shown(projection: nn.Linear, order: Sequence[int], size: int) -> nn.Linear:
     return plain.train(projection.training)
 
 
-def keep_inputs(projection: nn.Module, columns: Tensor) -> None:
-    """Keep some inputs of a projection."""
-    _cut(projection, "weight", 0 if is_transposed(projection) else 1, columns)
-    _sizes(projection)
-
-
 def keep(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
     """Slice a parameter, if there is one of that name."""
-    if getattr(module, name, None) is not None:
-        _cut(module, name, axis, index)
-
-
-def _cut(module: nn.Module, name: str, axis: int, index: Tensor) -> None:
-    whole: nn.Parameter = getattr(module, name)
+    whole: nn.Parameter | None = getattr(module, name, None)
+    if whole is None:
+        return
     part = whole.detach().index_select(axis, index.to(whole.device)).contiguous()
     setattr(module, name, nn.Parameter(part, requires_grad=whole.requires_grad))
 
 
-def _sizes(projection: nn.Module) -> None:
-    """Update the size attributes of a projection."""
-    given, gives = features(projection) or (0, 0)
+def _update_sizes(projection: nn.Module) -> None:
     names = ("nx", "nf") if is_transposed(projection) else ("in_features", "out_features")
-    for name, number in zip(names, (given, gives), strict=True):
+    for name, number in zip(names, features(projection) or (0, 0), strict=True):
         setattr(projection, name, number)
 
 
@@ -128,19 +109,11 @@ class Kept:
     shown: tuple[int, ...]
     share: int
 
-    @property
-    def plain(self) -> bool:
-        """Whether no key/value head is repeated."""
-        return self.order == tuple(range(len(self.groups)))
-
 
 def kept_of(total: int, order: Sequence[int], gone: set[int]) -> Kept:
-    """The heads kept after pruning.
+    """The heads kept after pruning ``gone`` of a total of query heads.
 
-    Args:
-        total: the number of query heads.
-        order: the key/value heads passed to attention: (0, 1, 2) for three without repetition.
-        gone: the pruned query heads.
+    ``order`` are the key/value heads passed to attention: (0, 1, 2) for three without repetition.
 
     Example:
         >>> kept = kept_of(6, (0, 1, 2), {0, 1, 4})  # 2, 3 share group 1; 5 is alone on group 2
@@ -208,8 +181,7 @@ def counts_elsewhere(site: Site) -> Text | None:
         return None
     names = set(inspect.unwrap(type(module).forward).__code__.co_names)
     for name in (*QUERY_HEADS, *KEY_HEADS, *EMBEDDINGS):
-        stays = name in EMBEDDINGS or name not in module.__dict__
-        if name in names and stays:
+        if name in names and (name in EMBEDDINGS or name not in module.__dict__):
             return Text(
                 "its code reads {name}, which is not the attention's own to change", name=name
             )
@@ -217,66 +189,54 @@ def counts_elsewhere(site: Site) -> Text | None:
 
 
 TABLE = "relative_attention_bias"
-HAS = "has_relative_attention_bias"
 
 
 def separate_position_biases(attentions: tuple[Site, ...], kept: Mapping[str, Kept]) -> None:
     """Before pruning: give each layer of T5's stacks its own bias table if needed.
 
-    Args:
-        attentions: the attention modules of a model.
-        kept: the kept heads by module name; the other modules keep all.
+    ``kept`` are the kept heads by module name; the other modules keep all.
     """
+    t5 = [site for site in attentions if site.architecture and site.architecture.name == "T5"]
     for part in ("", "encoder", "decoder", "cross"):
-        stack = [site for site in attentions if _is_t5(site) and site.layers[0].part == part]
-        variants = {_kept_heads(site, kept) for site in stack}
-        if len(variants) < 2:
+        stack = [site for site in t5 if site.layers[0].part == part]
+        heads = [
+            kept[site.name].heads if site.name in kept else tuple(range(site.heads))
+            for site in stack
+        ]
+        if len(set(heads)) < 2:
             continue
         first = next((site.module for site in stack if hasattr(site.module, TABLE)), None)
         for site in stack:
             if first is not None and not hasattr(site.module, TABLE):
                 setattr(site.module, TABLE, copy.deepcopy(getattr(first, TABLE)))
-                setattr(site.module, HAS, True)
-            site.module.register_forward_pre_hook(own_bias, with_kwargs=True)
+                setattr(site.module, f"has_{TABLE}", True)
+            site.module.register_forward_pre_hook(_without_bias_of_layer_below, with_kwargs=True)
 
 
-def own_bias(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+def _without_bias_of_layer_below(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: drop the bias of the layer below, so that this layer computes its own."""
-    del module
     return args, {**kwargs, "position_bias": None}
 
 
-def _is_t5(site: Site) -> bool:
-    return site.architecture is not None and site.architecture.name == "T5"
-
-
-def _kept_heads(site: Site, kept: Mapping[str, Kept]) -> tuple[int, ...]:
-    own = kept.get(site.name)
-    return tuple(range(site.heads)) if own is None else own.heads
-
-
 def shrink(site: Site, kept: Kept) -> None:
-    """Prune all parameters of an attention module to the kept heads.
-
-    Args:
-        site: an attention module that can be pruned.
-        kept: the kept heads.
-    """
+    """Prune all parameters of an attention module to the kept heads."""
     architecture = site.architecture
     assert architecture is not None  # noqa: S101 - PyTorch's own is converted first
     module, heads = site.module, rows_of(kept.heads, site.size)
     if architecture.fused:
-        one = module.get_submodule(architecture.fused)
-        keep_outputs(one, _fused_rows(site, kept, architecture.by_head))
+        rows = rows_of(kept.heads, 3 * site.size)
+        if not architecture.by_head:
+            width = site.heads * site.size
+            rows = torch.cat([heads, heads + width, heads + 2 * width])
+        keep_outputs(module.get_submodule(architecture.fused), rows)
     else:
         _shrink_separate(module, architecture.projections, kept, site.size)
     if getattr(module, "global_proj", None) is not None:
-        _shrink_separate(
-            module.get_submodule("global_proj"), architecture.projections, kept, site.size
-        )
-    keep_inputs(site.out, heads)
+        global_proj = module.get_submodule("global_proj")
+        _shrink_separate(global_proj, architecture.projections, kept, site.size)
+    keep(site.out, "weight", 0 if is_transposed(site.out) else 1, heads)
+    _update_sizes(site.out)
     if kept.silent:
         nn.init.zeros_(site.out.weight)  # type: ignore[arg-type]
     _shrink_vectors(module, kept, site.size)
@@ -292,16 +252,7 @@ def _shrink_separate(module: nn.Module, paths: tuple[str, ...], kept: Kept, size
         projection = module.get_submodule(path)
         assert isinstance(projection, nn.Linear)  # noqa: S101 - Conv1D is never apart
         keep_outputs(projection, rows_of(kept.groups, size))
-        setattr(module.get_submodule(owner), last, shown(projection, kept.order, size))
-
-
-def _fused_rows(site: Site, kept: Kept, by_head: bool) -> Tensor:
-    """The kept rows of a fused projection."""
-    if by_head:
-        return rows_of(kept.heads, 3 * site.size)
-    part = rows_of(kept.heads, site.size)
-    width = site.heads * site.size
-    return torch.cat([part, part + width, part + 2 * width])
+        setattr(module.get_submodule(owner), last, repeated_heads(projection, kept.order, size))
 
 
 def _shrink_vectors(module: nn.Module, kept: Kept, size: int) -> None:
@@ -310,7 +261,7 @@ def _shrink_vectors(module: nn.Module, kept: Kept, size: int) -> None:
     keep(module, "sinks", 0, heads)
     for name in ("bias_k", "bias_v"):
         keep(module, name, 2, rows_of(kept.shown, size))
-    table = getattr(module, "relative_attention_bias", None)
+    table = getattr(module, TABLE, None)
     if isinstance(table, nn.Embedding):
         keep(table, "weight", 1, heads)
         table.embedding_dim = len(kept.heads)

@@ -18,22 +18,18 @@ from headwise.nn.projections import (
     features,
 )
 
-ANOTHER = "encoder_attention"
-"""The name of cross-attention in ANARCII."""
-
 
 @dataclass(frozen=True, eq=False)
 class Site:
     """An attention module of a model.
 
     Attributes:
-        name: as in ``named_modules()``.
+        name: the name in ``named_modules()``.
         module: the attention.
         layers: its layers, in the order of its calls; more than one if it is shared.
         heads: H.
         size: the dimension of the output of one head, Dv.
-        architecture: of the module; None for an `nn.MultiheadAttention`, which keeps q, k and v as
-            one parameter and calls no projection.
+        architecture: None for an `nn.MultiheadAttention`, which calls no projection.
     """
 
     name: str
@@ -71,10 +67,10 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
         )
     modules: dict[int, tuple[str, nn.Module, list[Layer]]] = {}
     counts: Counter[str] = Counter()
-    named = _attentions(model)
-    two = _two_stacks(model, [name for name, _ in named])
-    for name, module in named:
-        part = _part(name, module, two, model)
+    attentions = _attentions(model)
+    two_stacks = _has_two_stacks(model, [name for name, _ in attentions])
+    for name, module in attentions:
+        part = _part(name, module, two_stacks, model)
         layers = modules.setdefault(id(module), (name, module, []))[2]
         layers.append(Layer(part, counts[part]))
         counts[part] += 1
@@ -84,12 +80,7 @@ def sites(model: nn.Module) -> tuple[Site, ...]:
 
 
 def parsed(heads: object) -> tuple[Head, ...]:
-    """The heads of a user's argument, without duplicates, in its order.
-
-    Raises:
-        BadType: if they are neither heads nor their names.
-        BadValue: if there is none, or a name is not of the form L0H2.
-    """
+    """The heads of a user's argument, without duplicates, in its order; at least one."""
     if isinstance(heads, str):
         return parse_heads(heads)
     items = (heads,) if isinstance(heads, Head) else heads
@@ -106,44 +97,26 @@ def parsed(heads: object) -> tuple[Head, ...]:
 
 
 def every_head(attentions: tuple[Site, ...]) -> tuple[Head, ...]:
-    """Every head of a model, part by part and layer by layer.
-
-    Example:
-        >>> [str(h) for h in every_head(sites(nn.TransformerEncoderLayer(8, 2)))]
-        ['L0H0', 'L0H1']
-    """
-    return tuple(
-        sorted(
-            Head(layer, number)
-            for site in attentions
-            for layer in site.layers
-            for number in range(site.heads)
-        )
-    )
+    """Every head of a model, part by part and layer by layer."""
+    layers = [(layer, site.heads) for site in attentions for layer in site.layers]
+    return tuple(sorted(Head(layer, number) for layer, heads in layers for number in range(heads)))
 
 
 def check_exist(heads: tuple[Head, ...], attentions: tuple[Site, ...]) -> None:
-    """Check that a model has all of the heads.
-
-    Raises:
-        BadValue: the message lists the heads of the model.
-    """
+    """Raise `BadValue` unless a model has all of the heads; the message lists its heads."""
     counts = {layer: site.heads for site in attentions for layer in site.layers}
+    last_layers = {layer.part: layer for layer in sorted(counts)}
     for head in heads:
-        if head.number < counts.get(head.layer, 0):
-            continue
-        last: dict[str, Layer] = {}
-        for layer in sorted(counts):
-            last[layer.part] = layer
-        available = ", ".join(
-            f"{Head(Layer(part, 0), 0)} … {Head(layer, counts[layer] - 1)}"
-            for part, layer in last.items()
-        )
-        raise BadValue(
-            "heads: {head} does not exist; this model has {there}, counted from 0",
-            head=head,
-            there=available,
-        )
+        if head.number >= counts.get(head.layer, 0):
+            available = ", ".join(
+                f"{Head(Layer(part, 0), 0)} … {Head(layer, counts[layer] - 1)}"
+                for part, layer in last_layers.items()
+            )
+            raise BadValue(
+                "heads: {head} does not exist; this model has {there}, counted from 0",
+                head=head,
+                there=available,
+            )
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -176,7 +149,7 @@ def _unknown(what: str) -> BadValue:
     )
 
 
-def _two_stacks(model: nn.Module, names: list[str]) -> bool:
+def _has_two_stacks(model: nn.Module, names: list[str]) -> bool:
     stated = getattr(getattr(model, "config", None), "is_encoder_decoder", None)
     if stated is not None:
         return bool(stated)
@@ -184,13 +157,14 @@ def _two_stacks(model: nn.Module, names: list[str]) -> bool:
     return {"encoder", "decoder"} <= words
 
 
-def _part(name: str, module: nn.Module, two: bool, model: nn.Module) -> str:
+def _part(name: str, module: nn.Module, two_stacks: bool, model: nn.Module) -> str:
     words = name.lower().split(".")
     beside = hasattr(model.get_submodule(name.rpartition(".")[0]), "self_attn")
-    named = words[-1] == "multihead_attn" and beside  # nn.TransformerDecoderLayer's word
-    if is_cross_attention(name, module) or named or ({"decoder", ANOTHER} <= set(words)):
+    torch_cross = words[-1] == "multihead_attn" and beside  # in nn.TransformerDecoderLayer
+    anarcii_cross = {"decoder", "encoder_attention"} <= set(words)
+    if is_cross_attention(name, module) or torch_cross or anarcii_cross:
         return "cross"
-    if not two:
+    if not two_stacks:
         return ""
     return "encoder" if "encoder" in words else "decoder"
 
@@ -203,29 +177,19 @@ def _site(name: str, module: nn.Module, layers: list[Layer], model: nn.Module) -
     size = int(str(attribute(module, architecture.size)))
     width = features(attribute(module, architecture.out))
     assert width is not None  # noqa: S101 - the architecture fits
-    calls = _albert(name, model.config) if architecture.name == "ALBERT" else None
-    return Site(
-        name,
-        module,
-        tuple(layers) if calls is None else calls,
-        width[0] // size,
-        size,
-        architecture,
-    )
+    if architecture.name == "ALBERT":
+        layers = _albert_layers(name, model.config) or layers
+    return Site(name, module, tuple(layers), width[0] // size, size, architecture)
 
 
-def _albert(name: str, config: Any) -> tuple[Layer, ...] | None:
-    """The layers of one of ALBERT's shared attention modules."""
+def _albert_layers(name: str, config: Any) -> list[Layer]:
+    """The layers of one of ALBERT's shared attention modules; none if its name is another."""
     words = name.split(".")
     try:
         group = int(words[words.index("albert_layer_groups") + 1])
         inner = int(words[words.index("albert_layers") + 1])
     except (ValueError, IndexError):
-        return None
-    total, groups, several = (
-        config.num_hidden_layers,
-        config.num_hidden_groups,
-        config.inner_group_num,
-    )
-    turns = [turn for turn in range(total) if int(turn / (total / groups)) == group]
-    return tuple(Layer("", turn * several + inner) for turn in turns)
+        return []
+    total = config.num_hidden_layers
+    turns = [n for n in range(total) if int(n / (total / config.num_hidden_groups)) == group]
+    return [Layer("", turn * config.inner_group_num + inner) for turn in turns]

@@ -1,7 +1,7 @@
-"""Whether heads look where somebody says that each query belongs: gold pairs of query and key.
+"""The agreement of heads with gold pairs of query and key.
 
-For cross-attention the pairs are words that translate each other, the sound that a word was
-spoken in, the atom that an atom was before the reaction.
+The pairs are words that translate each other, a word and the sound in which it was spoken, or an
+atom after and before a reaction.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,16 +18,12 @@ Pairs = Collection[tuple[int, int]]
 """(query, key), each counted from 0."""
 
 NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted", "sure")
-"""What is summed for each head; the order of the last axis of a tally's tensors."""
+"""The sums of each head, in the order of their tensor."""
 
 
 @dataclass
 class Alignment:
-    """How well heads agree with gold pairs, over all the texts they were held against.
-
-    Attributes:
-        sums: for each head by its name the seven sums of `NAMES`.
-    """
+    """The agreement of heads with gold pairs: the seven sums of `NAMES` by the name of the head."""
 
     sums: Accumulator = field(default_factory=Accumulator)
 
@@ -40,15 +36,15 @@ class Alignment:
         queries: Tensor | None = None,
         keys: Tensor | None = None,
     ) -> None:
-        """Take in one text.
+        """Add one text.
 
         Args:
             weights: of each head (Lq, Lk), 0 where not allowed.
             sure: the gold pairs.
-            possible: pairs that are no error either; the sure ones are possible anyway.
-            queries: (Lq,), True for the queries that a head aligns; None for those with a pair.
-            keys: (Lk,), True for the keys a query may belong to, such as the atoms among the
-                signs of a formula: the heaviest of them is what the head says.
+            possible: further pairs that are no errors.
+            queries: (Lq,), True for the queries to align; None for those with a pair.
+            keys: (Lk,), True for the keys that can be predicted, such as the atoms of a formula;
+                None for all. The prediction of a head is the key with the largest weight.
 
         Raises:
             BadValue: if there is no pair, a pair lies outside of the weights, or a mask has
@@ -61,11 +57,11 @@ class Alignment:
             self.sums.add(str(head), _counted(table, gold, loose, aligned, candidates))
 
     def merge(self, other: "Alignment") -> None:
-        """Take in what was counted elsewhere."""
+        """Add the sums of other texts."""
         self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
-        """Every head that was held against gold pairs."""
+        """Every head with sums."""
         return tuple(Head.parse(name) for name in self.sums)
 
     def accuracy(self, head: Head) -> float:
@@ -135,13 +131,6 @@ def _counted(
     judged = gold.any(-1) & aligned
     hits = gold.gather(-1, predicted)[:, 0] & aligned
     loosely = loose.gather(-1, predicted)[:, 0] & aligned
-    found = (
-        (hits & judged).sum(),
-        (table * gold).sum(-1)[judged].double().sum(),
-        judged.sum(),
-        hits.sum(),
-        loosely.sum(),
-        aligned.sum(),
-        gold.sum(),
-    )
-    return torch.stack([count.double() for count in found])
+    weight = (table * gold).sum(-1)[judged].double()
+    counts = ((hits & judged), weight, judged, hits, loosely, aligned, gold)
+    return torch.stack([count.sum().double() for count in counts])

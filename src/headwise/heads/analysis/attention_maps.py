@@ -1,4 +1,4 @@
-"""Maps of attention: through all layers below, and between words."""
+"""Attention through all layers, patterns of attention maps, and attention between words."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,10 @@ from headwise.errors import BadValue, MissingExtra
 
 
 def rollout(layers: Sequence[Tensor]) -> Tensor:
-    """Attention through the layers as a product of matrices, (..., L, L).
-
-    Each layer counts half for the tokens it attends to and half for the residual beside it.
+    """Attention rollout: the product of the layers (..., L, L), each half attention, half residual.
 
     Args:
-        layers: from the lowest, each (..., L, L): the weights, averaged over the heads.
+        layers: the weights averaged over the heads, (..., L, L) each, from the lowest layer.
 
     Raises:
         BadValue: if there is no layer, or they differ in shape.
@@ -28,28 +26,27 @@ def rollout(layers: Sequence[Tensor]) -> Tensor:
                 [0.2500, 0.7500]])
     """
     with_residual = _with_residual(layers)
-    found = with_residual[0]
+    product = with_residual[0]
     for layer in with_residual[1:]:
-        found = layer @ found
-    return found
+        product = layer @ product
+    return product
 
 
 def flow(layers: Sequence[Tensor], *, normalised: bool = False) -> Tensor:
-    """The largest flow from each token of the last layer to each input token, (L, L).
+    """Attention flow: the maximum flow from each token of the last layer to each input, (L, L).
 
-    Weights are capacities of pipes between tokens of neighbouring layers; a token passes on
-    whatever it gets.
+    Weights are the capacities of edges between tokens of neighbouring layers. There is one maximum
+    flow for each pair of tokens, O(L² · edges²) at worst: for sentences, not for documents.
 
     Args:
-        layers: from the lowest, each (L, L): the weights, averaged over the heads.
-        normalised: whether each row is divided by its sum, as the authors' code does.
+        layers: the weights averaged over the heads, (L, L) each, from the lowest layer.
+        normalised: whether each row is divided by its sum, as in the authors' code.
 
     Raises:
         BadValue: if there is no layer, or they differ in shape or are no matrices.
-        MissingExtra: if networkx, which torch brings along, is not there.
+        MissingExtra: if networkx, which torch installs, is missing.
 
-    Source: Abnar & Zuidema 2020, section 3: one maximum flow for each pair, O(L² · edges²) at
-    worst: for sentences, not for documents.
+    Source: Abnar & Zuidema 2020, section 3.
 
     Example:
         >>> flow([torch.tensor([[1.0, 0.0], [0.5, 0.5]])])
@@ -70,15 +67,13 @@ def flow(layers: Sequence[Tensor], *, normalised: bool = False) -> Tensor:
     graph = networkx.DiGraph()
     for number, layer in enumerate(with_residual, 1):
         for i, row in enumerate(layer.tolist()):
-            pipes = (((number, i), (number - 1, j), size) for j, size in enumerate(row) if size)
-            graph.add_weighted_edges_from(pipes, weight="capacity")
+            edges = (((number, i), (number - 1, j), size) for j, size in enumerate(row) if size)
+            graph.add_weighted_edges_from(edges, weight="capacity")
     length, top = with_residual[0].shape[0], len(with_residual)
     graph.add_nodes_from((0, j) for j in range(length))
-    found = [
-        [networkx.maximum_flow_value(graph, (top, i), (0, j)) for j in range(length)]
-        for i in range(length)
-    ]
-    flows = with_residual[0].new_tensor(found)
+    places = [((top, i), (0, j)) for i in range(length) for j in range(length)]
+    values = [networkx.maximum_flow_value(graph, source, sink) for source, sink in places]
+    flows = with_residual[0].new_tensor(values).view(length, length)
     return flows / flows.sum(-1, keepdim=True) if normalised else flows
 
 
@@ -93,23 +88,22 @@ def _with_residual(layers: Sequence[Tensor]) -> list[Tensor]:
 
 
 LAST = 64
-"""How many of the last queries columns and diagonals are chosen by. Source: Jiang et al. 2024."""
+"""The number of last queries that choose columns and diagonals. Source: Jiang et al. 2024."""
 
 
 def vertical_slash(
     weights: Float[Tensor, "h l l"], *, verticals: int, slashes: int, last: int = LAST
 ) -> Float[Tensor, " h"]:
-    """The share of attention that the best columns and diagonals of each head hold, (H,).
+    """The share of attention in the best columns and diagonals of each head, (H,).
 
-    The columns (one key for all queries) and diagonals (one distance for all queries) are chosen
-    by the sums of the last queries, and hold what they hold of the whole map; where a column and a
-    diagonal cross, the weight counts once.
+    Columns (one key for all queries) and diagonals (one distance for all queries) are chosen by
+    their sums over the last queries; the share is over all queries.
 
     Args:
-        weights: of a text's heads, (H, L, L).
-        verticals: how many columns.
-        slashes: how many diagonals.
-        last: how many of the last queries they are chosen by.
+        weights: of the heads on one text, (H, L, L).
+        verticals: the number of columns.
+        slashes: the number of diagonals.
+        last: the number of last queries that choose them.
 
     Raises:
         BadValue: if the maps are not square, or a number is not positive.
@@ -150,17 +144,17 @@ def _marked(sums: Tensor, most: int) -> Tensor:
 
 
 FIRST = 10
-"""How many tokens of each text are looked at. Source: Vig & Belinkov 2019, section 4.4."""
+"""The number of tokens of each text that are compared: Vig & Belinkov 2019, section 4.4."""
 
 
 def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Float[Tensor, " h"]:
-    """How far each head's maps lie from their mean over texts, 0 (position alone) to 1, (H,).
+    """The distance of each head's maps from their mean over texts, 0 (position only) to 1, (H,).
 
         Σ_x Σ_i Σ_j |A_x[i,j] - mean_x A[i,j]| / (2 Σ_x Σ_i Σ_j A_x[i,j])
 
     Args:
         weights: the heads on several texts, (X, H, L, L), cut to one length.
-        first: how many tokens of each count.
+        first: the number of tokens of each text that are compared.
 
     Raises:
         BadValue: if there are fewer than two texts, or they are shorter than ``first``.
@@ -180,30 +174,26 @@ def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Flo
 
 
 FROM = ("mean", "first")
-"""What a split word attends to: the mean over its pieces, or that of its first piece."""
+"""The attention of a split word: the mean over its pieces, or that of its first piece."""
 
 
 def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "mean") -> Tensor:
-    """The attention from word to word.
+    """The attention from word to word, (..., W, W).
 
-    To a split word goes the sum over its pieces; from a split word comes their mean, so that rows
-    still sum to 1.
+    The attention to a split word is the sum over its pieces, the attention from it their mean, so
+    that rows still sum to 1.
 
     Args:
         weights: (..., L, L) between pieces.
         words: the pieces of each word, numbers below L; each piece in one word.
-        source: "mean", as the paper has it; or "first", the default of its code.
-
-    Returns:
-        (..., W, W).
+        source: "mean" as in the paper, or "first", the default of its code.
 
     Raises:
-        BadValue: if the words are not made of the pieces, each once, or source is another word.
+        BadValue: if the words are not made of the pieces, each once, or ``source`` is unknown.
 
     Source: Clark et al. 2019, section 4.1.
 
     Example:
-        >>> import torch
         >>> weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
         >>> merged(weights, [[0], [1, 2]])
         tensor([[0.5000, 0.5000],
@@ -222,9 +212,7 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
             length=length,
             words=list(words),
         )
-    to = weights.new_zeros(length, len(words))
-    for number, word in enumerate(words):
-        to[list(word), number] = 1.0
+    to = _membership(weights, words, length, "words")
     if source == "first":
         return weights[..., [word[0] for word in words], :] @ to
     return (to / to.sum(0)).mT @ weights @ to
@@ -233,39 +221,34 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
 def between(
     weights: Tensor, queries: Sequence[Sequence[int]], keys: Sequence[Sequence[int]]
 ) -> Tensor:
-    """The attention from some words to others: of it what lies on these words.
+    """The attention from some words to others, (..., query words, key words).
 
-    Pieces that are in no word, such as [CLS] and [SEP], are left out, so that a row may sum to
-    less than 1. To a word goes the sum over its pieces, from a word comes their mean; a word
-    without a piece gives and gets nothing.
+    As `merged`, but pieces in no word, such as [CLS] and [SEP], are left out, so that a row may sum
+    to less than 1. The attention from and to a word without pieces is 0.
 
     Args:
         weights: (..., Lq, Lk) between pieces.
         queries: the pieces of each query word, numbers below Lq.
         keys: the pieces of each key word, numbers below Lk.
 
-    Returns:
-        (..., query words, key words).
-
     Raises:
-        BadValue: if a piece is none of the weights'.
+        BadValue: if a piece is outside the weights.
 
     Source: Clark et al. 2019, section 4.1; special tokens are dropped in section 4.2.
 
     Example:
-        >>> import torch
         >>> weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
         >>> between(weights, [[1, 2]], [[0], [1]])
         tensor([[0.2500, 0.7500]])
     """
-    mean = _belongs(weights, queries, weights.shape[-2], "queries")
-    mean = mean / mean.sum(0).clamp(min=1)
-    return mean.mT @ weights @ _belongs(weights, keys, weights.shape[-1], "keys")
+    members = _membership(weights, queries, weights.shape[-2], "queries")
+    mean = members / members.sum(0).clamp(min=1)
+    return mean.mT @ weights @ _membership(weights, keys, weights.shape[-1], "keys")
 
 
-def _belongs(weights: Tensor, words: Sequence[Sequence[int]], length: int, name: str) -> Tensor:
-    """(length, words), 1 where a piece is one of a word."""
-    made = weights.new_zeros(length, len(words))
+def _membership(weights: Tensor, words: Sequence[Sequence[int]], length: int, name: str) -> Tensor:
+    """(length, words), 1 where a piece belongs to a word."""
+    members = weights.new_zeros(length, len(words))
     for number, word in enumerate(words):
         if not all(0 <= piece < length for piece in word):
             raise BadValue(
@@ -276,29 +259,28 @@ def _belongs(weights: Tensor, words: Sequence[Sequence[int]], length: int, name:
                 word=list(word)[:8],
                 number=number,
             )
-        made[list(word), number] = 1.0
-    return made
+        members[list(word), number] = 1.0
+    return members
 
 
 def pieces(words: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Which tokens each word is made of: those that begin in it.
+    """The tokens of each word.
 
-    A token that holds several words, or begins with the blank before one, belongs to the word that
-    its first letter is of. A word may be left without one: it ends before the text was cut, or its
-    letters are in the token of the word before.
+    A token that overlaps several words belongs to the first of them. A word has no token if the
+    text was cut before it, or if its characters are in the token of the word before.
 
     Args:
         words: (start, stop) in characters of each word, in order.
-        tokens: (start, stop) of each token, as a fast tokenizer's ``offset_mapping`` has it; a
+        tokens: (start, stop) of each token, as in the ``offset_mapping`` of a fast tokenizer; a
             special token is (0, 0).
 
     Example:
         >>> pieces([(0, 3), (4, 8)], [(0, 0), (0, 3), (3, 6), (6, 8), (0, 0)])
         [[1], [2, 3]]
     """
-    found: list[list[int]] = [[] for _ in words]
+    tokens_of_words: list[list[int]] = [[] for _ in words]
     for number, (start, stop) in enumerate(tokens):
         inside = [n for n, (begin, end) in enumerate(words) if begin < stop and start < end]
         if inside:
-            found[inside[0]].append(number)
-    return found
+            tokens_of_words[inside[0]].append(number)
+    return tokens_of_words

@@ -1,11 +1,11 @@
-"""What a head can do, told from its weights alone: what it looks for, carries and reads.
+"""The QK and OV circuits of heads, computed from their weights alone.
 
-A head has two circuits. QK, W_Q W_Kᵀ, says which token looks at which; OV, W_V W_O, says what is
-carried over. Both are matrices of the residual's width that are the product of two thin ones, and
-are never built: their eigenvalues are those of the small product the other way round.
+The QK circuit W_Q W_Kᵀ decides which token attends to which; the OV circuit W_V W_O decides what is
+written. Both are (E, E) products of two thin matrices and are never built: their eigenvalues are
+those of the (D, D) product in the other order.
 
-Vectors are rows here, so that W_V W_O stands in the order in which they are applied; Elhage et al.
-write columns. Norms before the attention, biases and rotations of positions are left out.
+Vectors are rows, so that W_V W_O is in the order of application; Elhage et al. write columns. Norms
+before the attention, biases and rotations of positions are left out.
 
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
 """
@@ -29,7 +29,7 @@ from headwise.nn.projections import (
 )
 
 Kind = Literal["Q", "K", "V"]
-"""What of a later head reads what an earlier one wrote: its queries, keys or values."""
+"""Which input of a later head reads the output of an earlier one: queries, keys or values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Circuits:
     """The projections of one layer, head by head, in float64.
 
     Attributes:
-        q, k, v: (H, E, D) each, from the residual to the head.
-        o: (H, D, E), from the head back.
-        v_bias: (H, D), added to the values; 0 where there is none.
+        q, k, v: (H, E, D) each, from the residual stream to the head.
+        o: (H, D, E), from the head back to the residual stream.
+        v_bias: (H, D), added to the values; 0 without a bias.
     """
 
     q: Tensor
@@ -49,38 +49,37 @@ class Circuits:
     v_bias: Tensor
 
     def copying(self, embedding: Tensor | None = None, unembedding: Tensor | None = None) -> Tensor:
-        """How far each head writes what it read: Σ λ / Σ |λ| of OV, -1 to 1, (H,).
+        """The copying score of each head: Σ λ / Σ |λ| of OV, -1 to 1, (H,).
 
         Args:
-            embedding: (V, E), from tokens; None leaves the residual as it is.
-            unembedding: (V, E), to tokens; None means the embedding, as in a model that ties them.
+            embedding: (V, E); None measures copying in the residual stream.
+            unembedding: (V, E); None for the embedding, as in a model that ties them.
 
         Source: Elhage et al. 2021, "Detecting copying behavior": eigenvalues of W_E W_V W_O W_U.
         """
-        return _positive(self.o @ _through(embedding, unembedding, self.o.shape[2]) @ self.v)
+        return _positive_share(self.o @ _through(embedding, unembedding, self.o.shape[2]) @ self.v)
 
     def matching(self, embedding: Tensor | None = None) -> Tensor:
-        """How far each head looks for tokens like its own: Σ λ / Σ |λ| of QK, -1 to 1, (H,).
+        """How far each head attends to tokens like the query's: Σ λ / Σ |λ| of QK, -1 to 1, (H,).
 
         Source: Elhage et al. 2021: eigenvalues of W_E W_Q W_Kᵀ W_Eᵀ.
         """
-        return _positive(self.k.mT @ _through(embedding, None, self.k.shape[1]) @ self.q)
+        return _positive_share(self.k.mT @ _through(embedding, None, self.k.shape[1]) @ self.q)
 
     def values(self, residual: Tensor) -> Tensor:
-        """The value of each token, (H, L, D), of what the attention is given, (L, E)."""
+        """The values (H, L, D) of the input of the attention, (L, E)."""
         return residual.to(self.v.dtype) @ self.v + self.v_bias[:, None]
 
 
 def composition(earlier: Circuits, later: Circuits, kind: Kind) -> Tensor:
-    """How much of what earlier heads write the later ones read, (H earlier, H later), 0 to 1.
+    """How much of the output of earlier heads the later ones read, (H earlier, H later), 0 to 1.
 
         ‖W_OV M‖ / (‖W_OV‖ ‖M‖), M = W_QK for queries, its transpose for keys, W_OV for values
 
-    Two heads that know nothing of each other have about `chance`, and heads that read exactly what
-    was written have more.
+    Unrelated heads have about `chance`.
 
     Raises:
-        BadValue: if ``kind`` is another word.
+        BadValue: if ``kind`` is unknown.
 
     Source: Elhage et al. 2021, "Two-layer attention-only transformers", Frobenius norms.
     """
@@ -88,27 +87,21 @@ def composition(earlier: Circuits, later: Circuits, kind: Kind) -> Tensor:
     if kind not in read:
         raise BadValue("kind: unknown {kind!r}; expected 'Q', 'K' or 'V'", kind=kind)
     into, out = read[kind]  # (H, E, D) and (H, D, E)
-    between = torch.einsum("ade,bef->abdf", earlier.o, into)  # what of one head the other sees
+    between = torch.einsum("ade,bef->abdf", earlier.o, into)
     left, right = _root(earlier.v.mT @ earlier.v), _root(out @ out.mT)
-    whole = torch.linalg.matrix_norm(left[:, None] @ between @ right.mT)
-    found: Tensor = whole / (_norm(earlier.v, earlier.o)[:, None] * _norm(into, out))
-    return found
+    norms: Tensor = torch.linalg.matrix_norm(left[:, None] @ between @ right.mT)
+    return norms / (_norm(earlier.v, earlier.o)[:, None] * _norm(into, out))
 
 
 def chance(width: int) -> float:
-    """The composition of two heads that lie at random to each other in a residual of that width.
-
-    The mean over all rotations of ‖A R B‖² is ‖A‖² ‖B‖² / E.
-    """
+    """The composition of two random heads: the mean over rotations of ‖A R B‖² is ‖A‖² ‖B‖² / E."""
     return 1 / math.sqrt(width)
 
 
 def value_weighted(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
-    """How much each key really brings: the norm of what it adds to the layer's output, (H, Lq, Lk).
+    """The norm of what each key adds to the layer's output, ‖A[i,j] v_j W_O‖, (H, Lq, Lk).
 
-        ‖A[i,j] v_j W_O‖
-
-    A large weight on a token whose value is small, such as a sink, becomes small.
+    It is small for a large weight on a token whose value is small, such as a sink.
 
     Args:
         weights: (H, Lq, Lk).
@@ -122,29 +115,22 @@ def value_weighted(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
         >>> value_weighted(0.5 * one, 3 * one, 2 * one)
         tensor([[[3.]]])
     """
-    found: Tensor = weights * torch.linalg.vector_norm(values @ output, dim=-1)[:, None]
-    return found
+    norms: Tensor = torch.linalg.vector_norm(values @ output, dim=-1)  # (H, Lk)
+    return weights * norms[:, None]
 
 
 def value_weighted_together(weights: Tensor, values: Tensor, output: Tensor) -> Tensor:
-    """The same of all heads of a layer together, which may cancel: ‖Σ_h A[i,j] v_j W_O‖, (Lq, Lk).
+    """The norm of the sum over the heads of a layer, ‖Σ_h A[i,j] v_j W_O‖, (Lq, Lk).
 
     Source: Kobayashi et al. 2020, section 3.
     """
-    brought = values @ output  # (H, Lk, E)
-    rows = [torch.einsum("hk,hke->ke", row, brought).norm(dim=-1) for row in weights.unbind(1)]
+    outputs = values @ output  # (H, Lk, E)
+    rows = [torch.einsum("hk,hke->ke", row, outputs).norm(dim=-1) for row in weights.unbind(1)]
     return torch.stack(rows)
 
 
 def circuits_of(module: nn.Module) -> Circuits:
-    """The projections of one attention.
-
-    Args:
-        module: an attention that is built in one of the known ways.
-
-    Raises:
-        BadType: if it is built in another way.
-    """
+    """The projections of one attention module; raises `BadType` if its architecture is unknown."""
     architecture = architecture_of(module)
     if architecture is None:
         raise BadType(
@@ -161,32 +147,29 @@ def circuits_of(module: nn.Module) -> Circuits:
 
 
 def circuits(model: nn.Module) -> dict[Layer, Circuits]:
-    """The projections of every attention to the same text, by layer, of one stack of layers.
+    """The projections of every self-attention, by layer.
 
-    A module that is used several times, as ALBERT's, is one layer here: its weights are the same.
+    A module that is used several times, as in ALBERT, is one layer.
 
     Raises:
-        BadType: if there is none that is known here.
+        BadType: if no attention is of a known architecture.
     """
-    found: dict[Layer, Circuits] = {}
+    config = getattr(model, "config", None)
+    stacks = ("encoder", "decoder") if getattr(config, "is_encoder_decoder", False) else ()
+    by_layer: dict[Layer, Circuits] = {}
     for name, module in model.named_modules():
         if architecture_of(module) is not None and not is_cross_attention(name.lower(), module):
-            stacks = ("encoder", "decoder")
-            part = next((stack for stack in stacks if _within(model, name, stack)), "")
-            number = sum(layer.part == part for layer in found)
-            found[Layer(part, number)] = circuits_of(module)
-    if not found:
+            words = name.lower().split(".")
+            part = next((stack for stack in stacks if stack in words), "")
+            number = sum(layer.part == part for layer in by_layer)
+            by_layer[Layer(part, number)] = circuits_of(module)
+    if not by_layer:
         raise BadType(
             "model: expected attentions whose projections are known here, got none in "
             "{model_type}; circuits_of says of one module what is expected",
             model_type=type(model).__name__,
         )
-    return found
-
-
-def _within(model: nn.Module, name: str, part: str) -> bool:
-    config = getattr(model, "config", None)
-    return bool(getattr(config, "is_encoder_decoder", False)) and part in name.lower().split(".")
+    return by_layer
 
 
 def _inputs(
@@ -217,16 +200,15 @@ def _matrix(projection: Any) -> Tensor:
 
 
 def _bias(projection: Any) -> Tensor:
-    bias = getattr(projection, "bias", None)
-    sizes = features(projection)
+    bias: Tensor | None = getattr(projection, "bias", None)
     if bias is not None:
-        found: Tensor = bias.detach().double()
-        return found
-    return torch.zeros(sizes[1] if sizes else 0, dtype=torch.float64)
+        return bias.detach().double()
+    _, outputs = features(projection) or (0, 0)
+    return torch.zeros(outputs, dtype=torch.float64)
 
 
 def _through(embedding: Tensor | None, unembedding: Tensor | None, width: int) -> Tensor:
-    """What stands between the end of a circuit and its beginning: W_U W_E, (E, E), or nothing."""
+    """From the end of a circuit back to its beginning: W_U W_E or the identity, (E, E)."""
     if embedding is None:
         return torch.eye(width, dtype=torch.float64)
     into = embedding.detach().double()
@@ -242,21 +224,19 @@ def _through(embedding: Tensor | None, unembedding: Tensor | None, width: int) -
     return back.mT @ into
 
 
-def _positive(matrices: Tensor) -> Tensor:
+def _positive_share(matrices: Tensor) -> Tensor:
     """Σ λ / Σ |λ| of each."""
-    values = torch.linalg.eigvals(matrices)
-    found: Tensor = values.real.sum(-1) / values.abs().sum(-1)
-    return found
+    values: Tensor = torch.linalg.eigvals(matrices)
+    return values.real.sum(-1) / values.abs().sum(-1)
 
 
 def _root(gram: Tensor) -> Tensor:
-    """A square root of G = Rᵀ R, so that ‖R X‖ is the norm of X as G measures it."""
+    """R with G = Rᵀ R."""
     values, vectors = torch.linalg.eigh(gram)
-    roots = values.clamp(min=0).sqrt()[..., None]
-    found: Tensor = roots * vectors.mT
-    return found
+    roots: Tensor = values.clamp(min=0).sqrt()[..., None]
+    return roots * vectors.mT
 
 
 def _norm(into: Tensor, out: Tensor) -> Tensor:
-    """The Frobenius norm of the product of two thin matrices, which is not built."""
+    """The Frobenius norm of the product of two thin matrices, without building it."""
     return ((into.mT @ into) * (out @ out.mT)).sum((-2, -1)).clamp(min=0).sqrt()

@@ -1,8 +1,8 @@
-"""How alike heads are: the divergence of what they attend to, and groups of heads that agree."""
+"""The similarity of heads: the divergence of their attention, and groups of heads that agree."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 
 import torch
 from jaxtyping import Float
@@ -34,21 +34,21 @@ def jensen_shannon(one: Tensor, other: Tensor) -> Tensor:
 
 
 def distances(weights: Float[Tensor, "h lq lk"], allowed: Tensor | None = None) -> Tensor:
-    """The mean divergence between what heads attend to, (H, H), over the queries that see a key.
+    """The mean divergence between heads, (H, H), over the queries that see a key.
 
     Args:
         weights: of the heads of one text, of any layers, (H, Lq, Lk); rows sum to 1.
-        allowed: (H or 1, Lq, Lk), where a query may attend; None means everywhere.
+        allowed: (H or 1, Lq, Lk), where a query may attend; None for everywhere.
 
-    Source: Clark et al. 2019, section 6, without the smoothing, and as a mean: their sum grows
-    with the corpus.
+    Source: Clark et al. 2019, section 6, without the smoothing, and as a mean, not a sum.
     """
     heads, queries, keys = weights.shape
-    seen = torch.ones(1, queries, keys, dtype=torch.bool) if allowed is None else allowed
-    counts = seen.any(-1).expand(heads, -1)  # (H, Lq)
+    if allowed is None:
+        allowed = torch.ones(1, queries, keys, dtype=torch.bool)
+    counts = allowed.any(-1).expand(heads, -1)  # (H, Lq)
     both = counts[:, None] & counts[None]
-    found = torch.stack([jensen_shannon(row[None], weights) for row in weights])  # (H, H, Lq)
-    return (found * both).sum(-1) / both.sum(-1).clamp(min=1)
+    divergence = torch.stack([jensen_shannon(row[None], weights) for row in weights])  # (H, H, Lq)
+    return (divergence * both).sum(-1) / both.sum(-1).clamp(min=1)
 
 
 SMOOTH = 1e-3
@@ -57,8 +57,6 @@ SMOOTH = 1e-3
 
 def clark_distances(weights: Float[Tensor, "h lq lk"]) -> Tensor:
     """The divergence between heads as published, summed over the queries of a text, (H, H).
-
-    Of several texts it is the sum, which grows with the corpus; `distances` is a mean.
 
     Args:
         weights: of the heads of one text, of any layers, (H, Lq, Lk); rows sum to 1.
@@ -70,14 +68,14 @@ def clark_distances(weights: Float[Tensor, "h lq lk"]) -> Tensor:
 
 
 def groups(distance: Tensor, most: float) -> list[list[int]]:
-    """Heads that agree, each group with its heads in order, the groups by their first head.
+    """Groups of heads by complete linkage: no two heads of a group differ by more than ``most``.
 
-    Two heads are in one group if no two heads of it are further apart than ``most`` (complete
-    linkage): the nearest two groups are joined first.
+    The nearest two groups are joined first. Heads are in order, groups in the order of their first
+    head.
 
     Args:
         distance: (H, H), symmetric.
-        most: what the heads of a group may differ by at most.
+        most: the largest distance in a group.
 
     Raises:
         BadValue: if the distances are no symmetric square.
@@ -92,28 +90,26 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
             distance_shape=tuple(distance.shape),
         )
     heads = distance.shape[0]
-    found = {number: [number] for number in range(heads)}  # by the first head of each
-    apart = distance.double().clone().fill_diagonal_(torch.inf)  # of groups: their furthest heads
-    while len(found) > 1:
+    members = {number: [number] for number in range(heads)}  # by the first head of each group
+    apart = distance.double().clone().fill_diagonal_(torch.inf)  # the furthest heads of two groups
+    while len(members) > 1:
         one, other = divmod(int(apart.argmin()), heads)
         if one == other or apart[one, other] > most:
             break
-        found[one] = sorted(found[one] + found.pop(other))
+        members[one] = sorted(members[one] + members.pop(other))
         apart[one] = apart[one].maximum(apart[other])
         apart[:, one] = apart[one]
         apart[other] = apart[:, other] = torch.inf
-    return list(found.values())
+    return list(members.values())
 
 
 MOST_CELLS = 1 << 22
-"""How many pairs of numbers one text is compared by: of longer ones fewer queries are taken."""
-
+"""The largest number of pairs of weights compared in one text; longer ones use fewer queries."""
 
 MOST_PAIRS = 1_400_000
-"""How many pairs of heads of one part of a model are compared: those of 1600 heads in 40 layers.
+"""The largest number of pairs of heads compared in one part of a model: 1600 heads in 40 layers.
 
-Their sums grow with the square of the heads. Of the four times that a run keeps them, in each half
-for the model and for its random copy, in three parts of a model, these are 0.8 GB.
+A run keeps their sums in two halves, for the model and its copy, in up to three parts: 0.8 GB.
 """
 
 NOT_COMPARED = Text(
@@ -124,91 +120,74 @@ NOT_COMPARED = Text(
 
 
 def is_comparable(heads: Iterable[Head]) -> bool:
-    """Whether the heads of each part of a model are few enough to be compared with each other.
-
-    Args:
-        heads: of one part, or of several.
-    """
+    """Whether the heads of each part of a model are few enough to be compared with each other."""
     sizes: dict[str, list[int]] = {}
-    for layer, found in by_layer(heads).items():
-        sizes.setdefault(layer.part, []).append(len(found))
-    return all(
-        _pairs(counts) <= MOST_PAIRS and _squares(counts) <= MOST_NAMES for counts in sizes.values()
-    )
-
-
-def _pairs(sizes: Sequence[int]) -> int:
-    """How many pairs of heads have sums: of one layer with itself, and with each later one."""
-    return (sum(sizes) ** 2 + sum(size * size for size in sizes)) // 2
-
-
-def _squares(sizes: Sequence[int]) -> int:
-    """How many pairs of layers that are."""
-    return len(sizes) * (len(sizes) + 1) // 2
+    for layer, own in by_layer(heads).items():
+        sizes.setdefault(layer.part, []).append(len(own))
+    for counts in sizes.values():
+        pairs_of_layers = len(counts) * (len(counts) + 1) // 2
+        pairs_of_heads = (sum(counts) ** 2 + sum(count * count for count in counts)) // 2
+        if pairs_of_heads > MOST_PAIRS or pairs_of_layers > MOST_NAMES:
+            return False
+    return True
 
 
 @dataclass
 class Similarity:
-    """How alike every two heads of a part of a model are, over many texts.
+    """The similarity of every two heads of a part of a model, over many texts.
 
-    Of a part with more pairs than `MOST_PAIRS` nothing is taken in.
-
-    Two heads that are both near to a uniform one are near to each other too, and say nothing. So
-    what counts is which share of their departures from uniform two heads have in common:
+    A part with more pairs than `MOST_PAIRS` is ignored.
 
         agreement = 1 - JS(h, g) / (JS(h, u) + JS(g, u))
 
-    with u uniform over the allowed keys. It is 1 for heads that do the same, and about 0 for heads
-    that depart from uniform independently. Ours; JS is that of Clark et al. 2019, section 6.
+    with u uniform over the allowed keys: two nearly uniform heads are close to each other whatever
+    they do. The agreement is 1 for equal heads, and about 0 for heads that depart from uniform
+    independently. Ours; JS is that of Clark et al. 2019, section 6.
 
     Attributes:
-        sums: for every two layers of a part moments (H, H, 6) of the divergence of their heads (x)
-            and of the sum of their departures (y), each a mean over queries of a text.
+        sums: for every two layers of a part the moments (H, H, 6) of the divergence of their heads
+            (x) and of the sum of their departures from uniform (y), means over queries of a text.
     """
 
     sums: Accumulator = field(default_factory=Accumulator)
 
     def add(self, weights: Mapping[Head, Tensor], allowed: Tensor) -> None:
-        """Take in one text.
+        """Add one text.
 
         Args:
             weights: of each head of one part of the model, (Lq, Lk); 0 where not allowed.
-            allowed: (Lq, Lk), where each of them may attend.
+            allowed: (Lq, Lk), where all of them may attend.
         """
         if not is_comparable(weights):
             return
         layers = by_layer(weights)
         ordered = [head for heads in layers.values() for head in heads]
-        queries = _chosen(allowed, len(ordered))
+        queries = _sampled_queries(allowed, len(ordered))
         if not len(queries):
             return
         rows = torch.stack([weights[head][queries] for head in ordered]).double()  # (H, R, Lk)
         rows = rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).tiny)
         uniform = allowed[queries].to(rows.dtype)
         uniform = uniform / uniform.sum(-1, keepdim=True)
-        apart = _pairwise(rows)
-        departs = jensen_shannon(rows, uniform).mean(-1)  # (H,)
-        found = ratio_sums(apart, departs[:, None] + departs)
+        departures = jensen_shannon(rows, uniform).mean(-1)  # (H,)
+        moments = ratio_sums(_pairwise(rows), departures[:, None] + departures)
         sizes = [len(heads) for heads in layers.values()]
-        for one, band in zip(layers, torch.split(found, sizes), strict=True):
+        for one, band in zip(layers, torch.split(moments, sizes), strict=True):
             for other, square in zip(layers, torch.split(band, sizes, dim=1), strict=True):
                 if one <= other:
                     self.sums.add(f"{one}|{other}", square)
 
     def merge(self, other: "Similarity") -> None:
-        """Take in what was measured elsewhere."""
+        """Add the sums of other texts."""
         self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
         """Every head that was compared."""
-        return tuple(
-            Head(layer, number)
-            for layer in self._layers()
-            for number in range(len(self.sums[f"{layer}|{layer}"]))
-        )
+        sizes = [(layer, len(self.sums[f"{layer}|{layer}"])) for layer in self._layers()]
+        return tuple(Head(layer, number) for layer, heads in sizes for number in range(heads))
 
     def share(self, one: Head, other: Head) -> RatioEstimate:
-        """The divergence of two heads as a share of their departures: 1 less their agreement."""
+        """The divergence of two heads divided by their departures: 1 - `agreement`."""
         low, high = sorted((one, other))
         return RatioEstimate.of(self.sums[f"{low.layer}|{high.layer}"][low.number, high.number])
 
@@ -217,13 +196,9 @@ class Similarity:
         return 1 - self.share(one, other).value
 
     def pairs(self) -> tuple[tuple[Head, Head], ...]:
-        """Every two heads that can be compared: of one part of the model."""
-        heads = sorted(self.heads())
-        return tuple(
-            (one, other)
-            for one, other in combinations_with_replacement(heads, 2)
-            if one != other and one.layer.part == other.layer.part
-        )
+        """Every two heads of one part of the model."""
+        pairs = combinations(sorted(self.heads()), 2)
+        return tuple(pair for pair in pairs if pair[0].layer.part == pair[1].layer.part)
 
     def distances(self, part: str = "") -> tuple[tuple[Head, ...], Tensor]:
         """The heads of a part, and the mean divergence of every two, (H, H), for `groups`."""
@@ -241,9 +216,7 @@ class Similarity:
         return heads, (whole + whole.mT) / 2
 
     def _layers(self) -> list[Layer]:
-        """Every layer that was compared, in order."""
-        found = {Head.parse(f"{name.split('|')[0]}H0").layer for name in self.sums}
-        return sorted(found)
+        return sorted({Head.parse(f"{name.split('|')[0]}H0").layer for name in self.sums})
 
 
 def _pairwise(rows: Tensor) -> Tensor:
@@ -251,8 +224,8 @@ def _pairwise(rows: Tensor) -> Tensor:
     own = _entropy(rows).mean(-1)  # (H,)
     apart = rows.new_zeros(len(rows), len(rows))
     for number, row in enumerate(rows):
-        together = _entropy((row + rows[number:]) / 2).mean(-1)
-        apart[number, number:] = (together - (own[number] + own[number:]) / 2).clamp(min=0)
+        mixed = _entropy((row + rows[number:]) / 2).mean(-1)
+        apart[number, number:] = (mixed - (own[number] + own[number:]) / 2).clamp(min=0)
     apart.fill_diagonal_(0.0)
     return apart + apart.mT
 
@@ -262,13 +235,13 @@ def _entropy(rows: Tensor) -> Tensor:
     return -(rows * rows.clamp(min=least).log()).sum(-1)
 
 
-def _chosen(allowed: Tensor, heads: int) -> Tensor:
-    """Queries that may attend to two keys or more, evenly spaced where there are too many."""
-    seen = (allowed.sum(-1) > 1).nonzero().flatten()
+def _sampled_queries(allowed: Tensor, heads: int) -> Tensor:
+    """Queries that may attend to two keys or more, evenly spaced if there are too many."""
+    queries = (allowed.sum(-1) > 1).nonzero().flatten()
     most = max(1, MOST_CELLS // max(1, heads * heads * allowed.shape[-1]))
-    if len(seen) <= most:
-        return seen
-    return seen[torch.linspace(0, len(seen) - 1, most).long()]
+    if len(queries) <= most:
+        return queries
+    return queries[torch.linspace(0, len(queries) - 1, most).long()]
 
 
 def _divergence(one: Tensor, other: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ readers         plain text and JSON lines; the validation of a whole file
 conllu          CoNLL-U
 measurement     one document through a model
 accumulated     the sums of a run, in two halves, and their validation when read from a file
-run_identity    what an interrupted run must have in common with the run that resumes it
 checkpoint      tensor files and finished runs
 pipeline        a corpus through a model, resumable, in several processes
 probe           repeated random tokens in place of a corpus

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,20 +26,16 @@ from headwise.lang import Text
 COUNTS = ("documents", "tokens", "cut")
 """The numbers of documents and tokens measured, and of documents truncated."""
 
-_TALLY = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
-"""The prefix of the names of one tally."""
+_ACCUMULATOR = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
+"""The prefix of the names of one accumulator."""
 
 
 @dataclass
 class Half:
     """Sums over every second document.
 
-    Attributes:
-        counts: the numbers named in `COUNTS`.
-        statistics: every metric of every head.
-        alignment: heads against gold pairs, over the documents that have some.
-        evidence: the evidence for names of heads; empty if no names are given.
-        random: the same for a copy of the model with random weights.
+    ``counts`` are those named in `COUNTS`; ``evidence`` and ``random`` are the evidence for names,
+    of the model and of a copy with random weights, and empty if no names are given.
     """
 
     counts: Accumulator = field(default_factory=Accumulator)
@@ -54,31 +51,19 @@ class Half:
 
     def merge(self, other: "Half") -> None:
         """Add the sums of other documents."""
-        self.counts.merge(other.counts)
-        self.statistics.merge(other.statistics)
-        self.alignment.merge(other.alignment)
-        self.evidence.merge(other.evidence)
-        self.random.merge(other.random)
+        for part in fields(self):
+            getattr(self, part.name).merge(getattr(other, part.name))
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name; each is additive."""
-        parts = (
-            ("counts", self.counts.tensors()),
-            ("statistics", self.statistics.tensors()),
-            ("alignment", self.alignment.sums.tensors()),
-            ("evidence", self.evidence.tensors()),
-            ("random", self.random.tensors()),
-        )
-        return {f"{part}/{name}": tensor for part, all_ in parts for name, tensor in all_.items()}
+        parts: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
+        parts["alignment"] = self.alignment.sums
+        return _joined({name: part.tensors() for name, part in parts.items()})
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":
-        """The inverse of `tensors`.
-
-        Raises:
-            BadFile: if the names, shapes or values are invalid.
-        """
-        parts = _split(tensors, ("counts", "statistics", "alignment", "evidence", "random"))
+        """The inverse of `tensors`; raises `BadFile` if names, shapes or values are invalid."""
+        parts = _split(tensors, tuple(part.name for part in fields(cls)))
         check_sums(tensors)
         statistics = Statistics.from_tensors(parts["statistics"])
         check_quotients(parts["statistics"])
@@ -97,10 +82,7 @@ class Half:
 
 @dataclass
 class Gathered:
-    """All sums: of the documents with even numbers, and of those with odd numbers.
-
-    A hypothesis from one half can be tested on the other.
-    """
+    """The sums of documents with even numbers and of those with odd numbers."""
 
     first: Half = field(default_factory=Half)
     second: Half = field(default_factory=Half)
@@ -110,17 +92,14 @@ class Gathered:
         return self.second if number % 2 else self.first
 
     def whole(self) -> Half:
-        """Both halves together."""
+        """The sums of both halves."""
         both = Half()
         both.merge(self.first)
         both.merge(self.second)
         return both
 
     def names(self) -> tuple[Named, ...]:
-        """The names of heads that the first half suggests and the second confirms.
-
-        Empty without evidence, or if all of it lies in one half.
-        """
+        """The names of heads that the first half suggests and the second confirms, if both can."""
         halves = self.first.evidence, self.second.evidence
         if not all(half.heads() for half in halves):
             return ()
@@ -131,19 +110,13 @@ class Gathered:
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name; each is additive."""
-        parts = (("first", self.first.tensors()), ("second", self.second.tensors()))
-        return {f"{part}/{name}": tensor for part, all_ in parts for name, tensor in all_.items()}
+        return _joined({"first": self.first.tensors(), "second": self.second.tensors()})
 
     def kept(self) -> dict[str, Tensor]:
-        """`tensors`, checked to be few enough to be read again.
-
-        Raises:
-            BadValue: if there are more sums than are read.
-        """
+        """`tensors`; raises `BadValue` if there are more than can be read again."""
         tensors = self.tensors()
-        for part, count in Counter(
-            match[0] for match in map(_TALLY.match, tensors) if match
-        ).items():
+        matches = map(_ACCUMULATOR.match, tensors)
+        for part, count in Counter(match[0] for match in matches if match).items():
             if count > MOST_NAMES:
                 raise BadValue(
                     "save: {count} sums under {part}, and at most {most_names} are read "
@@ -156,13 +129,14 @@ class Gathered:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Gathered":
-        """The inverse of `tensors`.
-
-        Raises:
-            BadFile: if the names, shapes or values are invalid; the caller adds the file name.
-        """
+        """The inverse of `tensors`; raises `BadFile`, to which the caller adds the file name."""
         parts = _split(tensors, ("first", "second"))
         return cls(Half.from_tensors(parts["first"]), Half.from_tensors(parts["second"]))
+
+
+def _joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of all parts; the inverse of `_split`."""
+    return {f"{part}/{n}": tensor for part, own in parts.items() for n, tensor in own.items()}
 
 
 def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, dict[str, Tensor]]:
@@ -171,13 +145,9 @@ def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, d
     for name, tensor in tensors.items():
         part, _, rest = name.partition("/")
         if part not in parts:
-            raise _unknown(name)
+            raise BadFile("expected sums that a corpus run adds up, got {name!a}", name=name[:80])
         parts[part][rest] = tensor
     return parts
-
-
-def _unknown(name: str) -> BadFile:
-    return BadFile("expected sums that a corpus run adds up, got {name!a}", name=name[:80])
 
 
 LARGEST = 1e60
@@ -185,32 +155,6 @@ LARGEST = 1e60
 
 MOST_COUNTED = 1 << 53
 """The largest count: integers up to here are exact in float64."""
-
-Parts = Callable[[Tensor], tuple[Tensor, ...]]
-"""Selects the nonnegative parts of a tensor."""
-
-
-def _all(sums: Tensor) -> tuple[Tensor, ...]:
-    return (sums,)
-
-
-def _none(sums: Tensor) -> tuple[Tensor, ...]:
-    del sums
-    return ()
-
-
-def _denominators(sums: Tensor) -> tuple[Tensor, ...]:
-    """The denominators of a profile (4, H, places): of the head and of a uniform head."""
-    return (sums[1::2],)
-
-
-def _wholes(sums: Tensor) -> tuple[Tensor, ...]:
-    """The nonnegative moments (..., 6): not x, which rounding may make negative, and not xy."""
-    return tuple(sums[..., MOMENTS.index(name)] for name in ("texts", "y", "xx", "yy"))
-
-
-def _second(sums: Tensor) -> tuple[Tensor, ...]:
-    return (sums[..., 1],)
 
 
 @dataclass(frozen=True)
@@ -221,12 +165,12 @@ class Form:
         name: a regular expression of its names in a half; its groups are layers.
         shape: its sizes; a string is the number of heads of the layer of that group. None if
             `Statistics.from_tensors` checks it.
-        counted: selects the nonnegative parts.
+        nonnegative: the index of the numbers that cannot be negative; None if all can.
     """
 
     name: str
     shape: tuple[int | str, ...] | None
-    counted: Parts = _all
+    nonnegative: Any = ...
 
 
 _LAYER = r"(?:(?:encoder|decoder|cross)\.)?L[0-9]{1,5}"
@@ -234,14 +178,17 @@ _EVIDENCE, _AT = "(?:evidence|random)", f"(?P<at>{_LAYER})"
 _DIRECTION = f"{_EVIDENCE}/syntax/[^/]+/(?:to|from)-head/{_AT}"
 _M, _O = len(MOMENTS), len(OFFSETS)
 
+_NONNEGATIVE_MOMENTS = (..., [MOMENTS.index(name) for name in ("texts", "y", "xx", "yy")])
+"""Neither x, which rounding may make negative, nor xy."""
+
 FORMS = (
     Form(r"counts/(?:documents|tokens|cut)", ()),
     Form(r"statistics/.*/(?:below|uniform_below|queries)", None),
-    Form(r"statistics/.*/profile\..*", None, _denominators),
-    Form(r"statistics/.*", None, _none),
+    Form(r"statistics/.*/profile\..*", None, slice(1, None, 2)),  # its denominators
+    Form(r"statistics/.*", None, None),
     Form(rf"alignment/{_AT}H[0-9]{{1,5}}", (len(ALIGNED),)),
-    Form(f"{_EVIDENCE}/metrics/{_AT}", (len(JUDGED), "at", _M), _wholes),
-    Form(f"{_EVIDENCE}/metrics/{_AT}/uniform", (len(JUDGED), 2), _second),
+    Form(f"{_EVIDENCE}/metrics/{_AT}", (len(JUDGED), "at", _M), _NONNEGATIVE_MOMENTS),
+    Form(f"{_EVIDENCE}/metrics/{_AT}/uniform", (len(JUDGED), 2), (..., 1)),
     Form(f"{_EVIDENCE}/syntax/[^/]+/offsets", (_O, _M)),
     Form(_DIRECTION, ("at", _M)),
     Form(f"{_DIRECTION}/offsets", ("at", _O)),
@@ -255,10 +202,7 @@ _FORMS = tuple((re.compile(form.name), form) for form in FORMS)
 
 
 def check_sums(tensors: Mapping[str, Tensor]) -> None:
-    """Validate the sums of one half of a corpus.
-
-    Args:
-        tensors: by name, as `headwise.heads.corpus.accumulated.Half.tensors` writes them.
+    """Validate the sums of one half of a corpus, named as `Half.tensors` names them.
 
     Raises:
         BadFile: if one has an unknown name, a wrong dtype or shape, is not finite, or is a negative
@@ -267,8 +211,8 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
     above = {name: tensor for name, tensor in tensors.items() if name.endswith("/above")}
     heads = {name.split("/")[1]: tensor.shape[-1] for name, tensor in above.items() if tensor.dim()}
     for name, sums in tensors.items():
-        matches = ((form.fullmatch(name), kind) for form, kind in _FORMS)
-        match, form = next((tensor for tensor in matches if tensor[0]), (None, None))
+        matches = ((pattern.fullmatch(name), form) for pattern, form in _FORMS)
+        match, form = next((pair for pair in matches if pair[0]), (None, None))
         if match is None or form is None:
             raise _error(name, Text("is no sum that a run adds up"))
         _check_numbers(name, sums)
@@ -277,19 +221,15 @@ def check_sums(tensors: Mapping[str, Tensor]) -> None:
         if form.shape is not None and list(sums.shape) != wanted:
             shape = list(sums.shape)
             raise _error(name, Text("has shape {shape}, not {wanted}", shape=shape, wanted=wanted))
-        if any(bool((part < 0).any()) for part in form.counted(sums)):
+        if form.nonnegative is None:
+            continue
+        part = sums[form.nonnegative] if sums.dim() else sums  # a number has no index
+        if bool((part < 0).any()):
             raise _error(name, Text("holds a negative number"))
 
 
 def check_quotients(tensors: Mapping[str, Tensor]) -> None:
-    """Check that no metric or profile is divided by zero.
-
-    Args:
-        tensors: as in `check_sums`, of the shapes that `Statistics.from_tensors` takes.
-
-    Raises:
-        BadFile: if a quotient is infinite.
-    """
+    """Raise `BadFile` if a metric or profile would be infinite."""
     for name, above in tensors.items():
         if name.endswith("above"):
             quotients = above / tensors[f"{name.removesuffix('above')}below"]
@@ -309,13 +249,9 @@ def _check_numbers(name: str, sums: Tensor) -> None:
         raise _error(name, Text("holds NaN"))
     if bool((sums.abs() > LARGEST).any()):
         raise _error(name, Text("holds a number beyond all sums of texts"))
-    if name.startswith("counts/") and not _counts(sums):
+    counts = bool(((sums == sums.round()) & (sums <= MOST_COUNTED)).all())
+    if name.startswith("counts/") and not counts:
         raise _error(name, Text("is no count"))
-
-
-def _counts(sums: Tensor) -> bool:
-    """Whether all are integers that are exact in float64."""
-    return bool((sums == sums.round()).all()) and bool((sums <= MOST_COUNTED).all())
 
 
 def _error(name: str, problem: Text) -> BadFile:

@@ -3,14 +3,12 @@
 A tensor file is a safetensors file with JSON metadata in its header, written atomically. A finished
 run can be opened without the model and without the corpus:
 
-    run.json           what was run, for people and programs
     run.safetensors    the sums
+    run.json           what was run; written last, with the hash of the sums
 
-The JSON is written last and holds the hash of the other file, so that the two always match. Both
-are validated when read.
+Both are validated when read.
 """
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -26,23 +24,17 @@ import headwise
 from headwise.document.files import write
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
-from headwise.heads.corpus.accumulated import MOST_COUNTED, Gathered
+from headwise.heads.corpus.accumulated import MOST_COUNTED, Gathered, Half
+from headwise.heads.corpus.readers import file_hash
 from headwise.heads.inspection_export import schema
 from headwise.heads.metrics import MEASURED
 from headwise.heads.naming import Named
-from headwise.lang import LANGS, Text, Translated
+from headwise.lang import LANGS, Translated, same
 
 
 @contextmanager
 def error_context(argument: str, inner: str) -> Iterator[None]:
     """Re-raise an error about an inner argument under the option that the user typed.
-
-    Args:
-        argument: the option: "save".
-        inner: the argument that it became: "output".
-
-    Raises:
-        BadValue: the same error, of the same class, with the option's name.
 
     Example:
         >>> with error_context("save", "output"):
@@ -60,63 +52,41 @@ def error_context(argument: str, inner: str) -> Iterator[None]:
 
 
 def check_folder(option: str, folder: Path) -> None:
-    """Check that a folder can be written into, or created.
-
-    An anonymous temporary file is created there, because permission bits are not conclusive.
-
-    Args:
-        option: the option that names the folder, for the message.
-        folder: the folder.
-
-    Raises:
-        BadFile: if it is not a folder, or cannot be written into.
-    """
-    try:
+    """Raise `BadFile` unless the folder of an option can be written into, or created."""
+    try:  # permission bits are not conclusive: create an anonymous temporary file
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        raise unusable(option, folder, error) from error
+        raise _unusable(option, folder, error) from error
 
 
 def make_folder(option: str, folder: Path) -> None:
-    """Create a folder and its parents if they do not exist.
-
-    Raises:
-        BadFile: if it cannot be created.
-    """
+    """Create a folder and its parents if they do not exist; raise `BadFile` if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unusable(option, folder, error) from error
+        raise _unusable(option, folder, error) from error
 
 
-def unusable(option: str, folder: Path, error: OSError) -> BadFile:
-    """The error for a folder that cannot be used."""
-    name, reason = clean(str(folder)), error.strerror or type(error).__name__
+def _unusable(option: str, folder: Path, error: OSError) -> BadFile:
     return BadFile(
         "{option}: cannot write into the folder {name}: {reason}; choose another place",
         option=option,
-        name=name,
-        reason=reason,
+        name=clean(str(folder)),
+        reason=error.strerror or type(error).__name__,
     )
 
 
-MOST_TENSOR_BYTES = 1 << 30
-"""The largest file that is read."""
+MOST_TENSOR_BYTES, MOST_JSON_BYTES = 1 << 30, 1 << 20
+"""The largest tensor file and the largest run.json that are read."""
 
 KEY = "headwise"
-"""The key of the JSON in the header."""
+"""The key of the JSON in the header of a tensor file."""
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-    """Write tensors, in their order, with metadata.
-
-    Raises:
-        BadFile: if the file cannot be written, or is too large for `read_tensors`; an existing file
-            is then unchanged.
-        MissingExtra: if safetensors is not installed.
-    """
+    """Write tensors, in their order, with metadata, if they are not too large to be read again."""
     try:
         from safetensors.torch import save
     except ImportError as error:
@@ -136,12 +106,10 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file, in the order they were written in, and their metadata.
+    """The tensors of a file of `write_tensors`, in their order, and their metadata.
 
     Raises:
-        BadFile: if it cannot be read, is too large, is damaged, or was not written by
-            `write_tensors`; the caller adds the file name.
-        MissingExtra: if safetensors is not installed.
+        BadFile: if it cannot be read, is too large or damaged; the caller adds the file name.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -162,30 +130,27 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         reason = f"{type(error).__name__}: {clean(str(error))[:120]}"
         raise BadFile("damaged ({reason})", reason=reason) from error
     order = metadata.get("order") if isinstance(metadata, dict) else None
-    fits = isinstance(order, list) and all(isinstance(name, str) for name in order)
-    if not fits or sorted(order or ()) != sorted(tensors):
+    if (
+        not isinstance(order, list)
+        or not all(isinstance(name, str) for name in order)
+        or sorted(order) != sorted(tensors)
+    ):
         raise BadFile("its header does not list its tensors")
-    return {name: tensors[name] for name in order or ()}, metadata
+    return {name: tensors[name] for name in order}, metadata
 
 
 def check_size(file: Path, most: int) -> None:
-    """Check that a path is a regular file of at most so many bytes, or does not exist.
-
-    Raises:
-        BadFile: if it is not; the caller adds the file name.
-        OSError: if its status cannot be read.
-    """
-    if file.exists() and not file.is_file():
+    """Raise `BadFile` unless a path is a file of at most so many bytes, or does not exist."""
+    if not file.exists():
+        return
+    if not file.is_file():
         raise BadFile("no file, but a directory, device or pipe")
-    if file.exists() and file.stat().st_size > most:
+    if file.stat().st_size > most:
         raise BadFile("too large: more than {most:,} bytes", most=most)
 
 
 SCHEMA = "headwise.run/1"
 JSON, TENSORS = "run.json", "run.safetensors"
-
-MOST_JSON_BYTES = 1 << 20
-"""The largest run.json that is read."""
 
 PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
     (
@@ -212,11 +177,8 @@ PARTS: tuple[tuple[str, tuple[tuple[str, type], ...]], ...] = (
 class Run:
     """The result of a corpus run.
 
-    Attributes:
-        model: name, source, class, type, parameters, layers, heads.
-        corpus: file, sha256, documents, paragraphs, truncate.
-        gathered: the sums.
-        identity: everything the numbers depend on; see `run_identity.identity`.
+    ``model`` and ``corpus`` have the entries of `PARTS`; ``identity`` is all that the numbers
+    depend on, see `measurement.identity`.
     """
 
     model: Mapping[str, str | int]
@@ -231,11 +193,7 @@ class Run:
 
 
 def save(run: Run, folder: Path) -> None:
-    """Write a run into an existing folder.
-
-    Raises:
-        BadFile: if it cannot be written.
-    """
+    """Write a run into an existing folder; raise `BadFile` if that fails."""
     write_tensors(folder / TENSORS, run.gathered.kept(), {"schema": SCHEMA})
     data = {
         "schema": SCHEMA,
@@ -244,7 +202,7 @@ def save(run: Run, folder: Path) -> None:
         "corpus": dict(run.corpus),
         "metrics": [metric.name for metric in MEASURED],
         "identity": dict(run.identity),
-        "tensors": {"file": TENSORS, "sha256": _hash(folder / TENSORS)},
+        "tensors": {"file": TENSORS, "sha256": file_hash(folder / TENSORS)},
     }
     with error_context("save", "output"):
         write(folder / JSON, json.dumps(data, indent=1) + "\n")
@@ -265,130 +223,102 @@ def open_run(folder: Path) -> Run:
         BadFile: if there is none, a file is damaged or too large, the two files do not match, a
             number is impossible, or it was measured with the metrics of another version.
     """
-    data = _read(folder / JSON)
-    _check(folder, data)
     try:
-        return _opened(folder, data)
-    except BadValue as error:
-        if str(error).startswith("open: "):
-            raise
-        raise _error(folder, Text("{file}: {problem}", file=TENSORS, problem=error.text)) from error
-
-
-def _opened(folder: Path, data: dict[str, Any]) -> Run:
-    """The run of a validated run.json."""
-    tensors, header = read_tensors(folder / TENSORS)
-    if header.get("schema") != SCHEMA or data["tensors"]["sha256"] != _hash(folder / TENSORS):
-        raise _error(
-            folder,
-            Text(
+        data = _read_json(folder / JSON)
+        _check_entries(data)
+        with _error_in(TENSORS):
+            tensors, header = read_tensors(folder / TENSORS)
+        tensors_hash = file_hash(folder / TENSORS)
+        if header.get("schema") != SCHEMA or data["tensors"]["sha256"] != tensors_hash:
+            raise BadFile(
                 "{tensors} is not the one that {json} was written with; copy both files",
                 tensors=TENSORS,
                 json=JSON,
-            ),
-        )
-    gathered = Gathered.from_tensors(tensors)
-    _check_together(folder, data, gathered)
+            )
+        with _error_in(TENSORS):
+            gathered = Gathered.from_tensors(tensors)
+            total = gathered.whole()
+        _check_totals(data, gathered.first, total)
+    except BadValue as error:
+        raise BadFile(
+            "open: expected a folder that --save has written, got {folder}: {problem}",
+            folder=clean(str(folder)),
+            problem=error.text,
+        ) from error
     return Run(data["model"], data["corpus"], gathered, data["identity"])
 
 
-def _check_together(folder: Path, data: dict[str, Any], gathered: Gathered) -> None:
-    """Check the counts of run.json against the sums."""
-    total, documents = gathered.whole(), data["corpus"]["documents"]
-    counted = (
-        ("layers", data["model"]["layers"], len(total.statistics.layers)),
-        ("heads", data["model"]["heads"], len(total.statistics.heads())),
-        ("documents", documents, total.number("documents")),
-        ("documents of the first half", (documents + 1) // 2, gathered.first.number("documents")),
-    )
-    for name, wanted, measured in counted:
-        if wanted != measured:
-            raise _error(
-                folder,
-                Text(
-                    "{json} says {wanted} {name}, and {tensors} has sums of {found}",
-                    json=JSON,
-                    wanted=wanted,
-                    name=name,
-                    tensors=TENSORS,
-                    found=measured,
-                ),
-            )
-    if total.number("cut") > documents:
-        raise _error(folder, Text("{tensors}: more documents cut than there are", tensors=TENSORS))
-
-
-def _read(file: Path) -> dict[str, Any]:
+@contextmanager
+def _error_in(file: str) -> Iterator[None]:
+    """Add the name of a file to the message of an error."""
     try:
-        check_size(file, MOST_JSON_BYTES)
-        data = json.loads(file.read_bytes())
-    except BadFile as error:
-        raise _error(
-            file.parent, Text("{file}: {problem}", file=JSON, problem=error.text)
-        ) from error
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise _error(file.parent, Text("{file}: {problem}", file=JSON, problem=reason)) from error
+        yield
+    except BadValue as error:
+        raise BadFile("{file}: {problem}", file=file, problem=error.text) from error
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    with _error_in(JSON):
+        try:
+            check_size(file, MOST_JSON_BYTES)
+            content = file.read_bytes()
+        except OSError as error:
+            raise BadFile(same(error.strerror or type(error).__name__)) from error
+    try:
+        data = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise _error(file.parent, Text("{json} is damaged", json=JSON)) from error
+        raise BadFile("{json} is damaged", json=JSON) from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise _error(
-            file.parent, Text("{json} is not of layout {schema}", json=JSON, schema=SCHEMA)
-        )
+        raise BadFile("{json} is not of layout {schema}", json=JSON, schema=SCHEMA)
     return data
 
 
-def _check(folder: Path, data: dict[str, Any]) -> None:
+def _check_entries(data: dict[str, Any]) -> None:
     """Check the type of every entry of run.json, its counts and its metrics."""
     for part, entries in PARTS:
         section = data.get(part)
-        fits = isinstance(section, dict) and all(
-            type(section.get(k)) is kind for k, kind in entries
-        )
-        if not fits:
-            raise _error(folder, Text("{part} of {json} lacks an entry", part=part, json=JSON))
-    _check_counts(folder, data)
-    names = [metric.name for metric in MEASURED]
-    if data.get("metrics") != names:
-        raise _error(
-            folder,
-            Text(
-                "it was measured with other metrics than this version of headwise has; run it again"
-            ),
-        )
-
-
-def _check_counts(folder: Path, data: dict[str, Any]) -> None:
-    """Check every number against the minimum in the schema of reports."""
+        if not isinstance(section, dict) or any(
+            type(section.get(name)) is not kind for name, kind in entries
+        ):
+            raise BadFile("{part} of {json} lacks an entry", part=part, json=JSON)
     layout = schema()["$defs"]
-    for part, rules in (
-        ("model", layout["model"]),
-        ("corpus", layout["a_corpus"]["properties"]["corpus"]),
-    ):
+    rules = {"model": layout["model"], "corpus": layout["a_corpus"]["properties"]["corpus"]}
+    for part, rule in rules.items():
         for name, kind in dict(PARTS)[part]:
-            least = rules["properties"][name].get("minimum")
+            least = rule["properties"][name].get("minimum")
             if kind is int and not least <= data[part][name] <= MOST_COUNTED:
-                raise _error(
-                    folder,
-                    Text(
-                        "{json}: {part}.{name}: expected {least} to {most_counted}",
-                        json=JSON,
-                        part=part,
-                        name=name,
-                        least=least,
-                        most_counted=MOST_COUNTED,
-                    ),
+                raise BadFile(
+                    "{json}: {part}.{name}: expected {least} to {most_counted}",
+                    json=JSON,
+                    part=part,
+                    name=name,
+                    least=least,
+                    most_counted=MOST_COUNTED,
                 )
+    if data.get("metrics") != [metric.name for metric in MEASURED]:
+        raise BadFile(
+            "it was measured with other metrics than this version of headwise has; run it again"
+        )
 
 
-def _hash(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _error(folder: Path, problem: Text) -> BadFile:
-    return BadFile(
-        "open: expected a folder that --save has written, got {folder}: {problem}",
-        folder=clean(str(folder)),
-        problem=problem,
+def _check_totals(data: dict[str, Any], first: Half, total: Half) -> None:
+    """Check the counts of run.json against the sums of the first half and of both."""
+    documents = data["corpus"]["documents"]
+    counts = (
+        ("layers", data["model"]["layers"], len(total.statistics.layers)),
+        ("heads", data["model"]["heads"], len(total.statistics.heads())),
+        ("documents", documents, total.number("documents")),
+        ("documents of the first half", (documents + 1) // 2, first.number("documents")),
     )
+    for name, expected, measured in counts:
+        if expected != measured:
+            raise BadFile(
+                "{json} says {wanted} {name}, and {tensors} has sums of {found}",
+                json=JSON,
+                wanted=expected,
+                name=name,
+                tensors=TENSORS,
+                found=measured,
+            )
+    if total.number("cut") > documents:
+        raise BadFile("{tensors}: more documents cut than there are", tensors=TENSORS)

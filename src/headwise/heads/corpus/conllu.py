@@ -12,20 +12,19 @@ Source: https://universaldependencies.org/format.html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
 from headwise.heads.corpus.documents import (
     MOST_BYTES,
+    BadLine,
     CorpusDocument,
     Parse,
     Place,
     Spans,
+    blocks,
     check_name,
-    lines,
     located,
 )
-from headwise.lang import Text
 
 COLUMNS = 10
 TEXT = "# text ="
@@ -41,9 +40,9 @@ class _Sentence:
 
     Attributes:
         places: the line of each word.
-        surface: the tokens, with their numbers of words.
-        written: the line of each token, and its ID there: "3", or "1-2" for a multiword token.
-        gaps: for each token whether a space follows.
+        tokens: (form, number of words, whether a space follows) of each token.
+        sources: the line of each token, and its ID there: "3", or "1-2" for a multiword token.
+        covered: the number of the last word of the last multiword token.
     """
 
     place: Place
@@ -52,9 +51,8 @@ class _Sentence:
     heads: list[str] = field(default_factory=list)
     relations: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
-    surface: list[tuple[str, int]] = field(default_factory=list)
-    written: list[tuple[Place, str]] = field(default_factory=list)
-    gaps: list[bool] = field(default_factory=list)
+    tokens: list[tuple[str, int, bool]] = field(default_factory=list)
+    sources: list[tuple[Place, str]] = field(default_factory=list)
     covered: int = 0
 
 
@@ -62,12 +60,10 @@ def read_conllu(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each sentence, named by its first line.
 
     Raises:
-        BadFile: if a line cannot be read or does not have ten columns, or if words, heads and text
-            are inconsistent.
+        BadFile: if a line is not CoNLL-U, or words, heads and text are inconsistent.
     """
-    for filled, block in groupby(lines(file), key=lambda line: bool(line[1].strip())):
-        if filled:
-            yield from _sentence(block)
+    for block in blocks(file):
+        yield from _sentence(block)
 
 
 def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[CorpusDocument]:
@@ -77,96 +73,79 @@ def _sentence(block: Iterator[tuple[Place, str]]) -> Iterator[CorpusDocument]:
         sentence = sentence or _Sentence(place)
         size += len(line.encode())
         if size > MOST_BYTES:
-            raise sentence.place.error(
-                Text(
-                    "expected at most {most_bytes:,} bytes in a sentence, this one has more; "
-                    "separate sentences by blank lines",
-                    most_bytes=MOST_BYTES,
-                )
-            )
+            raise BadLine(
+                "expected at most {most_bytes:,} bytes in a sentence, this one has more; "
+                "separate sentences by blank lines",
+                most_bytes=MOST_BYTES,
+            ).at(sentence.place)
         if line.startswith(TEXT):
             sentence.text = line.removeprefix(TEXT).strip()
         elif not line.startswith("#"):
-            _take(sentence, place, line)
+            _add_line(sentence, place, line)
     if sentence is not None and sentence.forms:
         yield _document(sentence)
 
 
-def _take(sentence: _Sentence, place: Place, line: str) -> None:
-    """Add one line of a sentence: a word or a multiword token."""
+def _add_line(sentence: _Sentence, place: Place, line: str) -> None:
     columns = line.split("\t")
     if len(columns) != COLUMNS:
-        raise place.error(
-            Text(
-                "expected {columns} columns separated by tabs, got {num_columns}; give a "
-                "file in CoNLL-U",
-                columns=COLUMNS,
-                num_columns=len(columns),
-            )
-        )
+        raise BadLine(
+            "expected {columns} columns separated by tabs, got {num_columns}; give a "
+            "file in CoNLL-U",
+            columns=COLUMNS,
+            num_columns=len(columns),
+        ).at(place)
     number, form = columns[:2]
     gap = "SpaceAfter=No" not in columns[9].split("|")
     if _EMPTY.fullmatch(number):
         return
-    whole = _RANGE.fullmatch(number)
-    if whole:
-        first, last = int(whole[1]), int(whole[2])
-        if first != len(sentence.forms) + 1 or last < first or sentence.covered >= first:
-            raise _misnumbered(sentence, place, number)
-        sentence.surface.append((form, last - first + 1))
-        sentence.written.append((place, number))
-        sentence.gaps.append(gap)
+    next_word = len(sentence.forms) + 1
+    multiword = _RANGE.fullmatch(number)
+    if multiword:
+        first, last = int(multiword[1]), int(multiword[2])
+        valid = first == next_word and last >= first > sentence.covered
+    else:
+        first = last = int(number) if _NUMBER.fullmatch(number) else 0
+        valid = first == next_word
+    if not valid:
+        raise BadLine(
+            "expected the word {wanted} of the sentence, got {number!a}; number words from 1",
+            wanted=next_word,
+            number=number[:20],
+        ).at(place)
+    if first > sentence.covered:
+        sentence.tokens.append((form, last - first + 1, gap))
+        sentence.sources.append((place, number))
+    if multiword:
         sentence.covered = last
         return
-    if not _NUMBER.fullmatch(number) or int(number) != len(sentence.forms) + 1:
-        raise _misnumbered(sentence, place, number)
-    if int(number) > sentence.covered:
-        sentence.surface.append((form, 1))
-        sentence.written.append((place, number))
-        sentence.gaps.append(gap)
     sentence.forms.append(form)
     sentence.heads.append(columns[6])
     sentence.relations.append(columns[7])
     sentence.places.append(place)
 
 
-def _misnumbered(sentence: _Sentence, place: Place, number: str) -> Exception:
-    wanted = len(sentence.forms) + 1
-    return place.error(
-        Text(
-            "expected the word {wanted} of the sentence, got {number!a}; number words from 1",
-            wanted=wanted,
-            number=number[:20],
-        )
-    )
-
-
 def _document(sentence: _Sentence) -> CorpusDocument:
     place = sentence.place
     if sentence.covered > len(sentence.forms):
-        raise sentence.written[-1][0].error(
-            Text(
-                "a token reaches to word {covered}, and the sentence has {num_forms}; give "
-                "all words of each token",
-                covered=sentence.covered,
-                num_forms=len(sentence.forms),
-            )
-        )
-    text = _written(sentence) if sentence.text is None else sentence.text
-    tokens = [form for form, _ in sentence.surface]
-    words = _words(sentence, located(place, text, tokens, sentence.written))
+        raise BadLine(
+            "a token reaches to word {covered}, and the sentence has {num_forms}; give "
+            "all words of each token",
+            covered=sentence.covered,
+            num_forms=len(sentence.forms),
+        ).at(sentence.sources[-1][0])
+    text = sentence.text
+    if text is None:
+        text = "".join(form + " " * gap for form, _, gap in sentence.tokens).strip()
+    forms = [form for form, _, _ in sentence.tokens]
+    words = _words(sentence, located(place, text, forms, sentence.sources))
     return CorpusDocument(str(place), text, words, _parse(sentence))
-
-
-def _written(sentence: _Sentence) -> str:
-    pieces = zip(sentence.surface, sentence.gaps, strict=True)
-    return "".join(form + " " * gap for (form, _), gap in pieces).strip()
 
 
 def _words(sentence: _Sentence, tokens: Spans) -> Spans:
     """The spans of the words, from those of their tokens."""
     spans: list[tuple[int, int]] = []
-    for (start, stop), (form, count) in zip(tokens, sentence.surface, strict=True):
+    for (start, stop), (form, count, _) in zip(tokens, sentence.tokens, strict=True):
         forms = sentence.forms[len(spans) : len(spans) + count]
         if "".join(forms) == form:
             for word in forms:
@@ -178,23 +157,20 @@ def _words(sentence: _Sentence, tokens: Spans) -> Spans:
 
 
 def _parse(sentence: _Sentence) -> Parse | None:
-    """The dependency tree; None if no word has a head."""
     if all(head == "_" for head in sentence.heads):
         return None
     count = len(sentence.forms)
     for number, (place, head, name) in enumerate(
         zip(sentence.places, sentence.heads, sentence.relations, strict=True), 1
     ):
-        known = head == "0" or _NUMBER.fullmatch(head)
-        if not known or int(head) > count or int(head) == number:
-            raise place.error(
-                Text(
-                    "word {number} has the head {head!a}, expected 0 for the root or the "
-                    "number of another word, 1 to {count}",
-                    number=number,
-                    head=head[:20],
-                    count=count,
-                )
-            )
+        valid = head == "0" or _NUMBER.fullmatch(head)
+        if not valid or int(head) > count or int(head) == number:
+            raise BadLine(
+                "word {number} has the head {head!a}, expected 0 for the root or the "
+                "number of another word, 1 to {count}",
+                number=number,
+                head=head[:20],
+                count=count,
+            ).at(place)
         check_name(place, "relations", name)
     return Parse(tuple(int(head) - 1 for head in sentence.heads), tuple(sentence.relations))

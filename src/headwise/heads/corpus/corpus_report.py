@@ -68,10 +68,9 @@ _A_CORPUS = Text(
 
 
 def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block, ...]:
-    """A row for each name with its heads."""
-    explained_names = [named for named in names if named.name != UNEXPLAINED]
     if not names:
         return ()
+    explained_names = [named for named in names if named.name != UNEXPLAINED]
     explained, heads = len({named.head for named in explained_names}), len(measured)
     summary = Paragraph(
         Text(
@@ -86,14 +85,15 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
     kinds: dict[str, list[Named]] = {}
     for named in sorted(explained_names, key=lambda named: -_clear(named)):
         kinds.setdefault(named.name.partition(WITH)[0], []).append(named)
-    title = Heading(Text("Names of heads"))
-    limits = () if is_comparable(measured) else (Paragraph(_NOT_COMPARED),)
-    if not kinds:
-        return title, summary, *limits
-    return title, summary, *limits, Table(_NAME_COLUMNS, [_kind(found) for found in kinds.values()])
+    blocks: list[Block] = [Heading(Text("Names of heads")), summary]
+    if not is_comparable(measured):
+        blocks.append(
+            Paragraph(Text("No head is called redundant: {reason}.", reason=NOT_COMPARED))
+        )
+    if kinds:
+        blocks.append(Table(_NAME_COLUMNS, [_name_row(same_name) for same_name in kinds.values()]))
+    return tuple(blocks)
 
-
-_NOT_COMPARED = Text("No head is called redundant: {reason}.", reason=NOT_COMPARED)
 
 _NAME_COLUMNS = (
     Text("name"),
@@ -111,11 +111,10 @@ def _clear(named: Named) -> float:
     return named.value - named.bar if math.isfinite(named.value - named.bar) else 0.0
 
 
-def _kind(same_name: list[Named]) -> Row:
+def _name_row(same_name: list[Named]) -> Row:
     """One name and its heads, the clearest first."""
     first = same_name[0]
-    pairs = WITH in first.name
-    title = Text("redundant with another") if pairs else first.title
+    title = Text("redundant with another") if WITH in first.name else first.title
     listed = ", ".join(f"{_who(named)} {number(named.value)}" for named in same_name[:MOST_NAMED])
     numbers = (first.bar, first.uniform, first.random, first.rule)
     return (
@@ -127,21 +126,16 @@ def _kind(same_name: list[Named]) -> Row:
 
 
 def _who(named: Named) -> str:
-    """The head, or the two heads of a pair."""
     _, pair, other = named.name.partition(WITH)
     return f"{named.head}~{other}" if pair else str(named.head)
 
 
 def _corpus(run: Run, whole: Half) -> list[Row]:
-    rows: list[Row] = [
-        (Text("corpus"), same(str(run.corpus["file"]))),
-        (Text("documents"), written(whole.number("documents"))),
-        (Text("tokens"), written(whole.number("tokens"))),
-    ]
-    cut = whole.number("cut")
-    if cut:
-        rows.append((Text("documents cut"), written(cut)))
-    return rows
+    labels = {"documents": Text("documents"), "tokens": Text("tokens")}
+    if whole.number("cut"):
+        labels["cut"] = Text("documents cut")
+    counts = [(label, written(whole.number(name))) for name, label in labels.items()]
+    return [(Text("corpus"), same(str(run.corpus["file"]))), *counts]
 
 
 def _alignment(alignment: Alignment) -> tuple[Block, ...]:
@@ -150,18 +144,11 @@ def _alignment(alignment: Alignment) -> tuple[Block, ...]:
     if not heads:
         return ()
     best = sorted(heads, key=lambda head: -alignment.accuracy(head))[:MOST_ALIGNED]
-    head = (Text("head"), Text("right"), Text("mean weight"), Text("AER"))
-    rows = [
-        (
-            same(str(name)),
-            same(number(alignment.accuracy(name))),
-            same(number(alignment.mean_weight(name))),
-            same(number(alignment.error_rate(name))),
-        )
-        for name in best
-    ]
+    columns = (Text("head"), Text("right"), Text("mean weight"), Text("AER"))
+    measures = (alignment.accuracy, alignment.mean_weight, alignment.error_rate)
+    rows = [(same(str(h)), *(same(number(measure(h))) for measure in measures)) for h in best]
     title = Text("Agreement with gold pairs: the best of {num_heads} heads", num_heads=len(heads))
-    return Heading(title), Table(head, rows)
+    return Heading(title), Table(columns, rows)
 
 
 SCHEMA = "headwise.inspect.corpus/1"
@@ -171,6 +158,7 @@ def as_json(run: Run) -> str:
     """The run as JSON text in ASCII, ending in a line break."""
     whole = run.gathered.whole()
     counts = {name: whole.number(name) for name in COUNTS}
+    halves = (run.gathered.first, run.gathered.second)
     return as_text(
         {
             "schema": SCHEMA,
@@ -179,9 +167,7 @@ def as_json(run: Run) -> str:
             "corpus": {**run.corpus, **counts},
             "metrics": explained(whole.statistics.metrics),
             **measured(whole.statistics),
-            "halves": [
-                _half(half.statistics) for half in (run.gathered.first, run.gathered.second)
-            ],
+            "halves": [_half(half.statistics) for half in halves],
             "alignment": _aligned(whole.alignment),
             "names": [_named(name) for name in run.names],
         }

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import BinaryIO
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
@@ -15,8 +15,8 @@ class Parse:
     """A dependency tree over the words of a text.
 
     Attributes:
-        heads: for each word the index of its head, counted from 0; -1 for the root.
-        relations: for each word the name of the relation to its head: "det", "obj", "root".
+        heads: the index of each word's head, counted from 0; -1 for the root.
+        relations: the name of each word's relation to its head: "det", "obj", "root".
     """
 
     heads: tuple[int, ...]
@@ -58,15 +58,16 @@ class CorpusDocument:
 MOST_BYTES = 1 << 20
 """The longest line, document and text file, in bytes."""
 
+LONGEST_NAME = 100
+"""The largest number of characters in the name of a relation or of a kind of entity."""
+
+Spans = tuple[tuple[int, int], ...]
+"""(start, stop) in characters of each word."""
+
 
 @dataclass(frozen=True)
 class Place:
-    """A line of a file.
-
-    Attributes:
-        file: the file.
-        line: counted from 1.
-    """
+    """A line of a file, counted from 1."""
 
     file: Path
     line: int
@@ -74,10 +75,14 @@ class Place:
     def __str__(self) -> str:
         return f"{clean(self.file.name)}:{self.line}"
 
-    def error(self, problem: Text) -> BadFile:
-        """The error for this line."""
-        where = f"{clean(str(self.file))}:{self.line}"
-        return BadFile("corpus: {where}: {problem}", where=where, problem=problem)
+
+class BadLine(BadFile):
+    """An error in a line of a file, without the place of the line."""
+
+    def at(self, place: Place) -> BadFile:
+        """The error with its place."""
+        where = f"{clean(str(place.file))}:{place.line}"
+        return BadFile("corpus: {where}: {problem}", where=where, problem=self.text)
 
 
 def lines(file: Path) -> Iterator[tuple[Place, str]]:
@@ -96,7 +101,11 @@ def lines(file: Path) -> Iterator[tuple[Place, str]]:
                 name=name,
             )
         with file.open("rb") as stream:
-            yield from _lines(file, stream)
+            number = 0
+            while content := stream.readline(MOST_BYTES + 1):
+                number += 1
+                place = Place(file, number)
+                yield place, _decoded(place, content).removesuffix("\n").removesuffix("\r")
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
@@ -106,197 +115,146 @@ def lines(file: Path) -> Iterator[tuple[Place, str]]:
         ) from error
 
 
-def _lines(file: Path, stream: BinaryIO) -> Iterator[tuple[Place, str]]:
-    number = 0
-    while content := stream.readline(MOST_BYTES + 1):
-        number += 1
-        place = Place(file, number)
-        yield place, _text(place, content).removesuffix("\n").removesuffix("\r")
-
-
-def _text(place: Place, content: bytes) -> str:
+def _decoded(place: Place, content: bytes) -> str:
     if len(content) > MOST_BYTES:
-        raise place.error(
-            Text(
-                "expected at most {most_bytes:,} bytes in a line, this one has more; break "
-                "it into several documents",
-                most_bytes=MOST_BYTES,
-            )
-        )
+        raise BadLine(
+            "expected at most {most_bytes:,} bytes in a line, this one has more; break "
+            "it into several documents",
+            most_bytes=MOST_BYTES,
+        ).at(place)
     if b"\0" in content:
-        raise place.error(
-            Text("expected text, got a zero byte, as binary files have; give a text file in UTF-8")
-        )
+        raise BadLine(
+            "expected text, got a zero byte, as binary files have; give a text file in UTF-8"
+        ).at(place)
     try:
         return content.decode("utf-8-sig" if place.line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise place.error(
-            Text(
-                "expected UTF-8, got byte 0x{content:02x} in column {start_plus_1}; save the "
-                "file as UTF-8",
-                content=content[error.start],
-                start_plus_1=error.start + 1,
-            )
-        ) from error
+        raise BadLine(
+            "expected UTF-8, got byte 0x{content:02x} in column {start_plus_1}; save the "
+            "file as UTF-8",
+            content=content[error.start],
+            start_plus_1=error.start + 1,
+        ).at(place) from error
 
 
-Spans = tuple[tuple[int, int], ...]
-"""(start, stop) in characters of each word."""
-
-LONGEST_NAME = 100
-"""The largest number of characters in the name of a relation or of a kind of entity."""
+def blocks(file: Path) -> Iterator[Iterator[tuple[Place, str]]]:
+    """Yield the lines of each paragraph of a file, without the blank lines between."""
+    for filled, block in groupby(lines(file), key=lambda line: bool(line[1].strip())):
+        if filled:
+            yield block
 
 
 def located(
-    place: Place, text: str, words: Sequence[str], written: Sequence[tuple[Place, str]] = ()
+    place: Place, text: str, words: Sequence[str], sources: Sequence[tuple[Place, str]] = ()
 ) -> Spans:
     """The spans of the words in the text, which may be separated by white space only.
 
-    Args:
-        place: the place of the text, for messages.
-        text: the text.
-        words: its words in order.
-        written: the line of each word and its number there, if the file has them.
+    ``sources`` are the line of each word and its number there, if each word has a line of its own.
 
     Raises:
         BadFile: if the text does not consist of these words.
     """
-    spans, at = [], 0
+    spans, start = [], 0
     for index, word in enumerate(words):
-        while at < len(text) and text[at].isspace():
-            at += 1
-        if not word or not text.startswith(word, at):
-            rest = text[at : at + 20]
-            line, number = written[index] if written else (place, str(index + 1))
-            raise line.error(
-                Text(
-                    "word {number} is {word!a}, and the text goes on with {rest!a}; words "
-                    "must be those of the text, in its order",
-                    number=number,
-                    word=word[:40],
-                    rest=rest,
-                )
-            )
-        spans.append((at, at + len(word)))
-        at += len(word)
-    if text[at:].strip():
-        raise (written[-1][0] if written else place).error(
-            Text(
-                "after the last word the text goes on with {text!a}; words must be those of "
-                "the text, all of them",
-                text=text[at:].strip()[:20],
-            )
-        )
+        while start < len(text) and text[start].isspace():
+            start += 1
+        if not word or not text.startswith(word, start):
+            line, number = sources[index] if sources else (place, str(index + 1))
+            raise BadLine(
+                "word {number} is {word!a}, and the text goes on with {rest!a}; words "
+                "must be those of the text, in its order",
+                number=number,
+                word=word[:40],
+                rest=text[start : start + 20],
+            ).at(line)
+        spans.append((start, start + len(word)))
+        start += len(word)
+    if text[start:].strip():
+        raise BadLine(
+            "after the last word the text goes on with {text!a}; words must be those of "
+            "the text, all of them",
+            text=text[start:].strip()[:20],
+        ).at(sources[-1][0] if sources else place)
     return tuple(spans)
 
 
 def check_spans(place: Place, text: str, spans: Spans) -> None:
-    """Check that the words are ascending spans of the text.
-
-    Raises:
-        BadFile: if they are not.
-    """
+    """Raise `BadFile` unless the words are ascending spans of the text."""
     before = 0
     for number, (start, stop) in enumerate(spans, 1):
         if not before <= start <= stop <= len(text):
-            raise place.error(
-                Text(
-                    "word {number} is [{start}, {stop}], expected within {before} to "
-                    "{num_text}: characters of the text, each word after the one before",
-                    number=number,
-                    start=start,
-                    stop=stop,
-                    before=before,
-                    num_text=len(text),
-                )
-            )
+            raise BadLine(
+                "word {number} is [{start}, {stop}], expected within {before} to "
+                "{num_text}: characters of the text, each word after the one before",
+                number=number,
+                start=start,
+                stop=stop,
+                before=before,
+                num_text=len(text),
+            ).at(place)
         before = stop
 
 
 def check_parse(place: Place, words: int, parse: Parse) -> None:
-    """Check that a parse has a head and a relation for each of the words.
-
-    Raises:
-        BadFile: if it does not.
-    """
+    """Raise `BadFile` unless a parse has a head and a relation for each of the words."""
     for what, count in (("heads", len(parse.heads)), ("relations", len(parse.relations))):
         if count != words:
-            raise place.error(
-                Text(
-                    "{what}: expected one for each of the {words} words, got {count}; a "
-                    "parse must be over the words of the text",
-                    what=what,
-                    words=words,
-                    count=count,
-                )
-            )
+            raise BadLine(
+                "{what}: expected one for each of the {words} words, got {count}; a "
+                "parse must be over the words of the text",
+                what=what,
+                words=words,
+                count=count,
+            ).at(place)
     for number, head in enumerate(parse.heads):
         if not -1 <= head < words or head == number:
-            raise place.error(
-                Text(
-                    "heads: word {number} has the head {head}, expected -1 for the root or "
-                    "another of the words 0 to {words_minus_1}; count words from 0",
-                    number=number,
-                    head=head,
-                    words_minus_1=words - 1,
-                )
-            )
+            raise BadLine(
+                "heads: word {number} has the head {head}, expected -1 for the root or "
+                "another of the words 0 to {words_minus_1}; count words from 0",
+                number=number,
+                head=head,
+                words_minus_1=words - 1,
+            ).at(place)
     for name in parse.relations:
         check_name(place, "relations", name)
 
 
 def check_entities(place: Place, words: int, entities: tuple[Entity, ...]) -> None:
-    """Check that entities are spans of the words.
-
-    Raises:
-        BadFile: if one is not.
-    """
+    """Raise `BadFile` unless entities are spans of the words."""
     for entity in entities:
         if not 0 <= entity.start < entity.stop <= words:
-            raise place.error(
-                Text(
-                    "entities: [{start}, {stop}] is no run of the {words} words; count words "
-                    "from 0, the second number is the one after the last",
-                    start=entity.start,
-                    stop=entity.stop,
-                    words=words,
-                )
-            )
+            raise BadLine(
+                "entities: [{start}, {stop}] is no run of the {words} words; count words "
+                "from 0, the second number is the one after the last",
+                start=entity.start,
+                stop=entity.stop,
+                words=words,
+            ).at(place)
         check_name(place, "entities", entity.kind)
 
 
 def check_name(place: Place, what: str, name: str) -> None:
-    """Check the length of a name.
-
-    Raises:
-        BadFile: if it is empty or too long.
-    """
+    """Raise `BadFile` if a name is empty or too long."""
     if not 0 < len(name) <= LONGEST_NAME:
-        raise place.error(
-            Text(
-                "{what}: expected names of 1 to {longest_name} characters, got one of {num_name}",
-                what=what,
-                longest_name=LONGEST_NAME,
-                num_name=len(name),
-            )
-        )
+        raise BadLine(
+            "{what}: expected names of 1 to {longest_name} characters, got one of {num_name}",
+            what=what,
+            longest_name=LONGEST_NAME,
+            num_name=len(name),
+        ).at(place)
 
 
 def read_text(file: str) -> str:
-    """The text of a UTF-8 file of at most `MOST_BYTES` bytes.
-
-    Raises:
-        BadFile: if it cannot be read, is not UTF-8, or is too large.
-    """
-    name = clean(file)
+    """The text of a UTF-8 file of at most `MOST_BYTES` bytes; raises `BadFile` otherwise."""
+    name, path = clean(file), Path(file)
     try:
-        if not Path(file).is_file() and Path(file).exists():
+        if path.exists() and not path.is_file():
             raise BadFile(
                 "text: expected a file, got {file}, a directory, device or pipe; give a "
                 "text file in UTF-8",
                 file=name,
             )
-        with Path(file).open("rb") as stream:
+        with path.open("rb") as stream:
             content = stream.read(MOST_BYTES + 1)
         text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,16 +38,11 @@ ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
 
 
 def check_size(document: CorpusDocument, inputs: dict[str, Tensor], config: Any) -> None:
-    """Check that the attention weights of an aligned document fit in memory.
-
-    Raises:
-        BadValue: if they do not.
-    """
+    """Raise `BadValue` if the attention weights of an aligned document do not fit in memory."""
     own = inputs.get("decoder_input_ids")
     keys = inputs["input_ids"].shape[1] if "input_ids" in inputs else config.max_source_positions
     queries = keys if own is None else own.shape[1]
-    sizes = (getattr(config, name, 1) for name in ("num_hidden_layers", "num_attention_heads"))
-    heads = math.prod(sizes)
+    heads = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
     if document.alignment and heads * queries * keys > MOST_WEIGHTS:
         raise BadValue(
             "alignment: {heads} heads from {queries} tokens to {keys} are more weights "
@@ -66,22 +61,14 @@ def align(
     inputs: dict[str, Tensor],
     seen: Recorder,
 ) -> None:
-    """Score heads against the gold pairs of a document.
+    """Score heads against the gold pairs of a document: those of cross-attention, or else all.
 
-    These are the heads of cross-attention in an encoder-decoder, otherwise all heads. In a reaction
-    written as SMILES the prediction of a head is its heaviest atom before the arrow.
-
-    Raises:
-        BadValue: if a pair lies outside the tokens.
+    In a reaction written as SMILES the prediction of a head is its heaviest atom before the arrow.
     """
     if not document.alignment:
         return
-    cross = any(head.layer.part == "cross" for head in seen.weights)
-    weights = {
-        head: table[0]
-        for head, table in seen.weights.items()
-        if head.layer.part == ("cross" if cross else "")
-    }
+    part = "cross" if any(head.layer.part == "cross" for head in seen.weights) else ""
+    weights = {head: table[0] for head, table in seen.weights.items() if head.layer.part == part}
     keys = None
     if "input_ids" in inputs:
         names = loaded.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
@@ -111,10 +98,10 @@ class Measurer:
     Attributes:
         loaded: the model and its tokenizer.
         truncate: whether documents that are too long are truncated; otherwise they raise.
-        random: the model with random weights, the baseline of names; None if no names are given.
+        random: the model with random weights, the baseline of names; None without names.
         points: the ids of punctuation.
         folder: the folder of the audio files that documents name.
-        compare: whether heads are compared with each other, if names are given.
+        compare: with names, whether heads are compared with each other.
     """
 
     loaded: Loaded
@@ -128,86 +115,67 @@ class Measurer:
     def of(
         cls, loaded: Loaded, *, truncate: bool, names: bool, folder: Path = Path()
     ) -> "Measurer":
-        """A measurer for a model; with names, its random copy is measured as well.
-
-        Raises:
-            BadType: with names, if the model has no random copy.
-        """
+        """A measurer for a model; with names also for its random copy, or `BadType` is raised."""
         random = replace(loaded, model=random_copy(loaded.model)) if names else None
         return cls(loaded, truncate, random, punctuation(loaded.tokenizer), folder)
 
     def check(self, document: CorpusDocument) -> None:
-        """Check the length of a document, without running the model.
-
-        Raises:
-            BadFile: if it has no token, or too many.
-        """
-        try:
+        """Raise `BadFile` if a document has no token or too many, without running the model."""
+        with _errors_of(document):
             for text in (document.text, document.target):
                 if text is not None:
                     count = length(self.loaded, text)
                     if not self.truncate:
                         check_length(self.loaded, count)
-        except HeadwiseError as error:
-            raise _at(document, error) from error
 
     def measure(self, document: CorpusDocument) -> Half:
-        """The sums of one document.
+        """The sums of one document; raises `BadFile` if the model cannot read it."""
+        with _errors_of(document):
+            inputs, whole = self.encode(document)
+            return self.measure_inputs(document, inputs, whole)
 
-        Raises:
-            BadFile: if the model cannot read it.
-        """
-        try:
-            return self._measure(document)
-        except HeadwiseError as error:
-            raise _at(document, error) from error
-
-    def _measure(self, document: CorpusDocument) -> Half:
+    def encode(self, document: CorpusDocument) -> tuple[dict[str, Tensor], int]:
+        """The inputs of the model for a document, and its number of tokens before truncation."""
         text = document.text
         if takes_sound(self.loaded.model):
             text = str(self.folder / text)
-        inputs, whole = encode(self.loaded, text, truncate=self.truncate, target=document.target)
-        return self.measure_inputs(document, inputs, whole)
+        return encode(self.loaded, text, truncate=self.truncate, target=document.target)
 
     def measure_inputs(
         self, document: CorpusDocument, inputs: dict[str, Tensor], whole: int
     ) -> Half:
-        """The sums of one tokenized document.
-
-        Args:
-            document: its annotations.
-            inputs: the inputs of the model.
-            whole: its number of tokens before truncation.
-
-        Raises:
-            BadFile: if the model does not run on them.
-            BadValue: if its weights would not fit in memory.
-        """
+        """The sums of one tokenized document of ``whole`` tokens before truncation."""
         check_size(document, inputs, self.loaded.config)
         names = self.random is not None
         compare = names and self.compare and compared(self.loaded, inputs)
-        recorder = self._seen(self.loaded, inputs, every=compare or bool(document.alignment))
+        recorder = self._captured(self.loaded, inputs, compare or bool(document.alignment))
         tokens = inputs["input_ids" if "input_ids" in inputs else "decoder_input_ids"].shape[1]
         half = Half(statistics=recorder.statistics)
         align(half.alignment, document, self.loaded, inputs, recorder)
         half.count(tokens=tokens, cut=tokens < whole)
         if self.random is not None:
             take(half.evidence, self.loaded, document, recorder)
-            take(half.random, self.random, document, self._seen(self.random, inputs, compare))
+            take(half.random, self.random, document, self._captured(self.random, inputs, compare))
         return half
 
-    def _seen(self, loaded: Loaded, inputs: dict[str, Tensor], every: bool) -> Recorder:
+    def _captured(self, loaded: Loaded, inputs: dict[str, Tensor], keep: bool) -> Recorder:
         """A capture of the model, with the weights of every head or of none."""
-        special = separators(loaded.tokenizer)
+        heads, special = "all" if keep else (), separators(loaded.tokenizer)
         with capture(
-            loaded.model, heads="all" if every else (), separators=special, punctuation=self.points
+            loaded.model, heads=heads, separators=special, punctuation=self.points
         ) as recorder:
             run(loaded, inputs)
         return recorder
 
 
-def _at(document: CorpusDocument, error: HeadwiseError) -> BadFile:
-    return BadFile("corpus: {where}: {problem}", where=document.name, problem=error.text)
+@contextmanager
+def _errors_of(document: CorpusDocument) -> Iterator[None]:
+    """Add the name of a document to the message of an error."""
+    try:
+        yield
+    except HeadwiseError as error:
+        problem = error.text
+        raise BadFile("corpus: {where}: {problem}", where=document.name, problem=problem) from error
 
 
 PARTS = {
@@ -242,25 +210,15 @@ def identity(measurer: Measurer, corpus: Corpus, processes: int) -> dict[str, An
     }
 
 
-def check_same(folder: Path, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Check that two runs have the same identity.
-
-    Args:
-        folder: the folder of the earlier run.
-        wanted: the identity of the new run.
-        found: the identity of the earlier run.
-
-    Raises:
-        BadFile: if they differ.
-    """
-    different = [key for key in PARTS if wanted.get(key) != found.get(key)]
+def check_same(folder: Path, new: Mapping[str, Any], earlier: Mapping[str, Any]) -> None:
+    """Raise `BadFile` unless the run in a folder has the same identity as the new run."""
+    different = [PARTS[key] for key in PARTS if new.get(key) != earlier.get(key)]
     if different:
-        name = clean(str(folder))
         raise BadFile(
             "save: {name} holds another run, which differs in {parts}; choose another folder, or "
             "give the same again",
-            name=name,
-            parts=joined(Text(", "), [PARTS[key] for key in different]),
+            name=clean(str(folder)),
+            parts=joined(Text(", "), different),
         )
 
 

@@ -7,7 +7,7 @@ is killed, the file holds exactly the documents before its position.
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from headwise.document.files import LONGEST_STEM
 from headwise.document.text_format import clean
@@ -34,7 +33,8 @@ from headwise.heads.corpus.checkpoint import (
     save,
     write_tensors,
 )
-from headwise.heads.corpus.measurement import Measurer, check_same, identity
+from headwise.heads.corpus.measurement import Measurer, check_same
+from headwise.heads.corpus.measurement import identity as run_identity
 from headwise.heads.corpus.readers import Corpus, look_through
 from headwise.heads.inspection import model_facts
 from headwise.heads.models.load import Loaded
@@ -43,12 +43,7 @@ from headwise.lang import Text
 
 @dataclass(frozen=True)
 class Share:
-    """The documents of one process of torchrun: those with ``number % processes == rank``.
-
-    Attributes:
-        rank: the process, counted from 0.
-        processes: the number of processes.
-    """
+    """The documents of one process of torchrun: those with ``number % processes == rank``."""
 
     rank: int = 0
     processes: int = 1
@@ -60,15 +55,15 @@ class Share:
     def merged(self, own: Gathered) -> Gathered:
         """The sums of all processes, by all-reduce; every process must call this.
 
-        They are added in another order than in one process, and agree with it up to the rounding of
-        float64; two runs with as many processes agree exactly.
+        The order of additions depends on the number of processes: runs with different numbers agree
+        up to the rounding of float64, runs with equal numbers exactly.
         """
         if self.processes == 1:
             return own
         tensors = own.tensors()
         shapes = {name: (list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items()}
         reduced = {}
-        for name, (shape, dtype) in self._forms(shapes).items():
+        for name, (shape, dtype) in self._all_shapes(shapes).items():
             tensor_dtype = torch.float64 if dtype == str(torch.float64) else torch.int64
             reduced[name] = tensors.get(name, torch.zeros(shape, dtype=tensor_dtype)).clone()
             dist.all_reduce(reduced[name])
@@ -79,22 +74,23 @@ class Share:
         if self.processes > 1:
             dist.barrier()
 
-    def _forms(self, own: dict[str, tuple[list[int], str]]) -> dict[str, tuple[list[int], str]]:
+    def _all_shapes(
+        self, own: dict[str, tuple[list[int], str]]
+    ) -> dict[str, tuple[list[int], str]]:
         """Name, shape and dtype of the tensors of all processes, in the same order in each."""
-        written = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
+        encoded = torch.frombuffer(bytearray(json.dumps(own).encode()), dtype=torch.uint8)
         lengths = [torch.zeros((), dtype=torch.int64) for _ in range(self.processes)]
-        dist.all_gather(lengths, torch.tensor(written.numel()))
+        dist.all_gather(lengths, torch.tensor(encoded.numel()))
         longest = int(max(lengths))
         buffers = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.processes)]
-        dist.all_gather(buffers, torch.cat((written, written.new_zeros(longest - len(written)))))
+        dist.all_gather(buffers, torch.cat((encoded, encoded.new_zeros(longest - len(encoded)))))
         shapes: dict[str, tuple[list[int], str]] = {}
         for buffer, length in zip(buffers, lengths, strict=True):
-            shapes |= json.loads(_bytes(buffer[: int(length)]))
+            shapes |= json.loads(bytes(buffer[: int(length)].tolist()))
         return shapes
 
 
 ALONE = Share()
-"""One process that measures all documents."""
 
 
 @contextmanager
@@ -110,28 +106,19 @@ def shared() -> Iterator[Share]:
         dist.destroy_process_group()
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    return bytes(tensor.tolist())
-
-
 EVERY = 10.0
 """Seconds between two checkpoints."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of documents done and their total."""
+"""Called with the number of documents or texts done and their total."""
+
+Tell = Callable[[Text], None]
+"""Called with a status message."""
 
 
 @dataclass(frozen=True, eq=False)
 class CorpusJob:
-    """The measurement of a corpus.
-
-    Attributes:
-        measurer: the model.
-        corpus: the documents.
-        folder: where checkpoints are written; None for nowhere.
-        share: the documents of this process.
-        every: seconds between two checkpoints; 0 for one after each document.
-    """
+    """The measurement of a corpus; the last three attributes are as in `Options`."""
 
     measurer: Measurer
     corpus: Corpus
@@ -140,8 +127,8 @@ class CorpusJob:
     every: float = EVERY
 
     def identity(self) -> dict[str, Any]:
-        """What an interrupted run must have in common with this one to be resumed."""
-        return identity(self.measurer, self.corpus, self.share.processes)
+        """What a run must have in common with this one to be resumed."""
+        return run_identity(self.measurer, self.corpus, self.share.processes)
 
     @property
     def part(self) -> Path | None:
@@ -157,99 +144,71 @@ def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
         BadFile: if the folder holds another run, a file in it is damaged, a document cannot be
             measured, or the corpus has changed. The sums up to there are kept.
     """
-    keeper = _Keeper(job, job.identity())
-    gathered, position = keeper.resumed()
+    saved_identity = job.identity()
+    gathered, position = _resumed(job, saved_identity)
+    saved_at = time.monotonic()
+
+    def save_part(position: int) -> None:
+        if job.part is not None:
+            metadata = {"identity": saved_identity, "position": position}
+            write_tensors(job.part, gathered.kept(), metadata)
+
     mine = job.share.numbers(job.corpus.documents)
-    report = progress or _ignore_progress
-    report(_before(mine, position), len(mine))
+    report = progress or ignore
+    report(sum(number < position for number in mine), len(mine))
     for number, document in enumerate(job.corpus):
         if number < position or number not in mine:
             continue
         try:
             half = job.measurer.measure(document)
         except BaseException:
-            keeper.keep(gathered, number)
+            save_part(number)
             raise
         gathered.half(number).merge(half)
-        position = number + 1
-        keeper.keep_now_and_then(gathered, position)
-        report(_before(mine, position), len(mine))
+        if time.monotonic() - saved_at >= job.every:
+            save_part(number + 1)
+            saved_at = time.monotonic()
+        report(mine.index(number) + 1, len(mine))
     job.corpus.check_unchanged()
-    keeper.keep(gathered, job.corpus.documents)
+    save_part(job.corpus.documents)
     return gathered
 
 
-def _before(mine: range, position: int) -> int:
-    """The count of numbers before a position."""
-    return len(range(mine.start, min(position, mine.stop), mine.step))
-
-
-class _Keeper:
-    """Writes and reads the checkpoint of this process."""
-
-    def __init__(self, job: CorpusJob, same: dict[str, Any]) -> None:
-        self._file, self._every, self._same = job.part, job.every, same
-        self._documents = job.corpus.documents
-        self._last = time.monotonic()
-
-    def resumed(self) -> tuple[Gathered, int]:
-        """The sums of the checkpoint, and the number of the next document."""
-        if self._file is None or not self._file.exists():
-            return Gathered(), 0
-        tensors, metadata = self._read(self._file)
-        earlier, position = metadata.get("identity"), metadata.get("position")
-        if not isinstance(earlier, dict) or type(position) is not int:
-            raise _not_ours(self._file)
-        check_same(self._file.parent, self._same, earlier)
-        if not 0 <= position <= self._documents:
-            raise _not_ours(self._file)
-        try:
-            return Gathered.from_tensors(tensors), position
-        except BadFile as error:
-            raise _damaged(self._file, error) from error
-
-    def _read(self, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        try:
-            return read_tensors(file)
-        except BadFile as error:
-            raise _damaged(file, error) from error
-
-    def keep_now_and_then(self, gathered: Gathered, position: int) -> None:
-        """Write a checkpoint if the last one is old enough."""
-        if time.monotonic() - self._last >= self._every:
-            self.keep(gathered, position)
-
-    def keep(self, gathered: Gathered, position: int) -> None:
-        """Write the sums of the documents before that number."""
-        if self._file is not None:
-            metadata = {"identity": self._same, "position": position}
-            write_tensors(self._file, gathered.kept(), metadata)
-        self._last = time.monotonic()
-
-
-def _ignore_progress(done: int, whole: int) -> None:
-    del done, whole
-
-
-def _damaged(file: Path, error: BadFile) -> BadFile:
-    name, problem = clean(str(file)), error.text
-    return BadFile(
-        "save: expected a file of sums that headwise wrote, got {name}: {said}; take it "
-        "away to begin anew",
-        name=name,
-        said=problem,
-    )
-
-
-def _not_ours(file: Path) -> BadFile:
+def _resumed(job: CorpusJob, own_identity: dict[str, Any]) -> tuple[Gathered, int]:
+    """The sums of the checkpoint of this process, and the number of the next document."""
+    file = job.part
+    if file is None or not file.exists():
+        return Gathered(), 0
+    with _damaged(file):
+        tensors, metadata = read_tensors(file)
+    earlier, position = metadata.get("identity"), metadata.get("position")
+    if isinstance(earlier, dict) and type(position) is int:
+        check_same(file.parent, own_identity, earlier)
+        if 0 <= position <= job.corpus.documents:
+            with _damaged(file):
+                return Gathered.from_tensors(tensors), position
     name = clean(str(file))
-    return BadFile(
+    raise BadFile(
         "save: {name} does not say how far the run was; take it away to begin anew", name=name
     )
 
 
-Tell = Callable[[Text], None]
-"""Called with a status message."""
+@contextmanager
+def _damaged(file: Path) -> Iterator[None]:
+    """Add the name of a checkpoint to the message of an error."""
+    try:
+        yield
+    except BadFile as error:
+        raise BadFile(
+            "save: expected a file of sums that headwise wrote, got {name}: {said}; take it "
+            "away to begin anew",
+            name=clean(str(file)),
+            said=error.text,
+        ) from error
+
+
+def ignore(*_: object) -> None:
+    """The progress and status of a run that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +220,7 @@ class Options:
         paragraphs: in plain text, a document is a paragraph, not a line.
         truncate: truncate documents that are too long for the model.
         names: name heads, which needs a second model with random weights.
-        every: seconds between two checkpoints.
+        every: seconds between two checkpoints; 0 for one after each document.
         share: the documents of this process.
     """
 
@@ -290,12 +249,11 @@ def measure_corpus(
         BadFile: if a document cannot be read, the folder cannot be created or holds another run,
             or a file in it is damaged.
     """
-    log = tell or _ignore_status
+    log = tell or ignore
     check_place(options.folder)
     log(Text("looking through the corpus"))
-    measurer = Measurer.of(
-        loaded, truncate=options.truncate, names=options.names, folder=file.parent
-    )
+    truncate, names = options.truncate, options.names
+    measurer = Measurer.of(loaded, truncate=truncate, names=names, folder=file.parent)
     corpus = look_through(file, paragraphs=options.paragraphs, check=measurer.check)
     if options.folder is not None:
         make_folder("save", options.folder)
@@ -308,42 +266,40 @@ def measure_corpus(
         log(Text("this run is finished; it is opened"))
         return finished
     gathered = options.share.merged(run(job, progress))
-    if options.names and not is_comparable(gathered.whole().statistics.heads()):
+    if names and not is_comparable(gathered.whole().statistics.heads()):
         log(NOT_COMPARED)
-    finished_run = Run(
-        model=model_facts(loaded, gathered.whole().statistics),
-        corpus={
-            "file": file.name,
-            "sha256": corpus.sha256,
-            "documents": corpus.documents,
-            "paragraphs": corpus.paragraphs,
-            "truncate": options.truncate,
-        },
-        gathered=gathered,
-        identity=same,
-    )
-    _finish(finished_run, job)
+    finished_run = run_of(loaded, corpus, gathered, truncate=truncate, identity=same)
+    if options.folder is not None:
+        if options.share.rank == 0:
+            save(finished_run, options.folder)
+        options.share.wait()
+        _forget(job)
     return finished_run
 
 
-def check_place(folder: Path | None) -> None:
-    """Check that a run can be saved in a folder; a folder with a finished run is only read.
+def run_of(
+    loaded: Loaded,
+    corpus: Corpus,
+    gathered: Gathered,
+    *,
+    truncate: bool = False,
+    identity: Mapping[str, Any],
+) -> Run:
+    """The run of a model on a corpus with these sums."""
+    facts: dict[str, str | int | bool] = {
+        "file": corpus.file.name,
+        "sha256": corpus.sha256,
+        "documents": corpus.documents,
+        "paragraphs": corpus.paragraphs,
+        "truncate": truncate,
+    }
+    return Run(model_facts(loaded, gathered.whole().statistics), facts, gathered, identity)
 
-    Raises:
-        BadFile: if it is no folder, or may not be written into.
-    """
+
+def check_place(folder: Path | None) -> None:
+    """Raise `BadFile` if a run cannot be saved in a folder; a finished run there is only read."""
     if folder is not None and not is_saved(folder):
         check_folder("save", folder)
-
-
-def _finish(done: Run, job: CorpusJob) -> None:
-    """Write the run in the first process; then delete the checkpoints."""
-    if job.folder is None or job.part is None:
-        return
-    if job.share.rank == 0:
-        save(done, job.folder)
-    job.share.wait()
-    _forget(job)
 
 
 def _forget(job: CorpusJob) -> None:
@@ -355,7 +311,3 @@ def _forget(job: CorpusJob) -> None:
     for file in (job.part, *left):
         with suppress(OSError):
             file.unlink()
-
-
-def _ignore_status(text: Text) -> None:
-    del text

@@ -9,6 +9,7 @@ Source: Olsson et al. 2022, "In-context learning and induction heads": 25 random
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
@@ -18,8 +19,8 @@ from headwise.heads.corpus.accumulated import Gathered
 from headwise.heads.corpus.checkpoint import Run
 from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.corpus.measurement import Measurer
-from headwise.heads.corpus.pipeline import Progress
-from headwise.heads.inspection import model_facts
+from headwise.heads.corpus.pipeline import Progress, run_of
+from headwise.heads.corpus.readers import Corpus
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
@@ -48,12 +49,7 @@ def shape(longest: int) -> tuple[int, int]:
 
 
 def named(tokens: int, times: int, seed: int) -> str:
-    """The name of the sequences in a run.
-
-    Example:
-        >>> named(25, 4, 0)
-        '25 random tokens, 4 times, seed 0'
-    """
+    """The name of the sequences in a run."""
     return f"{tokens} random tokens, {times} times, seed {seed}"
 
 
@@ -78,53 +74,34 @@ def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
             tokens=tokens,
         )
     generator = torch.Generator().manual_seed(seed)
-    ids = []
-    for _ in range(SEQUENCES):
-        chosen = ordinary[torch.randperm(len(ordinary), generator=generator)[:tokens]]
-        ids.append(chosen.tolist() * times)
-    return ids
+    orders = [torch.randperm(len(ordinary), generator=generator) for _ in range(SEQUENCES)]
+    return [ordinary[order[:tokens]].tolist() * times for order in orders]
 
 
 def probed(measurer: Measurer, *, seed: int = 0, progress: Progress | None = None) -> Run:
-    """Measure every head on the sequences.
-
-    Raises:
-        BadValue: as `sequences`.
-        BadFile: if the model does not run on them.
-    """
+    """Measure every head on the sequences."""
     loaded, gathered = measurer.loaded, Gathered()
-    without_comparison = replace(
-        measurer, compare=False
-    )  # agreement of heads on random tokens is not informative
+    measurer = replace(measurer, compare=False)  # random tokens tell nothing of similarity
     batches, (tokens, times) = sequences(loaded, seed), shape(loaded.longest)
     for number, ids in enumerate(batches):
         input_ids = torch.tensor([ids])
         inputs = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
         document = CorpusDocument(f"sequence {number}", "")
-        gathered.half(number).merge(without_comparison.measure_inputs(document, inputs, len(ids)))
+        gathered.half(number).merge(measurer.measure_inputs(document, inputs, len(ids)))
         if progress is not None:
             progress(number + 1, len(batches))
-    return Run(
-        model=model_facts(loaded, gathered.whole().statistics),
-        corpus={
-            "file": named(tokens, times, seed),
-            "sha256": "",
-            "documents": len(batches),
-            "paragraphs": False,
-            "truncate": False,
-        },
-        gathered=gathered,
-        identity={},
-    )
+    corpus = Corpus(Path(named(tokens, times, seed)), False, len(batches), "")
+    return run_of(loaded, corpus, gathered, identity={})
 
 
 def _check(loaded: Loaded, seed: int) -> None:
+    name = clean(loaded.name)
     if loaded.longest < 2 * FEWEST:
         raise BadValue(
             "probe: it has {fewest} tokens at least, and {loaded_name} takes at most "
             "{longest}; give a text in quotes after the model, or with --text",
             fewest=2 * FEWEST,
-            loaded_name=clean(loaded.name),
+            loaded_name=name,
             longest=loaded.longest,
         )
     if not 0 <= seed <= MOST_SEED:
@@ -137,5 +114,5 @@ def _check(loaded: Loaded, seed: int) -> None:
         raise BadValue(
             "probe: {loaded_name} has a decoder that reads another text; give a model of "
             "one stack, or a corpus with --corpus",
-            loaded_name=clean(loaded.name),
+            loaded_name=name,
         )

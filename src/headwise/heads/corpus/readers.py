@@ -18,7 +18,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,13 @@ from headwise.errors import BadFile
 from headwise.heads.corpus.conllu import read_conllu
 from headwise.heads.corpus.documents import (
     MOST_BYTES,
+    BadLine,
     CorpusDocument,
     Entity,
     Parse,
     Place,
     Spans,
+    blocks,
     check_entities,
     check_parse,
     check_spans,
@@ -44,25 +45,16 @@ Reader = Callable[[Path], Iterator[CorpusDocument]]
 
 
 def read_lines(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each non-blank line of plain text.
-
-    Raises:
-        BadFile: if a line cannot be read.
-    """
+    """Yield a document for each non-blank line of plain text."""
     for place, line in lines(file):
         if line.strip():
             yield CorpusDocument(str(place), line.strip())
 
 
 def read_paragraphs(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each paragraph of plain text, named by its first line.
-
-    Raises:
-        BadFile: if a line cannot be read, or a paragraph is longer than a document may be.
-    """
-    for filled, block in groupby(lines(file), key=lambda line: bool(line[1].strip())):
-        if filled:
-            yield _paragraph(block)
+    """Yield a document for each paragraph of plain text, named by its first line."""
+    for block in blocks(file):
+        yield _paragraph(block)
 
 
 def _paragraph(block: Iterator[tuple[Place, str]]) -> CorpusDocument:
@@ -71,27 +63,21 @@ def _paragraph(block: Iterator[tuple[Place, str]]) -> CorpusDocument:
     for _, line in block:
         size += 1 + len(line.encode())
         if size > MOST_BYTES:
-            raise place.error(
-                Text(
-                    "expected at most {most_bytes:,} bytes in a paragraph, this one has "
-                    "more; separate documents by blank lines",
-                    most_bytes=MOST_BYTES,
-                )
-            )
+            raise BadLine(
+                "expected at most {most_bytes:,} bytes in a paragraph, this one has "
+                "more; separate documents by blank lines",
+                most_bytes=MOST_BYTES,
+            ).at(place)
         paragraph.append(line)
     return CorpusDocument(str(place), "\n".join(paragraph).strip())
 
 
-_HALF = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = {int: Text("whole numbers"), str: Text("strings")}
 
 
 def read_jsonl(file: Path) -> Iterator[CorpusDocument]:
-    """Yield a document for each non-blank line of JSON.
-
-    Raises:
-        BadFile: if a line cannot be read, is not such an object, or its parts are inconsistent.
-    """
+    """Yield a document for each non-blank line of JSON; raises `BadFile` if one is no document."""
     for place, line in lines(file):
         if line.strip():
             yield _document(place, _object(place, line))
@@ -101,31 +87,27 @@ def _object(place: Place, line: str) -> dict[str, Any]:
     try:
         data = json.loads(line)
     except json.JSONDecodeError as error:
-        raise place.error(
-            Text(
-                "expected JSON, got an error in column {colno}: {msg}; write one object a line",
-                colno=error.colno,
-                msg=error.msg,
-            )
-        ) from error
+        raise BadLine(
+            "expected JSON, got an error in column {colno}: {msg}; write one object a line",
+            colno=error.colno,
+            msg=error.msg,
+        ).at(place) from error
     except (RecursionError, ValueError) as error:  # nested too deep, or a number too long
-        raise place.error(
-            Text("expected JSON of a few levels, got one nested too deep or with a number too long")
-        ) from error
+        raise BadLine(
+            "expected JSON of a few levels, got one nested too deep or with a number too long"
+        ).at(place) from error
     if not isinstance(data, dict):
-        raise place.error(
-            Text(
-                "expected an object, got {kind}; write {{'text': ...}} with double quotes",
-                kind=_kind(data),
-            )
-        )
+        raise BadLine(
+            "expected an object, got {kind}; write {{'text': ...}} with double quotes",
+            kind=_kind(data),
+        ).at(place)
     return data
 
 
 def _document(place: Place, data: dict[str, Any]) -> CorpusDocument:
     text = _string(place, data, "text")
     if text is None or not text.strip():
-        raise place.error(Text("text: expected some text, got none; give every object a 'text'"))
+        raise BadLine("text: expected some text, got none; give every object a 'text'").at(place)
     words = _words(place, text, data)
     return CorpusDocument(
         name=str(place),
@@ -153,14 +135,12 @@ def _parse(place: Place, words: int, data: dict[str, Any]) -> Parse | None:
         return None
     for name, entries, kind in (("heads", heads, int), ("relations", relations, str)):
         if entries is None or not all(type(entry) is kind for entry in entries):
-            raise place.error(
-                Text(
-                    "{name}: expected a list of {words}; a parse has 'heads' and "
-                    "'relations', one of each for every word",
-                    name=name,
-                    words=_WORDS[kind],
-                )
-            )
+            raise BadLine(
+                "{name}: expected a list of {words}; a parse has 'heads' and "
+                "'relations', one of each for every word",
+                name=name,
+                words=_WORDS[kind],
+            ).at(place)
     parse = Parse(tuple(heads or ()), tuple(relations or ()))
     check_parse(place, words, parse)
     return parse
@@ -170,9 +150,8 @@ def _entities(place: Place, words: int, data: dict[str, Any]) -> tuple[Entity, .
     values = _list(place, data, "entities")
     if values is None:
         return None
-    entities = tuple(
-        Entity(*entry) for entry in _tuples(place, "entities", values, (int, int, str))
-    )
+    rows = _tuples(place, "entities", values, (int, int, str))
+    entities = tuple(Entity(*row) for row in rows)
     check_entities(place, words, entities)
     return entities
 
@@ -184,37 +163,35 @@ def _alignment(place: Place, data: dict[str, Any]) -> tuple[tuple[int, int], ...
     pairs = _tuples(place, "alignment", values, (int, int))
     for query, key in pairs:
         if query < 0 or key < 0:
-            raise place.error(
-                Text(
-                    "alignment: expected pairs of places counted from 0, got [{query}, {key}]",
-                    query=query,
-                    key=key,
-                )
-            )
+            raise BadLine(
+                "alignment: expected pairs of places counted from 0, got [{query}, {key}]",
+                query=query,
+                key=key,
+            ).at(place)
     return pairs
 
 
 def _string(place: Place, data: dict[str, Any], name: str) -> str | None:
     value = data.get(name)
-    if value is not None and not isinstance(value, str):
-        raise place.error(
-            Text("{name}: expected a string, got {kind}", name=name, kind=_kind(value))
-        )
-    if value is not None and _HALF.search(value):
-        raise place.error(
-            Text(
-                "{name}: expected whole characters, got half of a surrogate pair; write the "
-                "character itself",
-                name=name,
-            )
-        )
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        kind = _kind(value)
+        raise BadLine("{name}: expected a string, got {kind}", name=name, kind=kind).at(place)
+    if _SURROGATE.search(value):
+        raise BadLine(
+            "{name}: expected whole characters, got half of a surrogate pair; write the "
+            "character itself",
+            name=name,
+        ).at(place)
     return value
 
 
 def _list(place: Place, data: dict[str, Any], name: str) -> list[Any] | None:
     value = data.get(name)
     if value is not None and not isinstance(value, list):
-        raise place.error(Text("{name}: expected a list, got {kind}", name=name, kind=_kind(value)))
+        kind = _kind(value)
+        raise BadLine("{name}: expected a list, got {kind}", name=name, kind=kind).at(place)
     return value
 
 
@@ -223,14 +200,12 @@ def _tuples(place: Place, name: str, values: list[Any], kinds: tuple[type, ...])
     for number, entry in enumerate(values, 1):
         fits = isinstance(entry, list) and len(entry) == len(kinds)
         if not fits or [type(value) for value in entry] != list(kinds):
-            raise place.error(
-                Text(
-                    "{name}: expected entries of the form [{form}], entry {number} is another",
-                    name=name,
-                    form=joined(Text(", "), [_WORDS[kind] for kind in kinds]),
-                    number=number,
-                )
-            )
+            raise BadLine(
+                "{name}: expected entries of the form [{form}], entry {number} is another",
+                name=name,
+                form=joined(Text(", "), [_WORDS[kind] for kind in kinds]),
+                number=number,
+            ).at(place)
     return tuple(tuple(entry) for entry in values)
 
 
@@ -240,11 +215,7 @@ def _kind(value: object) -> str:
     )
 
 
-READERS: tuple[tuple[str, Reader], ...] = (
-    (".txt", read_lines),
-    (".jsonl", read_jsonl),
-    (".conllu", read_conllu),
-)
+READERS = ((".txt", read_lines), (".jsonl", read_jsonl), (".conllu", read_conllu))
 """The formats of a corpus, by suffix."""
 
 
@@ -255,7 +226,7 @@ class Corpus:
     Attributes:
         file: its path.
         paragraphs: whether a document of plain text is a paragraph, not a line.
-        documents: the number of documents.
+        documents: their number.
         sha256: the hash of the file's bytes.
     """
 
@@ -268,12 +239,8 @@ class Corpus:
         return reader(self.file, paragraphs=self.paragraphs)(self.file)
 
     def check_unchanged(self) -> None:
-        """Check that the file has not changed since it was validated.
-
-        Raises:
-            BadFile: if it has.
-        """
-        if _hash(self.file) != self.sha256:
+        """Raise `BadFile` if the file has changed since it was validated."""
+        if file_hash(self.file) != self.sha256:
             raise BadFile(
                 "corpus: {file} was changed while it was read; run again, and leave it "
                 "as it is until the end",
@@ -282,11 +249,7 @@ class Corpus:
 
 
 def reader(file: Path, *, paragraphs: bool = False) -> Reader:
-    """The reader of a file, by its suffix.
-
-    Raises:
-        BadFile: if the suffix is unknown, or paragraphs are requested of another format.
-    """
+    """The reader of a file by its suffix; raises `BadFile` if there is none."""
     read = dict(READERS).get(file.suffix.lower())
     if read is None or (paragraphs and read is not read_lines):
         suffixes = ", ".join(suffix for suffix, _ in READERS) if read is None else ".txt"
@@ -304,10 +267,7 @@ def look_through(
 ) -> Corpus:
     """Validate a corpus: read all of it once, so that errors are raised before the measurement.
 
-    Args:
-        file: the corpus.
-        paragraphs: in plain text, a document is a paragraph, not a line.
-        check: called with each document; raises if it is unusable.
+    ``check`` is called with each document.
 
     Raises:
         BadFile: if a document cannot be read, or there is none.
@@ -318,12 +278,12 @@ def look_through(
         if check is not None:
             check(document)
     if not count:
-        raise BadFile(
-            "corpus: {file} has no document; give a file with some text", file=clean(str(file))
-        )
-    return Corpus(file, paragraphs, count, _hash(file))
+        name = clean(str(file))
+        raise BadFile("corpus: {file} has no document; give a file with some text", file=name)
+    return Corpus(file, paragraphs, count, file_hash(file))
 
 
-def _hash(file: Path) -> str:
+def file_hash(file: Path) -> str:
+    """The SHA-256 of a file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

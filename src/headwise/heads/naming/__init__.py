@@ -5,15 +5,13 @@ head, the best fixed offset, the same network with random weights. Every name is
 every head, and p-values are corrected for all candidates (Holm), so that a model without structure
 is given any name at all with the stated probability.
 
-relations, entities   accuracy on dependency relations, attention to named entities
-evidence              the sums that names depend on
-claim                 a candidate name with its test
-candidates            all claims for all heads
-assignment            the claims that hold after correction; names from texts; the random copy
+annotations   accuracy on dependency relations, attention to named entities
+evidence      the sums that names depend on
+candidates    all candidate names for all heads, with their tests
+assignment    the names that hold after correction; names from texts; the random copy
 """
 
 from headwise.heads.naming.assignment import (
-    TRIED,
     UNEXPLAINED,
     Named,
     names_of_heads,
@@ -23,7 +21,7 @@ from headwise.heads.naming.assignment import (
     take,
     taxonomy,
 )
-from headwise.heads.naming.candidates import CRITERIA
+from headwise.heads.naming.candidates import CRITERIA, TRIED
 from headwise.heads.naming.evidence import Evidence
 
 __all__ = [

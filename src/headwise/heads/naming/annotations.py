@@ -31,15 +31,21 @@ EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class Offset:
-    """The best fixed offset of a relation.
-
-    Attributes:
-        offset: the predicted position of the head, in words after the dependent.
-        accuracy: on the texts it is tested on.
-    """
+    """The best fixed offset of a relation: the head's place, in words after the dependent."""
 
     offset: int
     accuracy: float
+
+
+def heads_of_layers(sizes: Mapping[str, int]) -> tuple[Head, ...]:
+    """The heads of layers, given the number of heads of each layer by its name."""
+    layers = {Head.parse(f"{name}H0").layer: count for name, count in sizes.items()}
+    return tuple(Head(layer, number) for layer, n in layers.items() for number in range(n))
+
+
+def _key(relation: str, rest: str) -> str:
+    """The name of a sum of a relation, whose own name may hold any character."""
+    return f"{quote(relation, safe=':')}/{rest}"
 
 
 @dataclass
@@ -74,13 +80,11 @@ class Syntax:
                 num_heads=len(parse.heads),
                 num_relations=len(parse.relations),
             )
-        arcs_of = {
-            relation: torch.tensor(own_moments)
-            for relation, own_moments in _arcs(words, parse).items()  # (n, 2): dependent, head
-        }
+        arcs_of = {name: torch.tensor(arcs) for name, arcs in _arcs(words, parse).items()}  # (n, 2)
         guesses = {name: _guessed(arcs, len(words)) for name, arcs in arcs_of.items()}
         for name, right in guesses.items():
-            self._add(name, "offsets", ratio_sums(right.sum(0), torch.tensor(len(right))))
+            count = torch.tensor(len(right))
+            self.sums.add(_key(name, "offsets"), ratio_sums(right.sum(0), count))
         layers = by_layer(weights)
         ordered = [head for heads in layers.values() for head in heads]
         table = between(torch.stack([weights[head] for head in ordered]), words, words)
@@ -90,15 +94,12 @@ class Syntax:
         for name, arcs in arcs_of.items():
             for direction, answer in zip(DIRECTIONS, answers, strict=True):
                 hits = (answer[:, arcs[:, 0]] == arcs[:, 1]).sum(-1).double()  # (H,)
-                own_moments = torch.split(ratio_sums(hits, torch.tensor(len(arcs))), sizes)
-                both = torch.split(hits[:, None] * guesses[name].sum(0), sizes)
-                for layer, own, product in zip(layers, own_moments, both, strict=True):
-                    key = f"{direction.replace(' ', '-')}/{layer}"
-                    self._add(name, key, own)
-                    self._add(name, f"{key}/offsets", product)
-
-    def _add(self, relation: str, rest: str, more: Tensor) -> None:
-        self.sums.add(f"{quote(relation, safe=':')}/{rest}", more)
+                moments = torch.split(ratio_sums(hits, torch.tensor(len(arcs))), sizes)
+                products = torch.split(hits[:, None] * guesses[name].sum(0), sizes)
+                for layer, own, product in zip(layers, moments, products, strict=True):
+                    key = _key(name, f"{direction.replace(' ', '-')}/{layer}")
+                    self.sums.add(key, own)
+                    self.sums.add(f"{key}/offsets", product)
 
     def merge(self, other: "Syntax") -> None:
         """Add other sums."""
@@ -113,21 +114,17 @@ class Syntax:
     def heads(self) -> tuple[Head, ...]:
         """Every measured head."""
         start = f"{EVERYTHING}/to-head/"
-        return tuple(
-            Head(Head.parse(f"{name.removeprefix(start)}H0").layer, number)
-            for name, sums in self.sums.sums.items()
-            if name.startswith(start) and not name.endswith("/offsets")
-            for number in range(len(sums))
-        )
+        names = (n for n in self.sums if n.startswith(start) and not n.endswith("/offsets"))
+        return heads_of_layers({name.removeprefix(start): len(self.sums[name]) for name in names})
 
     def count(self, relation: str) -> int:
         """The number of words in a relation to their head."""
-        name = f"{quote(relation, safe=':')}/offsets"
+        name = _key(relation, "offsets")
         return int(self.sums[name][0, 2]) if name in self.sums else 0
 
     def share(self, head: Head, relation: str, direction: Direction) -> RatioEstimate:
         """The correct predictions of a head among the words of a relation."""
-        sums = self._of(head, relation, direction)
+        sums = self.sums.sums.get(self._layer_key(head, relation, direction))
         return RatioEstimate.of(torch.zeros(6) if sums is None else sums[head.number])
 
     def accuracy(self, head: Head, relation: str, direction: Direction) -> float:
@@ -145,9 +142,7 @@ class Syntax:
         """The head and direction with the most correct predictions of a relation."""
         ways = DIRECTIONS if direction is None else (direction,)
         candidates = [(head, way) for head in self.heads() for way in ways]
-        return max(
-            candidates, key=lambda candidate: self.share(candidate[0], relation, candidate[1]).x
-        )
+        return max(candidates, key=lambda pair: self.share(pair[0], relation, pair[1]).x)
 
     def baseline(self, relation: str, fitted_on: "Syntax") -> Offset:
         """The best fixed offset of other texts, tested on these."""
@@ -156,7 +151,7 @@ class Syntax:
 
     def best_offset(self, relation: str) -> int:
         """The index in `OFFSETS` with the most correct predictions; the first of equals."""
-        name = f"{quote(relation, safe=':')}/offsets"
+        name = _key(relation, "offsets")
         if name not in self.sums:
             return REACH - 1  # the word before
         return int(self.sums[name][:, 1].argmax())
@@ -166,17 +161,11 @@ class Syntax:
     ) -> float:
         """The p-value of a head's accuracy if it exceeds that of the offset by at most ``margin``.
 
-        Both are tested on the same words: the test is of their difference in each text.
-
-        Args:
-            head: the head.
-            relation: the relation.
-            direction: the direction of the prediction.
-            offset: an index in `OFFSETS`, as from `best_offset` of other texts.
-            margin: the required difference of accuracies.
+        Both are tested on the same words: the test is of their difference in each text. ``offset``
+        is an index in `OFFSETS`, as from `best_offset` of other texts.
         """
-        own = self.share(head, relation, direction)
-        rule, products = self._rule(relation, offset), self._of(head, relation, direction, True)
+        own, rule = self.share(head, relation, direction), self._rule(relation, offset)
+        products = self.sums.sums.get(f"{self._layer_key(head, relation, direction)}/offsets")
         both = 0.0 if products is None else products[head.number, offset].item()
         total = own.x - rule.x - margin * own.y
         squares = own.xx + rule.xx + margin * margin * own.yy
@@ -185,16 +174,11 @@ class Syntax:
 
     def _rule(self, relation: str, offset: int) -> RatioEstimate:
         """The correct predictions of a fixed offset."""
-        name = f"{quote(relation, safe=':')}/offsets"
+        name = _key(relation, "offsets")
         return RatioEstimate.of(self.sums[name][offset] if name in self.sums else torch.zeros(6))
 
-    def _of(
-        self, head: Head, relation: str, direction: Direction, offsets: bool = False
-    ) -> Tensor | None:
-        """A layer's moments (H, 6), or products with offsets (H, offsets), if any."""
-        way = direction.replace(" ", "-")
-        name = f"{quote(relation, safe=':')}/{way}/{head.layer}"
-        return self.sums.sums.get(f"{name}/offsets" if offsets else name)
+    def _layer_key(self, head: Head, relation: str, direction: Direction) -> str:
+        return _key(relation, f"{direction.replace(' ', '-')}/{head.layer}")
 
 
 def _heaviest(table: Tensor, axis: int) -> Tensor:
@@ -244,12 +228,7 @@ class Entities:
         words: Sequence[Sequence[int]],
         entities: Collection[Entity],
     ) -> None:
-        """Add one text; a text without entities or of entities alone is ignored.
-
-        Args:
-            weights: of each head (L, L) between tokens, 0 where not allowed.
-            words: the tokens of each word.
-            entities: spans of the words.
+        """Add one text, as in `Syntax.add`; one without entities or of entities alone is ignored.
 
         Raises:
             BadValue: if an entity is no span of the words.
@@ -257,13 +236,13 @@ class Entities:
         inside = _marked(entities, len(words))
         if not 0 < int(inside.sum()) < len(words):
             return
-        counted = (1, len(entities), int(inside.sum()), len(words))
-        self.sums.add(COUNTS, torch.tensor(counted))
-        moved = torch.stack([inside.roll(by) for by in range(len(words))]).double()
+        counts = (1, len(entities), int(inside.sum()), len(words))
+        self.sums.add(COUNTS, torch.tensor(counts))
+        shifted = torch.stack([inside.roll(by) for by in range(len(words))]).double()
         for layer, heads in by_layer(weights).items():
             table = between(torch.stack([weights[head] for head in heads]), words, words)
             received = table.double().sum(-2)  # (H, words)
-            attention = received @ moved.T  # (H, shifts); the first is where the entities are
+            attention = received @ shifted.T  # (H, shifts); the first is where the entities are
             observed, expected = attention[:, 0], attention.mean(-1)
             one = torch.ones_like(observed)
             sums = (one, observed, expected, observed**2, observed * expected, expected**2)
@@ -275,12 +254,7 @@ class Entities:
 
     def heads(self) -> tuple[Head, ...]:
         """Every measured head."""
-        return tuple(
-            Head(Head.parse(f"{name}H0").layer, number)
-            for name in self.sums
-            if name != COUNTS
-            for number in range(len(self.sums[name]))
-        )
+        return heads_of_layers({n: len(self.sums[n]) for n in self.sums if n != COUNTS})
 
     def count(self) -> tuple[int, int]:
         """The number of texts with entities, and of entities."""
@@ -315,23 +289,18 @@ class Entities:
 def permutation(received: Tensor, entities: Collection[Entity]) -> float:
     """The permutation p-value of the attention to entities in one text.
 
+    It is the share of all cyclic shifts, the identity included, with as much attention.
+
     Args:
         received: (words,), the attention of a head to each word of the text.
-        entities: spans of the words.
-
-    Returns:
-        The share of all cyclic shifts, the identity included, with as much attention.
-
-    Raises:
-        BadValue: if an entity is no span of the words.
+        entities: spans of the words; `BadValue` is raised for others.
 
     Example:
         >>> permutation(torch.tensor([0.0, 0.0, 5.0, 1.0]), [Entity(2, 3, "person")])
         0.25
     """
     inside = _marked(entities, len(received)).to(received.dtype)
-    moved = torch.stack([inside.roll(by) for by in range(len(received))])
-    attention = moved @ received
+    attention = torch.stack([inside.roll(by) for by in range(len(received))]) @ received
     return (attention >= attention[0]).double().mean().item()
 
 

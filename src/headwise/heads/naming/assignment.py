@@ -1,9 +1,8 @@
 """Names assigned to heads from the evidence of two halves of texts and of a random copy."""
 
 import copy
-import math
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -18,29 +17,10 @@ from headwise.heads.capture.recorder import Recorder
 from headwise.heads.corpus.documents import CorpusDocument
 from headwise.heads.model_inputs import encode, run, separators
 from headwise.heads.models.load import Loaded
-from headwise.heads.names import Head
-from headwise.heads.naming.candidates import (
-    CRITERIA,
-    Halves,
-    Trial,
-    diffuse,
-    entities,
-    redundant,
-    shares,
-    syntax,
-)
+from headwise.heads.naming.candidates import CRITERIA, TRIED, Halves, Trial
 from headwise.heads.naming.evidence import Evidence
 from headwise.heads.sums import holm
 from headwise.lang import Text
-
-TRIED: tuple[Callable[[Halves], Iterator[Trial]], ...] = (
-    shares,
-    diffuse,
-    syntax,
-    entities,
-    redundant,
-)
-"""All candidates, for every head."""
 
 Named = Trial
 """A name that was assigned: a claim with a small enough corrected p-value."""
@@ -81,31 +61,12 @@ def taxonomy(
     halves = Halves(first, second, random, level)
     claims = list(chain.from_iterable(candidates(halves) for candidates in TRIED))
     chances = holm([trial.chance for trial in claims])
-    assigned = [
-        trial.corrected(chance)
-        for trial, chance in zip(claims, chances, strict=True)
-        if chance <= error
-    ]
+    corrected = map(Trial.corrected, claims, chances)
+    assigned = [trial for trial in corrected if trial.chance <= error]
     named = {trial.head for trial in assigned}
-    assigned += [_unexplained(head) for head in heads if head not in named]
+    title, criterion = Text("unexplained"), Text("no name could be shown")
+    assigned += [Trial(h, UNEXPLAINED, title, criterion) for h in heads if h not in named]
     return tuple(sorted(assigned, key=lambda trial: (trial.head, trial.chance)))
-
-
-def _unexplained(head: Head) -> Trial:
-    return Trial(
-        head=head,
-        name=UNEXPLAINED,
-        title=Text("unexplained"),
-        criterion=Text("no name could be shown"),
-        found=math.nan,
-        value=math.nan,
-        bar=math.nan,
-        uniform=math.nan,
-        random=math.nan,
-        rule=math.nan,
-        texts=0,
-        chance=1.0,
-    )
 
 
 SEED = 7919
@@ -115,13 +76,12 @@ SEED = 7919
 def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
     """A model of the same class and sizes with newly initialised weights.
 
+    The copy is in eval mode, on the device of the model and with the same implementation.
+
     Args:
         model: a transformers model, or a model whose modules with parameters all have PyTorch's
             ``reset_parameters``.
         seed: the seed of the weights; the global generator is unchanged.
-
-    Returns:
-        The copy, in eval mode, on the device of the model and with the same implementation.
 
     Raises:
         BadType: if a module cannot be reinitialised, or was changed after construction.
@@ -133,14 +93,14 @@ def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
         if build is None:
             _reset(fresh)
         else:
-            _as_begun(fresh, build(copy.deepcopy(model.config)))
+            _copy_weights(fresh, build(copy.deepcopy(model.config)))
     return fresh.eval()
 
 
-def _as_begun(model: nn.Module, begun: nn.Module) -> None:
+def _copy_weights(model: nn.Module, new: nn.Module) -> None:
     """Copy the weights of a new model of the same configuration, which may have more parts."""
-    state, wanted = begun.state_dict(), model.state_dict()
-    for name, weight in wanted.items():
+    state, own = new.state_dict(), model.state_dict()
+    for name, weight in own.items():
         if name not in state or state[name].shape != weight.shape:
             raise BadType(
                 "model: expected the parts that its configuration says, got {name} of "
@@ -149,7 +109,7 @@ def _as_begun(model: nn.Module, begun: nn.Module) -> None:
                 name=name,
                 weight_shape=tuple(weight.shape),
             )
-    model.load_state_dict({name: state[name] for name in wanted})
+    model.load_state_dict({name: state[name] for name in own})
 
 
 def _reset(model: nn.Module) -> None:
@@ -213,11 +173,7 @@ def observe(
 ) -> None:
     """Run a model on one text and add the evidence of its heads.
 
-    Args:
-        evidence: what it is added to.
-        loaded: the model and its tokenizer.
-        document: the text.
-        points: the ids of punctuation, as `punctuation` finds them once for all texts.
+    ``points`` are the ids of punctuation; see `punctuation`.
     """
     inputs, _ = encode(loaded, document.text, truncate=True, target=document.target)
     heads = "all" if compared(loaded, inputs) else ()
@@ -228,14 +184,7 @@ def observe(
 
 
 def take(evidence: Evidence, loaded: Loaded, document: CorpusDocument, seen: Recorder) -> None:
-    """Add a capture of one text.
-
-    Args:
-        evidence: what it is added to.
-        loaded: the model and its tokenizer.
-        document: the text.
-        seen: the capture, with all weights where they were kept.
-    """
+    """Add a capture of one text, with all weights where they were kept, to the evidence."""
     evidence.add(
         seen.statistics,
         {head: table[0] for head, table in seen.weights.items()},
@@ -259,26 +208,16 @@ def words_of(loaded: Loaded, document: CorpusDocument) -> list[list[int]]:
     """The tokens of each word of a text; empty without words or with a slow tokenizer."""
     if not document.words or not getattr(loaded.tokenizer, "is_fast", False):
         return []
-    encoded: Any = loaded.tokenizer(
-        document.text,
-        padding=False,
-        truncation=True,
-        max_length=loaded.longest,
-        return_offsets_mapping=True,
-    )
+    cut = {"padding": False, "truncation": True, "max_length": loaded.longest}
+    encoded: Any = loaded.tokenizer(document.text, return_offsets_mapping=True, **cut)
     return pieces(document.words, encoded["offset_mapping"])
 
 
 def punctuation(tokenizer: Any) -> frozenset[int]:
     """The ids of tokens of Unicode punctuation only, without special tokens."""
-    special = set(tokenizer.all_special_ids)
-    return frozenset(
-        number
-        for word, number in tokenizer.get_vocab().items()
-        if number not in special and _points(word)
-    )
-
-
-def _points(word: str) -> bool:
-    bare = word.removeprefix("##").strip(MARKS).strip()
-    return bool(bare) and all(unicodedata.category(character).startswith("P") for character in bare)
+    numbers = set()
+    for word, number in tokenizer.get_vocab().items():
+        characters = word.removeprefix("##").strip(MARKS).strip()
+        if characters and all(unicodedata.category(c).startswith("P") for c in characters):
+            numbers.add(number)
+    return frozenset(numbers - set(tokenizer.all_special_ids))

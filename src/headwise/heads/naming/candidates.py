@@ -1,7 +1,7 @@
 """Candidate names: a claim for each head and name, suggested by one half, tested on the other."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
@@ -21,6 +21,8 @@ from headwise.lang import Text
 class Trial:
     """A candidate name of a head, with its test.
 
+    A number that is undefined or unknown is NaN.
+
     Attributes:
         head: the head.
         name: the name.
@@ -29,9 +31,9 @@ class Trial:
         found: the value in the first half, which suggested the name.
         value: the value in the second half, an unbiased estimate.
         bar: the threshold of the value.
-        uniform: the value of a head that attends to all keys equally; NaN if undefined.
-        random: the largest value of the heads of the random copy; NaN if unknown.
-        rule: the accuracy of the best fixed offset; NaN if undefined.
+        uniform: the value of a head that attends to all keys equally.
+        random: the largest value of the heads of the random copy.
+        rule: the accuracy of the best fixed offset.
         texts: the number of texts of the second half with the value.
         chance: the p-value on the second half, 1 if the first half did not suggest the name; after
             `corrected`, the p-value adjusted for all candidates.
@@ -41,14 +43,14 @@ class Trial:
     name: str
     title: Text
     criterion: Text
-    found: float
-    value: float
-    bar: float
-    uniform: float
-    random: float
-    rule: float
-    texts: int
-    chance: float
+    found: float = math.nan
+    value: float = math.nan
+    bar: float = math.nan
+    uniform: float = math.nan
+    random: float = math.nan
+    rule: float = math.nan
+    texts: int = 0
+    chance: float = 1.0
 
     @property
     def confidence(self) -> float:
@@ -62,11 +64,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Spread:
-    """Prediction interval of one further head of the random copy.
+    """The prediction interval of one further head of the random copy, and the largest value.
 
-    Attributes:
-        low, high: the interval, for normally distributed values, extended to all heads of the copy.
-        largest: the largest value.
+    It is that of normally distributed values, extended to all heads of the copy.
     """
 
     low: float
@@ -75,21 +75,16 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float], chance: float) -> "Spread":
-        """The prediction interval of one further value; unbounded below without values.
-
-        Example:
-            >>> Spread.of([0.1, 0.2, 0.3], 0.1).high > 0.3
-            True
-        """
-        known = [value for value in values if not math.isnan(value)]
-        if not known:
+        """The prediction interval of one further value; unbounded below without values."""
+        numbers = [value for value in values if not math.isnan(value)]
+        if not numbers:
             return cls(-math.inf, -math.inf, math.nan)
-        if len(known) < 2:
-            return cls(known[0], known[0], known[0])
-        reach = t_quantile(chance / 2, len(known) - 1) * stdev(known)
-        reach *= math.sqrt(1 + 1 / len(known))
-        middle = mean(known)
-        return cls(min(*known, middle - reach), max(*known, middle + reach), max(known))
+        if len(numbers) < 2:
+            return cls(numbers[0], numbers[0], numbers[0])
+        reach = t_quantile(chance / 2, len(numbers) - 1) * stdev(numbers)
+        reach *= math.sqrt(1 + 1 / len(numbers))
+        middle = mean(numbers)
+        return cls(min(*numbers, middle - reach), max(*numbers, middle + reach), max(numbers))
 
 
 LIFT = 2.0
@@ -99,15 +94,7 @@ LIFT = 2.0
 
 @dataclass(frozen=True)
 class Criterion:
-    """A name of heads with a share above a threshold.
-
-    Attributes:
-        name: the name.
-        title: the name in the reader's language.
-        metric: the share.
-        least: the threshold.
-        source: the source of the threshold.
-    """
+    """A name of heads with a share, ``metric``, above a threshold, ``least``, with its source."""
 
     name: str
     title: Text
@@ -160,13 +147,9 @@ NAMED, ALIKE = 1.5, 0.8
 
 @dataclass(frozen=True)
 class Halves:
-    """The evidence that names are tested on.
+    """The evidence that suggests names, that which tests them, and that of a random copy.
 
-    Attributes:
-        first: the evidence that suggests names.
-        second: the evidence that tests them.
-        random: the evidence of a random copy of the model on the same texts.
-        chance: one minus the level of the prediction interval of the copy's heads.
+    ``chance`` is one minus the level of the prediction interval of the copy's heads.
     """
 
     first: Evidence
@@ -179,63 +162,52 @@ class Halves:
         seen = set(self.second.heads())
         return tuple(head for head in self.first.heads() if head in seen)
 
-    def copies(self, part: str) -> tuple[Head, ...]:
-        """The heads of the same part of the random copy."""
-        return tuple(head for head in self.random.heads() if head.layer.part == part)
+    def spreads(self, metric: Metric) -> dict[str, Spread]:
+        """The prediction interval of a metric for each part of the model."""
+        values: dict[str, list[float]] = {head.layer.part: [] for head in self.heads()}
+        for head in self.random.heads():
+            if head.layer.part in values:
+                values[head.layer.part].append(self.random.share(metric, head).value)
+        return {part: Spread.of(own, self.chance) for part, own in values.items()}
 
 
 def shares(halves: Halves) -> Iterator[Trial]:
     """The names of `CRITERIA`."""
     for criterion in CRITERIA:
-        spreads: dict[str, Spread] = {}
+        metric, spreads = criterion.metric, halves.spreads(criterion.metric)
         for head in halves.heads():
-            part = head.layer.part
-            if part not in spreads:
-                values = [
-                    halves.random.share(criterion.metric, copy).value
-                    for copy in halves.copies(part)
-                ]
-                spreads[part] = Spread.of(values, halves.chance)
-            yield _share(halves, criterion, head, spreads[part])
+            spread = spreads[head.layer.part]
+            first_bar, bar = (
+                max(criterion.least, LIFT * _number(half.uniform(metric, head)), spread.high)
+                for half in (halves.first, halves.second)
+            )
+            suggested, tested = halves.first.share(metric, head), halves.second.share(metric, head)
+            yield Trial(
+                head=head,
+                name=criterion.name,
+                title=criterion.title,
+                criterion=criterion.words,
+                found=suggested.value,
+                value=tested.value,
+                bar=bar,
+                uniform=halves.second.uniform(metric, head),
+                random=spread.largest,
+                texts=tested.texts,
+                chance=tested.tail(bar) if suggested.value > first_bar else 1.0,
+            )
 
 
-def _share(halves: Halves, criterion: Criterion, head: Head, spread: Spread) -> Trial:
-    metric = criterion.metric
-    suggested, tested = halves.first.share(metric, head), halves.second.share(metric, head)
-    bars = [
-        max(criterion.least, LIFT * _known(half.uniform(metric, head)), spread.high)
-        for half in (halves.first, halves.second)
-    ]
-    return Trial(
-        head=head,
-        name=criterion.name,
-        title=criterion.title,
-        criterion=criterion.words,
-        found=suggested.value,
-        value=tested.value,
-        bar=bars[1],
-        uniform=halves.second.uniform(metric, head),
-        random=spread.largest,
-        rule=math.nan,
-        texts=tested.texts,
-        chance=tested.tail(bars[1]) if suggested.value > bars[0] else 1.0,
-    )
-
-
-def _known(value: float) -> float:
+def _number(value: float) -> float:
+    """The value, or 0 in place of NaN."""
     return 0.0 if math.isnan(value) else value
 
 
 def diffuse(halves: Halves) -> Iterator[Trial]:
     """Heads of high entropy outside the range of untrained heads, which are nearly uniform."""
     metric = NORMALISED_ENTROPY
-    spreads: dict[str, Spread] = {}
+    spreads = halves.spreads(metric)
     for head in halves.heads():
-        part = head.layer.part
-        if part not in spreads:
-            values = [halves.random.share(metric, copy).value for copy in halves.copies(part)]
-            spreads[part] = Spread.of(values, halves.chance)
-        spread = spreads[part]
+        spread = spreads[head.layer.part]
         first_share, tested = halves.first.share(metric, head), halves.second.share(metric, head)
         suggested = first_share.value > WIDE and not spread.low <= first_share.value <= spread.high
         beyond = tested.rest.tail(1 - spread.low), tested.tail(spread.high)
@@ -254,7 +226,6 @@ def diffuse(halves: Halves) -> Iterator[Trial]:
             bar=WIDE,
             uniform=1.0,
             random=spread.largest,
-            rule=math.nan,
             texts=tested.texts,
             chance=max(tested.tail(WIDE), min(1.0, 2 * min(beyond))) if suggested else 1.0,
         )
@@ -267,37 +238,29 @@ def syntax(halves: Halves) -> Iterator[Trial]:
     for relation in first.relations():
         if relation == EVERYTHING or not second.count(relation):
             continue
-        spreads = {
-            way: Spread.of(
-                [random.accuracy(copy, relation, way) for copy in random.heads()], halves.chance
-            )
-            for way in DIRECTIONS
-        }
+        spreads = {}
+        for way in DIRECTIONS:
+            values = [random.accuracy(copy, relation, way) for copy in random.heads()]
+            spreads[way] = Spread.of(values, halves.chance)
         for head in heads:
             ways = [(first.accuracy(head, relation, way), way) for way in DIRECTIONS]
-            yield _relation(halves, head, relation, max(ways, key=lambda way: way[0]), spreads)
+            accuracy, way = max(ways, key=lambda pair: pair[0])
+            yield _relation(halves, head, relation, (accuracy, way), spreads[way])
 
 
 def _relation(
-    halves: Halves,
-    head: Head,
-    relation: str,
-    found: tuple[float, Direction],
-    spreads: dict[Direction, Spread],
+    halves: Halves, head: Head, relation: str, suggested: tuple[float, Direction], spread: Spread
 ) -> Trial:
     first, second = halves.first.syntax, halves.second.syntax
-    (accuracy, way), offset = found, first.best_offset(relation)
-    spread, tested = spreads[way], second.share(head, relation, way)
+    (accuracy, way), offset = suggested, first.best_offset(relation)
+    tested = second.share(head, relation, way)
     fitted = first.baseline(relation, first).accuracy
     rule = second.baseline(relation, first).accuracy
     chance = 1.0
     if accuracy > max(fitted + BETTER, spread.high):
-        chance = max(
-            second.tail(head, relation, way, offset=offset, margin=BETTER), tested.tail(spread.high)
-        )
-    side = Text("dependent to head")
-    if way == "from head":
-        side = Text("head to dependent")
+        beyond_rule = second.tail(head, relation, way, offset=offset, margin=BETTER)
+        chance = max(beyond_rule, tested.tail(spread.high))
+    side = Text("dependent to head" if way == "to head" else "head to dependent")
     return Trial(
         head=head,
         name=f"syntax: {relation}",
@@ -313,7 +276,6 @@ def _relation(
         found=accuracy,
         value=tested.value,
         bar=max(rule + BETTER, spread.high),
-        uniform=math.nan,
         random=spread.largest,
         rule=rule,
         texts=tested.texts,
@@ -341,7 +303,6 @@ def entities(halves: Halves) -> Iterator[Trial]:
             bar=bar,
             uniform=1.0,
             random=spread.largest,
-            rule=math.nan,
             texts=second.count()[0],
             chance=second.tail(head, bar) if found > bar else 1.0,
         )
@@ -353,9 +314,9 @@ def redundant(halves: Halves) -> Iterator[Trial]:
     copies = [agreement for _, agreement in _partners(halves.random).values()]
     spread = Spread.of(copies, halves.chance)
     bar = max(ALIKE, spread.high)
-    known = set(second.heads())
+    tested_heads = set(second.heads())
     for head, (partner, agreement) in _partners(halves.first).items():
-        if head not in known or partner not in known:
+        if not {head, partner} <= tested_heads:
             continue
         tested = second.share(head, partner).rest
         yield Trial(
@@ -372,7 +333,6 @@ def redundant(halves: Halves) -> Iterator[Trial]:
             bar=bar,
             uniform=0.0,
             random=spread.largest,
-            rule=math.nan,
             texts=tested.texts,
             chance=tested.tail(bar) if agreement > bar else 1.0,
         )
@@ -387,3 +347,9 @@ def _partners(evidence: Evidence) -> dict[Head, tuple[Head, float]]:
             if not math.isnan(agreement) and agreement > partners.get(head, (head, -math.inf))[1]:
                 partners[head] = (partner, agreement)
     return partners
+
+
+Candidates = Callable[[Halves], Iterator[Trial]]
+
+TRIED: tuple[Candidates, ...] = (shares, diffuse, syntax, entities, redundant)
+"""All candidates, for every head."""

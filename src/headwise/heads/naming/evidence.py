@@ -15,7 +15,7 @@ from headwise.heads.metrics.distances import FAR, LOCAL, NEXT, PREVIOUS
 from headwise.heads.metrics.repetition import DUPLICATE, INDUCTION
 from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
 from headwise.heads.names import Head
-from headwise.heads.naming.annotations import Entities, Syntax
+from headwise.heads.naming.annotations import Entities, Syntax, heads_of_layers
 from headwise.heads.statistics import Statistics
 from headwise.heads.sums import Accumulator, RatioEstimate, ratio_sums
 
@@ -69,7 +69,7 @@ class Evidence:
             weights: of every head (Lq, Lk), as a capture of this text alone keeps them without
                 their batch; None leaves out syntax, entities and similarity.
             allowed: of every head (Lq, Lk), as the capture keeps it.
-            words: the tokens of each word of the document, as `word_attention.pieces` gives them.
+            words: the tokens of each word of the document, as `attention_maps.pieces` gives them.
             document: the text with its parse and entities.
         """
         for layer, sums in statistics.layers.items():
@@ -85,13 +85,11 @@ class Evidence:
             self.similarity.add(same, shared)
         if document is None or len(words) != len(document.words):
             return
-        reads = {
-            head: table for head, table in weights.items() if head.layer.part in ("", "encoder")
-        }
-        if reads and document.parse is not None:
-            self.syntax.add(reads, words, document.parse)
-        if reads and document.entities is not None:
-            self.entities.add(reads, words, document.entities)
+        readers = {head: w for head, w in weights.items() if head.layer.part in ("", "encoder")}
+        if readers and document.parse is not None:
+            self.syntax.add(readers, words, document.parse)
+        if readers and document.entities is not None:
+            self.entities.add(readers, words, document.entities)
 
     def merge(self, other: "Evidence") -> None:
         """Add the evidence of other texts of the same model."""
@@ -100,19 +98,12 @@ class Evidence:
 
     def tensors(self) -> dict[str, Tensor]:
         """All sums by name; each is additive."""
-        return {
-            f"{part}/{name}": tensor
-            for part, tally in self._parts().items()
-            for name, tensor in tally.tensors().items()
-        }
+        parts = {part: sums.tensors() for part, sums in self._parts().items()}
+        return {f"{part}/{name}": own[name] for part, own in parts.items() for name in own}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Evidence":
-        """The inverse of `tensors`.
-
-        Raises:
-            BadFile: if a name is unknown.
-        """
+        """The inverse of `tensors`; raises `BadFile` if a name is unknown."""
         evidence = cls()
         parts: dict[str, dict[str, Tensor]] = {part: {} for part in evidence._parts()}
         for name, tensor in tensors.items():
@@ -124,18 +115,14 @@ class Evidence:
                     name=name[:80],
                 )
             parts[part][rest] = tensor
-        for part, tally in evidence._parts().items():
-            tally.merge(Accumulator.from_tensors(parts[part]))
+        for part, sums in evidence._parts().items():
+            sums.merge(Accumulator.from_tensors(parts[part]))
         return evidence
 
     def heads(self) -> tuple[Head, ...]:
         """Every measured head, layer by layer."""
-        return tuple(
-            Head(Head.parse(f"{name}H0").layer, number)
-            for name, sums in self.metrics.sums.items()
-            if not name.endswith(UNIFORM)
-            for number in range(sums.shape[1])
-        )
+        layers = {n: s.shape[1] for n, s in self.metrics.sums.items() if not n.endswith(UNIFORM)}
+        return heads_of_layers(layers)
 
     def share(self, metric: Metric, head: Head) -> RatioEstimate:
         """A metric of a head with its moments over texts."""

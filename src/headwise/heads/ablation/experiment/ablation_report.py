@@ -9,7 +9,6 @@ from typing import Any
 
 import headwise
 from headwise.document import Block, Document, Heading, Paragraph, Table
-from headwise.heads.ablation.curve import Comparison
 from headwise.heads.ablation.experiment.experiment import AblationResult
 from headwise.heads.ablation.loss_effects import CONFIDENCE, Interval
 from headwise.heads.ablation.methods import Method
@@ -37,7 +36,7 @@ def report(result: AblationResult) -> Document:
             Paragraph(_result(result)),
             _table(result),
             Paragraph(_intervals(result)),
-            Paragraph(_how(result.plan.method)),
+            Paragraph(_method(result.plan.method)),
             *_order(result),
             *_cautions(result),
         ),
@@ -54,17 +53,10 @@ def title(result: AblationResult) -> Text:
 
 
 def shown(interval: Interval | None) -> str:
-    """A mean with its interval, three decimals.
-
-    Example:
-        >>> shown(Interval(1.0, 0.5, 1.25, 0.95, 8))
-        '1.000 [0.500, 1.250]'
-    """
-    return (
-        "–"
-        if interval is None
-        else f"{_n(interval.mean)} [{_n(interval.low)}, {_n(interval.high)}]"
-    )
+    """A mean with its interval, as in 1.000 [0.500, 1.250]."""
+    if interval is None:
+        return "–"
+    return f"{_n(interval.mean)} [{_n(interval.low)}, {_n(interval.high)}]"
 
 
 def _n(value: float) -> str:
@@ -73,7 +65,6 @@ def _n(value: float) -> str:
 
 
 def _read(result: AblationResult) -> list[Row]:
-    """The rows about texts and method."""
     texts = result.texts
     rows: list[Row] = [
         (Text("reads"), _source(result)),
@@ -82,78 +73,69 @@ def _read(result: AblationResult) -> list[Row]:
     ]
     if texts.others:
         rows.append((Text("other texts"), written(len(texts.others))))
-    where = Text("")
-    if texts.start > 1:
-        where = Text(", from token {start} on", start=texts.start)
+    where = Text(", from token {start} on", start=texts.start) if texts.start > 1 else Text("")
     loss = Text("of the next token{where}, nats", where=where)
     return [*rows, (Text("loss"), loss), (Text("taken out"), same(result.plan.method.name))]
 
 
 def _source(result: AblationResult) -> Text:
-    """The name of the texts."""
-    texts = result.texts
-    if texts.source == "sentence":
+    if result.texts.source == "sentence":
         return Text("a sentence")
-    if texts.source == "probe":
+    if result.texts.source == "probe":
         return Text(
             "{tokens} random tokens, {times} times, seed {seed}",
             tokens=TOKENS,
             times=TIMES,
             seed=result.plan.seed,
         )
-    return same(texts.file)
+    return same(result.texts.file)
 
 
-def _how(kind: Method) -> Text:
-    """The method and its source."""
+def _method(method: Method) -> Text:
     return Text(
         "{kind_name}: {title}, {formula}. After {source}.",
-        kind_name=kind.name,
-        title=kind.title,
-        formula=kind.formula,
-        source=kind.source,
+        kind_name=method.name,
+        title=method.title,
+        formula=method.formula,
+        source=method.source,
     )
 
 
 def _result(result: AblationResult) -> Text:
     """The effect of the last step, in a sentence."""
     intact, last = result.points[0].loss, result.points[-1]
-    heads, compared = _gone(result), result.comparison_at(len(result.points) - 1)
-    texts = len(result.texts.measured)
+    compared = result.comparison_at(len(result.points) - 1)
     summary = Text(
         "With every head the loss is {mean}, without {heads} {mean_2}: it rises by "
         "{rise} over {texts} texts.",
         mean=_n(intact.mean),
-        heads=heads,
+        heads=_removed(result),
         mean_2=_n(last.loss.mean),
         rise=shown(last.rise),
-        texts=texts,
+        texts=len(result.texts.measured),
     )
     if compared is None or result.all_heads:
         return summary
-    more = _verdict(compared)
     return Text(
         "{said} Without as many random heads it rises by {random} over {draws} seeds; {more}",
         said=summary,
         random=shown(compared.random),
         draws=result.plan.num_seeds,
-        more=more,
+        more=_verdict(compared.more),
     )
 
 
-def _gone(result: AblationResult) -> Text:
+def _removed(result: AblationResult) -> Text:
     """The removed heads, in a sentence."""
     if result.all_heads:
         return Text("any of them")
     if len(result.order) == 1:
         return same(str(result.order[0]))
-    count = len(result.order)
-    return Text("these {count}", count=count)
+    return Text("these {count}", count=len(result.order))
 
 
-def _verdict(compared: Comparison) -> Text:
-    """The conclusion from the difference."""
-    more = compared.more
+def _verdict(more: Interval) -> Text:
+    """The conclusion from the difference to random heads."""
     if more.low > 0:
         return Text("these cost {more} more.", more=shown(more))
     if more.high < 0:
@@ -163,7 +145,6 @@ def _verdict(compared: Comparison) -> Text:
 
 
 def _table(result: AblationResult) -> Table:
-    """A row for the intact model and for each step."""
     head = [Text("out"), Text("this step")]
     if result.comparisons:
         head += [Text("rise"), Text("random heads"), MORE]
@@ -179,18 +160,13 @@ def _row(result: AblationResult, number: int) -> Row:
     first = (same(str(len(point.removed))), names if new else same("–"))
     if not result.comparisons:
         return (*first, same(shown(point.loss)), same(shown(point.rise)))
-    if compared is None:
-        return (*first, same(_n(0.0)), same(_n(0.0)), same(_n(0.0)))
-    return (
-        *first,
-        same(_n(compared.theirs.mean)),
-        same(shown(compared.random)),
-        same(shown(compared.more)),
-    )
+    cells = [_n(0.0)] * 3
+    if compared is not None:
+        cells = [_n(compared.theirs.mean), shown(compared.random), shown(compared.more)]
+    return (*first, *map(same, cells))
 
 
 def _intervals(result: AblationResult) -> Text:
-    """The description of the intervals."""
     texts, draws = len(result.texts.measured), result.plan.num_seeds
     few = Text("For few of them it is somewhat too narrow (Efron & Tibshirani 1993, chapter 13).")
     if not draws:
@@ -212,7 +188,6 @@ def _intervals(result: AblationResult) -> Text:
 
 
 def _order(result: AblationResult) -> tuple[Block, ...]:
-    """The order of removal, if a step removes several heads."""
     if len(result.order) == len(result.points) - 1:
         return ()
     listed = ", ".join(map(str, result.order[:MOST_HEADS]))
@@ -221,7 +196,6 @@ def _order(result: AblationResult) -> tuple[Block, ...]:
 
 
 def _cautions(result: AblationResult) -> tuple[Block, ...]:
-    """Caveats."""
     caveats = []
     if result.plan.order == "importance":
         caveats.append(
@@ -244,27 +218,13 @@ SCHEMA = "headwise.ablate/1"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the reports of `headwise ablate`.
-
-    Example:
-        >>> schema()["title"]
-        'What headwise ablate measured'
-    """
-    text = (
-        files("headwise.heads.ablation.experiment")
-        .joinpath("ablate.schema.json")
-        .read_text(encoding="utf-8")
-    )
+    """The JSON schema of the reports of `headwise ablate`."""
+    text = files(__package__).joinpath("ablate.schema.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 def faults(value: object) -> list[str]:
-    """The violations of the schema; empty for a valid report.
-
-    Example:
-        >>> faults([])[0]
-        '$: expected object, got list'
-    """
+    """The violations of the schema; empty for a valid report."""
     return schema_faults(value, schema())
 
 
@@ -310,9 +270,8 @@ def as_csv(result: AblationResult) -> str:
         "share": [point.share for point in result.points],
         "heads": ["; ".join(map(str, result.removed_at(number))) for number in numbers],
     }
-    points = [(point.loss, point.rise) for point in result.points]
-    columns |= _columns("loss", [loss for loss, _ in points])
-    columns |= _columns("rise", [rise for _, rise in points])
+    columns |= _columns("loss", [point.loss for point in result.points])
+    columns |= _columns("rise", [point.rise for point in result.points])
     compared = [result.comparison_at(number) for number in numbers]
     for name, part in (("rise_over_seeds", "theirs"), ("random", "random"), ("more", "more")):
         columns |= _columns(name, [getattr(comparison, part, None) for comparison in compared])
@@ -321,35 +280,23 @@ def as_csv(result: AblationResult) -> str:
 
 def _step(result: AblationResult, number: int) -> dict[str, Any]:
     point, compared = result.points[number], result.comparison_at(number)
+    parts = ("theirs", "random", "more")
     return {
         "count": len(point.removed),
         "share": point.share,
         "heads": [str(head) for head in result.removed_at(number)],
         "loss": _interval(point.loss),
         "rise": _interval(point.rise),
-        "against_random": compared
-        and {
-            "theirs": _interval(compared.theirs),
-            "random": _interval(compared.random),
-            "more": _interval(compared.more),
-        },
+        "against_random": compared and {part: _interval(getattr(compared, part)) for part in parts},
     }
 
 
 def _interval(interval: Interval | None) -> dict[str, float | int] | None:
     if interval is None:
         return None
-    return {
-        "mean": interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "examples": interval.examples,
-    }
+    return {part: getattr(interval, part) for part in ("mean", "low", "high", "examples")}
 
 
 def _columns(name: str, intervals: list[Interval | None]) -> dict[str, Column]:
-    return {
-        name: [None if interval is None else interval.mean for interval in intervals],
-        f"{name}_low": [None if interval is None else interval.low for interval in intervals],
-        f"{name}_high": [None if interval is None else interval.high for interval in intervals],
-    }
+    columns = ((name, "mean"), (f"{name}_low", "low"), (f"{name}_high", "high"))
+    return {column: [getattr(i, part, None) for i in intervals] for column, part in columns}

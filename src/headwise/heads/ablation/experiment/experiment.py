@@ -1,6 +1,6 @@
 """The ablation experiment: heads are removed step by step, and the loss is measured."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,28 +13,22 @@ from headwise.heads.ablation.ablate import grouped
 from headwise.heads.ablation.curve import Comparison, Point, compared, curve
 from headwise.heads.ablation.experiment.options import AblationOptions
 from headwise.heads.ablation.experiment.selection import Selection, select_heads
-from headwise.heads.ablation.experiment.texts import Texts, check_resampling, read_texts
+from headwise.heads.ablation.experiment.texts import Texts, check_resampling, read_texts, together
 from headwise.heads.ablation.loss import Batch, Loss, next_token_loss, run, unpredicting
 from headwise.heads.ablation.loss_effects import How
 from headwise.heads.ablation.methods import UNIFORM, Method, check_uniform, method_named
 from headwise.heads.ablation.sites import every_head, sites
+from headwise.heads.corpus.pipeline import Progress, ignore
 from headwise.heads.model_inputs import run as run_checked
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 
-Progress = Callable[[int, int], None]
-"""Called with the number of texts read and their total."""
-
 
 @dataclass(frozen=True, eq=False)
 class AblationPlan:
-    """A checked experiment.
+    """A checked experiment: the heads to remove, in the order given, the options and the texts.
 
-    Attributes:
-        heads: the heads to remove, in the order given.
-        options: how.
-        texts: what the model reads.
-        same_texts: whether a run named the heads on the texts that the loss is measured on.
+    ``same_texts`` is whether a run named the heads on the texts that the loss is measured on.
     """
 
     heads: tuple[Head, ...]
@@ -71,8 +65,7 @@ class AblationResult:
         model: name, source, class, type, parameters, layers, heads.
         plan: the experiment.
         points: the loss with all heads, and after each step.
-        comparisons: for each step the heads against as many random ones; empty without
-            comparison.
+        comparisons: with as many random heads at each step; empty without comparison.
     """
 
     model: Mapping[str, str | int]
@@ -82,7 +75,7 @@ class AblationResult:
 
     @property
     def texts(self) -> Texts:
-        """What the model read."""
+        """The texts that the model read."""
         return self.plan.texts
 
     @property
@@ -124,11 +117,7 @@ def run_experiment(
 
 
 def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection) -> AblationPlan:
-    """Read the texts and check everything that can fail before the measurement.
-
-    Raises:
-        BadFile, BadValue: as `run_experiment`.
-    """
+    """Read the texts and check everything that can fail, with the errors of `run_experiment`."""
     attentions = sites(loaded.model)
     heads = selection.resolve(attentions, str(loaded.config.model_type))
     if options.how == UNIFORM.name:
@@ -145,20 +134,16 @@ def plan_ablation(loaded: Loaded, options: AblationOptions, selection: Selection
 def run_plan(
     loaded: Loaded, plan: AblationPlan, progress: Progress | None = None
 ) -> AblationResult:
-    """Remove the heads and measure the loss.
-
-    Raises:
-        BadType, BadValue: as `headwise.heads.ablation.curve`.
-    """
+    """Remove the heads and measure the loss, with the errors of `headwise.heads.ablation.curve`."""
     options, texts = plan.options, plan.texts
-    how = How(options.how, texts.reference(), options.seed)
+    how = How(options.how, together(texts.others), options.seed)
     steps = min(options.steps, len(plan.heads))
     passes = 1 + steps * (2 if options.order == "importance" else 1)
     passes += 1 + 2 * steps if options.num_seeds else 0
     loss = partial(next_token_loss, start=texts.start)
-    counted = _CountedLoss(loss, progress, passes * len(texts.measured))
+    counted = _CountedLoss(loss, progress or ignore, passes * len(texts.measured))
     points = curve(
-        loaded.model, texts.batches(), counted, order=options.order, heads=plan.heads,
+        loaded.model, together(texts.measured), counted, order=options.order, heads=plan.heads,
         step=1 / steps, how=how,
     )  # fmt: skip
     comparisons: tuple[Comparison, ...] = ()
@@ -206,7 +191,6 @@ def _check_loss(loaded: Loaded, texts: Texts) -> None:
 
 
 def _model_facts(loaded: Loaded) -> dict[str, str | int]:
-    """The model's name, class and sizes, in reading order."""
     attentions = sites(loaded.model)
     return {
         "name": loaded.name,
@@ -222,21 +206,16 @@ def _model_facts(loaded: Loaded) -> dict[str, str | int]:
 class _CountedLoss:
     """A loss that reports the number of texts it has read."""
 
-    def __init__(self, loss: Loss, progress: Progress | None, total: int) -> None:
+    def __init__(self, loss: Loss, progress: Progress, total: int) -> None:
         self._loss, self._progress, self._total, self._done = loss, progress, total, 0
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         losses = self._loss(model, batch)
         self._done += len(losses)
-        self._report()
+        self._progress(min(self._done, self._total), self._total)
         return losses
 
     def finish(self) -> None:
         """Report the total if rounding made fewer steps than were counted on."""
         if self._done < self._total:
-            self._done = self._total
-            self._report()
-
-    def _report(self) -> None:
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+            self._progress(self._total, self._total)

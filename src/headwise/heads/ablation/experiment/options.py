@@ -7,20 +7,12 @@ from headwise.errors import BadValue, one_of
 from headwise.heads.ablation.methods import METHODS
 from headwise.lang import Text, joined, same
 
-ORDERS = ("given", "importance")
-"""The order in which heads are removed."""
-
-AGAINST = ("random",)
-"""What the heads are compared with."""
-
-PROBES = ("repeated",)
-"""What may be read in place of a text."""
+ORDERS, AGAINST, PROBES = ("given", "importance"), ("random",), ("repeated",)
+"""The values of the options of these names."""
 
 SEEDS, STEPS = 10, 10
 MAX_SEED = 2**31 - 1
-
 MINIMA = {"length": 2, "texts": 1, "steps": 1, "seeds": 2, "seed": 0}
-"""The smallest value of each number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +60,9 @@ class AblationOptions:
     @property
     def sources(self) -> tuple[str, ...]:
         """The options that name a text; exactly one is valid."""
-        values = {
-            "SENTENCE": self.sentence,
-            "--text": self.text,
-            "--corpus": self.corpus,
-            "--probe": self.probe,
-        }
-        return tuple(name for name, value in values.items() if value is not None)
+        names = ("SENTENCE", "--text", "--corpus", "--probe")
+        values = (self.sentence, self.text, self.corpus, self.probe)
+        return tuple(n for n, value in zip(names, values, strict=True) if value is not None)
 
     @property
     def source(self) -> str:
@@ -89,11 +77,7 @@ class AblationOptions:
         return SEEDS if self.seeds is None else self.seeds
 
     def check(self) -> None:
-        """Reject missing, conflicting and ineffective options.
-
-        Raises:
-            BadValue: the message names the option.
-        """
+        """Raise `BadValue` for missing, conflicting and ineffective options."""
         if len(self.sources) != 1:
             sources = joined(Text(" and "), [same(source) for source in self.sources])
             raise BadValue(
@@ -139,15 +123,10 @@ class AblationOptions:
 
     def _requirements(self) -> tuple[tuple[str, bool, bool, Text], ...]:
         """Each option that needs another: its name, whether it is set and whether it may be."""
-        corpus = self.source == "--corpus"
+        corpus, probe = self.source == "--corpus", self.source == "--probe"
         whole = corpus and self.length is None
         return (
-            (
-                "--length",
-                self.length is not None,
-                self.source != "--probe",
-                Text("a text or --corpus"),
-            ),
+            ("--length", self.length is not None, not probe, Text("a text or --corpus")),
             ("--paragraphs", self.paragraphs, corpus, same("--corpus")),
             ("--truncate", self.truncate, whole, Text("a whole --corpus")),
             ("--open", self.open is not None, self.named is not None, same("--named")),

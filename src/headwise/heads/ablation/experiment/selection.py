@@ -17,36 +17,20 @@ from headwise.heads.inspection_export import faults
 from headwise.heads.names import Head, parse_heads
 from headwise.lang import Text, same
 
-ALL = "all"
-
 MAX_JSON_BYTES = 1 << 26
 """The largest JSON file that is read."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Heads selected before the model is loaded.
-
-    Attributes:
-        heads: in the order given; None for every head.
-        model: the model of a saved run; None if the heads come from no run.
-        corpus: the corpus of that run.
-    """
+    """Heads in the order given, or None for all; of a saved run also its model and its corpus."""
 
     heads: tuple[Head, ...] | None
     model: Mapping[str, Any] | None = None
     corpus: Mapping[str, Any] | None = None
 
     def resolve(self, attentions: tuple[Site, ...], model_type: str) -> tuple[Head, ...]:
-        """The heads of a model.
-
-        Args:
-            attentions: the attention modules of the model.
-            model_type: its architecture, as in its configuration.
-
-        Raises:
-            BadValue: if it lacks one of the heads, or the run is of another model.
-        """
+        """The heads of a model; raises `BadValue` if it lacks one, or the run is of another."""
         every = every_head(attentions)
         if self.model is not None:
             layers = sum(len(site.layers) for site in attentions)
@@ -82,16 +66,11 @@ class Selection:
 
 
 def select_heads(options: AblationOptions) -> Selection:
-    """The heads that the options select.
-
-    Raises:
-        BadFile: if the run cannot be opened.
-        BadValue: if a head name is malformed, or the run gives no head the name.
-    """
+    """The heads that the options select; raises `BadFile` if a run cannot be opened."""
     if options.open is not None:
         return _from_run(options.open, options.named or "")
     names = (options.heads or "").strip()
-    return Selection(None if names.lower() == ALL else parse_heads(names))
+    return Selection(None if names.lower() == "all" else parse_heads(names))
 
 
 def _from_run(path: Path, name: str) -> Selection:
@@ -103,16 +82,19 @@ def _from_run(path: Path, name: str) -> Selection:
         data = _read_json(path)
         names = [(entry["head"], entry["name"]) for entry in data["names"]]
         model, corpus = data["model"], data["corpus"]
-    heads = _parse(path, [head for head, given in names if given == name])
-    if not heads:
-        available = ", ".join(clean(given) for given in sorted({given for _, given in names}))
+    try:
+        parsed = [Head.parse(head) for head, head_name in names if head_name == name]
+    except BadValue as error:
+        raise _not_a_run(path, error.text) from error
+    if not parsed:
+        available = ", ".join(map(clean, sorted({head_name for _, head_name in names})))
         raise BadValue(
             "named: no head of {path} is named {name!r}; the names there are: {available}",
             path=clean(str(path)),
             name=name,
             available=available or "–",
         )
-    return Selection(heads, model, corpus)
+    return Selection(tuple(dict.fromkeys(parsed)), model, corpus)
 
 
 def _is_folder(path: Path) -> bool:
@@ -120,14 +102,6 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # an invalid name: reading it raises the error with its reason
         return False
-
-
-def _parse(path: Path, names: list[str]) -> tuple[Head, ...]:
-    """The heads of a run, without duplicates."""
-    try:
-        return tuple(dict.fromkeys(Head.parse(name) for name in names))
-    except BadValue as error:
-        raise _not_a_run(path, error.text) from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -142,9 +116,9 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise _not_a_run(file, same(error.strerror or type(error).__name__)) from error
     except (ValueError, RecursionError) as error:
         raise _not_a_run(file, Text("it is no JSON")) from error
-    wrong = faults(data)
-    if wrong:
-        raise _not_a_run(file, same(clean(wrong[0])[:200]))
+    violations = faults(data)
+    if violations:
+        raise _not_a_run(file, same(clean(violations[0])[:200]))
     if data["schema"] != SCHEMA:
         raise _not_a_run(file, Text("it is not of layout {schema}", schema=SCHEMA))
     return dict(data)

@@ -16,9 +16,8 @@ from headwise.heads.corpus.documents import CorpusDocument, read_text
 from headwise.heads.corpus.measurement import Measurer
 from headwise.heads.corpus.probe import TIMES, TOKENS, named, sequences
 from headwise.heads.corpus.readers import look_through
-from headwise.heads.model_inputs import check_text, encode
+from headwise.heads.model_inputs import check_text
 from headwise.heads.models.load import Loaded
-from headwise.heads.models.whisper import takes_sound
 from headwise.heads.names import Head
 from headwise.lang import Text, same
 
@@ -29,8 +28,7 @@ PIECE = 128
 """The default number of tokens of a piece."""
 
 TOGETHER = 512
-"""The largest number of tokens of a batch of equally long texts; in an encoder-decoder those of the
-longer side."""
+"""The largest number of tokens of a batch of texts of equal length, on the longer side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,25 +58,13 @@ class Texts:
         """The number of tokens of the measured texts."""
         return sum(tokens(text) for text in self.measured)
 
-    def batches(self) -> list[Example]:
-        """The measured texts in batches."""
-        return together(self.measured)
-
-    def reference(self) -> list[Example]:
-        """The reference texts in batches."""
-        return together(self.others)
-
     def share(self, number: int, shares: int) -> list[Example]:
         """The batches of one seed; texts are assigned to the seeds in turn."""
         return together(self.measured[number::shares])
 
 
 def read_texts(options: AblationOptions, loaded: Loaded) -> Texts:
-    """Read and tokenize what the options name.
-
-    Raises:
-        BadFile, BadValue: if it cannot be read, is too long for the model, or too short to measure.
-    """
+    """Read, tokenize and check the texts that the options name."""
     readers = {"--probe": _probe, "--corpus": _corpus}
     texts = readers.get(options.source, _text)(options, loaded)
     measured = texts.measured[: options.texts]
@@ -115,23 +101,21 @@ def together(texts: Sequence[Example]) -> list[Example]:
 def tokens(text: Example, part: str = "") -> int:
     """The number of tokens of a text: of the predicted side, or of the encoder."""
     if part != "encoder":
-        return _ids(text).shape[1]
-    heard = text.get("input_features")
-    return text["input_ids"].shape[1] if heard is None else heard.shape[-1] // 2  # by convolution
+        return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0))).shape[1]
+    sound = text.get("input_features")
+    return text["input_ids"].shape[1] if sound is None else sound.shape[-1] // 2  # by convolution
 
 
 def _probe(options: AblationOptions, loaded: Loaded) -> Texts:
     if loaded.longest < TOKENS * TIMES:
-        name, most = clean(loaded.name), loaded.longest
         raise BadValue(
             "probe: it has {tokens} tokens, and {name} takes at most {most}; give a text "
             "with --text, or a corpus with --corpus",
             tokens=TOKENS * TIMES,
-            name=name,
-            most=most,
+            name=clean(loaded.name),
+            most=loaded.longest,
         )
-    ids_of_texts = sequences(loaded, options.seed)
-    texts = tuple(_example(ids) for ids in ids_of_texts)
+    texts = tuple(_example(ids) for ids in sequences(loaded, options.seed))
     return Texts("probe", named(TOKENS, TIMES, options.seed), "", None, TOKENS, texts)
 
 
@@ -166,11 +150,7 @@ def _corpus(options: AblationOptions, loaded: Loaded) -> Texts:
 
 
 def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
-    """The model inputs of a document."""
-    text = document.text
-    if takes_sound(measurer.loaded.model):
-        text = str(measurer.folder / text)
-    inputs, _ = encode(measurer.loaded, text, truncate=measurer.truncate, target=document.target)
+    inputs, _ = measurer.encode(document)
     if tokens(inputs) < 2:
         raise BadFile(
             "corpus: {document_name}: it has one token, and no next one to predict; leave it out",
@@ -182,35 +162,32 @@ def _whole(document: CorpusDocument, measurer: Measurer) -> Example:
 def pieces(loaded: Loaded, text: str, length: int) -> list[Example]:
     """Cut a text into pieces of ``length`` tokens; a shorter last piece is dropped.
 
-    Each piece has the special tokens that the tokenizer adds to a text.
-
-    Raises:
-        BadValue: if ``length`` exceeds the model's limit, or leaves no room beside special tokens.
+    Each piece has the special tokens that the tokenizer adds to a text. Raises `BadValue` if
+    ``length`` exceeds the model's limit, or leaves no room beside special tokens.
     """
     if length > loaded.longest:
-        name, most = clean(loaded.name), loaded.longest
         raise BadValue(
             "length: {length} tokens, and {name} takes at most {most}; give --length "
             "{most} or less",
             length=length,
-            name=name,
-            most=most,
+            name=clean(loaded.name),
+            most=loaded.longest,
         )
-    whole, bare = (_tokens(loaded, text, special) for special in (True, False))
-    room = length - (len(whole) - len(bare))
+    whole, plain = (_token_ids(loaded, text, special) for special in (True, False))
+    room = length - (len(whole) - len(plain))
     if room < 1:
         raise BadValue(
             "length: {length} tokens leave no room beside {num_whole} special ones; give more",
             length=length,
-            num_whole=len(whole) - len(bare),
+            num_whole=length - room,
         )
-    before = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
-    first, last = whole[:before], whole[before + len(bare) :]
-    starts = range(0, len(bare) - room + 1, room)
-    return [_example([*first, *bare[start : start + room], *last]) for start in starts]
+    before = next((i for i in range(len(whole)) if whole[i : i + len(plain)] == plain), 0)
+    first, last = whole[:before], whole[before + len(plain) :]
+    starts = range(0, len(plain) - room + 1, room)
+    return [_example([*first, *plain[start : start + room], *last]) for start in starts]
 
 
-def _tokens(loaded: Loaded, text: str, special: bool) -> list[int]:
+def _token_ids(loaded: Loaded, text: str, special: bool) -> list[int]:
     encoded = loaded.tokenizer(
         text, verbose=False, padding=False, truncation=False, add_special_tokens=special
     )
@@ -222,28 +199,21 @@ def _example(ids: Sequence[int]) -> Example:
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
 
-def _ids(text: Example) -> Tensor:
-    """The ids of the predicted side, (1, L)."""
-    return text.get("decoder_input_ids", text.get("input_ids", torch.empty(1, 0)))
-
-
 def _shapes(text: Example) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in text.items()}
 
 
 def _check_one_stack(option: str, loaded: Loaded) -> None:
     if getattr(loaded.config, "is_encoder_decoder", False):
-        name = clean(loaded.name)
         raise BadValue(
             "{option}: {name} has a decoder that reads another text, and cannot read in "
             "pieces; give whole documents with --corpus, their targets in .jsonl",
             option=option,
-            name=name,
+            name=clean(loaded.name),
         )
 
 
 def _check_count(options: AblationOptions, texts: Texts) -> None:
-    """Check that there are enough texts for an interval."""
     count, minimum = len(texts.measured), max(2, 2 * options.num_seeds)
     if count >= minimum:
         return
@@ -271,24 +241,15 @@ def check_resampling(
 ) -> None:
     """Check before the measurement that resampling has texts of one length, and not too many.
 
-    Args:
-        heads: the heads that may be removed; with random heads every one.
-        removed: how many of them are removed at once.
-        attentions: the attention modules of the model.
-        texts: the texts.
-
-    Raises:
-        BadValue: if the texts differ in length in a stack with such heads, or more numbers would
-            be kept than `headwise.ablate` keeps.
+    ``removed`` is the number of heads that are removed at once.
     """
+    lengths = {}
     for part in sorted({head.layer.part for head in heads}):
         _check_lengths(part, texts)
+        lengths[part] = sum(tokens(text, part) for text in texts.others)
     widths = {layer: site.size for site in attentions for layer in site.layers}
-    numbers = [
-        widths[head.layer] * sum(tokens(text, head.layer.part) for text in texts.others)
-        for head in heads
-    ]
-    kept = sum(sorted(numbers)[-removed:])
+    numbers = sorted(widths[head.layer] * lengths[head.layer.part] for head in heads)
+    kept = sum(numbers[-removed:])
     if kept > MOST_NUMBERS:
         raise BadValue(
             "how: 'resample' would keep {kept} numbers of other texts, and "
@@ -303,12 +264,10 @@ def _check_lengths(part: str, texts: Texts) -> None:
     lengths = {tokens(text, part) for text in (*texts.measured, *texts.others)}
     if len(lengths) == 1:
         return
+    remedy, where = Text("cut them with --length, or use --how mean"), same("")
     if part:
-        remedy = Text("use --how mean")
-        stack = Text("encoder") if part == "encoder" else Text("decoder")
-        where: Text = Text(" in the {stack}", stack=stack)
-    else:
-        remedy, where = Text("cut them with --length, or use --how mean"), same("")
+        remedy, stack = Text("use --how mean"), Text("encoder" if part == "encoder" else "decoder")
+        where = Text(" in the {stack}", stack=stack)
     raise BadValue(
         "how: 'resample' needs texts of one length, got {min} to {max} tokens{where}; {remedy}",
         min=min(lengths),
