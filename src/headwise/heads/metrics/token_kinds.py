@@ -2,15 +2,8 @@
 
 from collections.abc import Callable
 
-from headwise.heads.metrics.key_context import EARLY
-from headwise.heads.metrics.metric import Metric, Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged
 from headwise.lang import Text
-
-
-def _first(rows: Rows) -> Sums:
-    counted = rows.context.on_first
-    return rows.on_first * counted, counted
-
 
 FIRST = Metric(
     name="first",
@@ -20,16 +13,13 @@ FIRST = Metric(
     source=Text("Gu et al. 2025 (ICLR), importance α of the first key; depends on the length"),
     share=True,
     reads=("single",),
-    sums=_first,
+    sums=lambda rows: averaged(rows.on_first, rows.context.on_first),
 )
 
 
 def _sink(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
-    early = (rows.context.position - rows.context.first[:, None] < EARLY)[:, None]  # (B, 1, R)
-    counted = rows.context.on_first & early
-    return rows.on_first * counted, counted
+    early = rows.context.early[0][:, None]  # (B, 1, R)
+    return averaged(rows.on_first, rows.context.on_first & early)
 
 
 SINK = Metric(
@@ -47,11 +37,6 @@ SINK = Metric(
 )
 
 
-def _unspent(rows: Rows) -> Sums:
-    counted = rows.context.queries
-    return (1 - rows.mass).clamp(min=0) * counted, counted
-
-
 UNSPENT = Metric(
     name="unspent",
     label=Text("unspent"),
@@ -60,9 +45,8 @@ UNSPENT = Metric(
         "mean_i 1 - Σ_j A[i,j], j the tokens; 0 without learned sinks, add_bias_kv, add_zero_attn"
     ),
     source=Text("the sink of gpt-oss (OpenAI 2025), whose column is not a token"),
-    share=False,
     reads=("mass",),
-    sums=_unspent,
+    sums=lambda rows: averaged((1 - rows.mass).clamp(min=0), rows.context.queries),
 )
 
 SEPARATORS = Metric(
@@ -82,14 +66,14 @@ SEPARATORS = Metric(
 )
 
 
-def _from(special: bool) -> Callable[[Rows], Sums]:
+def _from_separators(special: bool) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
         separators, position = rows.context.separators, rows.context.position
         if separators is None or position is None:
             return rows.nothing
         weight, counted = rows.on("separators")
-        asking = separators[:, position] == special  # (B, R)
-        return weight * asking[:, None], counted & asking[:, None]
+        chosen = (separators[:, position] == special)[:, None]  # (B, 1, R)
+        return weight * chosen, counted & chosen
 
     return sums
 
@@ -103,9 +87,8 @@ FROM_SEPARATORS = Metric(
         "queries i in S that may attend to one"
     ),
     source=Text("Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well"),
-    share=False,
     reads=("sets",),
-    sums=_from(True),
+    sums=_from_separators(True),
 )
 
 FROM_OTHERS = Metric(
@@ -117,15 +100,9 @@ FROM_OTHERS = Metric(
         "may attend to one"
     ),
     source=Text("Clark et al. 2019, section 3.2, other tokens to [SEP]"),
-    share=False,
     reads=("sets",),
-    sums=_from(False),
+    sums=_from_separators(False),
 )
-
-
-def _segment(rows: Rows) -> Sums:
-    counted = rows.context.segment
-    return rows.segment * counted, counted
 
 
 SEGMENT = Metric(
@@ -139,9 +116,8 @@ SEGMENT = Metric(
     source=Text(
         "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published"
     ),
-    share=False,
     reads=("segment",),
-    sums=_segment,
+    sums=lambda rows: averaged(rows.segment, rows.context.segment),
 )
 
 PUNCTUATION = Metric(
@@ -158,8 +134,7 @@ PUNCTUATION = Metric(
 )
 
 COMMON = 500
-
-"""Texts whose rarest word is among so many of the most frequent do not count."""
+"""A query counts only where its rarest word is outside this many of the most frequent tokens."""
 
 
 def _rarest(rows: Rows) -> Sums:
@@ -168,8 +143,8 @@ def _rarest(rows: Rows) -> Sums:
         return rows.nothing
     counted = (rarest >= COMMON) & rows.context.queries
     key = rows.most[1].flatten(1)  # (B, H R)
-    looked = tokens.gather(1, key).where(rows.context.words(key), -1).view(rows.shape)
-    return (looked == rarest) & counted, counted
+    heaviest = tokens.gather(1, key).where(rows.context.words(key), -1).view(rows.shape)
+    return (heaviest == rarest) & counted, counted
 
 
 RAREST = Metric(
@@ -184,7 +159,6 @@ RAREST = Metric(
     source=Text(
         "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency"
     ),
-    share=False,
     reads=("most", "rarest"),
     sums=_rarest,
 )
