@@ -21,8 +21,8 @@ EFFECTIVE_KEYS = Metric(
     label=Text("effective keys"),
     title=Text("effective number of keys"),
     formula=Text(
-        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to "
-        "two keys or more"
+        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to two keys or "
+        "more"
     ),
     source=Text(
         "the perplexity of each row, at most its allowed keys; the mean is after the exponential"
@@ -96,8 +96,8 @@ BLOCKS = Metric(
     label=Text("blocks"),
     title=Text("share on the heaviest tenth of blocks of 16 keys"),
     formula=Text(
-        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 "
-        "keys, over the queries with n > 1"
+        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 keys, over the "
+        "queries with n > 1"
     ),
     source=Text(
         "the block-sparse pattern of Jiang et al. 2024 (MInference), for single queries; ours"

@@ -166,7 +166,7 @@ class KeyContext(Queries):
 
     def is_kept(self, key: Tensor) -> Tensor:
         """Whether keys are among those kept."""
-        return (key >= self.kept.start) & (key < self.kept.stop)
+        return (key >= self.origin) & (key < self.origin + self.allowed.shape[-1])
 
     @cached_property
     def span(self) -> tuple[int, int]:

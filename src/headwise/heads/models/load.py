@@ -117,8 +117,8 @@ def load(name: str, progress: Progress | None = None, *, predicting: bool = Fals
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         shown, names = clean(name), ", ".join(model.name for model in MODELS)
         raise BadFile(
-            "model: {shown!r} is not a directory; give a directory in Hugging Face's "
-            "format, a hub id, or one of: {names}",
+            "model: {shown!r} is not a directory; give a directory in Hugging Face's format, a hub "
+            "id, or one of: {names}",
             shown=shown,
             names=names,
         )
@@ -206,9 +206,8 @@ def _check_tokenizer(tokenizer: Any, name: str) -> None:
     if longest is not None and not isinstance(longest, int | float):
         shown = clean(repr(longest))[:40]
         raise BadFile(
-            "model: cannot load {name}: tokenizer_config.json: model_max_length: "
-            "expected a number of tokens, got {shown}; give the one that "
-            "tokenizer.save_pretrained wrote",
+            "model: cannot load {name}: tokenizer_config.json: model_max_length: expected a number "
+            "of tokens, got {shown}; give the one that tokenizer.save_pretrained wrote",
             name=clean(name),
             shown=shown,
         )
@@ -287,14 +286,14 @@ def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
     reason = f"{type(error).__name__}: {message}".rstrip(": ")
     if source == "hub":
         return BadFile(
-            "model: cannot get '{name}' from the hub ({reason}); check the name and the "
-            "network, or give a directory or a packaged model (headwise models list)",
+            "model: cannot get '{name}' from the hub ({reason}); check the name and the network, "
+            "or give a directory or a packaged model (headwise models list)",
             name=clean(name),
             reason=reason,
         )
     return BadFile(
-        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); it "
-        "must be a model that transformers' AutoModel reads without remote code",
+        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); it must be a "
+        "model that transformers' AutoModel reads without remote code",
         name=clean(name),
         file=file,
         reason=reason,
