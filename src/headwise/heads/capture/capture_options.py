@@ -15,15 +15,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """What a capture measures and keeps.
-
-    Attributes:
-        metrics: what is measured of every head.
-        heads: the heads whose weights are kept; None means all.
-        rows: the queries whose weights are kept, counted in each pass; None means all.
-        separators: ids of special tokens such as [SEP].
-        punctuation: ids of punctuation.
-    """
+    """The options of `headwise.capture`; None for heads and rows means all."""
 
     metrics: tuple[Metric, ...] = MEASURED
     heads: frozenset[Head] | None = frozenset()
@@ -45,17 +37,13 @@ class CaptureOptions:
         Raises:
             BadType, BadValue: if one is invalid.
         """
-        return cls(
-            metrics=_metrics(want),
-            heads=None if heads == ALL else frozenset(heads_of(heads)),
-            rows=_rows(rows),
-            separators=_token_ids("separators", separators),
-            punctuation=_token_ids("punctuation", punctuation),
-        )
+        kept = None if heads == ALL else frozenset(heads_of(heads))
+        special = (_token_ids("separators", separators), _token_ids("punctuation", punctuation))
+        return cls(_metrics(want), kept, _rows(rows), *special)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """The inputs that the metrics read from `Rows`."""
+        """The facts of `Rows` that the metrics use."""
         return Statistics(metrics=self.metrics).reads
 
 
@@ -69,10 +57,8 @@ def _metrics(names: Collection[str] | None) -> tuple[Metric, ...]:
             names=names,
         )
     if not isinstance(names, Collection):
-        raise BadType(
-            "want: expected a collection of names, got {names_type}",
-            names_type=type(names).__name__,
-        )
+        kind = type(names).__name__
+        raise BadType("want: expected a collection of names, got {names_type}", names_type=kind)
     if not names:
         raise BadValue(
             "want: expected at least one name, got none; want=None measures the usual ones"
