@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from headwise.errors import BadType, BadValue
 
 PARTS = ("", "encoder", "decoder", "cross")
-"""A model that is one stack of layers has the single part ""."""
+"""The parts of a model; one stack of layers is the part ""."""
 
 _FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
 class Layer:
-    """One attention of a model: the part it belongs to and its number there."""
+    """One attention layer: its part of the model and its number there."""
 
     part: str
     number: int
@@ -40,22 +40,22 @@ class Head:
 
     @classmethod
     def parse(cls, word: str) -> "Head":
-        """The head that a word names.
+        """The head of a name such as L0H2 or cross.L0H2.
 
         Raises:
             BadType: if it is no string.
-            BadValue: if the word is not of that form.
+            BadValue: if it is not of that form.
         """
         if not isinstance(word, str):
             raise _no_names(word)
-        found = _FORM.fullmatch(word.strip())
-        if found is None:
+        match = _FORM.fullmatch(word.strip())
+        if match is None:
             raise BadValue(
                 "heads: expected names such as L0H2 (layer 0, head 2, counted from 0), "
                 "got {word!r}; separate several by commas: L0H2,L1H8",
                 word=word,
             )
-        part, layer, head = found.groups()
+        part, layer, head = match.groups()
         return cls(Layer((part or "").lower(), int(layer)), int(head))
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Head:
 
 
 def parse_heads(words: str) -> tuple[Head, ...]:
-    """The heads that a list such as ``L0H2,L1H8`` names, each once, in that order.
+    """The heads of a list such as ``L0H2,L1H8``, without duplicates, in that order.
 
     Raises:
         BadType: if it is no string.
@@ -75,7 +75,7 @@ def parse_heads(words: str) -> tuple[Head, ...]:
 
 
 def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
-    """Heads, or their names, as heads, each once; of nothing none.
+    """Heads, or their names, as heads, without duplicates.
 
     Raises:
         BadType: if they are neither heads nor their names.
@@ -96,11 +96,7 @@ def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
 
 
 def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
-    """The error for a head that there is not.
-
-    Args:
-        head: which.
-        counts: how many heads each layer has.
+    """The error for a head that does not exist; ``counts`` are the heads of each layer.
 
     Example:
         >>> str(none_such(Head.parse("L2H0"), {Layer("", 0): 4, Layer("", 1): 4}))
@@ -124,8 +120,8 @@ def _no_names(got: object) -> BadType:
 
 
 def by_layer(heads: Iterable[Head]) -> dict[Layer, list[Head]]:
-    """The heads of each layer in their order, the layers in theirs."""
-    found: dict[Layer, list[Head]] = {}
+    """The heads of each layer, both sorted."""
+    layers: dict[Layer, list[Head]] = {}
     for head in sorted(heads):
-        found.setdefault(head.layer, []).append(head)
-    return found
+        layers.setdefault(head.layer, []).append(head)
+    return layers
