@@ -72,11 +72,14 @@ def written(whole: dict[str, Any]) -> str:
 
 def explained(metrics: tuple[Metric, ...]) -> list[dict[str, Any]]:
     """The definitions of the metrics, in English."""
-    texts = ("title", "formula", "source")
     return [
-        {"name": metric.name}
-        | {name: getattr(metric, name).en for name in texts}
-        | {"share": metric.share}
+        {
+            "name": metric.name,
+            "title": metric.title.en,
+            "formula": metric.formula.en,
+            "source": metric.source.en,
+            "share": metric.share,
+        }
         for metric in metrics
     ]
 
