@@ -12,11 +12,7 @@ from headwise.heads.models.whisper import sound_inputs, takes_sound
 
 
 def check_text(text: str) -> None:
-    """Refuse an empty text before a model is loaded.
-
-    Raises:
-        BadValue: if it is empty or blank.
-    """
+    """Raise `BadValue` if a text is empty or blank."""
     if not text.strip():
         raise BadValue(
             "sentence: expected some text, got an empty one; write it in quotes after "
@@ -57,11 +53,7 @@ def encode(
 
 
 def length(loaded: Loaded, text: str) -> int:
-    """The number of tokens of a text in `encode`.
-
-    Raises:
-        BadValue: if it has none.
-    """
+    """The number of tokens of a text in `encode`; raises `BadValue` if it has none."""
     ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
     if not ids:
         raise BadValue(
@@ -73,11 +65,7 @@ def length(loaded: Loaded, text: str) -> int:
 
 
 def check_length(loaded: Loaded, count: int) -> None:
-    """Refuse more tokens than the model takes.
-
-    Raises:
-        BadValue: if there are more.
-    """
+    """Raise `BadValue` for more tokens than the model takes."""
     if count > loaded.longest:
         raise BadValue(
             "sentence: {count} tokens, and {name} takes at most {most}; shorten it, or "
@@ -89,11 +77,7 @@ def check_length(loaded: Loaded, count: int) -> None:
 
 
 def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
-    """Run the model, without its output.
-
-    Raises:
-        BadFile: if it does not run on the inputs.
-    """
+    """Run the model; raises `BadFile` if it does not run on the inputs."""
     try:
         with torch.no_grad():
             loaded.model(**inputs)

@@ -45,7 +45,8 @@ class Sums:
             own = torch.stack(summed(profile, rows)).cpu()
             curves[profile.name] = torch.cat((own, baseline.curves[profile.name].expand_as(own)))
         queries = int(rows.context.queries.any(1).sum())
-        return cls(*totals(metrics, rows).cpu(), *baseline.sums.clone(), curves, queries)
+        (above, below), uniform = totals(metrics, rows).cpu(), baseline.sums.clone()
+        return cls(above, below, uniform[0], uniform[1], curves, queries)
 
     def add(self, other: "Sums") -> None:
         """Add the sums of more queries."""
@@ -119,8 +120,9 @@ class Statistics:
     @property
     def reads(self) -> tuple[str, ...]:
         """The facts of `Rows` that the metrics and profiles use."""
-        measured = (*self.metrics, *PROFILES)
-        return tuple(sorted({"queries"}.union(*(entry.reads for entry in measured))))
+        facts = {fact for metric in self.metrics for fact in metric.reads}
+        facts |= {fact for profile in PROFILES for fact in profile.reads}
+        return tuple(sorted(facts | {"queries"}))
 
     def merge(self, other: "Statistics") -> None:
         """Take in the statistics of another text through the same model.

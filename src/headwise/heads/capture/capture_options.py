@@ -57,8 +57,10 @@ def _metrics(names: Collection[str] | None) -> tuple[Metric, ...]:
             names=names,
         )
     if not isinstance(names, Collection):
-        kind = type(names).__name__
-        raise BadType("want: expected a collection of names, got {names_type}", names_type=kind)
+        raise BadType(
+            "want: expected a collection of names, got {names_type}",
+            names_type=type(names).__name__,
+        )
     if not names:
         raise BadValue(
             "want: expected at least one name, got none; want=None measures the usual ones"

@@ -45,7 +45,8 @@ def real_keys(call: Call) -> Tensor | None:
     """(B, n), False on padding, for the keys that are tokens: not for appended ones."""
     mask, shape = call.mask, call.shape
     if isinstance(mask, Appended) and mask.own is not None:
-        mask, shape = mask.inner, replace(shape, keys=mask.own)
+        shape = replace(shape, keys=mask.own)
+        mask = mask.inner
     return mask.unpadded_keys(shape)
 
 

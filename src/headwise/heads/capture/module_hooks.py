@@ -202,8 +202,7 @@ def patched_method(owner: object, name: str, new: Callable[..., Any]) -> Iterato
 def headwise_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every `headwise.MultiheadAttention` of the model is recorded.
 
-    Raises:
-        BadValue: if one has projections of its own for global tokens.
+    `BadValue` is raised if one has separate projections for global tokens.
     """
     with ExitStack() as stack:
         for name, module in recorder.model.named_modules():

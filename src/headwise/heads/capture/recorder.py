@@ -81,11 +81,7 @@ class Recorder:
         return id(module) in self._names
 
     def finish(self) -> None:
-        """Check, after the last pass, that an attention and every chosen head was recorded.
-
-        Raises:
-            BadValue: if not.
-        """
+        """Raise `BadValue` if no attention was recorded, or a chosen head was not."""
         if not self.statistics.layers:
             raise BadValue(
                 "model: {name} never called an attention that can be captured, so nothing could be "

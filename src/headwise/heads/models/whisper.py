@@ -58,10 +58,10 @@ def sound(file: str) -> Tensor:
 
 
 def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[str, Tensor]:
-    """The inputs for a sound.
+    """The inputs of a Whisper of transformers for a sound.
 
     Args:
-        model: a Whisper of transformers.
+        model: the model.
         tokenizer: its tokenizer.
         file: a WAV file.
         target: the words; None means those that the model itself writes.
@@ -181,7 +181,7 @@ def read(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
     """The single numbers and the float16 tensors of a file of CTranslate2, by name.
 
     Raises:
-        BadFile: if it is no such file, ends too early, or holds another kind of tensor.
+        BadFile: if it is no Whisper in that format, or ends too early.
 
     Source: CTranslate2 4.5, python/ctranslate2/specs/model_spec.py, `_serialize`.
     """
