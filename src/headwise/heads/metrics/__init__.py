@@ -24,17 +24,7 @@ from headwise.heads.metrics.distances import (
 )
 from headwise.heads.metrics.key_context import KeyContext
 from headwise.heads.metrics.metric import Metric, Rows, total, totals
-from headwise.heads.metrics.repetition import (
-    DUPLICATE,
-    DUPLICATE_ABS,
-    DUPLICATE_MUL,
-    INDUCTION,
-    INDUCTION_ABS,
-    INDUCTION_MUL,
-    PREVIOUS_ABS,
-    PREVIOUS_MUL,
-    STRIPE,
-)
+from headwise.heads.metrics.repetition import DETECT_HEAD, DUPLICATE, INDUCTION, STRIPE
 from headwise.heads.metrics.token_kinds import (
     FIRST,
     FROM_OTHERS,
@@ -60,7 +50,7 @@ METRICS = (
     INDUCTION,
     LARGEST,
 )
-"""The metrics that tables show, in their order."""
+"""The metrics that tables show, in this order."""
 
 MEASURED = (
     *METRICS,
@@ -81,16 +71,11 @@ MEASURED = (
     FROM_OTHERS,
     BLOCKS,
     STRIPE,
-    PREVIOUS_MUL,
-    DUPLICATE_MUL,
-    INDUCTION_MUL,
-    PREVIOUS_ABS,
-    DUPLICATE_ABS,
-    INDUCTION_ABS,
+    *DETECT_HEAD,
 )
-"""What is measured unless somebody asks for less or more."""
+"""The metrics that are measured by default."""
 
 EVERY = (*MEASURED, SMOOTHED_ENTROPY, SEGMENT)
-"""Every metric there is; the last of them take a pass over the weights of their own."""
+"""All metrics; the last two need another pass over the weights."""
 
 __all__ = ["EVERY", "MEASURED", "METRICS", "KeyContext", "Metric", "Rows", "total", "totals"]

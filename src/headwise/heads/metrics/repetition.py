@@ -53,13 +53,9 @@ STRIPE = Metric(
 
 @dataclass(frozen=True)
 class _Pattern:
-    """A pattern of TransformerLens' `detect_head`: the keys where P[i,j] = 1.
+    """A pattern of TransformerLens' `detect_head`: ``keys`` are a kind of `query_facts.NAMES`.
 
-    Attributes:
-        name: that of the metrics, before "_mul" and "_abs".
-        keys: one of `query_facts.NAMES`; None means the previous token.
-        short: for the head of a column.
-        title: for a sentence.
+    None stands for the previous token.
     """
 
     name: str
@@ -131,3 +127,5 @@ _PATTERNS = (
 )
 PREVIOUS_MUL, DUPLICATE_MUL, INDUCTION_MUL = map(_mul, _PATTERNS)
 PREVIOUS_ABS, DUPLICATE_ABS, INDUCTION_ABS = map(_abs, _PATTERNS)
+_MUL = (PREVIOUS_MUL, DUPLICATE_MUL, INDUCTION_MUL)
+DETECT_HEAD = (*_MUL, PREVIOUS_ABS, DUPLICATE_ABS, INDUCTION_ABS)

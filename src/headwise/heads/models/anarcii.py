@@ -203,11 +203,7 @@ class Anarcii(nn.Module):
 
 
 def open_folder(folder: Path) -> tuple[nn.Module, Any, Any]:
-    """The network, the tokenizer of residues and that of numbers.
-
-    Raises:
-        MissingExtra: if transformers is not installed.
-    """
+    """The network, the tokenizer of residues and that of numbers; needs transformers."""
     try:
         from safetensors.torch import load_file
         from transformers import PreTrainedConfig, PreTrainedTokenizerFast

@@ -34,11 +34,7 @@ class BinaryReader:
         return BadFile("model: cannot read {name}: {why}; get it again", name=name, why=clean(why))
 
     def take(self, size: int) -> bytes:
-        """The next ``size`` bytes.
-
-        Raises:
-            BadFile: if there are fewer.
-        """
+        """The next ``size`` bytes; raises `BadFile` if there are fewer."""
         if size > len(self.content) - self.at:
             raise self.wrong("it ends too early")
         self.at += size
@@ -188,16 +184,10 @@ def write_tokenizer(folder: Path) -> None:
     split = ({"Regex": SYMBOL}, "Isolated")
     tokenizer = word_tokenizer(symbols, SPECIAL, "[UNK]", split, bounds=("[CLS]", "[SEP]"))
     write_json(folder / "tokenizer.json", tokenizer)
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 512,
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    write_json(folder / "tokenizer_config.json", settings)
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}
+    special = dict(zip(names, SPECIAL, strict=True))
+    write_json(folder / "tokenizer_config.json", settings | special)
 
 
 def word_tokenizer(
@@ -215,9 +205,9 @@ def word_tokenizer(
         words: the vocabulary, in the order of the ids.
         special: the words that are special tokens.
         unknown: the word that stands for all others.
-        split: the pattern that splits a text into words, and what happens to the matches.
+        split: the pattern and the behaviour of the pre-tokenizer.
         bounds: the special tokens before and after each text; or none.
-        normalizer: what is done to a text first.
+        normalizer: as in the file's format; or None.
     """
     ids = {word: number for number, word in enumerate(words)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

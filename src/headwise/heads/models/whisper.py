@@ -165,15 +165,10 @@ def convert(folder: Path) -> None:
     numbers, tensors = read(path)
     write_weights(folder, _weights(tensors))
     write_json(folder / "config.json", _config(numbers, tensors))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": LONGEST,
-        "bos_token": "<|startoftranscript|>",
-        "eos_token": "<|endoftext|>",
-        "unk_token": "<|endoftext|>",
-        "pad_token": "<|endoftext|>",
-    }
-    write_json(folder / "tokenizer_config.json", settings)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": LONGEST}
+    special = {"bos_token": "<|startoftranscript|>"}
+    special |= dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
+    write_json(folder / "tokenizer_config.json", settings | special)
     path.unlink()
 
 
