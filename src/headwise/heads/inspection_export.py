@@ -46,6 +46,10 @@ def faults(value: object) -> list[str]:
 
 def as_json(seen: Inspection) -> str:
     """The inspection as JSON text in ASCII, ending in a line break."""
+    weights = [
+        {"head": str(head), "rows": [[*map(known, row)] for row in weights.tolist()]}
+        for head, weights in seen.maps.items()
+    ]
     return written(
         {
             "schema": SCHEMA,
@@ -57,10 +61,7 @@ def as_json(seen: Inspection) -> str:
             "tokens_in_text": seen.whole,
             "metrics": explained(seen.statistics.metrics),
             **measured(seen.statistics),
-            "weights": [
-                {"head": str(head), "rows": [[*map(known, row)] for row in weights.tolist()]}
-                for head, weights in seen.maps.items()
-            ],
+            "weights": weights,
         }
     )
 

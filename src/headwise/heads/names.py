@@ -63,12 +63,7 @@ class Head:
 
 
 def parse_heads(words: str) -> tuple[Head, ...]:
-    """The heads of a list such as ``L0H2,L1H8``, without duplicates, in that order.
-
-    Raises:
-        BadType: if it is no string.
-        BadValue: if a word is not a head, or the list is empty.
-    """
+    """The heads of a list such as ``L0H2,L1H8``, without duplicates; errors as `Head.parse`."""
     if not isinstance(words, str):
         raise _no_names(words)
     return tuple(dict.fromkeys(Head.parse(word) for word in words.split(",")))

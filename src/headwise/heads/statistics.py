@@ -196,30 +196,17 @@ class Statistics:
         return (sums.above[row, head.number] / sums.below[row, head.number]).item()
 
     def uniform(self, metric: Metric, layer: Layer) -> float:
-        """The same metric of a head that attends equally to every allowed key.
-
-        Raises:
-            BadValue: if the metric was not measured, or there is no such layer.
-        """
+        """The same metric of a head that attends equally to all allowed keys; errors as `value`."""
         sums, row = self._of(Head(layer, 0)), self._row(metric)
         return (sums.uniform_above[row] / sums.uniform_below[row]).item()
 
     def profile(self, profile: Profile, head: Head) -> tuple[float, ...]:
-        """One curve of one head, a number for each place; NaN where no query shows it.
-
-        Raises:
-            BadType: if it is no head.
-            BadValue: if there is no such head.
-        """
+        """One curve of one head, a number for each place; NaN and errors as `value`."""
         above, below, _, _ = self._of(head).profiles[profile.name][:, head.number]
         return tuple((above / below).tolist())
 
     def uniform_profile(self, profile: Profile, layer: Layer) -> tuple[float, ...]:
-        """The same curve of a head that attends equally to every allowed key.
-
-        Raises:
-            BadValue: if there is no such layer.
-        """
+        """The same curve of a head that attends equally to every allowed key."""
         _, _, above, below = self._of(Head(layer, 0)).profiles[profile.name][:, 0]
         return tuple((above / below).tolist())
 

@@ -26,14 +26,11 @@ LOWEST_SCORE = -1e30
 
 @dataclass(frozen=True, eq=False)
 class BlockRange:
-    """A range of queries, and the keys that one of them may attend to.
+    """A range of queries, and the range of keys that they may attend to.
 
     Attributes:
-        rows: the queries.
-        keys: the keys; none of the queries may attend to another.
         mixed: the part of ``keys`` where some pairs are not allowed.
-        fully_masked: (B, H or 1, R, 1), the queries that may attend to no key; None if there are
-            none.
+        fully_masked: (B, H or 1, R, 1), the queries that may attend to no key; None without any.
     """
 
     rows: slice
@@ -194,14 +191,7 @@ CACHED_LAYOUTS = 4
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks of queries whose metrics are computed at once.
-
-    Attributes:
-        parts: the blocks.
-        contexts: the context of each block.
-        context: that of all blocks together.
-        baseline: the metrics of a uniform head.
-    """
+    """Blocks of queries whose metrics are computed at once, with the context of all together."""
 
     parts: tuple[BlockRange, ...]
     contexts: tuple[KeyContext, ...]

@@ -22,6 +22,9 @@ EARLY = 64
 SIZE = 16
 """Keys per block."""
 
+FIRST_KEY, STRIPE_KEY = -2, -1
+"""The last two of the `singles`."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KeyContext(Queries):
@@ -128,11 +131,10 @@ class KeyContext(Queries):
         """
         first = self.first[:, None].expand_as(self.counts)
         stripe, repeated = self.stripe
-        ones = torch.ones_like(repeated)[..., None]
         beside = self.beside.expand(*self.counts.shape, -1)
         key = torch.cat((beside, first[..., None], stripe[..., None]), -1)  # (B, R, n)
-        wanted = torch.cat((ones.expand_as(beside), ones, repeated[..., None]), -1)
-        inside = wanted & self.is_kept(key)
+        inside = self.is_kept(key)
+        inside[..., STRIPE_KEY] &= repeated
         return (key - self.origin).where(inside, 0)[:, None], inside[:, None]
 
     @fact
@@ -145,16 +147,6 @@ class KeyContext(Queries):
     def near(self) -> Bool[Tensor, "b #h r n"]:
         """Whether a query may attend to each of the keys `beside` it."""
         return self.single[..., :-2]
-
-    @property
-    def on_first(self) -> Bool[Tensor, "b #h r"]:
-        """The queries that count and may attend to the first real key."""
-        return self.single[..., -2] & self.queries
-
-    @property
-    def on_stripe(self) -> Bool[Tensor, "b #h r"]:
-        """The queries that count and may attend to the key of their `stripe`."""
-        return self.single[..., -1] & self.queries
 
     @fact
     def near_words(self) -> Bool[Tensor, "b one r n"]:

@@ -146,15 +146,10 @@ class Rows(Queries):
         """Weights at -NEAR to +NEAR tokens from each query; without positions the axis is empty."""
         return self.single[..., :-2]
 
-    @property
-    def on_first(self) -> Float[Tensor, "b h r"]:
-        """The weight on the first real key."""
-        return self.single[..., -2]
-
-    @property
-    def on_stripe(self) -> Float[Tensor, "b h r"]:
-        """The weight on the key after the query's token one period ago."""
-        return self.single[..., -1]
+    def on_single(self, index: int) -> Sums:
+        """For each query the weight on one of its `singles`, and whether it may attend to it."""
+        allowed = self.context.single[..., index] & self.context.queries
+        return averaged(self.single[..., index], allowed)
 
     @cached_property
     def _columns(self) -> dict[str, Tensor]:
@@ -279,10 +274,7 @@ class Rows(Queries):
 
         At most `NEAR` tokens; nothing without positions.
         """
-        if self.context.position is None:
-            return self.nothing
-        counted = self.context.near[..., NEAR + by] & self.context.queries
-        return averaged(self.near[..., NEAR + by], counted)
+        return self.nothing if self.context.position is None else self.on_single(NEAR + by)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged
+from headwise.heads.metrics.key_context import STRIPE_KEY
+from headwise.heads.metrics.metric import Metric, Rows, Sums
 from headwise.lang import Text
 
 DUPLICATE = Metric(
@@ -47,7 +48,7 @@ STRIPE = Metric(
         "induction stripe of TransformerLens; theirs counts the query n - 1 too, which has none"
     ),
     reads=("single",),
-    sums=lambda rows: averaged(rows.on_stripe, rows.context.on_stripe),
+    sums=lambda rows: rows.on_single(STRIPE_KEY),
 )
 
 

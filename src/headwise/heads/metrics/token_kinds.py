@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from headwise.heads.metrics.key_context import FIRST_KEY
 from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged
 from headwise.lang import Text
 
@@ -13,13 +14,13 @@ FIRST = Metric(
     source=Text("Gu et al. 2025 (ICLR), importance α of the first key; depends on the length"),
     share=True,
     reads=("single",),
-    sums=lambda rows: averaged(rows.on_first, rows.context.on_first),
+    sums=lambda rows: rows.on_single(FIRST_KEY),
 )
 
 
 def _sink(rows: Rows) -> Sums:
-    early = rows.context.early[0][:, None]  # (B, 1, R)
-    return averaged(rows.on_first, rows.context.on_first & early)
+    weight, queries = rows.on_single(FIRST_KEY)
+    return averaged(weight, queries & rows.context.early[0][:, None])
 
 
 SINK = Metric(

