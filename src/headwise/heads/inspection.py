@@ -70,11 +70,8 @@ def _values(statistics: Statistics, metric: Metric, heads: list[Head]) -> dict[H
     return {head: value for head, value in values.items() if not math.isnan(value)}
 
 
-MOST_CELLS = 2_000_000
-"""The most weights in the heat maps of a report: 16 MB of numbers."""
-
-DRAWN = 3
-"""The number of heads that are drawn by default."""
+MOST_CELLS = 2_000_000  # the most weights in the heat maps of a report: 16 MB of numbers
+DRAWN = 3  # the number of heads that are drawn by default
 
 EVERY = "all"
 

@@ -108,8 +108,7 @@ def measured(statistics: Statistics) -> dict[str, Any]:
     }
 
 
-HEAD = ("head", "part", "layer", "number")
-"""The keys, or columns, that identify a head."""
+HEAD = ("head", "part", "layer", "number")  # the keys, or columns, that identify a head
 
 
 def which(head: Head) -> dict[str, str | int]:
@@ -126,8 +125,7 @@ def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
 
 Column = Sequence[str | int | float | None]
 
-KINDS = ("csv", "parquet")
-"""The formats of a table."""
+KINDS = ("csv", "parquet")  # the formats of a table
 
 
 def table(

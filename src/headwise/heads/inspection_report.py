@@ -11,8 +11,7 @@ from headwise.heads.names import Head, Layer
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
-MOST_ROWS = 100
-"""With more heads than this, only the extremes of each metric are shown."""
+MOST_ROWS = 100  # with more heads than this, only the extremes of each metric are shown
 
 MOST_FACTS = 12
 LONGEST_TOKEN = 40

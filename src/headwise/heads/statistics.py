@@ -11,8 +11,7 @@ from headwise.heads.metrics import MEASURED, Metric, Rows, totals
 from headwise.heads.metrics.distances import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer, none_such
 
-MOST_HEADS = 1 << 16
-"""The most heads of a layer that is read from a file."""
+MOST_HEADS = 1 << 16  # the most heads of a layer that is read from a file
 
 
 @dataclass

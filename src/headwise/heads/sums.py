@@ -93,8 +93,7 @@ def _unfit(what: str) -> BadFile:
     )
 
 
-SUMS = ("texts", "x", "y", "xx", "xy", "yy")
-"""The last axis of the tensors of `ratio_sums`."""
+SUMS = ("texts", "x", "y", "xx", "xy", "yy")  # the last axis of the tensors of `ratio_sums`
 
 
 def ratio_sums(x: Tensor, y: Tensor) -> Tensor:
@@ -173,8 +172,7 @@ def tail(texts: int, total: float, squares: float) -> float:
     return max(0.5**texts, t_tail(mean / math.sqrt(variance / texts), texts - 1))
 
 
-MANY = 10_000
-"""Above this many degrees of freedom the normal distribution stands for Student's."""
+MANY = 10_000  # above this many degrees of freedom the normal distribution stands for Student's
 
 
 def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, float]:
@@ -237,8 +235,7 @@ def t_quantile(chance: float, freedom: int) -> float:
     return high
 
 
-FURTHEST, STEPS = 2.0**40, 100
-"""The largest t that is tried, and the number of bisections."""
+FURTHEST, STEPS = 2.0**40, 100  # the largest t that is tried, and the number of bisections
 
 
 def holm(tails: Sequence[float]) -> list[float]:

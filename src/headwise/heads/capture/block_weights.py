@@ -17,8 +17,7 @@ from headwise.heads.capture.token_positions import TokenPositions
 from headwise.heads.metrics import KeyContext, Rows
 from headwise.heads.statistics import Baseline
 
-KEY_MULTIPLE = 64
-"""Ranges of keys begin and end at multiples of this, for alignment."""
+KEY_MULTIPLE = 64  # ranges of keys begin and end at multiples of this, for alignment
 
 LOWEST_SCORE = -1e30
 """The lowest score of an allowed key; keys that are not allowed have a lower one."""
@@ -179,14 +178,12 @@ class AttentionTerms:
         return output if added is None else output + added
 
 
-WEIGHTS_OF_BLOCK = 1 << 22
-"""The most weights of one block, over batch and heads."""
+WEIGHTS_OF_BLOCK = 1 << 22  # the most weights of one block, over batch and heads
 
 QUERIES_OF_GROUP = 1 << 10
 """Metrics are computed for about this many queries at once, after the weights are freed."""
 
-CACHED_LAYOUTS = 4
-"""The number of cached layouts: layers with and without a window may alternate."""
+CACHED_LAYOUTS = 4  # the number of cached layouts: layers with and without a window may alternate
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,7 @@ from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.verify.oracle.tolerance import Verdict, judge
 
-LARGE = 1 << 20
-"""The memory of larger blocks than this many weights is given back to the system."""
+LARGE = 1 << 20  # the memory of larger blocks than this many weights is given back to the system
 
 CHECKED_ROWS = 32
 """This many of the first and last rows of each attention are recomputed and compared."""

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CACHES = ("cache", "past_key_values")
-"""The names of the cache in a model's inputs and outputs."""
+CACHES = ("cache", "past_key_values")  # the names of the cache in a model's inputs and outputs
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,8 +70,7 @@ DIAGONALITY = Metric(
     sums=_diagonality,
 )
 
-REACH = 4
-"""How many tokens to each side of a query are local."""
+REACH = 4  # how many tokens to each side of a query are local
 
 LOCAL = Metric(
     name="local",
@@ -237,8 +236,7 @@ RECEIVED = Profile(
     sums=_received,
 )
 
-PROFILES = (BY_DISTANCE, RECEIVED)
-"""Every profile there is."""
+PROFILES = (BY_DISTANCE, RECEIVED)  # all profiles
 
 
 def summed(profile: Profile, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -13,17 +13,10 @@ from torch import Tensor
 
 from headwise.heads.metrics.query_facts import NAMES, Pairs, Queries, concatenated, fact, period
 
-NEAR = 16
-"""Keys up to this many tokens before and after a query are looked up one by one."""
-
-EARLY = 64
-"""T: the first this many keys and queries are early."""
-
-SIZE = 16
-"""Keys per block."""
-
-FIRST_KEY, STRIPE_KEY = -2, -1
-"""The last two of the `singles`."""
+NEAR = 16  # keys up to this many tokens before and after a query are looked up one by one
+EARLY = 64  # T: the first this many keys and queries are early
+SIZE = 16  # keys per block
+FIRST_KEY, STRIPE_KEY = -2, -1  # the last two of the `singles`
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,11 +15,8 @@ from headwise.lang import Text
 AT_ONCE = 1 << 17
 """How many numbers the entropy copies at once, few enough to stay in the processor's cache."""
 
-RUN = 64
-"""Keys per run: the largest weight of each run is found first."""
-
-SHARE = 10
-"""The heaviest blocks are one in this many."""
+RUN = 64  # keys per run: the largest weight of each run is found first
+SHARE = 10  # the heaviest blocks are one in this many
 
 SMOOTH = 1e-4
 """The share of a uniform head that Clark et al. mix into each row before they take its entropy."""

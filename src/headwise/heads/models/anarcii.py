@@ -57,8 +57,7 @@ def convert(folder: Path) -> None:
     pickled.unlink()
 
 
-LONGEST = 210
-"""The number of learned positions."""
+LONGEST = 210  # the number of learned positions
 
 PAD, START = 0, 1
 

@@ -256,8 +256,7 @@ LAYER = {
 WHOLE = {"token_embd": "embed_tokens", "output_norm": "norm"}
 """Names of weights in GGUF and in transformers, within a layer and outside the layers."""
 
-CONTROL = 3
-"""The type of a token that is not text."""
+CONTROL = 3  # the type of a token that is not text
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """What `convert` leaves in the folder."""

@@ -41,8 +41,7 @@ from headwise.heads.models.model_files import (
 )
 from headwise.lang import Text
 
-Progress = Callable[[Text], None]
-"""Receives a line on each step of loading."""
+Progress = Callable[[Text], None]  # receives a line on each step of loading
 
 OPENERS = {"anarcii": anarcii.open_folder}
 """The functions that open packaged models which are not transformers'."""

@@ -17,13 +17,11 @@ from headwise.lang import Text, same
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model.safetensors", INDEX)
 
-ADAPTER = "adapter_config.json"
-"""It names another model, which transformers would download."""
+ADAPTER = "adapter_config.json"  # it names another model, which transformers would download
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
-MOST_WEIGHT_INDEX_BYTES = 2**26
-"""The largest index that is read; it has a line for each tensor."""
+MOST_WEIGHT_INDEX_BYTES = 2**26  # the largest index that is read; it has a line for each tensor
 
 
 def check_index(path: Path, name: str) -> tuple[str, ...]:
@@ -153,8 +151,7 @@ VOCABULARIES = (
 
 TOKENIZERS = (VOCABULARIES[0], "tokenizer_config.json", *VOCABULARIES[1:])
 
-MOST_BYTES = 2**20
-"""The largest config.json that is read."""
+MOST_BYTES = 2**20  # the largest config.json that is read
 
 MOST_LAYERS = 1024
 MOST_SIZE = 2**24

@@ -14,14 +14,9 @@ from headwise.heads.models.gguf import FILES as FILES
 from headwise.heads.models.gguf import BinaryReader
 from headwise.heads.models.model_files import write_json, write_weights
 
-RATE, SECONDS = 16000, 30
-"""Samples per second, and seconds of sound that Whisper takes at once."""
-
-UNTIMED = "<|notimestamps|>"
-"""The second token of the decoder's input: write no times."""
-
-MOST_WORDS = 200
-"""The most tokens that the decoder writes."""
+RATE, SECONDS = 16000, 30  # samples per second, and seconds of sound that Whisper takes at once
+UNTIMED = "<|notimestamps|>"  # the second token of the decoder's input: write no times
+MOST_WORDS = 200  # the most tokens that the decoder writes
 
 
 def takes_sound(model: Any) -> bool:
@@ -125,8 +120,7 @@ def _bad_sound(shown: str, got: str) -> BadFile:
 FORMAT, FLOAT16 = 6, 4
 """The version of the format that is read, and its number for tensors in float16."""
 
-NUMBERS = {1: "b", 2: "h", 3: "i"}
-"""The formats in `struct` of single numbers."""
+NUMBERS = {1: "b", 2: "h", 3: "i"}  # the formats in `struct` of single numbers
 
 START, END, LONGEST = 50257, 50256, 448
 """First and last token of a text, and the most tokens of one, in the English models."""
