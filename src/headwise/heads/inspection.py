@@ -30,9 +30,7 @@ class Fact:
     """One head gives most of its attention to one kind of token.
 
     Attributes:
-        head: the head.
-        metric: the share by which it stands out.
-        value: that share.
+        head, metric, value: the head, and the share by which it stands out.
         uniform: the share of a head that attends equally to all keys.
         usual: the median share over all heads of the same part of the model.
     """

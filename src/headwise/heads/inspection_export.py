@@ -150,12 +150,7 @@ def table(
 
 
 def file_of(columns: Mapping[str, Column], kind: str) -> str | bytes:
-    """A table as "csv" or "parquet".
-
-    Raises:
-        BadValue: if the kind is another.
-        MissingExtra: if pyarrow is needed and not installed.
-    """
+    """A table as "csv" or "parquet"; raises `BadValue` for another kind."""
     if kind not in KINDS:
         raise one_of("format", kind, KINDS)
     if kind == "csv":
@@ -178,27 +173,16 @@ def as_csv(columns: Mapping[str, Column]) -> str:
 
 
 def as_parquet(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:
-    """The table as a Parquet file: text, int64 and float64 columns.
-
-    Args:
-        columns: those of `table`.
-        metadata: the file's metadata.
-
-    Raises:
-        MissingExtra: if pyarrow is not installed.
-    """
+    """The table as a Parquet file with text, int64 and float64 columns; needs pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra.of("pyarrow", "parquet") from error
-    kinds = dict.fromkeys(("head", "part", "names"), pyarrow.string()) | dict.fromkeys(
-        ("layer", "number"), pyarrow.int64()
-    )
-    arrays = [
-        pyarrow.array(column, kinds.get(name, pyarrow.float64()))
-        for name, column in columns.items()
-    ]
+    kinds = dict.fromkeys(("head", "part", "names"), pyarrow.string())
+    kinds |= dict.fromkeys(("layer", "number"), pyarrow.int64())
+    other = pyarrow.float64()
+    arrays = [pyarrow.array(column, kinds.get(name, other)) for name, column in columns.items()]
     content = pyarrow.table(arrays, names=list(columns)).replace_schema_metadata(dict(metadata))
     sink = pyarrow.BufferOutputStream()
     parquet.write_table(content, sink)

@@ -32,11 +32,7 @@ class Accumulator:
     sums: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, name: str, more: Tensor) -> None:
-        """Add to one sum.
-
-        Raises:
-            BadValue: if the shape is not that of the sum.
-        """
+        """Add to one sum; raises `BadValue` for another shape."""
         more = more.detach().to("cpu", torch.float64)
         before = self.sums.get(name)
         if before is not None and before.shape != more.shape:

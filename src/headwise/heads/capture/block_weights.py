@@ -50,13 +50,7 @@ class BlockRange:
 
 @dataclass(frozen=True, eq=False)
 class WeightBlock:
-    """The weights of a range of queries.
-
-    Attributes:
-        weights: (B, H, R, K), 0 where not allowed; float32 at least.
-        scores: (B, H, R, K), finite, whose softmax over keys and sink gives the weights.
-        part: the queries and keys.
-    """
+    """The weights of a range of queries, and the finite scores whose softmax they are."""
 
     weights: Float[Tensor, "b h r k"]
     scores: Float[Tensor, "b h r k"]
@@ -198,12 +192,9 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class BlockLayout:
-    """An attention cut into blocks.
+    """An attention cut into blocks of at most ``buffer_size`` weights, in order.
 
-    Attributes:
-        groups: all queries, in order.
-        pattern, place, size, tokens: of the attentions that it is valid for.
-        buffer_size: the most weights that a block has.
+    It is valid for every attention of the same pattern, place, size and number of tokens.
     """
 
     groups: tuple[Group, ...]

@@ -32,11 +32,7 @@ class CaptureOptions:
         separators: Collection[int] = (),
         punctuation: Collection[int] = (),
     ) -> "CaptureOptions":
-        """The options of `capture`, as a user writes them.
-
-        Raises:
-            BadType, BadValue: if one is invalid.
-        """
+        """The options of `capture`, as a user writes them, validated."""
         kept = None if heads == ALL else frozenset(heads_of(heads))
         special = (_token_ids("separators", separators), _token_ids("punctuation", punctuation))
         return cls(_metrics(want), kept, _rows(rows), *special)

@@ -162,11 +162,9 @@ class _Call:
             whole = whole[(None,) * (4 - whole.dim())].expand(-1, -1, queries, -1)
             whole = F.pad(whole, (0, keys - self.own))  # every query sees appended keys
         return AttentionTerms(
-            q=self.q,
-            k=self.k,
-            v=self.v,
+            *(self.q, self.k, self.v),
             scale=self.q.shape[-1] ** -0.5,
-            pattern=TensorPattern(keys=keys, device=self.q.device, mask=whole),
+            pattern=TensorPattern(keys, self.q.device, whole),
             appended=keys - self.own,
             finish=self._finish,
         )
@@ -222,12 +220,7 @@ def headwise_hooks(recorder: Recorder) -> Iterator[None]:
 
 
 class _EvictedTokens:
-    """The tokens before the first key, which a sliding cache has evicted.
-
-    Attributes:
-        count: their number in the running call; 0 where the cache always keeps the first tokens.
-        real: (B, count), False on padding.
-    """
+    """The tokens before the first key, which a sliding cache has evicted in the running call."""
 
     def __init__(self) -> None:
         self.count = 0

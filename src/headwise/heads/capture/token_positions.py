@@ -101,12 +101,7 @@ class _CachedTokens:
 
 
 class TokenTracker:
-    """Reads the tokens of the running pass from the inputs of the model.
-
-    Args:
-        model: the captured model.
-        two_stacks: whether it has an encoder and a decoder.
-    """
+    """Reads the tokens of the running pass from the inputs of the model."""
 
     def __init__(self, model: nn.Module, two_stacks: bool) -> None:
         self._model, self._two_stacks = model, two_stacks

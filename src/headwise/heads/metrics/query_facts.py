@@ -77,13 +77,9 @@ another occurrence, and those after an occurrence before the query."""
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of a query of a block and a kept key that it may attend to.
+    """Pairs of a query, by its index in B·R, and a kept key that it may attend to.
 
-    Attributes:
-        query: index of the query in B·R.
-        place: index of the key among those kept.
-        allowed: (p, H or 1), whether the query of each head may attend to the key.
-        before: whether the other occurrence is before the query; None where all are.
+    ``before`` tells whether the other occurrence is before the query; None where all are.
     """
 
     query: Int[Tensor, " p"]

@@ -27,12 +27,7 @@ NUMBERS = (*SPECIAL, *(str(n) for n in range(1, 129)), "X", "H", "L", "K")
 
 
 def convert(folder: Path) -> None:
-    """Put safetensors and tokenizers in place of the pickle, of which only tensors are read.
-
-    Raises:
-        BadFile: if it does not hold a dictionary of tensors.
-        MissingExtra: if safetensors is not installed.
-    """
+    """Put safetensors and tokenizers in place of the pickle, of which only tensors are read."""
     pickled = folder / f"{NAME}.pt"
     weights = torch.load(pickled, map_location="cpu", weights_only=True)
     tensors = weights.values() if isinstance(weights, dict) else [None]

@@ -17,13 +17,7 @@ from headwise.heads.models.model_files import write_json, write_weights
 
 
 class BinaryReader:
-    """Reads the bytes of a file in order. Numbers are little-endian.
-
-    Attributes:
-        path: the file, for messages.
-        content: its bytes.
-        at: the index of the next byte.
-    """
+    """Reads the ``content`` of a file from byte ``at`` on. Numbers are little-endian."""
 
     def __init__(self, path: Path, content: mmap.mmap | bytes) -> None:
         self.path, self.content, self.at = path, content, 0
@@ -68,12 +62,7 @@ MOST_AXES = 4
 
 @dataclass(frozen=True, eq=False)
 class Gguf:
-    """A GGUF file.
-
-    Attributes:
-        values: the metadata of the model, by key.
-        tensors: for each name a function that reads the tensor: outermost axis first, float32.
-    """
+    """The metadata of a GGUF file, and a function for each tensor, which reads it in float32."""
 
     values: dict[str, Any]
     tensors: dict[str, Callable[[], Tensor]]
@@ -265,9 +254,7 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 def convert(folder: Path) -> None:
     """Put ``config.json``, weights in float32 and the tokenizer in place of the GGUF file.
 
-    Raises:
-        BadFile: if the file cannot be read, or is not a Llama with tied embeddings.
-        MissingExtra: if safetensors or tokenizers is not installed.
+    Raises `BadFile` if it cannot be read, or is not a Llama with tied embeddings.
     """
     [path] = folder.glob("*.gguf")
     file = read(path)

@@ -52,15 +52,9 @@ def check_index(path: Path, name: str) -> tuple[str, ...]:
 
 
 def fetch_weights(where: str, name: str, *, local: bool) -> None:
-    """Download a model's weights into the hub's cache, where transformers then finds them.
+    """Download a model's weights into the hub's cache; ``local`` uses only what is there.
 
-    Args:
-        where: the hub id.
-        name: the name that the user gave.
-        local: use only what is in the cache.
-
-    Raises:
-        BadFile: if it has no safetensors, is an adapter, or its index names other files.
+    Raises `BadFile` if it has no safetensors, is an adapter, or its index names other files.
     """
     from transformers.utils.hub import cached_file
 
@@ -302,11 +296,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_weights(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Write the weights of a model into its folder.
-
-    Raises:
-        MissingExtra: if safetensors is not installed.
-    """
+    """Write the weights of a model into its folder; needs safetensors."""
     try:
         from safetensors.torch import save_file
     except ImportError as error:

@@ -149,12 +149,7 @@ WHOLE = {
 
 
 def convert(folder: Path) -> None:
-    """Put weights in float32 and the settings in place of CTranslate2's files.
-
-    Raises:
-        BadFile: if the file cannot be read, or is no Whisper.
-        MissingExtra: if safetensors is not installed.
-    """
+    """Put weights in float32 and the settings in place of CTranslate2's files."""
     path = folder / "model.bin"
     numbers, tensors = read(path)
     write_weights(folder, _weights(tensors))
