@@ -33,9 +33,10 @@ class CaptureOptions:
         punctuation: Collection[int] = (),
     ) -> "CaptureOptions":
         """The options of `capture`, as a user writes them, validated."""
-        kept = None if heads == ALL else frozenset(heads_of(heads))
+        metrics = _metrics(want)
+        chosen = None if heads == ALL else frozenset(heads_of(heads)), _rows(rows)
         special = (_token_ids("separators", separators), _token_ids("punctuation", punctuation))
-        return cls(_metrics(want), kept, _rows(rows), *special)
+        return cls(metrics, *chosen, *special)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:

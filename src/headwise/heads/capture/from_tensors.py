@@ -29,15 +29,11 @@ def terms_of_call(call: Call) -> AttentionTerms:
         key = torch.arange(block.part.keys.start, block.part.keys.stop, device=q.device)
         return call.position.values(block.weights, query, key)
 
+    added = values if Stage.VALUES in call.position.stages else None
+    appended = call.mask.count if isinstance(call.mask, Appended) else 0
+    pattern, sinks = CallPattern(call), call.sinks
     return AttentionTerms(
-        q=q,
-        k=k,
-        v=call.v,
-        scale=call.scale,
-        pattern=CallPattern(call),
-        sink=call.sinks,
-        values=values if Stage.VALUES in call.position.stages else None,
-        appended=call.mask.count if isinstance(call.mask, Appended) else 0,
+        q, k, call.v, call.scale, pattern, sink=sinks, values=added, appended=appended
     )
 
 

@@ -161,12 +161,9 @@ class _Call:
             whole = added[0] if len(added) == 1 else added[0] + added[1]
             whole = whole[(None,) * (4 - whole.dim())].expand(-1, -1, queries, -1)
             whole = F.pad(whole, (0, keys - self.own))  # every query sees appended keys
+        scale, pattern = self.q.shape[-1] ** -0.5, TensorPattern(keys, self.q.device, whole)
         return AttentionTerms(
-            *(self.q, self.k, self.v),
-            scale=self.q.shape[-1] ** -0.5,
-            pattern=TensorPattern(keys, self.q.device, whole),
-            appended=keys - self.own,
-            finish=self._finish,
+            self.q, self.k, self.v, scale, pattern, appended=keys - self.own, finish=self._finish
         )
 
     def _finish(self, heads: Tensor) -> Tensor:

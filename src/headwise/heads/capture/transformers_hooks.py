@@ -132,8 +132,8 @@ def _record_headwise(
         seen, offset = mask_and_offset(module, query, key, mask, options.get("is_causal"))
         bias = options.get("position_bias")
         seen = seen if bias is None else seen & from_tensor(bias.detach(), "b h q k")
-        q, k, v, scale = query.detach(), key.detach(), value.detach(), options.get("scaling")
-        call = Call.of(q, k, v, mask=seen, scale=scale, offset=offset)
+        q, k, v = query.detach(), key.detach(), value.detach()
+        call = Call.of(q, k, v, mask=seen, scale=options.get("scaling"), offset=offset)
         return _terms(q, k, v, CallPattern(call), options | {"scaling": call.scale})
 
     _record(module, terms, answer[0])
@@ -155,16 +155,10 @@ def _home(module: nn.Module) -> object:
 def _terms(
     query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, options: dict[str, Any]
 ) -> AttentionTerms:
-    scale = options.get("scaling")
-    return AttentionTerms(
-        query.detach(),
-        key.detach(),
-        value.detach(),
-        query.shape[-1] ** -0.5 if scale is None else float(scale),
-        pattern,
-        softcap=options.get("softcap"),
-        sink=options.get("s_aux"),
-    )
+    q, k, v, scale = query.detach(), key.detach(), value.detach(), options.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    softcap, sink = options.get("softcap"), options.get("s_aux")
+    return AttentionTerms(q, k, v, scale, pattern, softcap=softcap, sink=sink)
 
 
 def _record(module: nn.Module, terms: Callable[[], AttentionTerms], answer: Tensor) -> None:

