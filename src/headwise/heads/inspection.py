@@ -79,8 +79,7 @@ class Inspection:
     """The measurements of one model on one text.
 
     Attributes:
-        loaded: the model.
-        text: its input.
+        loaded, text: the model and its input.
         tokens: the tokens of the text, readable; untrusted text.
         targets: the decoder's tokens in an encoder-decoder; otherwise ``tokens``.
         whole: the number of tokens of the text before it was cut.

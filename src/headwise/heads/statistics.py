@@ -160,11 +160,7 @@ class Statistics:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], metrics: tuple[Metric, ...] = MEASURED
     ) -> "Statistics":
-        """The statistics that `tensors` wrote.
-
-        Args:
-            tensors: by name; layers are in the order of their first names.
-            metrics: the metrics of the rows.
+        """The statistics that `tensors` wrote, with these metrics.
 
         Raises:
             BadFile: if a name, a shape, a dtype or a number is not one that `tensors` writes.

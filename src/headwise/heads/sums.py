@@ -65,12 +65,7 @@ class Accumulator:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Accumulator":
-        """The accumulator that `tensors` wrote.
-
-        Raises:
-            BadFile: if there are too many names or numbers, a name has spaces or control
-                characters, or a sum is not of finite float64.
-        """
+        """The accumulator that `tensors` wrote; raises `BadFile` for any other tensors or names."""
         if len(tensors) > MOST_NAMES:
             raise _unfit(f"{len(tensors)} names")
         for name, tensor in tensors.items():

@@ -137,13 +137,9 @@ class AttentionTerms:
     def block(
         self, part: BlockRange, dtype: torch.dtype | None = None, buffers: Tensor | None = None
     ) -> WeightBlock:
-        """The weights of a range of queries.
+        """The weights of a range of queries, in a dtype, by default `wide`.
 
-        Args:
-            part: of these terms, or of others with the same pattern.
-            dtype: of the weights; None means `wide`.
-            buffers: (2, B·H·R·K or more) of that dtype, memory for scores and weights, which the
-                next block overwrites.
+        The ``buffers`` (2, B·H·R·K or more) get scores and weights; the next block overwrites them.
         """
         dtype, keys = dtype or self.wide, part.keys
         scores_buffer, weights_buffer = (None, None) if buffers is None else buffers

@@ -40,9 +40,9 @@ class TensorPattern(Pattern):
         keys: Lk.
         device: that of the result.
         mask: (B or 1, H or 1, Lq, Lk or more): booleans, True = may attend, or numbers that are
-            added, where the lowest of the dtype means "not allowed"; or None.
+            added, where the lowest of the dtype means "not allowed".
         causal: whether query i may attend to keys 0 to i only.
-        bias: (B or 1, H or 1, Lq, Lk or more), added to the scaled scores; or None.
+        bias: of the mask's shape, added to the scaled scores.
         written: PyTorch's count of writes to the mask.
     """
 

@@ -102,15 +102,9 @@ class Recorder:
     ) -> None:
         """Record one attention of the model.
 
-        Args:
-            module: its module.
-            terms: its terms.
-            answer: its output, (B, Lq, H, Dv) or that of ``terms.finish``; None means not to check.
-            key_info: what the attention itself tells about its keys.
-
-        Raises:
-            BadValue: if the answer is not that of the terms, or is NaN for a real token, or the
-                layer lacks a chosen head.
+        Its output, the ``answer``, is (B, Lq, H, Dv) or that of ``terms.finish``; None means not to
+        check it. `BadValue` is raised if it is not that of the terms, or is NaN for a real token,
+        or if the layer lacks a chosen head.
         """
         key_info = KeyInfo() if key_info is None else key_info
         layer, num_heads = self._layer(module, key_info.cross), terms.size[1]

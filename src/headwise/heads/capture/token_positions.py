@@ -16,11 +16,8 @@ CACHES = ("cache", "past_key_values")  # the names of the cache in a model's inp
 class TokenStream:
     """The tokens of one text, in the cache and new.
 
-    Attributes:
-        seen: the number of tokens of earlier passes.
-        ids: (B, seen + new), or None where unknown.
-        mask: the model's padding mask, True = real; or None.
-        cached: whether there is a cache, which may have room for more keys.
+    ``ids`` (B, seen + new) and ``mask``, True = real, are None where unknown. ``cached`` tells
+    whether there is a cache, which may have room for more keys.
     """
 
     seen: int = 0
@@ -68,16 +65,12 @@ class TokenPositions:
 
     def same_as(self, other: "TokenPositions") -> bool:
         """Whether it is the same text in the same place."""
-        pairs = zip(
-            (self.queries, self.keys, self.tokens),
-            (other.queries, other.keys, other.tokens),
-            strict=True,
-        )
         same = (self.offset, self.base) == (other.offset, other.base)
-        return same and all(_alike(one, two) for one, two in pairs)
+        names = ("queries", "keys", "tokens")
+        return same and all(_alike(getattr(self, name), getattr(other, name)) for name in names)
 
     def own(self, rows: slice, keys: int) -> slice | None:
-        """The keys that these queries stand at, of ``keys``, and the one before them."""
+        """The range of these queries' own keys, of ``keys``, and the key before them."""
         if self.offset is None:
             return None
         first = self.offset - self.base
@@ -87,16 +80,15 @@ class TokenPositions:
 
 @dataclass(frozen=True, eq=False)
 class _CachedTokens:
-    """The tokens that a cache holds, and a sign that nobody else has changed it since."""
+    """The tokens in a cache, and the keys of its first layer, which a change replaces."""
 
     cache: Any
     ids: Tensor
-    sign: "weakref.ref[Tensor] | None"
+    keys: "weakref.ref[Tensor]"
 
     def holds(self, cache: Any, seen: int, batch: int) -> bool:
         """Whether these are still the tokens: beam search reorders a cache, others cut it."""
-        keys = _first_keys(cache)
-        same = self.cache is cache and self.sign is not None and self.sign() is keys
+        same = self.cache is cache and self.keys() is _first_keys(cache)
         return same and self.ids.shape == (batch, seen)
 
 
@@ -137,14 +129,7 @@ class TokenTracker:
             self._memory = _CachedTokens(cache, ids, weakref.ref(keys))
 
     def place(self, part: str, q: Tensor, k: Tensor, key_info: KeyInfo) -> TokenPositions:
-        """The positions and tokens of one attention.
-
-        Args:
-            part: "", "encoder", "decoder" or "cross".
-            q: (B, H, Lq, D).
-            k: (B, G, Lk, D), without appended keys.
-            key_info: what the attention itself tells about its keys.
-        """
+        """The positions and tokens of q (B, H, Lq, D) and k (B, G, Lk, D) without appended keys."""
         if part == "cross":
             return self._place_cross(q, k, key_info)
         stream = self._streams.get(part, TokenStream())

@@ -1,4 +1,4 @@
-"""Read a GGUF file, and convert a Llama in one to a directory in Hugging Face's format."""
+"""Read a GGUF file, and convert models and tokenizers to Hugging Face's format."""
 
 import mmap
 import struct

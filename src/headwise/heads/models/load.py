@@ -53,10 +53,8 @@ _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 class Loaded:
     """A model in float32 and eval mode, and its tokenizer.
 
-    Attributes:
-        name: the name that the user gave.
-        source: "packaged", "directory" or "hub".
-        writer: the decoder's tokenizer, where it has other tokens; or None.
+    The source is "packaged", "directory" or "hub"; the writer is the decoder's tokenizer, where it
+    has other tokens.
     """
 
     name: str
@@ -231,11 +229,7 @@ def _quietly(logging: Any) -> Iterator[None]:
 
 @contextmanager
 def _hub_access(allowed: bool) -> Iterator[None]:
-    """Forbid access to the hub while this is open, unless it is allowed.
-
-    A directory may name a repository for one of its parts; and transformers downloads kernels,
-    which are code, while it builds some models.
-    """
+    """Forbid access to the hub, where transformers would get parts and kernels, unless allowed."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE

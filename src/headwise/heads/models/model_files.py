@@ -159,10 +159,8 @@ _SIZES = re.compile(
 def check_directory(folder: Path, name: str) -> None:
     """Check the files of a directory before transformers reads them.
 
-    Raises:
-        BadFile: if config, weights or tokenizer is missing, an entry is a device or a pipe, which
-            would block, config.json is too large, it is an adapter to another model, or the
-            weights are not safetensors in this directory.
+    Raises `BadFile` if config, weights or tokenizer is missing, an entry is a device or a pipe,
+    config.json is too large, it is an adapter, or the weights are not safetensors here.
     """
     for entry in folder.iterdir():
         if entry.exists() and not entry.is_file() and not entry.is_dir():
@@ -254,9 +252,8 @@ attention named "owner/repository" is a kernel that it downloads and runs."""
 def safe_settings(config: dict[str, Any], name: str) -> dict[str, Any]:
     """The configuration, and its parts, without the keys that choose code or files.
 
-    Raises:
-        BadFile: if ``model_type`` is missing, or the weights are quantised: other packages unpack
-            them, some with code from the hub.
+    Raises `BadFile` if ``model_type`` is missing, or the weights are quantised: other packages
+    unpack them, some with code from the hub.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str) or not kind:

@@ -25,11 +25,9 @@ def takes_sound(model: Any) -> bool:
 
 
 def sound(file: str) -> Tensor:
-    """The samples of a WAV file, (n,) between -1 and 1.
+    """The samples, (n,) between -1 and 1, of a WAV file of 16 bits, 16 kHz and at most 30 seconds.
 
-    Raises:
-        BadFile: if it is no WAV file of one channel, 16 bits and 16 000 samples a second, or is
-            longer than 30 seconds.
+    Raises `BadFile` for any other file.
     """
     path, shown = Path(file), clean(file)
     try:
@@ -53,18 +51,10 @@ def sound(file: str) -> Tensor:
 
 
 def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[str, Tensor]:
-    """The inputs of a Whisper of transformers for a sound.
+    """The inputs of a Whisper of transformers for a WAV file.
 
-    Args:
-        model: the model.
-        tokenizer: its tokenizer.
-        file: a WAV file.
-        target: the words; None means those that the model itself writes.
-
-    Raises:
-        BadFile: if the file cannot be read.
-        BadValue: if the target has more tokens than the model takes.
-        MissingExtra: if transformers is not installed.
+    The target is the words; None means those that the model itself writes. `BadValue` is raised for
+    more of them than the model takes, `BadFile` for a file that `sound` cannot read.
     """
     try:
         from transformers import WhisperFeatureExtractor
