@@ -113,9 +113,8 @@ HEAD = ("head", "part", "layer", "number")  # the keys, or columns, that identif
 
 def which(head: Head) -> dict[str, str | int]:
     """The head of an entry."""
-    return dict(
-        zip(HEAD, (str(head), head.layer.part, head.layer.number, head.number), strict=True)
-    )
+    part, layer = head.layer.part, head.layer.number
+    return {"head": str(head), "part": part, "layer": layer, "number": head.number}
 
 
 def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
@@ -131,12 +130,7 @@ KINDS = ("csv", "parquet")  # the formats of a table
 def table(
     statistics: Statistics, names: Mapping[Head, Sequence[str]] | None = None
 ) -> dict[str, Column]:
-    """The columns by name, in their order, a row for each head.
-
-    Args:
-        statistics: of all heads.
-        names: the names of heads; None means no such column.
-    """
+    """The columns by name, in their order, a row for each head; ``names`` is a column if given."""
     heads = statistics.heads()
     columns: dict[str, Column] = {key: [which(head)[key] for head in heads] for key in HEAD}
     if names is not None:

@@ -70,11 +70,7 @@ def parse_heads(words: str) -> tuple[Head, ...]:
 
 
 def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
-    """Heads, or their names, as heads, without duplicates.
-
-    Raises:
-        BadType: if they are neither heads nor their names.
-        BadValue: if a name is not of the form L0H2.
+    """Heads, or their names, as heads, without duplicates; errors as `Head.parse`.
 
     Example:
         >>> [str(head) for head in heads_of(["l0h2", Head.parse("L1H0")])]

@@ -59,7 +59,7 @@ class WeightBlock:
 
 @dataclass(frozen=True, eq=False)
 class AttentionTerms:
-    """The terms of the formula that one attention of a model computes.
+    """The terms of the formula of one attention.
 
     Attributes:
         q: (B, H, Lq, D), with its rotary position.

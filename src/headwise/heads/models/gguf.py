@@ -2,7 +2,7 @@
 
 import mmap
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -170,7 +170,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def write_tokenizer(folder: Path) -> None:
     """Write ``tokenizer.json`` and its settings beside the ``vocab.txt`` in the folder."""
     symbols = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    split = ({"Regex": SYMBOL}, "Isolated")
+    split = {"pattern": {"Regex": SYMBOL}, "behavior": "Isolated"}
     tokenizer = word_tokenizer(symbols, SPECIAL, "[UNK]", split, bounds=("[CLS]", "[SEP]"))
     write_json(folder / "tokenizer.json", tokenizer)
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -183,7 +183,7 @@ def word_tokenizer(
     words: Sequence[str],
     special: Sequence[str],
     unknown: str,
-    split: tuple[dict[str, str], str],
+    split: Mapping[str, object],
     *,
     bounds: tuple[str, ...] = (),
     normalizer: dict[str, object] | None = None,
@@ -203,28 +203,20 @@ def word_tokenizer(
     around = [{"SpecialToken": {"id": word, "type_id": 0}} for word in bounds]
     start, end = around[:1], around[1:]
     first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
-    pattern, behavior = split
+    added = [{"id": ids[word], "content": word, "special": True, **flags} for word in special]
+    used = {word: {"id": word, "ids": [ids[word]], "tokens": [word]} for word in bounds}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": ids[word], "content": word, "special": True, **flags} for word in special
-        ],
+        "added_tokens": added,
         "normalizer": normalizer,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": pattern,
-            "behavior": behavior,
-            "invert": False,
-        },
+        "pre_tokenizer": {"type": "Split", **split, "invert": False},
         "post_processor": {
             "type": "TemplateProcessing",
             "single": [*start, first, *end],
             "pair": [*start, first, *end, second, *end],
-            "special_tokens": {
-                word: {"id": word, "ids": [ids[word]], "tokens": [word]} for word in bounds
-            },
+            "special_tokens": used,
         },
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": ids, "unk_token": unknown},
@@ -233,14 +225,10 @@ def word_tokenizer(
 
 LAYER = {
     "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    **{f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"},
+    **{f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }
 WHOLE = {"token_embd": "embed_tokens", "output_norm": "norm"}
 """Names of weights in GGUF and in transformers, within a layer and outside the layers."""

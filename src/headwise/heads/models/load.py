@@ -22,23 +22,8 @@ from torch import nn
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
-from headwise.heads.models import anarcii
+from headwise.heads.models import anarcii, model_files
 from headwise.heads.models.catalogue import MODELS, PackagedModel, fetch, is_cached, model_named
-from headwise.heads.models.model_files import (
-    CONFIG,
-    TOKENIZERS,
-    VOCABULARIES,
-    WEIGHTS,
-    check_complete,
-    check_directory,
-    check_finite,
-    check_sizes,
-    configuration,
-    fetch_weights,
-    missing_file,
-    part,
-    safe_settings,
-)
 from headwise.lang import Text
 
 Progress = Callable[[Text], None]  # receives a line on each step of loading
@@ -103,7 +88,7 @@ def load(name: str, progress: Progress | None = None, *, predicting: bool = Fals
             return Loaded(name, "packaged", *OPENERS[name](folder))
         return _read(name, "packaged", str(folder), progress, predicting)
     if _is_directory(name):
-        check_directory(Path(name), name)
+        model_files.check_directory(Path(name), name)
         return _read(name, "directory", name, progress, predicting)
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
         raise BadFile(
@@ -142,21 +127,21 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
     local = source != "hub" or not _hub_has_an_address()
-    file = CONFIG
+    file = model_files.CONFIG
     try:
         with _quietly(transformers.logging), _hub_access(source == "hub"):
             found, _ = transformers.PreTrainedConfig.get_config_dict(where, local_files_only=local)
-            check_sizes(found, name)
+            model_files.check_sizes(found, name)
             with _hub_access(False):
-                config = configuration(safe_settings(found, name), where)
-            file = part(where, TOKENIZERS)
+                config = model_files.configuration(model_files.safe_settings(found, name), where)
+            file = model_files.part(where, model_files.TOKENIZERS)
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 where, config=config, trust_remote_code=False, local_files_only=local
             )
             _check_tokenizer(tokenizer, name)
-            file = f"{CONFIG} / {part(where, WEIGHTS)}"
+            file = f"{model_files.CONFIG} / {model_files.part(where, model_files.WEIGHTS)}"
             if source == "hub":
-                fetch_weights(where, name, local=local)
+                model_files.fetch_weights(where, name, local=local)
         with _quietly(transformers.logging), _hub_access(False):
             auto: Any = _predicting(found) if predicting else transformers.AutoModel
             model, report = auto.from_pretrained(
@@ -173,12 +158,12 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
     except HeadwiseError:
         raise
     except Exception as error:  # a foreign library reading a foreign file fails in any way it likes
-        has_words = any((Path(where) / vocabulary).is_file() for vocabulary in VOCABULARIES)
-        if file in TOKENIZERS and not (source == "hub" or has_words):
-            raise missing_file(name, "tokenizer") from error
+        has_words = any((Path(where) / words).is_file() for words in model_files.VOCABULARIES)
+        if file in model_files.TOKENIZERS and not (source == "hub" or has_words):
+            raise model_files.missing_file(name, "tokenizer") from error
         raise _unreadable(name, source, file, error) from error
-    check_complete(name, part(where, WEIGHTS), report)
-    check_finite(name, model)
+    model_files.check_complete(name, model_files.part(where, model_files.WEIGHTS), report)
+    model_files.check_finite(name, model)
     return Loaded(name, source, model.eval(), tokenizer)
 
 
