@@ -18,11 +18,8 @@ from headwise.heads.models.whisper import takes_sound
 from headwise.heads.names import Head
 from headwise.heads.statistics import Statistics
 
-MOSTLY = 0.5
-"""A head stands out by a share above this. Source: Clark et al. 2019 (their code)."""
-
-BEYOND_UNIFORM = 2.0
-"""The share must also be this many times a uniform head's, which is large on a short text."""
+MOSTLY = 0.5  # a head stands out by a share above this; source: the code of Clark et al. 2019
+BEYOND_UNIFORM = 2.0  # and of this many times a uniform head's, which is large on a short text
 
 
 @dataclass(frozen=True)

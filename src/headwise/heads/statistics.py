@@ -124,10 +124,9 @@ class Statistics:
         return tuple(sorted(facts | {"queries"}))
 
     def merge(self, other: "Statistics") -> None:
-        """Take in the statistics of another text through the same model.
+        """Add the statistics of another text through the same model.
 
-        Raises:
-            BadValue: if the other has other metrics, or a layer another number of heads.
+        Raises `BadValue` if the other has other metrics, or a layer another number of heads.
         """
         if self.metrics != other.metrics:
             raise BadValue(
@@ -162,8 +161,7 @@ class Statistics:
     ) -> "Statistics":
         """The statistics that `tensors` wrote, with these metrics.
 
-        Raises:
-            BadFile: if a name, a shape, a dtype or a number is not one that `tensors` writes.
+        Raises `BadFile` for a name, a shape, a dtype or a number that it does not write.
         """
         parts: dict[Layer, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():

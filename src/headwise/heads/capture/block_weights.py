@@ -19,8 +19,7 @@ from headwise.heads.statistics import Baseline
 
 KEY_MULTIPLE = 64  # ranges of keys begin and end at multiples of this, for alignment
 
-LOWEST_SCORE = -1e30
-"""The lowest score of an allowed key; keys that are not allowed have a lower one."""
+LOWEST_SCORE = -1e30  # the lowest score of an allowed key; that of others is lower
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +40,8 @@ class BlockRange:
     def of(cls, rows: slice, keys: slice, allowed: Bool[Tensor, "b #h r k"]) -> "BlockRange":
         """The range of these queries and keys, by which pairs are allowed."""
         closed = (~allowed).flatten(0, 2).any(0).nonzero().flatten().tolist()
-        mixed = (
-            slice(keys.start + closed[0], keys.start + closed[-1] + 1) if closed else slice(0, 0)
-        )
+        start = keys.start
+        mixed = slice(start + closed[0], start + closed[-1] + 1) if closed else slice(0, 0)
         fully_masked = ~allowed.any(-1, keepdim=True)
         return cls(rows, keys, mixed, fully_masked if bool(fully_masked.any()) else None)
 
@@ -170,9 +168,7 @@ class AttentionTerms:
 
 WEIGHTS_OF_BLOCK = 1 << 22  # the most weights of one block, over batch and heads
 
-QUERIES_OF_GROUP = 1 << 10
-"""Metrics are computed for about this many queries at once, after the weights are freed."""
-
+QUERIES_OF_GROUP = 1 << 10  # metrics are computed for about this many queries at once
 CACHED_LAYOUTS = 4  # the number of cached layouts: layers with and without a window may alternate
 
 

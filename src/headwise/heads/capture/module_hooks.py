@@ -24,11 +24,8 @@ from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.validation import split_heads
 
-CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")
-"""Parts of the names of modules that attend from a decoder to its encoder."""
-
-FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
-"""Modules that may run their attention inside one fused operation."""
+CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")  # in names of cross-attention
+FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)  # they may run attention fused
 
 
 @contextmanager
@@ -57,11 +54,7 @@ def _outermost(named: list[tuple[str, nn.Module]]) -> Iterator[nn.Module]:
 
 
 def is_cross(name: str, model: nn.Module) -> bool:
-    """Whether the module of that name is cross-attention.
-
-    Its name tells, or it is the ``multihead_attn`` beside a ``self_attn``, as in the decoder layers
-    of torch and DETR.
-    """
+    """Whether a module is cross-attention: by its name, or ``multihead_attn`` by ``self_attn``."""
     parent, _, own = name.rpartition(".")
     beside = own == "multihead_attn" and hasattr(model.get_submodule(parent), "self_attn")
     return beside or any(word in name.lower() for word in CROSS)

@@ -25,9 +25,7 @@ from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.verify.oracle.tolerance import Verdict, judge
 
 LARGE = 1 << 20  # the memory of larger blocks than this many weights is given back to the system
-
-CHECKED_ROWS = 32
-"""This many of the first and last rows of each attention are recomputed and compared."""
+CHECKED_ROWS = 32  # the first and last rows of each attention that are recomputed and compared
 
 ROUNDING_FACTOR = 100.0
 """Two kernels' rounding may differ by this many times the acceptance rule; a missing term of the
@@ -144,10 +142,7 @@ class Recorder:
             self.statistics.add(layer, joined, group.baseline)
 
     def _layer(self, module: nn.Module, cross: bool | None) -> Layer:
-        """Within a pass calls are numbered, not modules: ALBERT runs one module for every layer.
-
-        Between passes, as when a generator calls the encoder itself, modules are.
-        """
+        """In a pass calls are numbered, since ALBERT runs one module often; elsewhere modules."""
         name = self._names[id(module)].lower()
         part = ""
         if is_cross_attention(name, module) if cross is None else cross:
@@ -256,11 +251,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 
 
 def release_free_memory() -> None:
-    """Return free memory to the system: glibc alone returns only the end of the heap.
-
-    Small objects of a capture stay on the heap, and the gaps between them are too small for the
-    tensors of the model.
-    """
+    """Return free memory to the system: glibc alone keeps the gaps between objects on the heap."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

@@ -200,10 +200,7 @@ def _first_keys(cache: Any) -> Tensor | None:
 def _real(
     own: Tensor | None, mask: Tensor | None, sizes: tuple[int, int, int], device: torch.device
 ) -> Tensor:
-    """(B, length), False on padding: the attention's own, or the model's mask, or all True.
-
-    The sizes are those of `_window`: B, total and length.
-    """
+    """(B, length), False on padding: the attention's own, or the model's mask, or all True."""
     real = _window(mask, *sizes) if own is None else own
     batch, _, length = sizes
     if real is None:

@@ -36,9 +36,8 @@ _recorder: ContextVar[Recorder | None] = ContextVar("headwise_recorder", default
 def transformers_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every attention of the model's transformers parts is recorded.
 
-    Raises:
-        BadValue: if one runs on an implementation that cannot be recorded, or is being captured.
-        MissingExtra: if transformers is not installed.
+    Raises `BadValue` if one runs on an implementation that cannot be recorded, or is recorded
+    already, and `MissingExtra` if transformers is not installed.
     """
     before = _implementations(recorder.model)
     if not before:

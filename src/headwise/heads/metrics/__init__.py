@@ -37,19 +37,8 @@ from headwise.heads.metrics.token_kinds import (
     UNSPENT,
 )
 
-METRICS = (
-    ENTROPY,
-    EFFECTIVE_KEYS,
-    DISTANCE,
-    PREVIOUS,
-    NEXT,
-    SELF,
-    FIRST,
-    SEPARATORS,
-    DUPLICATE,
-    INDUCTION,
-    LARGEST,
-)
+_OFFSETS, _TOKENS = (PREVIOUS, NEXT, SELF), (FIRST, SEPARATORS, DUPLICATE, INDUCTION)
+METRICS = (ENTROPY, EFFECTIVE_KEYS, DISTANCE, *_OFFSETS, *_TOKENS, LARGEST)
 """The metrics that tables show, in this order."""
 
 _SPREAD = (NORMALISED_ENTROPY, CONFIDENCE)

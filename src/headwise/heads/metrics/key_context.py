@@ -118,9 +118,9 @@ class KeyContext(Queries):
 
     @cached_property
     def singles(self) -> tuple[Int[Tensor, "b one r n"], Bool[Tensor, "b one r n"]]:
-        """Keys that are looked up one by one: their index among those kept, and which are kept.
+        """The keys `beside` a query, the first real key and the key of its `stripe`.
 
-        They are the keys `beside` a query, the first real key, and the key of its `stripe`.
+        For each the index among the kept keys, and whether it is kept.
         """
         first = self.first[:, None].expand_as(self.counts)
         stripe, repeated = self.stripe
@@ -256,10 +256,9 @@ class KeyContext(Queries):
         return self.by_pair(lambda query, _: ones.expand(len(query), -1))
 
     def by_pair(self, on: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Tensor]:
-        """A value of every allowed pair, summed for each query: (B, H, R) for each of `NAMES`.
+        """The sums (B, H, R) over allowed pairs, for each of `NAMES`, of values (pairs, H).
 
-        Args:
-            on: the values (pairs, H) of the pairs' queries, in B·R, and kept keys.
+        The values are ``on`` the queries, by their index in B·R, and the kept keys of the pairs.
         """
         batch, length = self.counts.shape
 
@@ -277,10 +276,7 @@ class KeyContext(Queries):
         return by_name
 
     def without_inputs(self, names: Collection[str]) -> "KeyContext":
-        """This context with the facts of these names, and those `Rows` uses, but not ``allowed``.
-
-        ``allowed`` is as large as the weights.
-        """
+        """This context with these facts, and those that `Rows` uses, but without ``allowed``."""
         if self.facts_only:
             return self
         parts = ["single", "beyond"] + ["pairs"] * ("repeats" in names)

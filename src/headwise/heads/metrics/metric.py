@@ -12,14 +12,10 @@ from headwise.heads.metrics.key_context import NEAR, SIZE, KeyContext, by_block,
 from headwise.heads.metrics.query_facts import Queries, concatenated, fact
 from headwise.lang import Text
 
-AT_ONCE = 1 << 17
-"""How many numbers the entropy copies at once, few enough to stay in the processor's cache."""
-
+AT_ONCE = 1 << 17  # numbers that the entropy copies at once, to stay in the processor's cache
 RUN = 64  # keys per run: the largest weight of each run is found first
 SHARE = 10  # the heaviest blocks are one in this many
-
-SMOOTH = 1e-4
-"""The share of a uniform head that Clark et al. mix into each row before they take its entropy."""
+SMOOTH = 1e-4  # the share of a uniform head that Clark et al. mix into each row for its entropy
 
 Sums = tuple[Tensor, Tensor]
 """Numerator and denominator of each query; each broadcasts to (B, H, R)."""
@@ -254,23 +250,15 @@ class Rows(Queries):
     def repeats(self) -> dict[str, Float[Tensor, "b h r"]]:
         """The weight on the keys of each of `query_facts.NAMES`."""
         weights, length = self.weights, self.shape[2]
-        return self.context.by_pair(
-            lambda query, place: weights[query // length, :, query % length, place]
-        )
+        return self.context.by_pair(lambda row, key: weights[row // length, :, row % length, key])
 
     def on_repeats(self, name: str) -> Sums:
-        """For each query the weight on one of `query_facts.NAMES`, and whether it has such a key.
-
-        Nothing where tokens are unknown, or queries and keys are different texts.
-        """
+        """As `on`, for one of the kinds of keys in `query_facts.NAMES`."""
         counted = (self.context.repeats[name] > 0) & self.context.queries
         return averaged(self.repeats[name], counted)
 
     def shifted(self, by: int) -> Sums:
-        """For each query the weight on the key ``by`` tokens after it, and whether it may attend.
-
-        At most `NEAR` tokens; nothing without positions.
-        """
+        """As `on_single`, for the key ``by`` tokens after each query, at most `NEAR`."""
         return self.nothing if self.context.position is None else self.on_single(NEAR + by)
 
 

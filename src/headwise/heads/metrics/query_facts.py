@@ -97,10 +97,7 @@ class Pairs:
     def of(
         cls, allowed: Tensor, origin: int, tokens: Tensor, position: Tensor
     ) -> tuple["Pairs", "Pairs"]:
-        """Pairs of a query with other occurrences of its token, and with the keys after those.
-
-        The arguments are those of `headwise.heads.metrics.key_context.KeyContext`.
-        """
+        """Pairs of a query with other occurrences of its token, and with the keys after those."""
         length, kept = allowed.shape[2:]
         start = max(origin - 1, 0)  # the key after the last one left out is kept
         ids = tokens[:, start : origin + kept].long()

@@ -134,8 +134,7 @@ PUNCTUATION = Metric(
     sums=lambda rows: rows.on("punctuation"),
 )
 
-COMMON = 500
-"""A query counts only where its rarest word is outside this many of the most frequent tokens."""
+COMMON = 500  # a query counts if its rarest word is outside this many of the most frequent tokens
 
 
 def _rarest(rows: Rows) -> Sums:

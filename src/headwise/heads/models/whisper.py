@@ -107,13 +107,9 @@ def _bad_sound(shown: str, got: str) -> BadFile:
     )
 
 
-FORMAT, FLOAT16 = 6, 4
-"""The version of the format that is read, and its number for tensors in float16."""
-
+FORMAT, FLOAT16 = 6, 4  # the version that is read, and its number for tensors in float16
 NUMBERS = {1: "b", 2: "h", 3: "i"}  # the formats in `struct` of single numbers
-
-START, END, LONGEST = 50257, 50256, 448
-"""First and last token of a text, and the most tokens of one, in the English models."""
+START, END, LONGEST = 50257, 50256, 448  # first and last token, most tokens: English models
 
 BLOCK = {
     "self_attention/layer_norm": "self_attn_layer_norm",
@@ -154,8 +150,7 @@ def convert(folder: Path) -> None:
 def read(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
     """The single numbers and the float16 tensors of a file of CTranslate2, by name.
 
-    Raises:
-        BadFile: if it is no Whisper in that format, or ends too early.
+    Raises `BadFile` if it is no Whisper in that format, or ends too early.
 
     Source: CTranslate2 4.5, python/ctranslate2/specs/model_spec.py, `_serialize`.
     """
