@@ -76,11 +76,10 @@ class Inspection:
     """The measurements of one model on one text.
 
     Attributes:
-        loaded, text: the model and its input.
+        loaded, text, statistics: the model, its input, and every metric of every head.
         tokens: the tokens of the text, readable; untrusted text.
         targets: the decoder's tokens in an encoder-decoder; otherwise ``tokens``.
         whole: the number of tokens of the text before it was cut.
-        statistics: every metric of every head.
         maps: the weights (Lq, Lk) of the chosen heads; NaN where a pair is not allowed.
     """
 

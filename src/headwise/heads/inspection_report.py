@@ -15,6 +15,7 @@ MOST_ROWS = 100  # with more heads than this, only the extremes of each metric a
 
 MOST_FACTS = 12
 LONGEST_TOKEN = 40
+MOST_TOKENS = 200
 EXTREMES = 3
 
 Row = tuple[Text, ...]
@@ -162,27 +163,22 @@ def number(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
-MOST_TOKENS = 200
-
-
 def report(seen: Inspection) -> Document:
     """The inspection as a document."""
+    caution = Text("This is one text; it says what the heads did here, not what they are for.")
     return Document(
         Text("The heads of {loaded_name}", loaded_name=seen.loaded.name),
         (
             *of_the_model(model_facts(seen.loaded, seen.statistics)),
             *_text(seen),
             Heading(Text("What stands out on this text")),
-            *outstanding(seen.statistics, _ONE_TEXT),
+            *outstanding(seen.statistics, caution),
             *_maps(seen),
             *every_head(seen.statistics),
             *legend(),
         ),
         precision=2,
     )
-
-
-_ONE_TEXT = Text("This is one text; it says what the heads did here, not what they are for.")
 
 
 def _text(seen: Inspection) -> tuple[Block, ...]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from headwise.errors import BadType, BadValue
 
-PARTS = ("", "encoder", "decoder", "cross")
-"""The parts of a model; one stack of layers is the part ""."""
+PARTS = ("", "encoder", "decoder", "cross")  # of a model; one stack of layers is the part ""
 
 _FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE | re.ASCII)
 

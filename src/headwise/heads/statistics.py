@@ -79,11 +79,8 @@ class Sums:
         )
 
 
-AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}
-"""The tensors of a layer whose rows are metrics, and the number of axes of each."""
-
-CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}
-"""The tensors of a layer that are profiles."""
+AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}  # tensors of metrics
+CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}  # tensors of profiles
 
 
 @dataclass(frozen=True, eq=False)

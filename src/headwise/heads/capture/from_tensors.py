@@ -73,8 +73,7 @@ def measure(
         A `Recorder` with one layer, L0.
 
     Raises:
-        BadType, BadValue: if an argument is wrong, there is no query or no key, or a head does
-            not exist.
+        BadType, BadValue: if an argument is wrong, or there is no query, no key or no such head.
 
     Example:
         >>> import headwise as hw

@@ -37,8 +37,7 @@ class Recorder:
 
     Attributes:
         statistics: sums over every pass of the model.
-        weights: for each chosen head (B, Lq, Lk), of the last pass; 0 where not allowed. Lq counts
-            the chosen rows.
+        weights: (B, chosen rows, Lk) of each chosen head in the last pass; 0 where not allowed.
         allowed: for the same heads (B, Lq, Lk), True where the query may attend.
         model: the captured model.
         taken: the number of recorded attentions.

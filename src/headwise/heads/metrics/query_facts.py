@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
-"""A per-query statistic: tensors whose axis 2 is R, the queries of the block."""
+Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # axis 2 is R, the queries of the block
 
 T = TypeVar("T")
 

@@ -125,7 +125,7 @@ MODELS = (
         made=whisper.FILES,
     ),
 )
-"""Every packaged model there is."""
+"""All packaged models."""
 
 
 def model_named(name: str) -> PackagedModel:

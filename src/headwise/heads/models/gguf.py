@@ -193,8 +193,9 @@ def word_tokenizer(
         words: the vocabulary, in the order of the ids.
         special: the words that are special tokens.
         unknown: the word that stands for all others.
-        split, normalizer: as in the file's format.
+        split: the pattern and the behaviour of the pre-tokenizer.
         bounds: the special tokens before and after each text; or none.
+        normalizer: as in the file's format; or None.
     """
     ids = {word: number for number, word in enumerate(words)}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

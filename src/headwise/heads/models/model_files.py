@@ -89,10 +89,7 @@ def _adapter(name: str) -> BadFile:
 
 
 def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
-    """Raise `BadFile` for weights that are missing or of another size: they would be random.
-
-    The ``report`` is transformers' own of loading. Missing weights of a pooler are accepted.
-    """
+    """Raise `BadFile` if transformers' report has weights that would be random, save a pooler's."""
     for key, got, wanted in sorted(report.get("mismatched_keys", ())):
         raise BadFile(
             "model: cannot load {name}: {file} does not fit its config.json: {key} has shape "
