@@ -1,8 +1,7 @@
-"""An inspection as JSON, for programs. The layout is stable; a change to it changes its name.
+"""An inspection as JSON, CSV and Parquet. A change of the JSON's layout changes its name, `SCHEMA`.
 
-The layout is described in docs/inspect_report.md and, for validators, in the file
-``inspect.schema.json`` beside this one. All text in it comes from the model and its user: escape it
-before showing it.
+The layout is described in docs/inspect_report.md, and by the JSON schema ``inspect.schema.json``
+in this folder. Its texts come from the model and its user: escape them before showing them.
 """
 
 import csv
@@ -12,8 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
-
-from torch import Tensor
 
 import headwise
 from headwise.errors import MissingExtra, one_of
@@ -27,7 +24,7 @@ SCHEMA = "headwise.inspect/1"
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of what `headwise inspect` writes: for one text, or for a corpus.
+    """The JSON schema of the output of `headwise inspect`, for one text or a corpus.
 
     Example:
         >>> schema()["title"]
@@ -38,7 +35,7 @@ def schema() -> dict[str, Any]:
 
 
 def faults(value: object) -> list[str]:
-    """Where some data is no such report; nothing where it is one.
+    """The places where some data does not fit the schema.
 
     Example:
         >>> faults([])[0]
@@ -49,6 +46,10 @@ def faults(value: object) -> list[str]:
 
 def as_json(seen: Inspection) -> str:
     """The inspection as JSON text in ASCII, ending in a line break."""
+    weights = [
+        {"head": str(head), "rows": [[*map(known, row)] for row in weights.tolist()]}
+        for head, weights in seen.maps.items()
+    ]
     return written(
         {
             "schema": SCHEMA,
@@ -60,9 +61,7 @@ def as_json(seen: Inspection) -> str:
             "tokens_in_text": seen.whole,
             "metrics": explained(seen.statistics.metrics),
             **measured(seen.statistics),
-            "weights": [
-                {"head": str(head), "rows": _rows(weights)} for head, weights in seen.maps.items()
-            ],
+            "weights": weights,
         }
     )
 
@@ -73,7 +72,7 @@ def written(whole: dict[str, Any]) -> str:
 
 
 def explained(metrics: tuple[Metric, ...]) -> list[dict[str, Any]]:
-    """What the metrics are, in English."""
+    """The definitions of the metrics, in English."""
     return [
         {
             "name": metric.name,
@@ -88,18 +87,14 @@ def explained(metrics: tuple[Metric, ...]) -> list[dict[str, Any]]:
 
 def measured(statistics: Statistics) -> dict[str, Any]:
     """Every head's values, those of a uniform head, and what stands out."""
-    metrics = statistics.metrics
+    uniform = {
+        str(layer): {m.name: known(statistics.uniform(m, layer)) for m in statistics.metrics}
+        for layer in statistics.layers
+    }
+    heads = statistics.heads()
     return {
-        "heads": [
-            {**which(head), "values": values(statistics, head)} for head in statistics.heads()
-        ],
-        "uniform": [
-            {
-                "layer": str(layer),
-                "values": {m.name: known(statistics.uniform(m, layer)) for m in metrics},
-            }
-            for layer in statistics.layers
-        ],
+        "heads": [{**which(head), "values": values(statistics, head)} for head in heads],
+        "uniform": [{"layer": layer, "values": flat} for layer, flat in uniform.items()],
         "standing_out": [
             {
                 "head": str(fact.head),
@@ -113,51 +108,31 @@ def measured(statistics: Statistics) -> dict[str, Any]:
     }
 
 
+HEAD = ("head", "part", "layer", "number")  # the keys, or columns, that identify a head
+
+
 def which(head: Head) -> dict[str, str | int]:
-    """The head an entry is about."""
-    return {
-        "head": str(head),
-        "part": head.layer.part,
-        "layer": head.layer.number,
-        "number": head.number,
-    }
+    """The head of an entry."""
+    part, layer = head.layer.part, head.layer.number
+    return {"head": str(head), "part": part, "layer": layer, "number": head.number}
 
 
 def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
-    """Every metric of one head; None where no query could show it."""
+    """Every metric of one head; None where no query shows it."""
     return {m.name: known(statistics.value(m, head)) for m in statistics.metrics}
-
-
-def _rows(weights: Tensor) -> list[list[float | None]]:
-    return [[known(weight) for weight in row] for row in weights.tolist()]
 
 
 Column = Sequence[str | int | float | None]
 
-HEAD = ("head", "part", "layer", "number")
-"""The columns that say which head a row is about."""
-
-
-KINDS = ("csv", "parquet")
-"""What a table can be written as."""
+KINDS = ("csv", "parquet")  # the formats of a table
 
 
 def table(
     statistics: Statistics, names: Mapping[Head, Sequence[str]] | None = None
 ) -> dict[str, Column]:
-    """The columns by name, in their order, a row for each head.
-
-    Args:
-        statistics: of all heads.
-        names: what heads are called; None where no names were given.
-    """
+    """The columns by name, in their order, a row for each head; ``names`` is a column if given."""
     heads = statistics.heads()
-    columns: dict[str, Column] = {
-        "head": [str(head) for head in heads],
-        "part": [head.layer.part for head in heads],
-        "layer": [head.layer.number for head in heads],
-        "number": [head.number for head in heads],
-    }
+    columns: dict[str, Column] = {key: [which(head)[key] for head in heads] for key in HEAD}
     if names is not None:
         columns["names"] = ["; ".join(names.get(head, ())) for head in heads]
     for metric in statistics.metrics:
@@ -169,12 +144,7 @@ def table(
 
 
 def file_of(columns: Mapping[str, Column], kind: str) -> str | bytes:
-    """A table as "csv" or "parquet".
-
-    Raises:
-        BadValue: if it is to be another kind.
-        MissingExtra: if what writes it is not installed.
-    """
+    """A table as "csv" or "parquet"; raises `BadValue` for another kind."""
     if kind not in KINDS:
         raise one_of("format", kind, KINDS)
     if kind == "csv":
@@ -197,33 +167,22 @@ def as_csv(columns: Mapping[str, Column]) -> str:
 
 
 def as_parquet(columns: Mapping[str, Column], metadata: Mapping[str, str]) -> bytes:
-    """The table as a Parquet file: text, int64 and float64 columns.
-
-    Args:
-        columns: as `table` gives them.
-        metadata: what is written into the file's metadata.
-
-    Raises:
-        MissingExtra: if pyarrow is not installed.
-    """
+    """The table as a Parquet file with text, int64 and float64 columns; needs pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
         raise MissingExtra.of("pyarrow", "parquet") from error
-    kinds = dict.fromkeys(("head", "part", "names"), pyarrow.string()) | dict.fromkeys(
-        ("layer", "number"), pyarrow.int64()
-    )
-    arrays = [
-        pyarrow.array(column, kinds.get(name, pyarrow.float64()))
-        for name, column in columns.items()
-    ]
-    made = pyarrow.table(arrays, names=list(columns)).replace_schema_metadata(dict(metadata))
+    kinds = dict.fromkeys(("head", "part", "names"), pyarrow.string())
+    kinds |= dict.fromkeys(("layer", "number"), pyarrow.int64())
+    other = pyarrow.float64()
+    arrays = [pyarrow.array(column, kinds.get(name, other)) for name, column in columns.items()]
+    content = pyarrow.table(arrays, names=list(columns)).replace_schema_metadata(dict(metadata))
     sink = pyarrow.BufferOutputStream()
-    parquet.write_table(made, sink)
+    parquet.write_table(content, sink)
     return bytes(sink.getvalue())
 
 
 def known(value: float) -> float | None:
-    """A number that JSON and tables can hold; None where no query could show it."""
+    """A number as JSON and tables hold it; None where it is not finite."""
     return value if math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""What a model is given for a text, and running it on that."""
+"""The inputs of a model for a text, and a run on them."""
 
 from typing import Any
 
@@ -12,11 +12,7 @@ from headwise.heads.models.whisper import sound_inputs, takes_sound
 
 
 def check_text(text: str) -> None:
-    """Refuse a text with nothing in it, which takes no model to see.
-
-    Raises:
-        BadValue: if it is empty or blank.
-    """
+    """Raise `BadValue` if a text is empty or blank."""
     if not text.strip():
         raise BadValue(
             "sentence: expected some text, got an empty one; write it in quotes after "
@@ -31,34 +27,33 @@ def encode(
 
     Args:
         loaded: the model and its tokenizer.
-        text: what it reads; for a model that hears, the WAV file.
-        truncate: cut what is longer than the model takes, instead of refusing it.
-        target: what an encoder-decoder's decoder reads, one token behind; None means what it
-            writes itself where the model says how, otherwise the text.
+        text: its input; for a speech model the WAV file.
+        truncate: cut a text that is longer than the model takes, instead of refusing it.
+        target: the text that a decoder reads, one token behind; None means its own output where
+            the model can give it, otherwise ``text``.
 
     Raises:
         BadValue: if the text is empty, has no token, or is too long.
     """
     check_text(text)
     if takes_sound(loaded.model):
-        heard = sound_inputs(loaded.model, loaded.tokenizer, text, target)
-        return heard, heard["decoder_input_ids"].shape[1]
+        inputs = sound_inputs(loaded.model, loaded.tokenizer, text, target)
+        return inputs, inputs["decoder_input_ids"].shape[1]
     inputs, whole = _encode(loaded, text, truncate)
     if not getattr(loaded.config, "is_encoder_decoder", False):
         return inputs, whole
-    decoded = getattr(loaded.model, "decoded", None)  # what it writes itself
+    decoded = getattr(loaded.model, "decoded", None)  # gives the decoder's own output
     if target is None and decoded is not None:
         return {**inputs, "decoder_input_ids": decoded(inputs["input_ids"])}, whole
-    read = inputs if target is None else _encode(loaded, target, truncate)[0]
-    return {**inputs, "decoder_input_ids": _behind(loaded.config, read["input_ids"])}, whole
+    ids = (inputs if target is None else _encode(loaded, target, truncate)[0])["input_ids"]
+    start = getattr(loaded.config, "decoder_start_token_id", None)
+    start = loaded.config.pad_token_id or 0 if start is None else start
+    shifted = torch.cat((torch.full_like(ids[:, :1], start), ids[:, :-1]), dim=1)
+    return {**inputs, "decoder_input_ids": shifted}, whole
 
 
 def length(loaded: Loaded, text: str) -> int:
-    """How many tokens a text has, as `encode` counts them.
-
-    Raises:
-        BadValue: if it has none.
-    """
+    """The number of tokens of a text in `encode`; raises `BadValue` if it has none."""
     ids = loaded.tokenizer(text, verbose=False, padding=False, truncation=False)["input_ids"]
     if not ids:
         raise BadValue(
@@ -70,28 +65,19 @@ def length(loaded: Loaded, text: str) -> int:
 
 
 def check_length(loaded: Loaded, count: int) -> None:
-    """Refuse more tokens than the model takes.
-
-    Raises:
-        BadValue: if they are.
-    """
+    """Raise `BadValue` for more tokens than the model takes."""
     if count > loaded.longest:
-        name, most = clean(loaded.name), loaded.longest
         raise BadValue(
             "sentence: {count} tokens, and {name} takes at most {most}; shorten it, or "
             "cut it with --truncate",
             count=count,
-            name=name,
-            most=most,
+            name=clean(loaded.name),
+            most=loaded.longest,
         )
 
 
 def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
-    """Run the model; what it answers is of no interest here.
-
-    Raises:
-        BadFile: if it does not run on them.
-    """
+    """Run the model; raises `BadFile` if it does not run on the inputs."""
     try:
         with torch.no_grad():
             loaded.model(**inputs)
@@ -108,13 +94,13 @@ def run(loaded: Loaded, inputs: dict[str, Tensor]) -> None:
 
 
 def separators(tokenizer: Any) -> frozenset[int]:
-    """The ids of special tokens that stand between or around texts; [UNK] and [MASK] are words."""
+    """The ids of special tokens between or around texts; [UNK] and [MASK] count as words."""
     words = {tokenizer.unk_token_id, getattr(tokenizer, "mask_token_id", None)}
     return frozenset(tokenizer.all_special_ids) - words
 
 
 def tokens(tokenizer: Any, ids: list[int]) -> tuple[str, ...]:
-    """Each token as a person reads it: pieces of bytes decoded where that gives text."""
+    """The tokens in readable form: byte-level tokens are decoded where that gives text."""
     names = tokenizer.convert_ids_to_tokens(ids)
     special = set(tokenizer.all_special_ids)
     shown = []
@@ -135,10 +121,3 @@ def _encode(loaded: Loaded, text: str, truncate: bool) -> tuple[dict[str, Tensor
         text, padding=False, truncation=truncate, max_length=loaded.longest, return_tensors="pt"
     )
     return {key: encoded[key] for key in encoded if isinstance(encoded[key], Tensor)}, whole
-
-
-def _behind(config: Any, ids: Tensor) -> Tensor:
-    """The tokens shifted by the decoder's start token."""
-    start = getattr(config, "decoder_start_token_id", None)
-    begin = torch.full_like(ids[:, :1], config.pad_token_id or 0 if start is None else start)
-    return torch.cat((begin, ids[:, :-1]), dim=1)

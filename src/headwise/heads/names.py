@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 from headwise.errors import BadType, BadValue
 
-PARTS = ("", "encoder", "decoder", "cross")
-"""A model that is one stack of layers has the single part ""."""
+PARTS = ("", "encoder", "decoder", "cross")  # of a model; one stack of layers is the part ""
 
 _FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, order=True)
 class Layer:
-    """One attention of a model: the part it belongs to and its number there."""
+    """One attention layer: its part of the model and its number there."""
 
     part: str
     number: int
@@ -40,22 +39,22 @@ class Head:
 
     @classmethod
     def parse(cls, word: str) -> "Head":
-        """The head that a word names.
+        """The head of a name such as L0H2 or cross.L0H2.
 
         Raises:
             BadType: if it is no string.
-            BadValue: if the word is not of that form.
+            BadValue: if it is not of that form.
         """
         if not isinstance(word, str):
             raise _no_names(word)
-        found = _FORM.fullmatch(word.strip())
-        if found is None:
+        match = _FORM.fullmatch(word.strip())
+        if match is None:
             raise BadValue(
                 "heads: expected names such as L0H2 (layer 0, head 2, counted from 0), "
                 "got {word!r}; separate several by commas: L0H2,L1H8",
                 word=word,
             )
-        part, layer, head = found.groups()
+        part, layer, head = match.groups()
         return cls(Layer((part or "").lower(), int(layer)), int(head))
 
     def __str__(self) -> str:
@@ -63,23 +62,14 @@ class Head:
 
 
 def parse_heads(words: str) -> tuple[Head, ...]:
-    """The heads that a list such as ``L0H2,L1H8`` names, each once, in that order.
-
-    Raises:
-        BadType: if it is no string.
-        BadValue: if a word is not a head, or the list is empty.
-    """
+    """The heads of a list such as ``L0H2,L1H8``, without duplicates; errors as `Head.parse`."""
     if not isinstance(words, str):
         raise _no_names(words)
     return tuple(dict.fromkeys(Head.parse(word) for word in words.split(",")))
 
 
 def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
-    """Heads, or their names, as heads, each once; of nothing none.
-
-    Raises:
-        BadType: if they are neither heads nor their names.
-        BadValue: if a name is not of the form L0H2.
+    """Heads, or their names, as heads, without duplicates; errors as `Head.parse`.
 
     Example:
         >>> [str(head) for head in heads_of(["l0h2", Head.parse("L1H0")])]
@@ -96,11 +86,7 @@ def heads_of(heads: "Collection[Head | str] | Head | str") -> tuple[Head, ...]:
 
 
 def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
-    """The error for a head that there is not.
-
-    Args:
-        head: which.
-        counts: how many heads each layer has.
+    """The error for a head that does not exist; ``counts`` are the heads of each layer.
 
     Example:
         >>> str(none_such(Head.parse("L2H0"), {Layer("", 0): 4, Layer("", 1): 4}))
@@ -124,8 +110,8 @@ def _no_names(got: object) -> BadType:
 
 
 def by_layer(heads: Iterable[Head]) -> dict[Layer, list[Head]]:
-    """The heads of each layer in their order, the layers in theirs."""
-    found: dict[Layer, list[Head]] = {}
+    """The heads of each layer, both sorted."""
+    layers: dict[Layer, list[Head]] = {}
     for head in sorted(heads):
-        found.setdefault(head.layer, []).append(head)
-    return found
+        layers.setdefault(head.layer, []).append(head)
+    return layers

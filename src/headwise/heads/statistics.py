@@ -11,8 +11,7 @@ from headwise.heads.metrics import MEASURED, Metric, Rows, totals
 from headwise.heads.metrics.distances import PROFILES, Profile, summed
 from headwise.heads.names import Head, Layer, none_such
 
-MOST_HEADS = 1 << 16
-"""How many heads a layer may have that is read from a file."""
+MOST_HEADS = 1 << 16  # the most heads of a layer that is read from a file
 
 
 @dataclass
@@ -21,10 +20,10 @@ class Sums:
 
     Attributes:
         above, below: (metrics, H).
-        uniform_above, uniform_below: (metrics,), the same of a head that attends to all alike.
-        profiles: for each profile's name (4, H, places): numerator, denominator, and the same two
-            of a head that attends to all alike.
-        queries: how many queries were counted.
+        uniform_above, uniform_below: (metrics,), those of a head that attends equally to all keys.
+        profiles: for each profile's name (4, H, places): numerator, denominator, and those of a
+            head that attends equally to all keys.
+        queries: the number of queries that count.
     """
 
     above: Tensor
@@ -38,25 +37,18 @@ class Sums:
     def of(
         cls, rows: Rows, metrics: Sequence[Metric] = MEASURED, baseline: "Baseline | None" = None
     ) -> "Sums":
-        """The sums of one block of queries.
-
-        Args:
-            rows: the block.
-            metrics: what is measured.
-            baseline: what a uniform head gives on the same block; None to measure it.
-        """
-        above, below = totals(metrics, rows).cpu()
-        known = Baseline.of(rows.uniform, metrics) if baseline is None else baseline
+        """The sums of one block of queries; the baseline is measured unless it is given."""
+        baseline = Baseline.of(rows.uniform, metrics) if baseline is None else baseline
         curves = {}
         for profile in PROFILES:
             own = torch.stack(summed(profile, rows)).cpu()
-            curves[profile.name] = torch.cat((own, known.curves[profile.name].expand_as(own)))
+            curves[profile.name] = torch.cat((own, baseline.curves[profile.name].expand_as(own)))
         queries = int(rows.context.queries.any(1).sum())
-        uniform_above, uniform_below = known.sums.clone()
-        return cls(above, below, uniform_above, uniform_below, curves, queries)
+        (above, below), uniform = totals(metrics, rows).cpu(), baseline.sums.clone()
+        return cls(above, below, uniform[0], uniform[1], curves, queries)
 
     def add(self, other: "Sums") -> None:
-        """Take in the sums of more queries."""
+        """Add the sums of more queries."""
         if self.above.shape != other.above.shape:
             raise BadValue(
                 "statistics: a layer had {heads} heads and now has "
@@ -64,102 +56,74 @@ class Sums:
                 heads=self.above.shape[1],
                 new_heads=other.above.shape[1],
             )
-        self.above += other.above
-        self.below += other.below
-        self.uniform_above += other.uniform_above
-        self.uniform_below += other.uniform_below
-        for name, more in other.profiles.items():
-            self.profiles[name] += more
-        self.queries += other.queries
-
-    def copy(self) -> "Sums":
-        """The same sums, which nothing added to these reaches."""
-        return Sums(
-            self.above.clone(),
-            self.below.clone(),
-            self.uniform_above.clone(),
-            self.uniform_below.clone(),
-            {name: sums.clone() for name, sums in self.profiles.items()},
-            self.queries,
-        )
+        tensors = self.tensors()
+        for name, more in other.tensors().items():
+            tensors[name] += more
+        self.queries = int(tensors["queries"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything in it by name, each of which adds up on its own."""
+        """All sums by name."""
         return {
             **{name: getattr(self, name) for name in AXES},
-            **{f"profile.{name}": sums for name, sums in self.profiles.items()},
+            **{name: self.profiles[profile.name] for name, profile in CURVES.items()},
             "queries": torch.tensor(self.queries),
         }
 
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Sums":
+        """A copy of the sums in `tensors`."""
+        return cls(
+            **{name: tensors[name].clone() for name in AXES},
+            profiles={profile.name: tensors[name].clone() for name, profile in CURVES.items()},
+            queries=int(tensors["queries"]),
+        )
 
-AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}
-"""The tensors of a layer whose rows are metrics, and how many axes each has."""
 
-CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}
-"""The tensors of a layer that are profiles."""
+AXES = {"above": 2, "below": 2, "uniform_above": 1, "uniform_below": 1}  # tensors of metrics
+CURVES = {f"profile.{profile.name}": profile for profile in PROFILES}  # tensors of profiles
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """What a head that attends to every allowed key alike gives on some queries.
-
-    Attributes:
-        sums: (2, metrics), numerators and denominators.
-        curves: for each profile's name (2, 1, places).
-    """
+    """The sums (2, metrics), and those of profiles (2, 1, places) by name, of a uniform head."""
 
     sums: Tensor
     curves: dict[str, Tensor]
 
     @classmethod
     def of(cls, uniform: Rows, metrics: Sequence[Metric]) -> "Baseline":
-        """Measure it.
-
-        Args:
-            uniform: the rows of such a head.
-            metrics: what is measured.
-        """
+        """The baseline of these rows of a uniform head."""
         curves = {profile.name: torch.stack(summed(profile, uniform)).cpu() for profile in PROFILES}
         return cls(totals(metrics, uniform)[..., 0].cpu(), curves)
 
 
 @dataclass
 class Statistics:
-    """Every metric of every head of a model, over all the text it was shown.
+    """Every metric of every head of a model, over all texts that were measured.
 
     Attributes:
         layers: the sums of each layer.
-        metrics: what is measured, in the order of the sums' rows.
+        metrics: the metrics, in the order of the sums' rows.
     """
 
     layers: dict[Layer, Sums] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = MEASURED
 
     def add(self, layer: Layer, rows: Rows, baseline: Baseline | None = None) -> None:
-        """Take in a block of queries of one layer.
-
-        Args:
-            layer: which.
-            rows: the block.
-            baseline: what a uniform head gives on it; None to measure it.
-        """
+        """Add a block of queries of one layer; the baseline is measured unless it is given."""
         self._take(layer, Sums.of(rows, self.metrics, baseline))
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The facts of rows that all that is measured looks at."""
-        read = [
-            *(metric.reads for metric in self.metrics),
-            *(profile.reads for profile in PROFILES),
-        ]
-        found = {"queries"}.union(*read)
-        return tuple(sorted(found))
+        """The facts of `Rows` that the metrics and profiles use."""
+        facts = {fact for metric in self.metrics for fact in metric.reads}
+        facts |= {fact for profile in PROFILES for fact in profile.reads}
+        return tuple(sorted(facts | {"queries"}))
 
     def merge(self, other: "Statistics") -> None:
-        """Take in the statistics of another text through the same model.
+        """Add the statistics of another text through the same model.
 
-        Raises:
-            BadValue: if the other has other metrics, or a layer another number of heads.
+        Raises `BadValue` if the other has other metrics, or a layer another number of heads.
         """
         if self.metrics != other.metrics:
             raise BadValue(
@@ -175,13 +139,12 @@ class Statistics:
         if layer in self.layers:
             self.layers[layer].add(sums)
         else:
-            self.layers[layer] = sums.copy()
+            self.layers[layer] = Sums.from_tensors(sums.tensors())
 
     def tensors(self) -> dict[str, Tensor]:
-        """All sums by name, "decoder.L0/above"; the sum of two such is that of both texts.
+        """All sums by name, such as "decoder.L0/above"; those of two texts add up.
 
-        `from_tensors` reads them back. Write the names of `metrics` beside them: they are the
-        meaning of the rows.
+        `from_tensors` reads them back. Save the names of `metrics` too: the rows have their order.
         """
         return {
             f"{layer}/{name}": tensor
@@ -193,14 +156,9 @@ class Statistics:
     def from_tensors(
         cls, tensors: Mapping[str, Tensor], metrics: tuple[Metric, ...] = MEASURED
     ) -> "Statistics":
-        """The statistics that `tensors` wrote; what comes from a file is held to its form.
+        """The statistics that `tensors` wrote, with these metrics.
 
-        Args:
-            tensors: by name; layers in the order of their names' first appearance.
-            metrics: what the rows are.
-
-        Raises:
-            BadFile: if a name, a shape, a dtype or a number is none that `tensors` writes.
+        Raises `BadFile` for a name, a shape, a dtype or a number that it does not write.
         """
         parts: dict[Layer, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
@@ -225,33 +183,20 @@ class Statistics:
             BadValue: if the metric was not measured, or there is no such head.
         """
         sums, row = self._of(head), self._row(metric)
-        return _quotient(sums.above[row, head.number], sums.below[row, head.number])
+        return (sums.above[row, head.number] / sums.below[row, head.number]).item()
 
     def uniform(self, metric: Metric, layer: Layer) -> float:
-        """The same metric of a head that attends to every allowed key alike.
-
-        Raises:
-            BadValue: if the metric was not measured, or there is no such layer.
-        """
+        """The same metric of a head that attends equally to all allowed keys; errors as `value`."""
         sums, row = self._of(Head(layer, 0)), self._row(metric)
-        return _quotient(sums.uniform_above[row], sums.uniform_below[row])
+        return (sums.uniform_above[row] / sums.uniform_below[row]).item()
 
     def profile(self, profile: Profile, head: Head) -> tuple[float, ...]:
-        """One curve of one head, a number for each of its places; NaN where no query shows it.
-
-        Raises:
-            BadType: if it is no head.
-            BadValue: if there is no such head.
-        """
+        """One curve of one head, a number for each place; NaN and errors as `value`."""
         above, below, _, _ = self._of(head).profiles[profile.name][:, head.number]
         return tuple((above / below).tolist())
 
     def uniform_profile(self, profile: Profile, layer: Layer) -> tuple[float, ...]:
-        """The same curve of a head that attends to every allowed key alike.
-
-        Raises:
-            BadValue: if there is no such layer.
-        """
+        """The same curve of a head that attends equally to every allowed key."""
         _, _, above, below = self._of(Head(layer, 0)).profiles[profile.name][:, 0]
         return tuple((above / below).tolist())
 
@@ -261,14 +206,12 @@ class Statistics:
             raise BadType(
                 "head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name", head=head
             )
-        found = self.layers.get(head.layer)
-        if found is None or not 0 <= head.number < found.above.shape[1]:
-            counts = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
+        counts = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
+        if not 0 <= head.number < counts.get(head.layer, 0):
             raise none_such(head, counts)
-        return found
+        return self.layers[head.layer]
 
     def _row(self, metric: Metric) -> int:
-        """Which row of the sums is that of a metric."""
         if metric not in self.metrics:
             name = metric.name if isinstance(metric, Metric) else repr(metric)
             raise BadValue(
@@ -277,10 +220,6 @@ class Statistics:
                 named=_named(self.metrics),
             )
         return self.metrics.index(metric)
-
-
-def _quotient(above: Tensor, below: Tensor) -> float:
-    return (above / below).item()
 
 
 def _named(metrics: Sequence[Metric]) -> str:
@@ -295,7 +234,7 @@ def _layer(written: str, name: str) -> Layer:
 
 
 def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) -> Sums:
-    """One layer's sums, if the tensors are exactly those and of that form."""
+    """One layer's sums, if the tensors have the names, shapes and dtypes of `Sums.tensors`."""
     if set(parts) != {*AXES, *CURVES, "queries"}:
         raise _unfit(f"{layer}: {sorted(parts)[:8]}")
     above, queries = parts["above"], parts["queries"]
@@ -311,11 +250,7 @@ def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) 
             raise _unfit(f"{layer}/{name} {tuple(tensor.shape)} {tensor.dtype}")
     if queries.shape != () or queries.dtype != torch.int64 or int(queries) < 0:
         raise _unfit(f"{layer}/queries {tuple(queries.shape)} {queries.dtype}")
-    return Sums(
-        **{name: parts[name].clone() for name in AXES},
-        profiles={profile.name: parts[name].clone() for name, profile in CURVES.items()},
-        queries=int(queries),
-    )
+    return Sums.from_tensors(parts)
 
 
 def _unfit(what: str) -> BadFile:

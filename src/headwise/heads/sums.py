@@ -11,15 +11,14 @@ from torch import Tensor
 
 from headwise.errors import BadFile, BadValue
 
-MOST_NAMES, MOST_NUMBERS = 1 << 16, 1 << 24
-"""How many sums, and numbers in one of them, may be read from a file."""
+MOST_NAMES, MOST_NUMBERS = 1 << 16, 1 << 24  # the most sums in a file, and numbers in one of them
 
 _FORM = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
 @dataclass
 class Accumulator:
-    """Sums by name, each a float64 tensor; two tallies merge by adding what has one name.
+    """Sums by name, each a float64 tensor; `merge` adds the sums of another accumulator.
 
     Example:
         >>> one = Accumulator()
@@ -32,11 +31,7 @@ class Accumulator:
     sums: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, name: str, more: Tensor) -> None:
-        """Add to one sum.
-
-        Raises:
-            BadValue: if it has another shape than what was added before.
-        """
+        """Add to one sum; raises `BadValue` for another shape."""
         more = more.detach().to("cpu", torch.float64)
         before = self.sums.get(name)
         if before is not None and before.shape != more.shape:
@@ -50,7 +45,7 @@ class Accumulator:
         self.sums[name] = more.clone() if before is None else before + more
 
     def merge(self, other: "Accumulator") -> None:
-        """Add every sum of another tally, which stays as it was."""
+        """Add every sum of another accumulator, which stays unchanged."""
         for name, more in other.sums.items():
             self.add(name, more)
 
@@ -64,17 +59,12 @@ class Accumulator:
         return iter(self.sums)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every sum by name, to be written."""
+        """Every sum by name."""
         return dict(self.sums)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Accumulator":
-        """The tally that `tensors` wrote; what comes from a file is held to its form.
-
-        Raises:
-            BadFile: if there are too many names or numbers, a name has spaces or control
-                characters, or a sum is not of finite float64.
-        """
+        """The accumulator that `tensors` wrote; raises `BadFile` for any other tensors or names."""
         if len(tensors) > MOST_NAMES:
             raise _unfit(f"{len(tensors)} names")
         for name, tensor in tensors.items():
@@ -93,12 +83,11 @@ def _unfit(what: str) -> BadFile:
     )
 
 
-SUMS = ("texts", "x", "y", "xx", "xy", "yy")
-"""The last axis of a tensor of moments."""
+SUMS = ("texts", "x", "y", "xx", "xy", "yy")  # the last axis of the tensors of `ratio_sums`
 
 
 def ratio_sums(x: Tensor, y: Tensor) -> Tensor:
-    """The sums of one text, (..., 6) in float64; a text with y = 0 counts for nothing.
+    """The sums of one text, (..., 6) in float64; all 0 where y = 0.
 
     Example:
         >>> one = ratio_sums(torch.tensor([1.0]), torch.tensor([4.0]))
@@ -112,7 +101,7 @@ def ratio_sums(x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RatioEstimate:
-    """One share with what its spread is computed from.
+    """A share Σx / Σy over texts, with the sums from which its error is computed.
 
     Example:
         >>> each = [ratio_sums(torch.tensor(x), torch.tensor(10.0)) for x in (6.0, 8.0, 7.0)]
@@ -132,9 +121,9 @@ class RatioEstimate:
 
     @classmethod
     def of(cls, sums: Tensor) -> "RatioEstimate":
-        """The share whose moments, (6,), these are."""
-        texts, *rest = sums.tolist()
-        return cls(int(texts), *rest)
+        """The share of these sums, (6,), of `ratio_sums`."""
+        texts, *others = sums.tolist()
+        return cls(int(texts), *others)
 
     @property
     def value(self) -> float:
@@ -143,26 +132,26 @@ class RatioEstimate:
 
     @property
     def rest(self) -> "RatioEstimate":
-        """What is left of the whole: the share of y - x."""
+        """The share of y - x."""
         xx = self.yy - 2 * self.xy + self.xx
         return RatioEstimate(self.texts, self.y - self.x, self.y, xx, self.yy - self.xy, self.yy)
 
     def tail(self, least: float) -> float:
-        """How likely so large a share is if the true one is ``least`` or less: one-sided."""
+        """The one-sided p-value of the hypothesis that the true share is ``least`` or less."""
         squares = self.xx - 2 * least * self.xy + least * least * self.yy
         return tail(self.texts, self.x - least * self.y, squares)
 
 
 def tail(texts: int, total: float, squares: float) -> float:
-    """How likely so large a total is by chance if its expectation is 0 or less.
+    """The p-value of the hypothesis that the expected contribution of a text is 0 or less.
 
-    Student's test on the texts' contributions; never smaller than the sign test of so many texts
-    could be, so that few texts that agree by chance prove nothing.
+    Student's test; never below the smallest p-value of a sign test, so that a few texts that agree
+    by chance are no evidence.
 
     Args:
-        texts: how many contributed.
+        texts: the number of texts.
         total: the sum of their contributions.
-        squares: the sum of their squares.
+        squares: the sum of the squares of their contributions.
     """
     if texts < 2:
         return 1.0
@@ -173,12 +162,11 @@ def tail(texts: int, total: float, squares: float) -> float:
     return max(0.5**texts, t_tail(mean / math.sqrt(variance / texts), texts - 1))
 
 
-MANY = 10_000
-"""Degrees of freedom from which Student's distribution is the normal one."""
+MANY = 10_000  # above this many degrees of freedom the normal distribution stands for Student's
 
 
 def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval of a share of which ``hits`` of ``count`` were seen; (NaN, NaN) of none.
+    """The confidence interval of a share, ``hits`` of ``count``; (NaN, NaN) without a count.
 
     Source: Wilson 1927; Newcombe 1998, method 3.
 
@@ -197,7 +185,7 @@ def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, 
 
 
 def t_tail(t: float, freedom: int) -> float:
-    """The probability that Student's t with so many degrees of freedom is larger than ``t``.
+    """The probability that Student's t with ``freedom`` degrees of freedom is above ``t``.
 
     Source: Abramowitz & Stegun 1964, 26.7.3 and 26.7.4.
 
@@ -222,7 +210,7 @@ def t_tail(t: float, freedom: int) -> float:
 
 
 def t_quantile(chance: float, freedom: int) -> float:
-    """The t that Student's distribution is larger than with this probability, below a half.
+    """The t above which Student's distribution has this probability, below a half.
 
     Example:
         >>> f"{t_quantile(0.025, 10):.3f}"
@@ -237,12 +225,11 @@ def t_quantile(chance: float, freedom: int) -> float:
     return high
 
 
-FURTHEST, STEPS = 2.0**40, 100
-"""Where the search for a t ends, and how many times it is halved."""
+FURTHEST, STEPS = 2.0**40, 100  # the largest t that is tried, and the number of bisections
 
 
 def holm(tails: Sequence[float]) -> list[float]:
-    """Each probability as if its test were the only one: the chance of any wrong name is bounded.
+    """The p-values adjusted for the number of tests, so that the chance of any error is bounded.
 
     Source: Holm 1979; adjusted values are those of Wright 1992.
 
@@ -251,8 +238,8 @@ def holm(tails: Sequence[float]) -> list[float]:
         ['0.03', '0.06', '0.06']
     """
     order = sorted(range(len(tails)), key=lambda n: tails[n])
-    found, largest = [1.0] * len(tails), 0.0
+    adjusted, largest = [1.0] * len(tails), 0.0
     for place, number in enumerate(order):
         largest = max(largest, min(1.0, (len(tails) - place) * tails[number]))
-        found[number] = largest
-    return found
+        adjusted[number] = largest
+    return adjusted

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from headwise.engines.blockwise.blocks import length as _count
 from headwise.engines.blockwise.blocks import scaled_scores, softmax_weights, weighted_values
 from headwise.heads.capture.capture_options import CaptureOptions
 from headwise.heads.capture.pattern import Pattern
@@ -16,22 +17,18 @@ from headwise.heads.capture.token_positions import TokenPositions
 from headwise.heads.metrics import KeyContext, Rows
 from headwise.heads.statistics import Baseline
 
-KEY_MULTIPLE = 64
-"""Blocks begin and end at multiples of so many keys, for alignment."""
+KEY_MULTIPLE = 64  # ranges of keys begin and end at multiples of this, for alignment
 
-LOWEST_SCORE = -1e30
-"""The lowest score of an allowed key; keys that are not allowed have a lower one."""
+LOWEST_SCORE = -1e30  # the lowest score of an allowed key; that of others is lower
 
 
 @dataclass(frozen=True, eq=False)
 class BlockRange:
-    """Some queries, the keys that one of them may attend to, and where they may not attend to all.
+    """A range of queries, and the range of keys that they may attend to.
 
     Attributes:
-        rows: which queries.
-        keys: which keys; none of these queries may attend to another.
-        mixed: keys outside of which, among ``keys``, every query may attend to every key.
-        fully_masked: (B, H or 1, R, 1), the queries that may attend to no key; None where none is.
+        mixed: the part of ``keys`` where some pairs are not allowed.
+        fully_masked: (B, H or 1, R, 1), the queries that may attend to no key; None without any.
     """
 
     rows: slice
@@ -41,24 +38,17 @@ class BlockRange:
 
     @classmethod
     def of(cls, rows: slice, keys: slice, allowed: Bool[Tensor, "b #h r k"]) -> "BlockRange":
-        """The part that these queries and keys are, by who may attend to what."""
-        some = (~allowed).flatten(0, 2).any(0).nonzero().flatten().tolist() or [-1, -1]
-        mixed = slice(keys.start + some[0], keys.start + some[-1] + 1) if some[0] >= 0 else None
+        """The range of these queries and keys, by which pairs are allowed."""
+        closed = (~allowed).flatten(0, 2).any(0).nonzero().flatten().tolist()
+        start = keys.start
+        mixed = slice(start + closed[0], start + closed[-1] + 1) if closed else slice(0, 0)
         fully_masked = ~allowed.any(-1, keepdim=True)
-        return cls(
-            rows, keys, mixed or slice(0, 0), fully_masked if bool(fully_masked.any()) else None
-        )
+        return cls(rows, keys, mixed, fully_masked if bool(fully_masked.any()) else None)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightBlock:
-    """The weights of some queries over the keys that one of them may attend to.
-
-    Attributes:
-        weights: (B, H, R, K), 0 where not allowed; float32 at least.
-        scores: (B, H, R, K), finite, whose softmax, over keys and sink, the weights are.
-        part: which queries and keys.
-    """
+    """The weights of a range of queries, and the finite scores whose softmax they are."""
 
     weights: Float[Tensor, "b h r k"]
     scores: Float[Tensor, "b h r k"]
@@ -67,22 +57,21 @@ class WeightBlock:
 
 @dataclass(frozen=True, eq=False)
 class AttentionTerms:
-    """The terms of the formula that one attention of a model computes.
+    """The terms of the formula of one attention.
 
     Attributes:
-        q: (B, H, Lq, D), as it meets k in the scores.
-        k: (B, G, Lk, D); query head h reads key head h // (H / G).
+        q: (B, H, Lq, D), with its rotary position.
+        k: (B, G, Lk, D), the same; query head h reads key head h // (H / G).
         v: (B, G, Lk, Dv).
         scale: factor on the scores.
-        pattern: who may attend, and what is added to the scaled scores.
-        softcap: c in c · tanh(scores / c), before what is added; or None.
-        sink: (H,), one more score in each row's softmax that no key gets; or None.
-        values: what is added to the output for the weights of a block, or None.
-        appended: how many of the keys, the last ones, are none of the text's tokens: those of
-            ``add_bias_kv`` and ``add_zero_attn``. A query's weight on them is sink mass, as is a
-            sink's.
-        finish: the model's operation on rows of the heads' outputs (B, H, R, Dv) before its answer
-            is visible; None means a transpose to (B, R, H, Dv).
+        pattern: the allowed pairs, and what is added to the scaled scores.
+        softcap: c in c · tanh(scores / c), before anything is added; or None.
+        sink: (H,), a logit in each row's softmax whose share no key gets; or None.
+        values: gives what is added to the output for the weights of a block, or None.
+        appended: how many of the last keys are not tokens: those of ``add_bias_kv`` and
+            ``add_zero_attn``. The weight on them counts as sink mass.
+        finish: the model's operation on heads' outputs (B, H, R, Dv) that gives its visible
+            output; None means a transpose to (B, R, H, Dv).
     """
 
     q: Float[Tensor, "b h lq d"]
@@ -103,21 +92,21 @@ class AttentionTerms:
 
     @property
     def tokens(self) -> int:
-        """How many of the keys are tokens of the text."""
+        """The number of keys that are tokens."""
         return self.k.shape[2] - self.appended
 
     @property
     def measurable(self) -> bool:
-        """Whether there is a query, and a token that it could attend to."""
+        """Whether there is a query and a token."""
         return 0 not in (*self.size[:3], self.tokens)
 
     def within(self, keys: slice) -> slice:
-        """Those of these keys that are tokens of the text, by their place among them."""
+        """The indices of tokens within these keys."""
         return slice(0, min(keys.stop, self.tokens) - keys.start)
 
     @cached_property
     def wide(self) -> torch.dtype:
-        """The dtype that weights are computed in: float32 at least."""
+        """The dtype of the weights: float32 at least."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
     @cached_property
@@ -126,22 +115,18 @@ class AttentionTerms:
         batch, groups, length, dim = self.k.shape
         return self.k.flatten(0, 1).view(batch, groups, length, dim)
 
-    def part(self, rows: slice) -> BlockRange:
-        """These queries with the keys that they reach."""
-        keys = self.reach(rows)
-        return BlockRange.of(rows, keys, self.allowed(rows, keys))
-
     def reach(self, rows: slice, also: slice | None = None) -> slice:
-        """The keys that these queries reach; those of ``also`` are among them anyway."""
+        """The keys that these queries may attend to, with those of ``also``."""
         keys = self.pattern.reach(rows)
         if also is not None:
             some = keys.stop > keys.start
             keys = slice(min(keys.start, also.start), max(keys.stop, also.stop)) if some else also
         if keys.stop == keys.start:
-            keys = slice(0, 1)  # a fully masked row needs a key as well
+            keys = slice(0, 1)  # fully masked rows need a key too
         if self.appended:
-            keys = slice(min(keys.start, self.tokens - 1), keys.stop)  # and a token as well
-        return _rounded(keys, self.size[3])
+            keys = slice(min(keys.start, self.tokens - 1), keys.stop)  # and a token
+        start = keys.start // KEY_MULTIPLE * KEY_MULTIPLE
+        return slice(start, min(-(-keys.stop // KEY_MULTIPLE) * KEY_MULTIPLE, self.size[3]))
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "b #h r k"]:
         """True where a query of these rows may attend to one of these keys."""
@@ -150,13 +135,9 @@ class AttentionTerms:
     def block(
         self, part: BlockRange, dtype: torch.dtype | None = None, buffers: Tensor | None = None
     ) -> WeightBlock:
-        """The weights of a part.
+        """The weights of a range of queries, in a dtype, by default `wide`.
 
-        Args:
-            part: of these terms, or of others with the same pattern.
-            dtype: to compute in; None means `wide`.
-            buffers: (2, B·H·R·K or more) of that dtype, memory for scores and weights; the block is
-                then valid until the next one.
+        The ``buffers`` (2, B·H·R·K or more) get scores and weights; the next block overwrites them.
         """
         dtype, keys = dtype or self.wide, part.keys
         scores_buffer, weights_buffer = (None, None) if buffers is None else buffers
@@ -178,41 +159,22 @@ class AttentionTerms:
 
     def output(self, rows: slice, dtype: torch.dtype | None = None) -> Tensor:
         """The heads' outputs for these rows, unrounded, (B, H, R, Dv)."""
-        block = self.block(self.part(rows), dtype)
-        v = self.v[:, :, block.part.keys].to(block.weights.dtype)
-        output = weighted_values(block.weights, v)
+        keys = self.reach(rows)
+        block = self.block(BlockRange.of(rows, keys, self.allowed(rows, keys)), dtype)
+        output = weighted_values(block.weights, self.v[:, :, keys].to(block.weights.dtype))
         added = None if self.values is None else self.values(block)
         return output if added is None else output + added
 
 
-def _rounded(keys: slice, most: int) -> slice:
-    """A range with its ends moved out to multiples of `KEY_MULTIPLE`."""
-    return slice(
-        keys.start // KEY_MULTIPLE * KEY_MULTIPLE,
-        min(-(-keys.stop // KEY_MULTIPLE) * KEY_MULTIPLE, most),
-    )
+WEIGHTS_OF_BLOCK = 1 << 22  # the most weights of one block, over batch and heads
 
-
-WEIGHTS_OF_BLOCK = 1 << 22
-"""The most weights of one block, over batch and heads."""
-
-QUERIES_OF_GROUP = 1 << 10
-"""About how many queries the metrics are computed for at once, after the weights are freed."""
-
-CACHED_LAYOUTS = 4
-"""How many layouts are cached: layers with and without a window may alternate."""
+QUERIES_OF_GROUP = 1 << 10  # metrics are computed for about this many queries at once
+CACHED_LAYOUTS = 4  # the number of cached layouts: layers with and without a window may alternate
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Blocks of queries whose metrics are computed at once.
-
-    Attributes:
-        parts: the blocks.
-        contexts: the keys that the queries of each may attend to.
-        context: the same of all blocks together.
-        baseline: the metrics of a uniform head.
-    """
+    """Blocks of queries whose metrics are computed at once, with the context of all together."""
 
     parts: tuple[BlockRange, ...]
     contexts: tuple[KeyContext, ...]
@@ -222,12 +184,9 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class BlockLayout:
-    """An attention cut into blocks.
+    """An attention cut into blocks of at most ``buffer_size`` weights, in order.
 
-    Attributes:
-        groups: all queries, in order.
-        pattern, place, size, tokens: what it holds for.
-        buffer_size: the most weights that a block has.
+    It is valid for every attention of the same pattern, place, size and number of tokens.
     """
 
     groups: tuple[Group, ...]
@@ -246,15 +205,12 @@ class BlockLayout:
             if rows.stop - parts[first].start >= QUERIES_OF_GROUP or last == len(parts) - 1:
                 groups.append(_group(terms, place, options, parts[first : last + 1]))
                 first = last + 1
-        all_parts = [part for group in groups for part in group.parts]
-        per_row = terms.size[0] * terms.size[1]
-        buffer_size = (
-            max((_count(part.rows) * _count(part.keys) for part in all_parts), default=0) * per_row
-        )
+        pairs = [_count(part.rows) * _count(part.keys) for group in groups for part in group.parts]
+        buffer_size = max(pairs, default=0) * terms.size[0] * terms.size[1]
         return cls(tuple(groups), terms.pattern, place, terms.size, terms.tokens, buffer_size)
 
     def fits(self, terms: AttentionTerms, place: TokenPositions) -> bool:
-        """Whether it is also the layout of these terms."""
+        """Whether it is the layout of these terms too."""
         same = (self.size, self.tokens) == (terms.size, terms.tokens)
         return same and self.pattern.same_as(terms.pattern) and self.place.same_as(place)
 
@@ -265,27 +221,24 @@ class BlockLayout:
 
 
 class LayoutCache:
-    """The layouts of the pass that is running.
-
-    Args:
-        options: of the capture.
-    """
+    """The last layouts of the running pass."""
 
     def __init__(self, options: CaptureOptions) -> None:
         self._options = options
         self._cached: list[BlockLayout] = []
 
     def forget(self) -> None:
-        """Forget all layouts: another pass has other texts."""
+        """Forget all layouts, since another pass has other texts."""
         self._cached.clear()
 
     def of(self, terms: AttentionTerms, place: TokenPositions) -> BlockLayout:
         """The layout of an attention, cached or new."""
-        found = next((layout for layout in self._cached if layout.fits(terms, place)), None)
-        if found is None:
-            found = BlockLayout.of(terms, place, self._options)
-            self._cached = [*self._cached[1 - CACHED_LAYOUTS :], found]
-        return found
+        for layout in self._cached:
+            if layout.fits(terms, place):
+                return layout
+        layout = BlockLayout.of(terms, place, self._options)
+        self._cached = [*self._cached[1 - CACHED_LAYOUTS :], layout]
+        return layout
 
 
 def _query_slices(terms: AttentionTerms, place: TokenPositions) -> Iterator[slice]:
@@ -311,16 +264,16 @@ def _group(
 ) -> Group:
     reads = options.reads
     parts, contexts, uniform = [], [], []
-    for row_slice in rows:
-        keys = terms.reach(row_slice, place.own(row_slice, terms.tokens))
-        allowed = terms.allowed(row_slice, keys)
-        context = _key_context(place, options, row_slice, keys, allowed[..., terms.within(keys)])
+    for block in rows:
+        keys = terms.reach(block, place.own(block, terms.tokens))
+        allowed = terms.allowed(block, keys)
+        context = _key_context(place, options, block, keys, allowed[..., terms.within(keys)])
         no_weights = allowed.new_zeros(1, dtype=terms.wide).expand(context.allowed.shape)
-        uniform_rows = Rows(weights=no_weights, context=context).uniform
-        uniform.append(uniform_rows.without_inputs(reads))
+        baseline_rows = Rows(weights=no_weights, context=context).uniform
+        uniform.append(baseline_rows.without_inputs(reads))
         contexts.append(context.without_inputs(reads))
-        parts.append(BlockRange.of(row_slice, keys, allowed))
-    seen = KeyContext.concatenated([block_rows.context for block_rows in uniform], reads)
+        parts.append(BlockRange.of(block, keys, allowed))
+    seen = KeyContext.concatenated([baseline_rows.context for baseline_rows in uniform], reads)
     baseline = Baseline.of(Rows.concatenated(uniform, seen, reads), options.metrics)
     return Group(tuple(parts), tuple(contexts), KeyContext.concatenated(contexts, reads), baseline)
 
@@ -349,7 +302,3 @@ def _among(tokens: Tensor | None, ids: frozenset[int]) -> Tensor | None:
     if tokens is None or not ids:
         return None
     return torch.isin(tokens, torch.tensor(sorted(ids), device=tokens.device))
-
-
-def _count(places: slice) -> int:
-    return int(places.stop - places.start)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
+from typing import Any
 
 from headwise.errors import BadType, BadValue, one_of
 from headwise.heads.metrics import EVERY, MEASURED, Metric
@@ -15,15 +16,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """What a capture measures and keeps.
-
-    Attributes:
-        metrics: what is measured of every head.
-        heads: the heads whose weights are kept; None means all.
-        rows: the queries whose weights are kept, counted in each pass; None means all.
-        separators: ids of special tokens such as [SEP].
-        punctuation: ids of punctuation.
-    """
+    """The options of `headwise.capture`; None for heads and rows means all."""
 
     metrics: tuple[Metric, ...] = MEASURED
     heads: frozenset[Head] | None = frozenset()
@@ -40,22 +33,15 @@ class CaptureOptions:
         separators: Collection[int] = (),
         punctuation: Collection[int] = (),
     ) -> "CaptureOptions":
-        """The options of `capture`, as a user writes them.
-
-        Raises:
-            BadType, BadValue: if one is invalid.
-        """
-        return cls(
-            metrics=_metrics(want),
-            heads=None if heads == ALL else frozenset(heads_of(heads)),
-            rows=_rows(rows),
-            separators=_token_ids("separators", separators),
-            punctuation=_token_ids("punctuation", punctuation),
-        )
+        """The options of `capture`, as a user writes them, validated."""
+        metrics = _metrics(want)
+        chosen = None if heads == ALL else frozenset(heads_of(heads)), _rows(rows)
+        special = (_token_ids("separators", separators), _token_ids("punctuation", punctuation))
+        return cls(metrics, *chosen, *special)
 
     @cached_property
     def reads(self) -> tuple[str, ...]:
-        """The inputs that the metrics read from `Rows`."""
+        """The facts of `Rows` that the metrics use."""
         return Statistics(metrics=self.metrics).reads
 
 
@@ -84,26 +70,21 @@ def _metrics(names: Collection[str] | None) -> tuple[Metric, ...]:
     return tuple(metric for metric in EVERY if metric.name in names)
 
 
-def _token_ids(name: str, ids: object) -> frozenset[int]:
-    if isinstance(ids, str) or not isinstance(ids, Collection):
-        raise _not_token_ids(name, ids)
-    for number in ids:
-        if isinstance(number, bool) or not isinstance(number, Integral):
-            raise _not_token_ids(name, number)
+def _token_ids(name: str, ids: Any) -> frozenset[int]:
+    many = isinstance(ids, Collection) and not isinstance(ids, str)
+    for number in ids if many else (ids,):
+        if not many or isinstance(number, bool) or not isinstance(number, Integral):
+            raise BadType(
+                "{name}: expected a collection of ids of tokens, whole numbers, got {value!r}; a "
+                "tokenizer has them in all_special_ids",
+                name=name,
+                value=number,
+            )
         if int(number) < 0:
             raise BadValue(
                 "{name}: expected ids of tokens, from 0 on, got {number}", name=name, number=number
             )
     return frozenset(int(number) for number in ids)
-
-
-def _not_token_ids(name: str, value: object) -> BadType:
-    return BadType(
-        "{name}: expected a collection of ids of tokens, whole numbers, got {value!r}; a "
-        "tokenizer has them in all_special_ids",
-        name=name,
-        value=value,
-    )
 
 
 def _rows(rows: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""Statistics of bare q, k and v: what `headwise.attend` would do with them, measured."""
+"""Statistics of plain q, k and v: the attention of `headwise.attend` on them, measured."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -20,9 +20,8 @@ from headwise.positions import Position, Stage
 
 
 def terms_of_call(call: Call) -> AttentionTerms:
-    """What one of headwise's own attentions is computed from."""
+    """The terms of one of headwise's own attentions."""
     q, k = call.position.content(call.q, call.k, call.shape)
-    adds = Stage.VALUES in call.position.stages
 
     def values(block: WeightBlock) -> Tensor | None:
         first = call.shape.offset + block.part.rows.start
@@ -30,20 +29,16 @@ def terms_of_call(call: Call) -> AttentionTerms:
         key = torch.arange(block.part.keys.start, block.part.keys.stop, device=q.device)
         return call.position.values(block.weights, query, key)
 
+    added = values if Stage.VALUES in call.position.stages else None
+    appended = call.mask.count if isinstance(call.mask, Appended) else 0
+    pattern, sinks = CallPattern(call), call.sinks
     return AttentionTerms(
-        q=q,
-        k=k,
-        v=call.v,
-        scale=call.scale,
-        pattern=CallPattern(call),
-        sink=call.sinks,
-        values=values if adds else None,
-        appended=call.mask.count if isinstance(call.mask, Appended) else 0,
+        q, k, call.v, call.scale, pattern, sink=sinks, values=added, appended=appended
     )
 
 
 def real_keys(call: Call) -> Tensor | None:
-    """(B, n), False on padding among the keys of the text: appended keys are none of it."""
+    """(B, n), False on padding, for the keys that are tokens: not for appended ones."""
     mask, shape = call.mask, call.shape
     if isinstance(mask, Appended) and mask.own is not None:
         shape = replace(shape, keys=mask.own)
@@ -68,19 +63,17 @@ def measure(
         q: (B, H, Lq, D), as for `headwise.attend`; so are the next five.
         k: (B, G, Lk, D).
         v: (B, G, Lk, Dv).
-        mask: who may attend.
-        position: where tokens stand.
+        mask: the allowed pairs.
+        position: the position encoding.
         scale: the factor on the scores.
-        want: names of what is measured; None means everything in `headwise.heads.metrics.MEASURED`.
-        heads: the heads whose full weights are kept, such as "L0H2,L0H5" or "all"; they are heads
-            of layer 0.
+        want: names of metrics; None means those in `headwise.heads.metrics.MEASURED`.
+        heads: the heads of layer 0 whose full weights are kept, such as "L0H2,L0H5" or "all".
 
     Returns:
         A `Recorder` with one layer, L0.
 
     Raises:
-        BadType, BadValue: an argument is wrong, there is no query or no key, or no head of a name
-            that is asked for; the message says which.
+        BadType, BadValue: if an argument is wrong, or there is no query, no key or no such head.
 
     Example:
         >>> import headwise as hw
@@ -93,24 +86,19 @@ def measure(
     q, k, v = (tensor.detach() if isinstance(tensor, Tensor) else tensor for tensor in (q, k, v))
     call = Call.of(q, k, v, mask=mask, position=position, scale=scale)
     module, terms = nn.Module(), terms_of_call(call)
-    _check_some(terms)
+    if not terms.measurable:
+        batch, heads_count, queries, _ = terms.size
+        raise BadValue(
+            "q, k: expected at least one sample, head, query and key, got B={batch}, H={heads}, "
+            "Lq={queries}, Lk={tokens}, of which nothing can be measured",
+            batch=batch,
+            heads=heads_count,
+            queries=queries,
+            tokens=terms.tokens,
+        )
     recorder = Recorder(module, options)
     key_info = KeyInfo(real_keys(call), False, call.shape.offset)
     with torch.no_grad():
         recorder.take(module, terms, None, key_info)
     recorder.finish()
     return recorder
-
-
-def _check_some(terms: AttentionTerms) -> None:
-    """Refuse a call that has nothing to measure."""
-    if not terms.measurable:
-        batch, heads, queries, _ = terms.size
-        raise BadValue(
-            "q, k: expected at least one sample, head, query and key, got B={batch}, "
-            "H={heads}, Lq={queries}, Lk={tokens}, of which nothing can be measured",
-            batch=batch,
-            heads=heads,
-            queries=queries,
-            tokens=terms.tokens,
-        )

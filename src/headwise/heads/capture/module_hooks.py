@@ -1,6 +1,7 @@
 """Hooks for `nn.MultiheadAttention` and `headwise.MultiheadAttention` in a module tree."""
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,11 +24,8 @@ from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.validation import split_heads
 
-CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")
-"""Parts of the names that people give to attention from a decoder to its encoder."""
-
-FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
-"""Modules that may run their attention as a part of one fused operation."""
+CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")  # in names of cross-attention
+FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)  # they may run attention fused
 
 
 @contextmanager
@@ -39,44 +37,36 @@ def torch_hooks(recorder: Recorder) -> Iterator[None]:
             if type(module).forward is nn.MultiheadAttention.forward:
                 new = _recording(recorder, module, is_cross(name, recorder.model))
                 stack.enter_context(patched_method(module, "forward", new))
-        for _, module in _outermost(named):
-            stack.enter_context(
-                patched_method(module, "forward", _with_unfused_pass(recorder, module))
-            )
+        for module in _outermost(named):
+            new = _with_unfused_pass(recorder, module)
+            stack.enter_context(patched_method(module, "forward", new))
         yield
 
 
-def _outermost(named: list[tuple[str, nn.Module]]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of `FUSED` that stand in no other."""
+def _outermost(named: list[tuple[str, nn.Module]]) -> Iterator[nn.Module]:
+    """The modules of `FUSED` that are not inside another."""
     outer: list[str] = []
     for name, module in named:
         inside = any(name.startswith(f"{outer_name}.") or not outer_name for outer_name in outer)
         if isinstance(module, FUSED) and not inside:
             outer.append(name)
-            yield name, module
+            yield module
 
 
 def is_cross(name: str, model: nn.Module) -> bool:
-    """Whether an attention of that name in a model looks from one text at another.
-
-    By its name, or because it is the ``multihead_attn`` beside a ``self_attn``, as in torch's and
-    DETR's decoder layers.
-    """
+    """Whether a module is cross-attention: by its name, or ``multihead_attn`` by ``self_attn``."""
     parent, _, own = name.rpartition(".")
     beside = own == "multihead_attn" and hasattr(model.get_submodule(parent), "self_attn")
     return beside or any(word in name.lower() for word in CROSS)
 
 
 def _with_unfused_pass(recorder: Recorder, module: nn.Module) -> Any:
-    """The module's answer; where it ran fused, it runs once more, unfused, to be recorded.
-
-    The answer is the fused one, bit for bit.
-    """
+    """The module's forward; where it ran fused, it runs again, unfused, to be recorded."""
     inner = module.forward
 
     def _forward(*args: Any, **kwargs: Any) -> Any:
         before = recorder.taken
-        answer = inner(*args, **kwargs)
+        output = inner(*args, **kwargs)
         if recorder.taken == before:
             fast = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
@@ -84,34 +74,20 @@ def _with_unfused_pass(recorder: Recorder, module: nn.Module) -> Any:
                 inner(*args, **kwargs)
             finally:
                 torch.backends.mha.set_fastpath_enabled(fast)
-        return answer
+        return output
 
     return _forward
 
 
 def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
     inner = module.forward
+    signature = inspect.signature(inner)
 
-    def forward(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> Any:
-        answer = inner(
-            query,
-            key,
-            value,
-            key_padding_mask=key_padding_mask,
-            need_weights=need_weights,
-            attn_mask=attn_mask,
-            average_attn_weights=average_attn_weights,
-            is_causal=is_causal,
-        )
+    def _forward(*args: Any, **kwargs: Any) -> Any:
+        answer = inner(*args, **kwargs)
+        inputs = signature.bind(*args, **kwargs).arguments
+        query, key, value = (inputs[name] for name in ("query", "key", "value"))
+        key_padding_mask, attn_mask = inputs.get("key_padding_mask"), inputs.get("attn_mask")
         if query.is_nested:
             raise BadValue(
                 "model: nn.MultiheadAttention was given a nested tensor, whose weights "
@@ -120,14 +96,14 @@ def _recording(recorder: Recorder, module: nn.Module, named_cross: bool) -> Any:
         with torch.no_grad():
             call = _Call(module, query.detach(), key.detach(), value.detach())
             output = call.batch_first(answer[0].detach())
-            apart = query is not key and (key is value or call.q.shape[2] > call.own)
-            cross = named_cross or apart
+            two_texts = query is not key and (key is value or call.q.shape[2] > call.own)
+            cross = named_cross or two_texts
             real = None if key_padding_mask is None else call.real(key_padding_mask)
             key_info = KeyInfo(real, cross, None if cross else call.own - call.q.shape[2])
             recorder.take(module, call.terms(key_padding_mask, attn_mask), output, key_info)
         return answer
 
-    return forward
+    return _forward
 
 
 class _Call:
@@ -136,71 +112,62 @@ class _Call:
     def __init__(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> None:
         self.module, self.batched = module, query.dim() == 3
         inputs = [self.batch_first(tensor) for tensor in (query, key, value)]
-        weights, biases = self._projections()
+        if module._qkv_same_embed_dim:
+            weights = list(module.in_proj_weight.chunk(3))
+        else:
+            weights = [getattr(module, f"{name}_proj_weight") for name in "qkv"]
+        biases = [None] * 3 if module.in_proj_bias is None else module.in_proj_bias.chunk(3)
         q, k, v = (F.linear(*terms) for terms in zip(inputs, weights, biases, strict=True))
         self.own = k.shape[1]
         if module.bias_k is not None:
-            k, v = self._with(k, module.bias_k), self._with(v, module.bias_v)
+            k, v = (
+                torch.cat((tensor, vector.expand(tensor.shape[0], 1, -1)), 1)
+                for tensor, vector in ((k, module.bias_k), (v, module.bias_v))
+            )
         if module.add_zero_attn:
             k, v = (F.pad(tensor, (0, 0, 0, 1)) for tensor in (k, v))
         self.q, self.k, self.v = (split_heads(tensor, module.num_heads) for tensor in (q, k, v))
 
     def batch_first(self, x: Tensor) -> Tensor:
-        """(B, L, E), whatever the module's layout."""
+        """(B, L, E) from the module's layout."""
         if not self.batched:
             return x[None]
         return x if self.module.batch_first else x.transpose(0, 1)
 
     def real(self, padded: Tensor) -> Tensor:
-        """(B, S), False on padding, from booleans or from floats that are added."""
+        """(B, S), False on padding, from a mask of booleans or of floats that are added."""
         closed = padded if padded.dtype == torch.bool else padded == -torch.inf
         return ~(closed if self.batched else closed[None])
 
     def terms(self, padded: Tensor | None, mask: Tensor | None) -> AttentionTerms:
-        """What the call is computed from."""
+        """The terms of this call, from PyTorch's ``key_padding_mask`` and ``attn_mask``."""
         (batch, heads, queries, _), keys = self.q.shape, self.k.shape[2]
-        added = [_added(mask, self.q.dtype)] if mask is not None else []
-        if mask is not None and mask.dim() == 3:
-            added = [added[0].view(batch, heads, queries, self.own)]
+        added = []
+        if mask is not None:
+            bias = _added(mask, self.q.dtype)
+            added.append(bias.view(batch, heads, queries, self.own) if bias.dim() == 3 else bias)
         if padded is not None:
-            extra = _added(padded if self.batched else padded[None], self.q.dtype)
-            added.append(extra[:, None, None])
+            bias = _added(padded if self.batched else padded[None], self.q.dtype)
+            added.append(bias[:, None, None])
         whole = None
         if added:
             whole = added[0] if len(added) == 1 else added[0] + added[1]
             whole = whole[(None,) * (4 - whole.dim())].expand(-1, -1, queries, -1)
-            whole = F.pad(whole, (0, keys - self.own))  # everybody sees appended keys
+            whole = F.pad(whole, (0, keys - self.own))  # every query sees appended keys
+        scale, pattern = self.q.shape[-1] ** -0.5, TensorPattern(keys, self.q.device, whole)
         return AttentionTerms(
-            q=self.q,
-            k=self.k,
-            v=self.v,
-            scale=self.q.shape[-1] ** -0.5,
-            pattern=TensorPattern(keys=keys, device=self.q.device, mask=whole),
-            appended=keys - self.own,
-            finish=self._finish,
+            self.q, self.k, self.v, scale, pattern, appended=keys - self.own, finish=self._finish
         )
 
     def _finish(self, heads: Tensor) -> Tensor:
-        """The heads side by side, projected: (B, R, E)."""
+        """The output projection of the concatenated heads: (B, R, E)."""
         out = self.module.out_proj
         bias = None if out.bias is None else out.bias.to(heads.dtype)
         return F.linear(heads.transpose(1, 2).flatten(2), out.weight.to(heads.dtype), bias)
 
-    def _projections(self) -> tuple[list[Tensor], list[Tensor | None]]:
-        module = self.module
-        if module._qkv_same_embed_dim:
-            weights = list(module.in_proj_weight.chunk(3))
-        else:
-            weights = [getattr(module, f"{name}_proj_weight") for name in "qkv"]
-        bias = module.in_proj_bias
-        return weights, [None] * 3 if bias is None else list(bias.chunk(3))
-
-    def _with(self, x: Tensor, vector: Tensor) -> Tensor:
-        return torch.cat((x, vector.expand(x.shape[0], 1, -1)), 1)
-
 
 def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A mask of torch's, True = blocked or floats, as floats that are added."""
+    """A mask of PyTorch, True = blocked or floats, as floats that are added."""
     if mask.dtype != torch.bool:
         return mask.detach()
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -torch.inf)
@@ -208,25 +175,22 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def patched_method(owner: object, name: str, new: Callable[..., Any]) -> Iterator[None]:
-    """While this is open, ``owner.name`` is ``new``, which looks like what it replaces."""
-    old = getattr(owner, name)
-    own = vars(owner).get(name)
+    """While this is open, ``owner.name`` is ``new``, with the signature of the old method."""
+    old, before = getattr(owner, name), vars(owner).get(name)
     vars(owner)[name] = functools.wraps(old)(new)
     try:
         yield
     finally:
-        if own is None:
-            del vars(owner)[name]
-        else:
-            vars(owner)[name] = own
+        del vars(owner)[name]
+        if before is not None:
+            vars(owner)[name] = before
 
 
 @contextmanager
 def headwise_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every `headwise.MultiheadAttention` of the model is recorded.
 
-    Raises:
-        BadValue: if one has projections of its own for global tokens.
+    `BadValue` is raised if one has separate projections for global tokens.
     """
     with ExitStack() as stack:
         for name, module in recorder.model.named_modules():
@@ -238,57 +202,41 @@ def headwise_hooks(recorder: Recorder) -> Iterator[None]:
                     "rows come from two attentions; capture a model without them",
                     name=name or "MultiheadAttention",
                 )
-            evicted = _EvictedTokens()
+            evicted, cross = _EvictedTokens(), is_cross(name, recorder.model)
             stack.enter_context(patched_method(module, "_head_outputs", _watching(evicted, module)))
-            new = _recording_headwise(recorder, module, is_cross(name, recorder.model), evicted)
+            new = _recording_headwise(recorder, module, cross, evicted)
             stack.enter_context(patched_method(module, "attend_heads", new))
         yield
 
 
 class _EvictedTokens:
-    """The tokens that came before the first key, which a sliding cache keeps no more.
-
-    Attributes:
-        count: how many, in the call that is running; 0 where the cache keeps the first for ever.
-        real: (B, count), False on padding.
-    """
+    """The tokens before the first key, which a sliding cache has evicted in the running call."""
 
     def __init__(self) -> None:
         self.count = 0
         self.real = torch.ones(0, 0, dtype=torch.bool)
-        self._came: WeakKeyDictionary[KVCache, Tensor] = WeakKeyDictionary()
+        self._seen: WeakKeyDictionary[KVCache, Tensor] = WeakKeyDictionary()
 
     def start(self, past: CacheState, new: Tensor) -> None:
-        """Before a call.
-
-        Args:
-            past: the cache as it stands.
-            new: (B, n, ·), what comes.
-        """
-        batch, many = new.shape[:2]
-        some = new.new_ones(batch, many, dtype=torch.bool) if past.real is None else past.real
+        """Before a call with a cache and new tokens (B, n, ·)."""
+        batch, length = new.shape[:2]
+        real = new.new_ones(batch, length, dtype=torch.bool) if past.real is None else past.real
         self.count, before = 0, new.new_ones(batch, past.seen, dtype=torch.bool)
         if past.cache is None:
             return
-        known = self._came.get(past.cache)
-        if known is not None and known.shape == before.shape:  # else others have used it since
-            before = known
-        self._came[past.cache] = torch.cat((before, some.expand(batch, -1)), 1)
+        seen = self._seen.get(past.cache)
+        if seen is not None and seen.shape == before.shape:  # else the cache was used outside
+            before = seen
+        self._seen[past.cache] = torch.cat((before, real.expand(batch, -1)), 1)
         self.count = 0 if past.cache.kept else past.seen - past.length
         self.real = before[:, : self.count]
 
     def before(self, real: Tensor | None, batch: int, keys: int) -> Tensor | None:
-        """(B, count + n), False on padding, those that are evicted included.
-
-        Args:
-            real: (B or 1, n), the same of the keys; None where all are real.
-            batch: B.
-            keys: n, where all are real.
-        """
+        """(B, count + n), False on padding, from that of the n keys, where None means all real."""
         if not self.count:
             return real
-        held = self.real.new_ones(batch, keys) if real is None else real.expand(batch, -1)
-        return torch.cat((self.real, held), 1)
+        of_keys = self.real.new_ones(batch, keys) if real is None else real.expand(batch, -1)
+        return torch.cat((self.real, of_keys), 1)
 
 
 def _watching(evicted: _EvictedTokens, module: MultiheadAttention) -> Any:
@@ -310,17 +258,16 @@ def _recording_headwise(
     def _attend_heads(*args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
         with torch.no_grad():
-            given = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
-            call = Call.of(*(tensor.detach() for tensor in args), **given)  # type: ignore[arg-type]
+            options = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
+            call = Call.of(*(tensor.detach() for tensor in args), **options)  # type: ignore[arg-type]
             terms = replace(terms_of_call(call), appended=appended)
-            cross = named_cross or call.shape.queries > terms.tokens
-            offset = None if cross else call.shape.offset
-            key_info = KeyInfo(real_keys(call), cross, offset)
-            if not cross:
-                real = evicted.before(key_info.real, call.shape.batch, terms.tokens)
-                key_info = KeyInfo(real, cross, offset, evicted.count)
-            answer = result.output.detach().transpose(1, 2)
-            recorder.take(module, terms, answer, key_info)
+            real = real_keys(call)
+            if named_cross or call.shape.queries > terms.tokens:
+                key_info = KeyInfo(real, True)
+            else:
+                real = evicted.before(real, call.shape.batch, terms.tokens)
+                key_info = KeyInfo(real, False, call.shape.offset, evicted.count)
+            recorder.take(module, terms, result.output.detach().transpose(1, 2), key_info)
         return result
 
     return _attend_heads

@@ -1,6 +1,7 @@
-"""Which query of a running attention may attend to which key, and what is added to its score."""
+"""The allowed pairs of a running attention, and what is added to their scores."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -13,7 +14,7 @@ from headwise.positions import Stage
 
 
 class Pattern(ABC):
-    """Who may attend to whom, asked for a block of queries and of keys at a time."""
+    """The allowed pairs of queries and keys, block by block."""
 
     @abstractmethod
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#b #h r k"]:
@@ -21,32 +22,29 @@ class Pattern(ABC):
 
     @abstractmethod
     def added(self, rows: slice, keys: slice) -> Tensor | None:
-        """What is added to the scaled scores, broadcasting to (B, H, R, K); None for nothing.
-
-        What it says of pairs that are not allowed does not matter.
-        """
+        """What is added to the scaled scores of allowed pairs, broadcasting to (B, H, R, K)."""
 
     @abstractmethod
     def reach(self, rows: slice) -> slice:
-        """Keys outside of which none of these queries may attend; more is never wrong."""
+        """A range of keys outside of which none of these queries may attend."""
 
     @abstractmethod
     def same_as(self, other: "Pattern") -> bool:
-        """Whether the other certainly allows the same; False is never wrong."""
+        """Whether the other certainly allows the same pairs."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorPattern(Pattern):
-    """A pattern as models of other people give it.
+    """A pattern that a model gives as tensors.
 
     Attributes:
         keys: Lk.
-        device: where it is asked for.
+        device: that of the result.
         mask: (B or 1, H or 1, Lq, Lk or more): booleans, True = may attend, or numbers that are
-            added, the lowest of their dtype meaning "not allowed"; or None.
-        causal: whether query i sees keys 0 to i only.
-        bias: (B or 1, H or 1, Lq, Lk or more), added to the scaled scores; or None.
-        written: how often the mask had been written to, where PyTorch counts that.
+            added, where the lowest of the dtype means "not allowed".
+        causal: whether query i may attend to keys 0 to i only.
+        bias: of the mask's shape, added to the scaled scores.
+        written: PyTorch's count of writes to the mask.
     """
 
     keys: int
@@ -66,15 +64,13 @@ class TensorPattern(Pattern):
             seen = key <= torch.arange(rows.start, rows.stop, device=self.device)[:, None]
         else:
             seen = torch.ones_like(key, dtype=torch.bool).expand(rows.stop - rows.start, -1)
-        found = seen[None, None]
-        return found if self.mask is None else found & _open(self.mask[:, :, rows, keys])
+        seen = seen[None, None]
+        return seen if self.mask is None else seen & _open(self.mask[:, :, rows, keys])
 
     def added(self, rows: slice, keys: slice) -> Tensor | None:
-        numbers = [tensor for tensor in (self.bias, self.mask) if tensor is not None]
-        parts = [tensor[:, :, rows, keys] for tensor in numbers if tensor.dtype != torch.bool]
-        if not parts:
-            return None
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+        mask = None if self.mask is None or self.mask.dtype == torch.bool else self.mask
+        parts = (t if t is None else t[:, :, rows, keys] for t in (self.bias, mask))
+        return _sum(*parts)
 
     def reach(self, rows: slice) -> slice:
         stop = min(rows.stop, self.keys) if self.causal else self.keys
@@ -84,14 +80,13 @@ class TensorPattern(Pattern):
         return slice(int(seen[0]), int(seen[-1]) + 1) if len(seen) else slice(0, 0)
 
     def same_as(self, other: Pattern) -> bool:
-        """Layers are handed one and the same mask; one that was written to since is another."""
-        if not isinstance(other, TensorPattern):
+        """Layers share one mask tensor; after a write to it, it is another mask."""
+        if not isinstance(other, TensorPattern) or self.mask is not other.mask:
             return False
-        known = (self.keys, self.causal, self.device) == (other.keys, other.causal, other.device)
-        if self.mask is None or other.mask is None:
-            return known and self.mask is other.mask
-        seen = self.mask is other.mask and self.written == other.written
-        return known and seen and not self.mask.is_inference()  # whose writing nobody counts
+        if (self.keys, self.causal, self.device) != (other.keys, other.causal, other.device):
+            return False
+        unchanged = self.written == other.written
+        return self.mask is None or (unchanged and not self.mask.is_inference())  # has no count
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,22 +96,19 @@ class CallPattern(Pattern):
     call: Call
 
     def allowed(self, rows: slice, keys: slice) -> Bool[Tensor, "#b #h r k"]:
-        found = self.call.mask.rule(*self._indices(rows, keys))
-        return found.expand(*found.shape[:2], rows.stop - rows.start, keys.stop - keys.start)
+        allowed = self.call.mask.rule(*self._indices(rows, keys))
+        return allowed.expand(*allowed.shape[:2], rows.stop - rows.start, keys.stop - keys.start)
 
     def added(self, rows: slice, keys: slice) -> Tensor | None:
-        b, h, query, key = self._indices(rows, keys)
-        fixed, moving = self.call.mask.bias(b, h, query, key), None
-        if Stage.SCORES in self.call.position.stages:
-            moving = self.call.position.bias(
-                self.call.q[:, :, rows], query.flatten(), key.flatten(), self.call.scale
-            )
-        if fixed is None or moving is None:
-            return moving if fixed is None else fixed
-        return fixed + moving
+        call, (b, h, query, key) = self.call, self._indices(rows, keys)
+        relative = None
+        if Stage.SCORES in call.position.stages:
+            q = call.q[:, :, rows]
+            relative = call.position.bias(q, query.flatten(), key.flatten(), call.scale)
+        return _sum(call.mask.bias(b, h, query, key), relative)
 
     def reach(self, rows: slice) -> slice:
-        """Found by halving: tiles of the mask that say they are empty are left out."""
+        """Found by bisection: no query may attend to the keys of an empty tile."""
         shape = self.call.shape
         queries = range(rows.start + shape.offset, rows.stop + shape.offset)
         if not queries or not shape.keys:
@@ -125,15 +117,9 @@ class CallPattern(Pattern):
         def empty(start: int, stop: int) -> bool:
             return start >= stop or self.call.mask.tile(queries, range(start, stop)) is Tile.EMPTY
 
-        low, high = 0, shape.keys  # the most keys at the start that are all empty
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if empty(0, middle) else (low, middle - 1)
-        first, low, high = low, low, shape.keys
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if empty(middle, shape.keys) else (middle + 1, high)
-        return slice(first, low)
+        keys = range(shape.keys)
+        first = bisect_left(keys, True, key=lambda key: not empty(0, key + 1))
+        return slice(first, bisect_left(keys, True, first, key=lambda key: empty(key, shape.keys)))
 
     def same_as(self, other: Pattern) -> bool:
         if not isinstance(other, CallPattern):
@@ -146,6 +132,12 @@ class CallPattern(Pattern):
         part = replace(shape, queries=count, keys=number, offset=shape.offset + rows.start)
         b, h, query, key = part.indices()
         return b, h, query, key + keys.start
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other
 
 
 def _open(mask: Tensor) -> Tensor:

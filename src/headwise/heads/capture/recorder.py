@@ -1,4 +1,4 @@
-"""What an open capture collects: statistics of every head, and the weights of chosen ones."""
+"""The recorder of a capture: statistics of every head, and the weights of chosen ones."""
 
 import ctypes
 from collections import Counter
@@ -24,28 +24,23 @@ from headwise.heads.statistics import Statistics
 from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.verify.oracle.tolerance import Verdict, judge
 
-LARGE = 1 << 20
-"""How many weights a block must have for its memory to be handed back to the system at the end."""
-
-CHECKED_ROWS = 32
-"""How many of the first and of the last rows of each attention are recomputed exactly and held
-against the model's answer."""
+LARGE = 1 << 20  # the memory of larger blocks than this many weights is given back to the system
+CHECKED_ROWS = 32  # the first and last rows of each attention that are recomputed and compared
 
 ROUNDING_FACTOR = 100.0
-"""How many times the acceptance rule two kernels' rounding may differ; a missing term of the
+"""Two kernels' rounding may differ by this many times the acceptance rule; a missing term of the
 formula differs by far more."""
 
 
 class Recorder:
-    """The collector that `capture` yields.
+    """The measurements that `capture` yields.
 
     Attributes:
         statistics: sums over every pass of the model.
-        weights: for each head asked for (B, Lq, Lk), of the last pass; 0 where not allowed. Where
-            only some rows are asked for, Lq counts those.
+        weights: (B, chosen rows, Lk) of each chosen head in the last pass; 0 where not allowed.
         allowed: for the same heads (B, Lq, Lk), True where the query may attend.
-        model: what is captured.
-        taken: how many attentions were recorded.
+        model: the captured model.
+        taken: the number of recorded attentions.
     """
 
     def __init__(self, model: nn.Module, options: CaptureOptions) -> None:
@@ -64,38 +59,32 @@ class Recorder:
         self._counts: dict[Layer, int] = {}
 
     def start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before each pass: layers are counted from 0 again."""
+        """Forward pre-hook: layers are counted from 0 again."""
         del model
         self._tracker.start(args, kwargs)
         self._calls.clear()
         self._inside = True
 
     def stop(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """After each pass."""
+        """Forward hook."""
         del model, args
         self._tracker.finish(output)
         self._layouts.forget()
         self._inside = False
 
     def owns(self, module: nn.Module) -> bool:
-        """Whether the module is part of the model that is captured."""
+        """Whether the module is part of the captured model."""
         return id(module) in self._names
 
     def finish(self) -> None:
-        """After the last pass: something must have been seen, and every head that is asked for.
-
-        Raises:
-            BadValue: if one was not.
-        """
+        """Raise `BadValue` if no attention was recorded, or a chosen head was not."""
         if not self.statistics.layers:
-            name = type(self.model).__name__
             raise BadValue(
-                "model: {name} never called an attention that can be captured, so "
-                "nothing could be measured; run it inside the capture, and use a model "
-                "whose attention goes through transformers' interface "
-                "(attn_implementation='sdpa'), nn.MultiheadAttention or "
+                "model: {name} never called an attention that can be captured, so nothing could be "
+                "measured; run it inside the capture, and use a model whose attention goes through "
+                "transformers' interface (attn_implementation='sdpa'), nn.MultiheadAttention or "
                 "headwise.MultiheadAttention",
-                name=name,
+                name=type(self.model).__name__,
             )
         for head in sorted(self._options.heads or ()):
             if head.layer not in self._counts:
@@ -108,22 +97,18 @@ class Recorder:
         answer: Tensor | None,
         key_info: KeyInfo | None = None,
     ) -> None:
-        """One attention of the model.
+        """Record one attention of the model.
 
-        Args:
-            module: whose it is.
-            terms: what it was computed from.
-            answer: what it gave, (B, Lq, H, Dv) or what ``terms.finish`` makes of that; None where
-                there is nothing to hold the terms against.
-            key_info: what the attention itself says of its keys.
-
-        Raises:
-            BadValue: if the answer is not what the terms give, or is NaN where a token asked, or
-                a head is asked for that the layer has not.
+        Its output, the ``answer``, is (B, Lq, H, Dv) or that of ``terms.finish``; None means not to
+        check it. `BadValue` is raised if it is not that of the terms, or is NaN for a real token,
+        or if the layer lacks a chosen head.
         """
         key_info = KeyInfo() if key_info is None else key_info
-        layer = self._layer(module, key_info.cross)
-        self._count(layer, terms.size[1])
+        layer, num_heads = self._layer(module, key_info.cross), terms.size[1]
+        self._counts[layer] = num_heads
+        for head in sorted(self._options.heads or ()):
+            if head.layer == layer and not 0 <= head.number < num_heads:
+                raise none_such(head, {layer: num_heads})
         self.taken += 1
         if not terms.measurable:
             return
@@ -139,15 +124,8 @@ class Recorder:
         if layout.buffer_size >= LARGE:
             release_free_memory()
 
-    def _count(self, layer: Layer, heads: int) -> None:
-        """Every head that is asked for of a layer must be there."""
-        self._counts[layer] = heads
-        for head in sorted(self._options.heads or ()):
-            if head.layer == layer and not 0 <= head.number < heads:
-                raise none_such(head, {layer: heads})
-
     def _measure(self, layer: Layer, terms: AttentionTerms, layout: BlockLayout) -> None:
-        """A block of queries at a time; of each only what metrics look at is kept."""
+        """Measure block by block; of each only the facts that metrics use are kept."""
         reads, device = self.statistics.reads, terms.q.device
         buffers = torch.empty(2, layout.buffer_size, dtype=terms.wide, device=device)
         for group in layout.groups:
@@ -163,10 +141,7 @@ class Recorder:
             self.statistics.add(layer, joined, group.baseline)
 
     def _layer(self, module: nn.Module, cross: bool | None) -> Layer:
-        """Within a pass calls are counted, not modules: ALBERT runs one module once a layer.
-
-        Between passes, as where a generator calls the encoder itself, modules are.
-        """
+        """In a pass calls are numbered, since ALBERT runs one module often; elsewhere modules."""
         name = self._names[id(module)].lower()
         part = ""
         if is_cross_attention(name, module) if cross is None else cross:
@@ -182,9 +157,9 @@ class Recorder:
         return self._numbers[id(module)]
 
     def _keep(self, layer: Layer, block: WeightBlock, terms: AttentionTerms) -> None:
-        """The weights of the heads and rows that were asked for."""
-        wanted = self._options.heads
-        numbers = [n for n in range(terms.size[1]) if wanted is None or Head(layer, n) in wanted]
+        """Keep the weights of the chosen heads and rows."""
+        heads = self._options.heads
+        numbers = [n for n in range(terms.size[1]) if heads is None or Head(layer, n) in heads]
         if not numbers:
             return
         part, (batch, _, length, keys) = block.part, terms.size
@@ -204,7 +179,7 @@ class Recorder:
 
 
 def _two_stacks(model: nn.Module) -> bool:
-    """Whether there are an encoder and a decoder, by the configuration or the modules' names."""
+    """Whether it has an encoder and a decoder, by its configuration or its modules' names."""
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "is_encoder_decoder"):
         return bool(config.is_encoder_decoder)
@@ -213,46 +188,34 @@ def _two_stacks(model: nn.Module) -> bool:
 
 
 def _check(layer: Layer, terms: AttentionTerms, answer: Tensor) -> None:
-    """Hold our formula against the model's own answer, on its first and its last rows.
-
-    Raises:
-        BadValue: if they differ by more than rounding.
-    """
+    """Compare our formula with the model's output on the first and last rows."""
     length = terms.size[2]
     for rows in {(0, min(CHECKED_ROWS, length)), (max(length - CHECKED_ROWS, 0), length)}:
         verdict = _judged(terms, answer, slice(*rows))
         if not (verdict.accepted or verdict.times <= ROUNDING_FACTOR):
             raise BadValue(
-                "model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known "
-                "here (its answer differs by {worst:.1e}), so its weights cannot be "
-                "determined; please report the model",
+                "model: {layer} does not compute softmax(q kᵀ · scale + mask) v as known here (its "
+                "answer differs by {worst:.1e}), so its weights cannot be determined; please "
+                "report the model",
                 layer=layer,
                 worst=verdict.worst,
             )
 
 
 def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
-    """Where a token asked and saw a key, the model must have answered with numbers.
+    """Refuse an output that is NaN for a query (B, H or 1, Lq) that counts and sees a key.
 
-    Args:
-        layer: which.
-        answer: as for `Recorder.take`.
-        queries: (B, H or 1, Lq), the queries that count and see a key.
-
-    Raises:
-        BadValue: if an answer is NaN: the formula gives NaN as well then, and agrees in vain.
+    `_check` does not find it, since the formula gives NaN there too.
     """
-    apart = answer.dim() == 4
-    seen = queries.transpose(1, 2) if apart else queries.all(1)
-    found = answer.isnan().any(-1) & seen  # (B, Lq, H), or (B, Lq) where heads are put together
-    if bool(found.any()):
-        found = found.any(2) if apart else found
-        sample, query = found.nonzero()[0].tolist()
+    per_head = answer.dim() == 4
+    queries = queries.transpose(1, 2) if per_head else queries.all(1)
+    wrong = answer.isnan().any(-1) & queries  # (B, Lq, H), or (B, Lq) of concatenated heads
+    if bool(wrong.any()):
+        sample, query, *_ = wrong.nonzero()[0].tolist()
         raise BadValue(
-            "model: {layer} answers NaN for real tokens (sample {sample}, query {query} "
-            "is the first), so its weights mean nothing; often padding is NaN and "
-            "spreads: pad on the right, use attn_implementation='sdpa', or look for NaN "
-            "and inf in weights and inputs",
+            "model: {layer} answers NaN for real tokens (sample {sample}, query {query} is the "
+            "first), so its weights mean nothing; often padding is NaN and spreads: pad on the "
+            "right, use attn_implementation='sdpa', or look for NaN and inf in weights and inputs",
             layer=layer,
             sample=sample,
             query=query,
@@ -260,37 +223,34 @@ def _check_numbers(layer: Layer, answer: Tensor, queries: Tensor) -> None:
 
 
 def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
-    """Our formula on some rows, in float64 and in the model's precision, beside its answer."""
-    allowed = terms.allowed(rows, terms.reach(rows))
+    """The verdict on some rows of the output, except fully masked ones."""
+    allowed = terms.allowed(rows, terms.reach(rows)).any(-1)  # (B, H or 1, R)
     outputs = [terms.output(rows, torch.float64), terms.output(rows, torch.float32)]
     if terms.finish is None:
-        seen = allowed.any(-1).transpose(1, 2)[..., None]  # (B, R, H or 1, 1)
+        seen = allowed.transpose(1, 2)[..., None]  # (B, R, H or 1, 1)
         exact, plain = (output.transpose(1, 2) for output in outputs)
     else:
-        seen = allowed.any(-1).all(1)[..., None]  # (B, R, 1)
+        seen = allowed.all(1)[..., None]  # (B, R, 1)
         exact, plain = (terms.finish(output) for output in outputs)
-    # the model's output for a fully masked row is not checked
-    exact, plain, given = (tensor.where(seen, 0.0) for tensor in (exact, plain, answer[:, rows]))
-    own = torch.float32 if given.dtype == torch.float64 else given.dtype  # transformers' softmax
-    return judge(given.to(own), plain.to(own), exact)
+    exact, plain, actual = (tensor.where(seen, 0.0) for tensor in (exact, plain, answer[:, rows]))
+    dtype = (
+        torch.float32 if actual.dtype == torch.float64 else actual.dtype
+    )  # transformers' softmax
+    return judge(actual.to(dtype), plain.to(dtype), exact)
 
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim; None where the C library is another."""
+    """glibc's malloc_trim; None with another C library."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # Windows has no library without a name
         return None
-    return found
+    return trim
 
 
 def release_free_memory() -> None:
-    """Hand back what is free between things that are not: glibc alone gives back only the end.
-
-    A capture leaves small things behind on the heap, and the holes between them would stay with the
-    process, too small for the tensors of the model.
-    """
+    """Return free memory to the system: glibc alone keeps the gaps between objects on the heap."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

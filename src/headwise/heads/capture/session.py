@@ -1,4 +1,4 @@
-"""Opening a capture on a model."""
+"""`capture`, the context manager."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,32 +24,30 @@ def capture(
     separators: Collection[int] = (),
     punctuation: Collection[int] = (),
 ) -> Iterator[Recorder]:
-    """Measure every head of a model while it runs, without changing what it answers.
+    """Measure every head of a model while it runs, without a change of its output.
 
-    Statistics are taken a block of queries at a time as the model runs: nothing of size Lq × Lk is
-    kept but the weights that are asked for.
+    Statistics are computed block by block; nothing of size Lq × Lk is kept but the chosen weights.
 
     Args:
         model: a module in eval mode whose attentions are those of transformers (>= 5, on "sdpa",
             "eager" or "headwise"), `nn.MultiheadAttention` or `headwise.MultiheadAttention`.
-        want: names of what is measured of every head, such as ["entropy", "previous"]; None means
-            everything in `headwise.heads.metrics.MEASURED`.
+        want: names of metrics, such as ["entropy", "previous"]; None means those in
+            `headwise.heads.metrics.MEASURED`.
         heads: the heads whose full weights are kept, such as "L0H2,L1H8", ["L0H2"] or
             `headwise.heads.names.Head`; or "all".
         rows: the queries whose weights are kept, counted in each pass from 0; None means all.
-        separators: the ids of special tokens such as [SEP], for the share on separators.
-        punctuation: the ids of punctuation, for the share on it.
+        separators: the ids of special tokens such as [SEP].
+        punctuation: the ids of punctuation.
 
     Yields:
         A `Recorder`: its ``statistics`` add up over all passes; ``weights`` and ``allowed``, (B,
-        rows, Lk) for each of the heads, are the last pass's.
+        rows, Lk) for each of the heads, are those of the last pass.
 
     Raises:
-        BadType: if the model is no module that Python runs, or an argument is of the wrong type.
-        BadValue: if the model is in training mode, runs on a fused implementation, never calls an
-            attention that is known, is already being captured, computes something else than is
-            known here or answers NaN for a real token; if a metric is unknown; or if a head does
-            not exist, at once where its layer has fewer, at the end where there is no such layer.
+        BadType: if the model is no module that Python runs, or an argument has the wrong type.
+        BadValue: if the model is in training mode, runs on a fused implementation, calls no
+            attention that can be captured, is already being captured, computes another formula or
+            outputs NaN for a real token; if a metric is unknown; or if a head does not exist.
         MissingExtra: if a transformers model is given and transformers is not installed.
 
     Example:
@@ -70,8 +68,8 @@ def capture(
         stack.enter_context(headwise_hooks(recorder))
         if not isinstance(model, (nn.MultiheadAttention, *FUSED)):
             before = model.register_forward_pre_hook(recorder.start, with_kwargs=True)
-            stack.callback(before.remove)
             after = model.register_forward_hook(recorder.stop, always_call=True)
+            stack.callback(before.remove)
             stack.callback(after.remove)
         yield recorder
     recorder.finish()

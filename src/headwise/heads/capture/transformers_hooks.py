@@ -1,8 +1,7 @@
-"""Attention of a transformers model, through the function that its attentions look up by name.
+"""Hooks for models of transformers, whose attentions look their function up by name.
 
-While a capture is open, the model's name for its implementation stands for a function here: it lets
-the model's own function compute the answer, then measures the same q, k and mask. Afterwards the
-model has its own name back.
+While a capture is open, the configuration names a function of this file: it calls the model's own
+function, then records the same q, k and mask.
 """
 
 import sys
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from headwise.call import Call
 from headwise.errors import BadValue, MissingExtra
 from headwise.heads.capture.block_weights import AttentionTerms
-from headwise.heads.capture.pattern import CallPattern, TensorPattern
+from headwise.heads.capture.pattern import CallPattern, Pattern, TensorPattern
 from headwise.heads.capture.recorder import Recorder
 from headwise.masks import from_tensor
 from headwise.nn.huggingface import NAME, register
@@ -28,7 +27,7 @@ OWN = {
     "eager": "headwise_over_plain",
     NAME: "headwise_over_headwise",
 }
-"""The names we register, by the implementation whose answers they return."""
+"""The names that are registered here, by the implementation that they call."""
 
 _recorder: ContextVar[Recorder | None] = ContextVar("headwise_recorder", default=None)
 
@@ -37,9 +36,8 @@ _recorder: ContextVar[Recorder | None] = ContextVar("headwise_recorder", default
 def transformers_hooks(recorder: Recorder) -> Iterator[None]:
     """While this is open, every attention of the model's transformers parts is recorded.
 
-    Raises:
-        BadValue: if one of them runs on another implementation or is already being captured.
-        MissingExtra: if transformers is not installed.
+    Raises `BadValue` if one runs on an implementation that cannot be recorded, or is recorded
+    already, and `MissingExtra` if transformers is not installed.
     """
     before = _implementations(recorder.model)
     if not before:
@@ -58,7 +56,7 @@ def transformers_hooks(recorder: Recorder) -> Iterator[None]:
 
 
 def _register() -> None:
-    """Make our names known to transformers; doing so again changes nothing."""
+    """Register our names in transformers; a second time changes nothing."""
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
@@ -72,116 +70,94 @@ def _register() -> None:
 
 
 def _implementations(model: nn.Module) -> list[tuple[Any, str]]:
-    """Every configuration in the model with the implementation it runs on, outermost first."""
-    found = {}
+    """Every configuration in the model with its implementation, outermost first."""
+    implementations = {}
     for module in model.modules():
         config: Any = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation"):
-            found[id(config)] = (config, _known(config._attn_implementation or "eager"))
-    return list(found.values())
-
-
-def _known(name: str) -> str:
-    if name in OWN.values():
-        raise BadValue("model: it is already being captured; close that capture first")
-    if name not in OWN:
-        raise BadValue(
-            "model: capture works over 'sdpa', 'eager' and 'headwise', got '{name}', "
-            "which runs fused and shows no weights; use "
-            "model.set_attn_implementation('sdpa')",
-            name=name,
-        )
-    return name
+        if not hasattr(config, "_attn_implementation"):
+            continue
+        name = config._attn_implementation or "eager"
+        if name in OWN.values():
+            raise BadValue("model: it is already being captured; close that capture first")
+        if name not in OWN:
+            raise BadValue(
+                "model: capture works over 'sdpa', 'eager' and 'headwise', got '{name}', which "
+                "runs fused and shows no weights; use model.set_attn_implementation('sdpa')",
+                name=name,
+            )
+        implementations[id(config)] = (config, name)
+    return list(implementations.values())
 
 
 def _record_sdpa(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The model's "sdpa" answer; without a mask it is causal where the module says so."""
+    """Run and record "sdpa", which is causal without a mask if the module or the call says so."""
     inner = _table(module)["sdpa"]
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
     answer = inner(module, query, key, value, mask, **options)
     causal = bool(causal) and mask is None and query.shape[2] > 1
-    _record(module, lambda: _terms(query, key, value, mask, causal, options), answer[0])
+    bias = options.get("position_bias")
+    pattern = TensorPattern(key.shape[2], query.device, mask, causal, bias)
+    _record(module, lambda: _terms(query, key, value, pattern, options), answer[0])
     return answer  # type: ignore[no-any-return]
 
 
 def _record_eager(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The model's "eager" answer; its mask says all there is about order."""
+    """Run and record "eager", where only the mask makes it causal."""
     inner = getattr(_home(module), "eager_attention_forward", None)
     if inner is None:
-        name = type(module).__name__
         raise BadValue(
             "model: {name} has no eager attention that can be called from outside; load "
             "the model with attn_implementation='sdpa'",
-            name=name,
+            name=type(module).__name__,
         )
     answer = inner(module, query, key, value, mask, **options)
-    _record(module, lambda: _terms(query, key, value, mask, False, options), answer[0])
+    pattern = TensorPattern(key.shape[2], query.device, mask, bias=options.get("position_bias"))
+    _record(module, lambda: _terms(query, key, value, pattern, options), answer[0])
     return answer  # type: ignore[no-any-return]
 
 
 def _record_headwise(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """The answer of a converted model, which runs on our own attention."""
+    """Run and record a converted model, which uses headwise's attention."""
     answer = _table(module)[NAME](module, query, key, value, mask, **options)
 
     def terms() -> AttentionTerms:
         seen, offset = mask_and_offset(module, query, key, mask, options.get("is_causal"))
         bias = options.get("position_bias")
         seen = seen if bias is None else seen & from_tensor(bias.detach(), "b h q k")
-        scale = options.get("scaling")
         q, k, v = query.detach(), key.detach(), value.detach()
-        call = Call.of(q, k, v, mask=seen, scale=scale, offset=offset)
-        return AttentionTerms(
-            q=q,
-            k=k,
-            v=v,
-            scale=call.scale,
-            pattern=CallPattern(call),
-            softcap=options.get("softcap"),
-            sink=options.get("s_aux"),
-        )
+        call = Call.of(q, k, v, mask=seen, scale=options.get("scaling"), offset=offset)
+        return _terms(q, k, v, CallPattern(call), options | {"scaling": call.scale})
 
     _record(module, terms, answer[0])
     return answer  # type: ignore[no-any-return]
 
 
 def _table(module: nn.Module) -> Any:
-    """The table in which the module looks its attention up: that of its file, if it has its own."""
+    """The table in which the module looks its attention up: its own file's, if that has one."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     return getattr(_home(module), "ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS)
 
 
 def _home(module: nn.Module) -> object:
-    """The file of transformers that the module is written in."""
+    """The module of transformers that defines it."""
     return sys.modules[type(module).__module__]
 
 
 def _terms(
-    query: Tensor, key: Tensor, value: Tensor, mask: Any, causal: bool, options: dict[str, Any]
+    query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, options: dict[str, Any]
 ) -> AttentionTerms:
-    scale = options.get("scaling")
-    return AttentionTerms(
-        q=query.detach(),
-        k=key.detach(),
-        v=value.detach(),
-        scale=query.shape[-1] ** -0.5 if scale is None else float(scale),
-        pattern=TensorPattern(
-            keys=key.shape[2],
-            device=query.device,
-            mask=mask,
-            causal=causal,
-            bias=options.get("position_bias"),
-        ),
-        softcap=options.get("softcap"),
-        sink=options.get("s_aux"),
-    )
+    q, k, v, scale = query.detach(), key.detach(), value.detach(), options.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    softcap, sink = options.get("softcap"), options.get("s_aux")
+    return AttentionTerms(q, k, v, scale, pattern, softcap=softcap, sink=sink)
 
 
 def _record(module: nn.Module, terms: Callable[[], AttentionTerms], answer: Tensor) -> None:

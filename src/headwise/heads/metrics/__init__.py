@@ -1,4 +1,4 @@
-"""Measures of heads. One measure, one file, and one line in the tuples below."""
+"""Metrics of heads. Each is defined in a file of its family and listed in the tuples below."""
 
 from headwise.heads.metrics.dispersion import (
     BLOCKS,
@@ -24,17 +24,7 @@ from headwise.heads.metrics.distances import (
 )
 from headwise.heads.metrics.key_context import KeyContext
 from headwise.heads.metrics.metric import Metric, Rows, total, totals
-from headwise.heads.metrics.repetition import (
-    DUPLICATE,
-    DUPLICATE_ABS,
-    DUPLICATE_MUL,
-    INDUCTION,
-    INDUCTION_ABS,
-    INDUCTION_MUL,
-    PREVIOUS_ABS,
-    PREVIOUS_MUL,
-    STRIPE,
-)
+from headwise.heads.metrics.repetition import DETECT_HEAD, DUPLICATE, INDUCTION, STRIPE
 from headwise.heads.metrics.token_kinds import (
     FIRST,
     FROM_OTHERS,
@@ -47,50 +37,20 @@ from headwise.heads.metrics.token_kinds import (
     UNSPENT,
 )
 
-METRICS = (
-    ENTROPY,
-    EFFECTIVE_KEYS,
-    DISTANCE,
-    PREVIOUS,
-    NEXT,
-    SELF,
-    FIRST,
-    SEPARATORS,
-    DUPLICATE,
-    INDUCTION,
-    LARGEST,
-)
-"""The metrics that tables show, in their order."""
+_OFFSETS, _TOKENS = (PREVIOUS, NEXT, SELF), (FIRST, SEPARATORS, DUPLICATE, INDUCTION)
+METRICS = (ENTROPY, EFFECTIVE_KEYS, DISTANCE, *_OFFSETS, *_TOKENS, LARGEST)
+"""The metrics that tables show, in this order."""
 
-MEASURED = (
-    *METRICS,
-    NORMALISED_ENTROPY,
-    CONFIDENCE,
-    SIGNED_DISTANCE,
-    DISTANCE_SPREAD,
-    DIAGONALITY,
-    LOCAL,
-    FAR,
-    PUNCTUATION,
-    RAREST,
-    MOSTLY_PREVIOUS,
-    MOSTLY_NEXT,
-    SINK,
-    UNSPENT,
-    FROM_SEPARATORS,
-    FROM_OTHERS,
-    BLOCKS,
-    STRIPE,
-    PREVIOUS_MUL,
-    DUPLICATE_MUL,
-    INDUCTION_MUL,
-    PREVIOUS_ABS,
-    DUPLICATE_ABS,
-    INDUCTION_ABS,
-)
-"""What is measured unless somebody asks for less or more."""
+_SPREAD = (NORMALISED_ENTROPY, CONFIDENCE)
+_DISTANCE = (SIGNED_DISTANCE, DISTANCE_SPREAD, DIAGONALITY, LOCAL, FAR)
+_HEAVIEST = (PUNCTUATION, RAREST, MOSTLY_PREVIOUS, MOSTLY_NEXT)
+_SINKS = (SINK, UNSPENT, FROM_SEPARATORS, FROM_OTHERS)
+_PATTERNS = (BLOCKS, STRIPE, *DETECT_HEAD)
+
+MEASURED = (*METRICS, *_SPREAD, *_DISTANCE, *_HEAVIEST, *_SINKS, *_PATTERNS)
+"""The metrics that are measured by default."""
 
 EVERY = (*MEASURED, SMOOTHED_ENTROPY, SEGMENT)
-"""Every metric there is; the last of them take a pass over the weights of their own."""
+"""All metrics; the last two need another pass over the weights."""
 
 __all__ = ["EVERY", "MEASURED", "METRICS", "KeyContext", "Metric", "Rows", "total", "totals"]

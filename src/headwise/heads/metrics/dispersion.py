@@ -1,13 +1,7 @@
 """How a head distributes a row of weights: entropy, effective keys, largest weight."""
 
-from headwise.heads.metrics.metric import Metric, Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged
 from headwise.lang import Text
-
-
-def _entropy(rows: Rows) -> Sums:
-    counted = rows.context.chooses
-    return rows.entropy * counted, counted
-
 
 ENTROPY = Metric(
     name="entropy",
@@ -17,15 +11,9 @@ ENTROPY = Metric(
         "mean_i -Σ_j A[i,j] log A[i,j], over the queries that may attend to two keys or more"
     ),
     source=Text("Clark et al. 2019, section 3.2, without the smoothing of their code"),
-    share=False,
     reads=("entropy", "chooses"),
-    sums=_entropy,
+    sums=lambda rows: averaged(rows.entropy, rows.context.chooses),
 )
-
-
-def _effective_keys(rows: Rows) -> Sums:
-    counted = rows.context.chooses
-    return rows.entropy.exp() * counted, counted
 
 
 EFFECTIVE_KEYS = Metric(
@@ -33,22 +21,20 @@ EFFECTIVE_KEYS = Metric(
     label=Text("effective keys"),
     title=Text("effective number of keys"),
     formula=Text(
-        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to "
-        "two keys or more"
+        "mean_i exp(H(i)), H the entropy of row i, over the queries that may attend to two keys or "
+        "more"
     ),
     source=Text(
         "the perplexity of each row, at most its allowed keys; the mean is after the exponential"
     ),
-    share=False,
     reads=("entropy", "chooses"),
-    sums=_effective_keys,
+    sums=lambda rows: averaged(rows.entropy.exp(), rows.context.chooses),
 )
 
 
 def _normalised_entropy(rows: Rows) -> Sums:
-    counted = rows.context.chooses
-    most = rows.context.choices.clamp(min=2).to(rows.weights.dtype).log()
-    return rows.entropy / most * counted, counted
+    largest = rows.context.choices.clamp(min=2).to(rows.weights.dtype).log()
+    return averaged(rows.entropy / largest, rows.context.chooses)
 
 
 NORMALISED_ENTROPY = Metric(
@@ -57,15 +43,9 @@ NORMALISED_ENTROPY = Metric(
     title=Text("entropy as a share of what a uniform head has"),
     formula=Text("mean_i H(i) / log n(i), n(i) the keys that i may attend to, two or more; 0 to 1"),
     source=Text("each row by its own maximum: in a causal model that of row i is log(i + 1)"),
-    share=False,
     reads=("entropy", "choices", "chooses"),
     sums=_normalised_entropy,
 )
-
-
-def _smoothed_entropy(rows: Rows) -> Sums:
-    counted = rows.context.queries
-    return rows.smoothed * counted, counted
 
 
 SMOOTHED_ENTROPY = Metric(
@@ -74,9 +54,8 @@ SMOOTHED_ENTROPY = Metric(
     title=Text("entropy after a little of a uniform head is mixed in, in nats"),
     formula=Text("mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N, N all keys"),
     source=Text("the code of Clark et al. 2019; N counts keys that are not allowed as well"),
-    share=False,
     reads=("smoothed",),
-    sums=_smoothed_entropy,
+    sums=lambda rows: averaged(rows.smoothed, rows.context.queries),
 )
 
 LARGEST = Metric(
@@ -87,7 +66,6 @@ LARGEST = Metric(
     source=Text(
         "Voita et al. 2019, section 5, confidence; they leave out queries whose key is EOS"
     ),
-    share=False,
     reads=("most",),
     sums=lambda rows: (rows.most[0], rows.context.queries),
 )
@@ -99,7 +77,7 @@ def _confidence(rows: Rows) -> Sums:
     if rows.context.separators is not None:
         special = rows.context.separators[:, None].expand(*value.shape[:2], -1)
         counted = counted & ~special.gather(-1, key)
-    return value * counted, counted
+    return averaged(value, counted)
 
 
 CONFIDENCE = Metric(
@@ -108,15 +86,9 @@ CONFIDENCE = Metric(
     title=Text("largest weight, where it is not on a separator"),
     formula=Text("mean_i max_j A[i,j], over the queries whose heaviest key is no separator"),
     source=Text("Voita et al. 2019, section 4.1; they leave out the end of the sentence"),
-    share=False,
     reads=("most",),
     sums=_confidence,
 )
-
-
-def _blocks(rows: Rows) -> Sums:
-    counted = (rows.context.blocks > 1) & rows.context.queries
-    return rows.blocks * counted, counted
 
 
 BLOCKS = Metric(
@@ -124,13 +96,12 @@ BLOCKS = Metric(
     label=Text("blocks"),
     title=Text("share on the heaviest tenth of blocks of 16 keys"),
     formula=Text(
-        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 "
-        "keys, over the queries with n > 1"
+        "mean_i of the largest ⌈n / 10⌉ of the n sums of A[i,j] over blocks of 16 keys, over the "
+        "queries with n > 1"
     ),
     source=Text(
         "the block-sparse pattern of Jiang et al. 2024 (MInference), for single queries; ours"
     ),
-    share=False,
     reads=("blocks",),
-    sums=_blocks,
+    sums=lambda rows: averaged(rows.blocks, (rows.context.blocks > 1) & rows.context.queries),
 )

@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 
 from headwise.heads.metrics.key_context import EARLY, NEAR
-from headwise.heads.metrics.metric import Metric, Rows, Sums
+from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged, with_positions
 from headwise.lang import Text
-
-
-def _distance(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
-    return rows.distances[0], rows.mass
-
 
 DISTANCE = Metric(
     name="distance",
@@ -23,9 +16,8 @@ DISTANCE = Metric(
     title=Text("mean distance of what it attends to, in tokens"),
     formula=Text("Σ_i Σ_j A[i,j] |i - j| / Σ_i Σ_j A[i,j]"),
     source=Text("Vig and Belinkov 2019, section 4.4; |i - j| where keys may come after the query"),
-    share=False,
     reads=("distances", "mass"),
-    sums=_distance,
+    sums=with_positions(lambda rows: (rows.distances[0], rows.mass)),
 )
 
 SIGNED_DISTANCE = Metric(
@@ -34,22 +26,17 @@ SIGNED_DISTANCE = Metric(
     title=Text("mean place of what it attends to, in tokens after the query"),
     formula=Text("Σ_i Σ_j A[i,j] (j - i) / Σ_i Σ_j A[i,j]; negative before the query"),
     source=Text("the distance of Vig and Belinkov 2019, section 4.4, with its sign"),
-    share=False,
     reads=("distances", "mass"),
-    sums=lambda rows: (
-        rows.nothing if rows.context.position is None else (rows.distances[1], rows.mass)
-    ),
+    sums=with_positions(lambda rows: (rows.distances[1], rows.mass)),
 )
 
 
+@with_positions
 def _distance_spread(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
-    counted = rows.context.queries
     _, signed, square, _ = rows.distances
     mass = rows.mass.clamp(min=torch.finfo(rows.weights.dtype).tiny)
     variance = square / mass - (signed / mass).square()
-    return variance.clamp(min=0).sqrt() * counted, counted
+    return averaged(variance.clamp(min=0).sqrt(), rows.context.queries)
 
 
 DISTANCE_SPREAD = Metric(
@@ -58,15 +45,13 @@ DISTANCE_SPREAD = Metric(
     title=Text("spread of what it attends to, in tokens"),
     formula=Text("mean_i sqrt(Σ_j A[i,j] (j - m)²), m = Σ_j A[i,j] j, each row divided by its sum"),
     source=Text("the standard deviation of each row; ours, beside the mean distance"),
-    share=False,
     reads=("distances", "mass"),
     sums=_distance_spread,
 )
 
 
+@with_positions
 def _diagonality(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
     furthest = rows.context.furthest  # (B, H or 1, R)
     counted = (furthest > 0) & rows.context.queries
     away = rows.distances[0] / furthest.clamp(min=1)
@@ -81,22 +66,11 @@ DIAGONALITY = Metric(
         "Σ_i Σ_j A[i,j] (1 - |i - j| / d(i)) / Σ_i Σ_j A[i,j], d(i) the furthest allowed |i - j|"
     ),
     source=Text("cumulative diagonality of Shim et al. 2022, ∫ C(r) dr, with r a share of d(i)"),
-    share=False,
     reads=("distances", "furthest", "mass"),
     sums=_diagonality,
 )
 
-REACH = 4
-
-"""How many tokens to each side are around a query."""
-
-
-def _local(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
-    around = rows.near[..., NEAR - REACH : NEAR + REACH + 1]
-    return around.sum(-1), rows.mass
-
+REACH = 4  # how many tokens to each side of a query are local
 
 LOCAL = Metric(
     name="local",
@@ -106,18 +80,19 @@ LOCAL = Metric(
     source=Text("what the long-range score of attention-atlas (|i - j| ≥ 5) leaves, as a share"),
     share=True,
     reads=("single", "mass"),
-    sums=_local,
+    sums=with_positions(
+        lambda rows: (rows.near[..., NEAR - REACH : NEAR + REACH + 1].sum(-1), rows.mass)
+    ),
 )
 
 
+@with_positions
 def _far(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
     words = rows.context.near_words
     beside = (rows.near * words).sum(-1)
-    many = rows.context.sets["plain"] - (rows.context.near & words).sum(-1)
-    counted = (many > 0) & rows.context.queries
-    return (rows.on("plain")[0] - beside).clamp(min=0) * counted, counted
+    far_words = rows.context.sets["plain"] - (rows.context.near & words).sum(-1)
+    counted = (far_words > 0) & rows.context.queries
+    return averaged((rows.on("plain")[0] - beside).clamp(min=0), counted)
 
 
 FAR = Metric(
@@ -132,7 +107,6 @@ FAR = Metric(
     reads=("single", "near_words", "sets"),
     sums=_far,
 )
-
 
 PREVIOUS = Metric(
     name="previous",
@@ -168,7 +142,7 @@ SELF = Metric(
 )
 
 
-def _at(offset: int) -> Callable[[Rows], Sums]:
+def _heaviest_at(offset: int) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
         if rows.context.position is None:
             return rows.nothing
@@ -185,9 +159,8 @@ MOSTLY_PREVIOUS = Metric(
     title=Text("how often its heaviest key is the previous token"),
     formula=Text("share of queries with argmax_j A[i,j] = i - 1, of those that may attend to it"),
     source=Text("Voita et al. 2019, section 4.1: positional from 0.9 on"),
-    share=False,
     reads=("single", "most"),
-    sums=_at(-1),
+    sums=_heaviest_at(-1),
 )
 
 MOSTLY_NEXT = Metric(
@@ -196,23 +169,18 @@ MOSTLY_NEXT = Metric(
     title=Text("how often its heaviest key is the next token"),
     formula=Text("share of queries with argmax_j A[i,j] = i + 1, of those that may attend to it"),
     source=Text("Voita et al. 2019, section 4.1: positional from 0.9 on"),
-    share=False,
     reads=("single", "most"),
-    sums=_at(1),
+    sums=_heaviest_at(1),
 )
 
 
 @dataclass(frozen=True)
 class Profile:
-    """One curve of a head.
+    """One curve of a head, such as its attention by distance.
 
     Attributes:
-        name: one word, as in the tensors of a saved run.
-        title: what it is, for a person.
-        formula: how it is computed.
-        source: which published variant this is.
-        places: what each point stands for, for a person: an offset, a key's number.
-        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` looks at.
+        name, title, formula, source, reads: as in `Metric`.
+        places: labels of the points: offsets, or numbers of keys.
         sums: numerator (H, places) and denominator (H or 1, places), summed over queries.
     """
 
@@ -228,9 +196,9 @@ class Profile:
 def _by_distance(rows: Rows) -> Sums:
     near, counted = rows.near, rows.context.queries
     mass = torch.where(counted, rows.mass, 0.0).double()
-    if not near.shape[-1]:
-        wide = 2 * NEAR + 3
-        return mass.new_zeros(mass.shape[1], wide), mass.new_zeros(1, wide)
+    if not near.shape[-1]:  # there are no positions
+        zeros = mass.new_zeros(mass.shape[1], 2 * NEAR + 3)
+        return zeros, zeros[:1]
     near = torch.where(counted[..., None], near, 0.0)
     before = torch.where(counted, rows.distances[3], 0.0).double()
     around = [part.sum(-1, dtype=torch.float64) for part in (near[..., :NEAR], near[..., NEAR:])]
@@ -242,9 +210,8 @@ def _by_distance(rows: Rows) -> Sums:
 
 
 def _received(rows: Rows) -> Sums:
-    numbers = rows.received, rows.context.received
-    above, below = (number.sum((0, 2), dtype=torch.float64) for number in numbers)
-    return above, below
+    above, below = rows.received, rows.context.received
+    return above.sum((0, 2), dtype=torch.float64), below.sum((0, 2), dtype=torch.float64)
 
 
 BY_DISTANCE = Profile(
@@ -269,8 +236,7 @@ RECEIVED = Profile(
     sums=_received,
 )
 
-PROFILES = (BY_DISTANCE, RECEIVED)
-"""Every profile there is."""
+PROFILES = (BY_DISTANCE, RECEIVED)  # all profiles
 
 
 def summed(profile: Profile, rows: Rows) -> tuple[Tensor, Tensor]:

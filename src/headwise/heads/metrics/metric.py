@@ -12,31 +12,24 @@ from headwise.heads.metrics.key_context import NEAR, SIZE, KeyContext, by_block,
 from headwise.heads.metrics.query_facts import Queries, concatenated, fact
 from headwise.lang import Text
 
-AT_ONCE = 1 << 17
-"""How many numbers are held beside the weights: so few stay near the processor."""
-
-RUN = 64
-"""Of how many keys the largest weight is found first."""
-
-SHARE = 10
-"""Which part of the blocks of keys is few: a tenth."""
-
-SMOOTH = 1e-4
-"""What Clark et al. mix into each row before they take its entropy."""
+AT_ONCE = 1 << 17  # numbers that the entropy copies at once, to stay in the processor's cache
+RUN = 64  # keys per run: the largest weight of each run is found first
+SHARE = 10  # the heaviest blocks are one in this many
+SMOOTH = 1e-4  # the share of a uniform head that Clark et al. mix into each row for its entropy
 
 Sums = tuple[Tensor, Tensor]
-"""What is summed over queries, and what it is divided by: each broadcasts to (B, H, R)."""
+"""Numerator and denominator of each query; each broadcasts to (B, H, R)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rows(Queries):
-    """Attention weights of a block of queries: what a metric is given.
+    """Attention weights of a block of queries: the input of a metric.
 
     Attributes:
         weights: (B, H, R, K), 0 where not allowed; rows sum to 1, or less beside a learned sink.
-        context: what the queries are offered.
-        scores: (B, H, R, K), finite, whose softmax, over keys and sinks, the weights are; or None.
-            The entropy uses them up.
+        context: the keys that the queries may attend to.
+        scores: (B, H, R, K), finite, whose softmax over keys and sinks gives the weights; or None.
+            `entropy` overwrites them.
     """
 
     weights: Float[Tensor, "b h r k"]
@@ -50,7 +43,7 @@ class Rows(Queries):
 
     @property
     def uniform(self) -> "Rows":
-        """The same rows of a head that attends to every allowed key alike: the baseline, H = 1."""
+        """The rows of a head that attends equally to every allowed key: the baseline, H = 1."""
         context, allowed = self.context, self.context.allowed
         if allowed.shape[1] > 1:
             allowed = allowed.any(1, keepdim=True)  # (B, 1, R, K)
@@ -60,44 +53,37 @@ class Rows(Queries):
         return Rows(weights=share, context=context)
 
     def without_inputs(self, names: Collection[str]) -> "Rows":
-        """The same without the weights: facts of those names remain."""
+        """These rows with the facts of these names, but not the weights."""
         none = self.weights.new_zeros(1).expand(self.weights.shape)
-        context, known = self.context.without_inputs(names), self.facts(names)
-        return Rows(weights=none, context=context, facts_only=True).with_facts(known)
+        context, facts = self.context.without_inputs(names), self.facts(names)
+        return Rows(weights=none, context=context, facts_only=True).with_facts(facts)
 
     @classmethod
     def concatenated(
         cls, parts: Sequence["Rows"], context: KeyContext, names: Collection[str]
     ) -> "Rows":
-        """The rows of blocks of one text, one behind the other, with the facts of those names.
-
-        Args:
-            parts: the blocks.
-            context: what all of them are offered.
-            names: of facts.
-        """
+        """The rows of consecutive blocks of one text, with the facts of these names."""
         facts = concatenated([part.facts(names) for part in parts])
-        shape = (*parts[0].shape[:2], context.counts.shape[1], 0)
-        none = parts[0].weights.new_zeros(shape)
+        none = parts[0].weights.new_zeros(*parts[0].shape[:2], context.counts.shape[1], 0)
         return cls(weights=none, context=context, facts_only=True).with_facts(facts)
 
     @property
     def nothing(self) -> Sums:
-        """What a metric gives that none of these queries can show."""
+        """The sums of a metric that none of these queries can show."""
         zeros = self.weights.new_zeros(self.shape)
         return zeros, torch.zeros_like(self.context.queries)
 
     @fact
     def mass(self) -> Float[Tensor, "b h r"]:
-        """What each query gives to all keys: 1, or less beside a learned sink."""
+        """The sum of each row: 1, or less beside a learned sink."""
         return self.weights.sum(-1)
 
     @fact
     def entropy(self) -> Float[Tensor, "b h r"]:
         """-Σ_j A log A of each row in nats, where 0 log 0 is 0.
 
-        With scores s, and m that of the largest weight a, it is Σ_j A (m - s) - log a Σ_j A: no
-        weight has a logarithm of its own, and no term is negative, so that nothing cancels.
+        With scores s, and m the score of the largest weight a, it is Σ_j A (m - s) - log a Σ_j A:
+        one logarithm for each row, and no negative term, so that nothing cancels.
 
         Example:
             >>> allowed = torch.ones(1, 1, 1, 3, dtype=torch.bool)
@@ -115,21 +101,16 @@ class Rows(Queries):
             return -below - largest.clamp(min=least).log() * self.mass
         if not self.weights.shape[2]:
             return self.weights.sum(-1)
-        parts = torch.split(self.weights, self._few, 2)
-        sums = [some.clamp(min=least).log_().mul_(some).sum(-1) for some in parts]
-        return -torch.cat(sums, -1)
-
-    @property
-    def _few(self) -> int:
-        """Of how many queries some numbers may be held beside the weights."""
         batch, heads, _, keys = self.weights.shape
-        return max(1, AT_ONCE // max(1, batch * heads * keys))
+        rows = max(1, AT_ONCE // max(1, batch * heads * keys))
+        parts = torch.split(self.weights, rows, 2)
+        return -torch.cat([part.clamp(min=least).log_().mul_(part).sum(-1) for part in parts], -1)
 
     @fact
     def most(self) -> tuple[Float[Tensor, "b h r"], Int[Tensor, "b h r"]]:
-        """The largest weight of each row, and the key it lies on: the first, if there are several.
+        """The largest weight of each row, and the number of its key: the first of several.
 
-        The largest of each run of keys is found first, since finding where it is costs more.
+        The maximum of each run of keys is found first, since ``argmax`` is slower than ``amax``.
         """
         weights, origin = self.weights, self.context.origin
         runs = weights.shape[-1] // RUN
@@ -149,34 +130,25 @@ class Rows(Queries):
 
     @fact
     def single(self) -> Float[Tensor, "b h r n"]:
-        """The weight on each of the keys that are looked up one by one, 0 where not allowed."""
-        index, _ = self.context.singles
-        found = self.weights.gather(-1, index.expand(-1, self.weights.shape[1], -1, -1))
-        return found.mul_(self.context.single)
+        """The weight on each of the context's `singles`, 0 where not allowed."""
+        index = self.context.singles[0].expand(-1, self.weights.shape[1], -1, -1)
+        return self.weights.gather(-1, index).mul_(self.context.single)
 
     @property
     def near(self) -> Float[Tensor, "b h r n"]:
-        """Weights at -NEAR to +NEAR tokens from each query, 0 where not allowed.
-
-        With no positions there are none: the last axis has length 0.
-        """
+        """Weights at -NEAR to +NEAR tokens from each query; without positions the axis is empty."""
         return self.single[..., :-2]
 
-    @property
-    def on_first(self) -> Float[Tensor, "b h r"]:
-        """The weight on the first real key."""
-        return self.single[..., -2]
-
-    @property
-    def on_stripe(self) -> Float[Tensor, "b h r"]:
-        """The weight on what followed the query's token one period ago."""
-        return self.single[..., -1]
+    def on_single(self, index: int) -> Sums:
+        """For each query the weight on one of its `singles`, and whether it may attend to it."""
+        allowed = self.context.single[..., index] & self.context.queries
+        return averaged(self.single[..., index], allowed)
 
     @cached_property
     def _columns(self) -> dict[str, Tensor]:
-        """What weights are summed by, each (B, K): sets of keys, and keys' distances."""
+        """Factors (B, K) of the sums over a row: sets of keys, and distances from the span."""
         (batch, *_, keys), dtype = self.weights.shape, self.weights.dtype
-        found = {name: column.to(dtype) for name, column in self.context.columns.items()}
+        columns = {name: column.to(dtype) for name, column in self.context.columns.items()}
         if self.context.position is not None:
             start, stop = self.context.span
             place = torch.arange(keys, dtype=dtype, device=self.weights.device)
@@ -184,24 +156,23 @@ class Rows(Queries):
             for (name, away), some in zip(sides, self.context.beyond, strict=True):
                 if some:
                     away.clamp_(min=0)
-                    found[name] = away.clamp(max=1).expand(batch, -1)
-                    found[f"{name} distance"] = away.expand(batch, -1)
-                    found[f"{name} square"] = away.square().expand(batch, -1)
-        return found
+                    columns[name] = away.clamp(max=1).expand(batch, -1)
+                    columns[f"{name} distance"] = away.expand(batch, -1)
+                    columns[f"{name} square"] = away.square().expand(batch, -1)
+        return columns
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
         """The sum of each row by each column, (B, H, R), in one pass over the weights."""
         columns = torch.stack(list(self._columns.values()), 1)  # (B, m, K)
-        found = onto(self.weights, columns).unbind(-1)
-        return dict(zip(self._columns, found, strict=True))
+        return dict(zip(self._columns, onto(self.weights, columns).unbind(-1), strict=True))
 
     @fact
     def distances(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Σ_j A |i - j|, Σ_j A (j - i), Σ_j A (i - j)² and Σ_{j<i} A of each row, (B, H, R) each.
 
-        Keys before the block lie (i - start) + (start - j) away, so that sums over them need no
-        distance of their own for each pair; keys beside its queries are measured one by one.
+        Only keys in the span [start, stop) need a distance for each pair. A key before it is
+        (i - start) + (start - j) away, so one sum over (start - j) serves every query.
         """
         if self.context.position is None:
             return (self.weights.new_zeros(self.shape),) * 4
@@ -216,10 +187,10 @@ class Rows(Queries):
         )
         sides = (("behind", position - start, -1), ("ahead", stop - 1 - position, 1))
         for name, extra, sign in sides:
-            if name not in self._sums:  # nobody may attend there
+            if name not in self._sums:  # no query may attend there
                 continue
-            mass, far = self._sums[name], self._sums[f"{name} distance"]
-            squares = self._sums[f"{name} square"]
+            kinds = (name, f"{name} distance", f"{name} square")
+            mass, far, squares = (self._sums[kind] for kind in kinds)
             offset = extra.to(dtype)
             further = far + mass * offset
             away = away + further
@@ -230,19 +201,17 @@ class Rows(Queries):
 
     @fact
     def sets(self) -> dict[str, Float[Tensor, "b h r"]]:
-        """The weight on the keys of each set that is known."""
+        """The weight on each set of keys."""
         return {name: self._sums[name] for name in self.context.columns}
 
     def on(self, name: str) -> Sums:
         """For each query the weight on a named set of keys, and whether it may attend to one.
 
-        Args:
-            name: "plain", "separators" (after the first token) or "punctuation".
+        The name is "plain", "separators" (after the first token) or "punctuation".
         """
         if name not in self.sets:
             return self.nothing
-        offered = (self.context.sets[name] > 0) & self.context.queries
-        return self.sets[name] * offered, offered
+        return averaged(self.sets[name], (self.context.sets[name] > 0) & self.context.queries)
 
     @fact
     def blocks(self) -> Float[Tensor, "b h r"]:
@@ -255,16 +224,16 @@ class Rows(Queries):
             heaviest = sums.topk(most, -1).values
             taken = torch.arange(most, device=fewer.device) < most - fewer[..., None]
             return (heaviest * taken).sum(-1)
-        heaviest = sums.topk(most, -1, sorted=False).values  # queries that see about as much
+        heaviest = sums.topk(most, -1, sorted=False).values  # at most one is too many: the least
         return heaviest.sum(-1) - heaviest.amin(-1) * fewer
 
     @fact
     def smoothed(self) -> Float[Tensor, "b h r"]:
         """The entropy of each row with `SMOOTH` spread over all keys of the text."""
-        kept, length = self.weights.shape[-1], self.context.total
-        least = self.weights.new_tensor(SMOOTH / length)
+        left_out = self.context.total - self.weights.shape[-1]
+        least = self.weights.new_tensor(SMOOTH / self.context.total)
         terms: Tensor = torch.special.entr((1 - SMOOTH) * self.weights + least)
-        elsewhere: Tensor = (length - kept) * torch.special.entr(least)
+        elsewhere: Tensor = left_out * torch.special.entr(least)
         return terms.sum(-1) + elsewhere
 
     @fact
@@ -274,34 +243,23 @@ class Rows(Queries):
 
     @fact
     def received(self) -> Float[Tensor, "b h r t"]:
-        """What each of the first `EARLY` keys gets from each early query, where allowed."""
+        """The weight of each early query on each of the first `EARLY` keys."""
         return self.context.first_keys(self.weights) * self.context.received
 
     @fact
     def repeats(self) -> dict[str, Float[Tensor, "b h r"]]:
-        """The weight on the keys of each of `repeats.NAMES`."""
+        """The weight on the keys of each of `query_facts.NAMES`."""
         weights, length = self.weights, self.shape[2]
-        return self.context.by_pair(
-            lambda query, place: weights[query // length, :, query % length, place]
-        )
+        return self.context.by_pair(lambda row, key: weights[row // length, :, row % length, key])
 
     def on_repeats(self, name: str) -> Sums:
-        """For each query the weight on one of `repeats.NAMES`, and whether it has such a key.
-
-        Nothing where tokens are unknown, or queries and keys are different texts.
-        """
+        """As `on`, for one of the kinds of keys in `query_facts.NAMES`."""
         counted = (self.context.repeats[name] > 0) & self.context.queries
-        return self.repeats[name] * counted, counted
+        return averaged(self.repeats[name], counted)
 
     def shifted(self, by: int) -> Sums:
-        """For each query the weight on the key ``by`` places after it, and whether it may attend.
-
-        At most `NEAR` places; nothing counts without positions.
-        """
-        if self.context.position is None:
-            return self.nothing
-        counted = self.context.near[..., NEAR + by] & self.context.queries
-        return self.near[..., NEAR + by] * counted, counted
+        """As `on_single`, for the key ``by`` tokens after each query, at most `NEAR`."""
+        return self.nothing if self.context.position is None else self.on_single(NEAR + by)
 
 
 @dataclass(frozen=True)
@@ -313,13 +271,13 @@ class Metric:
 
     Attributes:
         name: one word, as in JSON.
-        label: the same for a person, as at the head of a table's column.
-        title: what it is, for a person.
+        label: the name at the head of a table's column.
+        title: what it measures.
         formula: how it is computed, with A the weights, i a query and j a key.
         source: which published variant this is.
-        share: whether it is a share of the attention, from 0 to 1, that a head may stand out by.
-        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` looks at.
+        reads: the facts of `Rows` and of its `KeyContext` that ``sums`` uses.
         sums: the numerator and the denominator for each query.
+        share: whether it is a share of the attention, from 0 to 1, that a head may stand out by.
     """
 
     name: str
@@ -327,16 +285,23 @@ class Metric:
     title: Text
     formula: Text
     source: Text
-    share: bool
     reads: tuple[str, ...]
     sums: Callable[[Rows], Sums]
+    share: bool = False
+
+
+def averaged(value: Tensor, queries: Tensor) -> Sums:
+    """The sums of a mean: a value of each query, and which queries count."""
+    return value * queries, queries
+
+
+def with_positions(sums: Callable[[Rows], Sums]) -> Callable[[Rows], Sums]:
+    """The same sums, but nothing where queries and keys are different texts (cross-attention)."""
+    return lambda rows: rows.nothing if rows.context.position is None else sums(rows)
 
 
 def totals(metrics: Sequence[Metric], rows: Rows) -> Tensor:
-    """Numerators and denominators summed over batch and queries, (2, metrics, H) in float64.
-
-    A query that does not count contributes to neither.
-    """
+    """Numerators and denominators summed over the queries that count: (2, metrics, H), float64."""
     counted, shape = rows.context.queries, rows.shape
     sums = [
         torch.where(counted, part, 0.0).expand(shape).sum((0, 2), dtype=torch.float64)
@@ -350,6 +315,3 @@ def total(metric: Metric, rows: Rows) -> tuple[Tensor, Tensor]:
     """Numerator and denominator of one metric, each (H,) in float64."""
     above, below = totals((metric,), rows)[:, 0]
     return above, below
-
-
-__all__ = ["Metric", "Rows", "Sums", "total", "totals"]

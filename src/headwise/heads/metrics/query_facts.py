@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
-"""A per-query statistic: tensors whose axis 2 is R, the queries of the block."""
+Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # axis 2 is R, the queries of the block
 
 T = TypeVar("T")
 
@@ -41,11 +40,7 @@ class fact(cached_property[T]):  # noqa: N801 - it stands where `property` does
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Queries:
-    """A block of queries and the facts about them.
-
-    Attributes:
-        facts_only: whether the inputs of the facts were freed.
-    """
+    """A block of queries and the facts about them; ``facts_only`` once their inputs are freed."""
 
     facts_only: bool = False
 
@@ -65,29 +60,25 @@ def concatenated(facts: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
     return {name: _concatenate([block[name] for block in facts]) for name in facts[0]}
 
 
-def _concatenate(parts: Sequence[Any]) -> Fact:
+def _concatenate(parts: list[Any]) -> Fact:
     first = parts[0]
     if isinstance(first, Tensor):
-        return torch.cat(list(parts), 2) if len(parts) > 1 else first
+        return torch.cat(parts, 2) if len(parts) > 1 else first
     if isinstance(first, dict):
         return {key: torch.cat([part[key] for part in parts], 2) for key in first}
     return tuple(torch.cat(tensors, 2) for tensors in zip(*parts, strict=True))
 
 
 NAMES = ("same", "earlier_same", "after", "earlier_after")
-"""Keys by their pairs: other places of the query's token, those of them before the query, what
-follows another place, and what follows one that stands before the query."""
+"""Kinds of keys: other occurrences of the query's token, and those before the query; keys after
+another occurrence, and those after an occurrence before the query."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of a query of a block and a kept key that it may attend to.
+    """Pairs of a query, by its index in B·R, and a kept key that it may attend to.
 
-    Attributes:
-        query: the query's number in B·R.
-        place: the key's number among those kept.
-        allowed: whether the query of each head may attend to it: (p, H or 1).
-        before: whether the other place of the token stands before the query; None where all do.
+    ``before`` tells whether the other occurrence is before the query; None where all are.
     """
 
     query: Int[Tensor, " p"]
@@ -97,7 +88,7 @@ class Pairs:
 
     @classmethod
     def none(cls, device: torch.device, heads: int) -> "Pairs":
-        """No pair at all."""
+        """No pairs."""
         empty = torch.zeros(0, dtype=torch.int, device=device)
         return cls(empty, empty, empty.bool()[:, None].expand(0, heads), None)
 
@@ -105,24 +96,21 @@ class Pairs:
     def of(
         cls, allowed: Tensor, origin: int, tokens: Tensor, position: Tensor
     ) -> tuple["Pairs", "Pairs"]:
-        """A query with other places of its token, and with what follows those.
-
-        `headwise.heads.metrics.key_context.KeyContext` says what the arguments are.
-        """
+        """Pairs of a query with other occurrences of its token, and with the keys after those."""
         length, kept = allowed.shape[2:]
-        start = max(origin - 1, 0)  # what follows the key before the first one kept is kept
-        known = tokens[:, start : origin + kept].long()
-        text = torch.arange(len(known), device=known.device)[:, None] * (tokens.max().long() + 2)
-        ordered, order = (known + text).flatten().sort(stable=True)  # apart by text
+        start = max(origin - 1, 0)  # the key after the last one left out is kept
+        ids = tokens[:, start : origin + kept].long()
+        text = torch.arange(len(ids), device=ids.device)[:, None] * (tokens.max().long() + 2)
+        ordered, order = (ids + text).flatten().sort(stable=True)  # no id is in two texts
         own = tokens[:, position].long()
         wanted = (own + text).flatten()
         begin = torch.searchsorted(ordered, wanted)
-        many = torch.searchsorted(ordered, wanted, right=True) - begin
-        many = many.where(own.flatten() >= 0, 0)  # padding is no token
-        query = torch.arange(len(wanted), device=known.device).repeat_interleave(many)
-        within = torch.arange(len(query), device=known.device)
-        within -= (many.cumsum(0) - many).repeat_interleave(many)
-        key = order[begin[query] + within] % known.shape[1] + start
+        count = torch.searchsorted(ordered, wanted, right=True) - begin
+        count = count.where(own.flatten() >= 0, 0)  # padding is no token
+        query = torch.arange(len(wanted), device=ids.device).repeat_interleave(count)
+        within = torch.arange(len(query), device=ids.device)
+        within -= (count.cumsum(0) - count).repeat_interleave(count)
+        key = order[begin[query] + within] % ids.shape[1] + start
         other = key != position[query % length]
         query, key = query[other], key[other]
         before = key < position[query % length]
@@ -131,7 +119,7 @@ class Pairs:
 
     @classmethod
     def _allowed(cls, allowed: Tensor, query: Tensor, place: Tensor, before: Tensor) -> "Pairs":
-        """Of these pairs those that some head may attend to."""
+        """The pairs that some head may attend to."""
         length, kept = allowed.shape[2:]
         inside = (place >= 0) & (place < kept)
         query, place, before = query[inside], place[inside], before[inside]
@@ -142,13 +130,13 @@ class Pairs:
 
 
 def period(tokens: Int[Tensor, " n"]) -> int:
-    """After how many tokens a text repeats itself, at least once in full; 0 if it does not.
+    """The number of tokens after which a text repeats itself, at least once in full; or 0.
 
     Example:
         >>> period(torch.tensor([7, 8, 9, 7, 8, 9, 7, -1]))
         3
     """
-    tokens = tokens[: int((tokens >= 0).sum())]  # padding stands behind, as -1
+    tokens = tokens[: int((tokens >= 0).sum())]  # padding is -1, at the end
     same = (tokens == tokens[:1]).nonzero().flatten().tolist()
     for by in same[1:]:
         if 2 * by > len(tokens):

@@ -1,9 +1,10 @@
 """Attention to repeated tokens and to what followed them: duplicate and induction heads."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
+from headwise.heads.metrics.key_context import STRIPE_KEY
 from headwise.heads.metrics.metric import Metric, Rows, Sums
 from headwise.lang import Text
 
@@ -15,7 +16,7 @@ DUPLICATE = Metric(
         "mean_i Σ_j A[i,j] over the keys with x[j] = x[i], j ≠ i, for the queries that have one"
     ),
     source=Text("the duplicate-token head of Wang et al. 2023, section 3.1, as a share"),
-    share=False,  # few queries have one: on one text no head stands out by it
+    # few queries have one: on one text no head stands out by it
     reads=("repeats",),
     sums=lambda rows: rows.on_repeats("same"),
 )
@@ -30,15 +31,10 @@ INDUCTION = Metric(
     source=Text(
         "Olsson et al. 2022, prefix matching; theirs is on 25 random tokens repeated 4 times"
     ),
-    share=False,  # few queries have one: on one text no head stands out by it
+    # few queries have one: on one text no head stands out by it
     reads=("repeats",),
     sums=lambda rows: rows.on_repeats("after"),
 )
-
-
-def _stripe(rows: Rows) -> Sums:
-    counted = rows.context.on_stripe
-    return rows.on_stripe * counted, counted
 
 
 STRIPE = Metric(
@@ -51,107 +47,86 @@ STRIPE = Metric(
     source=Text(
         "induction stripe of TransformerLens; theirs counts the query n - 1 too, which has none"
     ),
-    share=False,
     reads=("single",),
-    sums=_stripe,
+    sums=lambda rows: rows.on_single(STRIPE_KEY),
 )
 
 
-def _pattern(rows: Rows, name: str) -> Sums:
-    """The weight of each row on the pattern, and how many keys the pattern has there."""
-    if name == "near":
-        return rows.shifted(-1)
-    return rows.repeats[name], rows.context.repeats[name]
+@dataclass(frozen=True)
+class _Pattern:
+    """A pattern of TransformerLens' `detect_head`: ``keys`` are a kind of `query_facts.NAMES`.
+
+    None stands for the previous token.
+    """
+
+    name: str
+    keys: str | None
+    short: Text
+    title: Text
+
+    @property
+    def reads(self) -> tuple[str, str]:
+        return ("single" if self.keys is None else "repeats", "mass")
+
+    def sums(self, rows: Rows) -> Sums | None:
+        """The weight on the pattern and its number of keys, in each row; None where unknown."""
+        if rows.context.position is None or (self.keys and rows.context.tokens is None):
+            return None
+        if self.keys is None:
+            return rows.shifted(-1)
+        return rows.repeats[self.keys], rows.context.repeats[self.keys]
 
 
-def _shows(rows: Rows, name: str) -> bool:
-    """Whether the pattern can be drawn."""
-    return rows.context.position is not None and (name == "near" or rows.context.tokens is not None)
-
-
-def _mul(name: str) -> Callable[[Rows], Sums]:
+def _mul(pattern: _Pattern) -> Metric:
     def sums(rows: Rows) -> Sums:
-        return (_pattern(rows, name)[0], rows.mass) if _shows(rows, name) else rows.nothing
+        on_pattern = pattern.sums(rows)
+        return rows.nothing if on_pattern is None else (on_pattern[0], rows.mass)
 
-    return sums
+    return Metric(
+        name=f"{pattern.name}_mul",
+        label=Text("{pattern} mul", pattern=pattern.short),
+        title=Text('detect_head "mul": {pattern}', pattern=pattern.title),
+        formula=Text(
+            "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at {pattern}", pattern=pattern.title
+        ),
+        source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
+        reads=pattern.reads,
+        sums=sums,
+    )
 
 
-def _abs(name: str) -> Callable[[Rows], Sums]:
+def _abs(pattern: _Pattern) -> Metric:
     def sums(rows: Rows) -> Sums:
-        if not _shows(rows, name):
+        on_pattern = pattern.sums(rows)
+        if on_pattern is None:
             return rows.nothing
-        on, many = _pattern(rows, name)  # |A - 1| is 1 - A on the pattern, |A - 0| is A beside it
-        return 1 - (rows.mass + many - 2 * on), torch.ones_like(rows.mass)
+        weight, count = on_pattern  # |A - 1| is 1 - A on the pattern, |A - 0| is A beside it
+        return 1 - (rows.mass + count - 2 * weight), torch.ones_like(rows.mass)
 
-    return sums
+    return Metric(
+        name=f"{pattern.name}_abs",
+        label=Text("{pattern} abs", pattern=pattern.short),
+        title=Text('detect_head "abs": {pattern}', pattern=pattern.title),
+        formula=Text(
+            "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at {pattern}", pattern=pattern.title
+        ),
+        source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
+        reads=pattern.reads,
+        sums=sums,
+    )
 
 
-PREVIOUS_MUL = Metric(
-    name="previous_mul",
-    label=Text("prev. mul"),
-    title=Text('detect_head "mul": previous token'),
-    formula=Text("Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at previous token"),
-    source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
-    share=False,
-    reads=("single", "mass"),
-    sums=_mul("near"),
-)
-
-DUPLICATE_MUL = Metric(
-    name="duplicate_mul",
-    label=Text("dup. mul"),
-    title=Text('detect_head "mul": an earlier place of the token'),
-    formula=Text("Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 at an earlier place of the token"),
-    source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
-    share=False,
-    reads=("repeats", "mass"),
-    sums=_mul("earlier_same"),
-)
-
-INDUCTION_MUL = Metric(
-    name="induction_mul",
-    label=Text("ind. mul"),
-    title=Text('detect_head "mul": what followed an earlier place of the token'),
-    formula=Text(
-        "Σ_i Σ_j A[i,j] P[i,j] / Σ_i Σ_j A[i,j], P = 1 after an earlier place of the token"
+_PATTERNS = (
+    _Pattern("previous", None, Text("prev."), Text("previous token")),
+    _Pattern("duplicate", "earlier_same", Text("dup."), Text("an earlier place of the token")),
+    _Pattern(
+        "induction",
+        "earlier_after",
+        Text("ind."),
+        Text("what followed an earlier place of the token"),
     ),
-    source=Text("detect_head of TransformerLens, not rounded; a row without such a key counts"),
-    share=False,
-    reads=("repeats", "mass"),
-    sums=_mul("earlier_after"),
 )
-
-PREVIOUS_ABS = Metric(
-    name="previous_abs",
-    label=Text("prev. abs"),
-    title=Text('detect_head "abs": previous token'),
-    formula=Text("1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at previous token"),
-    source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
-    share=False,
-    reads=("single", "mass"),
-    sums=_abs("near"),
-)
-
-DUPLICATE_ABS = Metric(
-    name="duplicate_abs",
-    label=Text("dup. abs"),
-    title=Text('detect_head "abs": an earlier place of the token'),
-    formula=Text("1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at an earlier place of the token"),
-    source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
-    share=False,
-    reads=("repeats", "mass"),
-    sums=_abs("earlier_same"),
-)
-
-INDUCTION_ABS = Metric(
-    name="induction_abs",
-    label=Text("ind. abs"),
-    title=Text('detect_head "abs": what followed an earlier place of the token'),
-    formula=Text(
-        "1 - Σ_i Σ_j |A[i,j] - P[i,j]| / N, P = 1 at what followed an earlier place of the token"
-    ),
-    source=Text("detect_head of TransformerLens, not rounded to 3 places; N the queries"),
-    share=False,
-    reads=("repeats", "mass"),
-    sums=_abs("earlier_after"),
-)
+PREVIOUS_MUL, DUPLICATE_MUL, INDUCTION_MUL = map(_mul, _PATTERNS)
+PREVIOUS_ABS, DUPLICATE_ABS, INDUCTION_ABS = map(_abs, _PATTERNS)
+_MUL = (PREVIOUS_MUL, DUPLICATE_MUL, INDUCTION_MUL)
+DETECT_HEAD = (*_MUL, PREVIOUS_ABS, DUPLICATE_ABS, INDUCTION_ABS)

@@ -2,15 +2,9 @@
 
 from collections.abc import Callable
 
-from headwise.heads.metrics.key_context import EARLY
-from headwise.heads.metrics.metric import Metric, Rows, Sums
+from headwise.heads.metrics.key_context import FIRST_KEY
+from headwise.heads.metrics.metric import Metric, Rows, Sums, averaged
 from headwise.lang import Text
-
-
-def _first(rows: Rows) -> Sums:
-    counted = rows.context.on_first
-    return rows.on_first * counted, counted
-
 
 FIRST = Metric(
     name="first",
@@ -20,16 +14,13 @@ FIRST = Metric(
     source=Text("Gu et al. 2025 (ICLR), importance α of the first key; depends on the length"),
     share=True,
     reads=("single",),
-    sums=_first,
+    sums=lambda rows: rows.on_single(FIRST_KEY),
 )
 
 
 def _sink(rows: Rows) -> Sums:
-    if rows.context.position is None:
-        return rows.nothing
-    early = (rows.context.position - rows.context.first[:, None] < EARLY)[:, None]  # (B, 1, R)
-    counted = rows.context.on_first & early
-    return rows.on_first * counted, counted
+    weight, queries = rows.on_single(FIRST_KEY)
+    return averaged(weight, queries & rows.context.early[0][:, None])
 
 
 SINK = Metric(
@@ -37,19 +28,14 @@ SINK = Metric(
     label=Text("sink"),
     title=Text("attention that the first token receives from the first 64"),
     formula=Text(
-        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, "
-        "the first real token"
+        "α_1 = mean_i A[i, f] over the queries f ≤ i < f + 64 that may attend to f, the first real "
+        "token"
     ),
     source=Text("Gu et al. 2025 (ICLR), importance of the first token, T = 64; a sink above 0.3"),
     share=True,
     reads=("single",),
     sums=_sink,
 )
-
-
-def _unspent(rows: Rows) -> Sums:
-    counted = rows.context.queries
-    return (1 - rows.mass).clamp(min=0) * counted, counted
 
 
 UNSPENT = Metric(
@@ -60,9 +46,8 @@ UNSPENT = Metric(
         "mean_i 1 - Σ_j A[i,j], j the tokens; 0 without learned sinks, add_bias_kv, add_zero_attn"
     ),
     source=Text("the sink of gpt-oss (OpenAI 2025), whose column is not a token"),
-    share=False,
     reads=("mass",),
-    sums=_unspent,
+    sums=lambda rows: averaged((1 - rows.mass).clamp(min=0), rows.context.queries),
 )
 
 SEPARATORS = Metric(
@@ -70,8 +55,8 @@ SEPARATORS = Metric(
     label=Text("separators"),
     title=Text("share on separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the "
-        "first token, over the queries that may attend to one"
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, such as [SEP], after the first token, "
+        "over the queries that may attend to one"
     ),
     source=Text(
         "Clark et al. 2019, section 3.2; the first token ([CLS]) is apart there too: `first`"
@@ -82,14 +67,14 @@ SEPARATORS = Metric(
 )
 
 
-def _from(special: bool) -> Callable[[Rows], Sums]:
+def _from_separators(special: bool) -> Callable[[Rows], Sums]:
     def sums(rows: Rows) -> Sums:
         separators, position = rows.context.separators, rows.context.position
         if separators is None or position is None:
             return rows.nothing
         weight, counted = rows.on("separators")
-        asking = separators[:, position] == special  # (B, R)
-        return weight * asking[:, None], counted & asking[:, None]
+        chosen = (separators[:, position] == special)[:, None]  # (B, 1, R)
+        return weight * chosen, counted & chosen
 
     return sums
 
@@ -99,13 +84,12 @@ FROM_SEPARATORS = Metric(
     label=Text("sep. to sep."),
     title=Text("share that separators give to separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the "
-        "queries i in S that may attend to one"
+        "mean_i Σ_{j in S} A[i,j], S the special tokens, j after the first, over the queries i in "
+        "S that may attend to one"
     ),
     source=Text("Clark et al. 2019, section 3.2, [SEP] to [SEP]; here [CLS] asks as well"),
-    share=False,
     reads=("sets",),
-    sums=_from(True),
+    sums=_from_separators(True),
 )
 
 FROM_OTHERS = Metric(
@@ -113,19 +97,13 @@ FROM_OTHERS = Metric(
     label=Text("other to sep."),
     title=Text("share that other tokens give to separators"),
     formula=Text(
-        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that "
-        "may attend to one"
+        "mean_i Σ_{j in S} A[i,j], j after the first, over the queries i not in S that may attend "
+        "to one"
     ),
     source=Text("Clark et al. 2019, section 3.2, other tokens to [SEP]"),
-    share=False,
     reads=("sets",),
-    sums=_from(False),
+    sums=_from_separators(False),
 )
-
-
-def _segment(rows: Rows) -> Sums:
-    counted = rows.context.segment
-    return rows.segment * counted, counted
 
 
 SEGMENT = Metric(
@@ -133,15 +111,14 @@ SEGMENT = Metric(
     label=Text("segment"),
     title=Text("share within its own part of the text"),
     formula=Text(
-        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that "
-        "may attend there and elsewhere"
+        "mean_i Σ_j A[i,j], j between the same separators as i, over the queries that may attend "
+        "there and elsewhere"
     ),
     source=Text(
         "the block class of Kovaleva et al. 2019 as a rule of ours; no threshold was published"
     ),
-    share=False,
     reads=("segment",),
-    sums=_segment,
+    sums=lambda rows: averaged(rows.segment, rows.context.segment),
 )
 
 PUNCTUATION = Metric(
@@ -157,9 +134,7 @@ PUNCTUATION = Metric(
     sums=lambda rows: rows.on("punctuation"),
 )
 
-COMMON = 500
-
-"""Texts whose rarest word is among so many of the most frequent do not count."""
+COMMON = 500  # a query counts if its rarest word is outside this many of the most frequent tokens
 
 
 def _rarest(rows: Rows) -> Sums:
@@ -168,8 +143,8 @@ def _rarest(rows: Rows) -> Sums:
         return rows.nothing
     counted = (rarest >= COMMON) & rows.context.queries
     key = rows.most[1].flatten(1)  # (B, H R)
-    looked = tokens.gather(1, key).where(rows.context.words(key), -1).view(rows.shape)
-    return (looked == rarest) & counted, counted
+    heaviest = tokens.gather(1, key).where(rows.context.words(key), -1).view(rows.shape)
+    return (heaviest == rarest) & counted, counted
 
 
 RAREST = Metric(
@@ -177,14 +152,12 @@ RAREST = Metric(
     label=Text("rarest"),
     title=Text("how often its heaviest key is the rarest word"),
     formula=Text(
-        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those "
-        "whose rarest is outside the top 500; the first token and special ones are no "
-        "candidates"
+        "share of queries whose argmax_j A[i,j] has the rarest token allowed, of those whose "
+        "rarest is outside the top 500; the first token and special ones are no candidates"
     ),
     source=Text(
         "Voita et al. 2019, section 4.3; the number of a token stands for its rank in frequency"
     ),
-    share=False,
     reads=("most", "rarest"),
     sums=_rarest,
 )

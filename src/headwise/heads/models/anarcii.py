@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.errors import BadFile, MissingExtra
+from headwise.heads.models.gguf import word_tokenizer
+from headwise.heads.models.model_files import write_json, write_weights
 
 NAME = "antibody_4_2_128_512"
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "numbers.json")
@@ -18,25 +20,14 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "numbers.json")
 
 SPECIAL = ("<PAD>", "<SOS>", "<EOS>", "<SKIP>")
 RESIDUES = (*SPECIAL, *"ACDEFGHIKLMNPQRSTVWXY")
-"""What the encoder reads, in the order of its embedding; X is a residue that is not known."""
+"""The encoder's vocabulary, in the order of its embedding; X is an unknown residue."""
 
 NUMBERS = (*SPECIAL, *(str(n) for n in range(1, 129)), "X", "H", "L", "K")
-"""What the decoder reads and writes: IMGT numbers, X for an insertion, and the kind of chain."""
+"""The decoder's vocabulary: IMGT numbers, X for an insertion, and the type of chain."""
 
 
 def convert(folder: Path) -> None:
-    """Put safetensors and tokenizers in place of the pickle, of which only tensors are read.
-
-    Raises:
-        BadFile: if it does not hold a dictionary of tensors.
-        MissingExtra: if safetensors is not installed.
-    """
-    import torch
-
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise MissingExtra.of("safetensors", "inspect") from error
+    """Put safetensors and tokenizers in place of the pickle, of which only tensors are read."""
     pickled = folder / f"{NAME}.pt"
     weights = torch.load(pickled, map_location="cpu", weights_only=True)
     tensors = weights.values() if isinstance(weights, dict) else [None]
@@ -45,63 +36,30 @@ def convert(folder: Path) -> None:
             "model: {pickled_name}: expected a dictionary of tensors; get it again",
             pickled_name=pickled.name,
         )
-    save_file({k: w.contiguous() for k, w in weights.items()}, folder / "model.safetensors")
+    write_weights(folder, {name: tensor.contiguous() for name, tensor in weights.items()})
     (folder / f"{NAME}.json").replace(folder / "config.json")
-    for name, words in (("tokenizer", RESIDUES), ("numbers", NUMBERS)):
-        text = json.dumps(_tokenizer(words), ensure_ascii=False)
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
+    residues = word_tokenizer(
+        RESIDUES,
+        SPECIAL,
+        "X",
+        {"pattern": {"Regex": "."}, "behavior": "Isolated"},
+        bounds=("<SOS>", "<EOS>"),
+        normalizer={"type": "Replace", "pattern": {"Regex": r"\s"}, "content": ""},
+    )
+    write_json(folder / "tokenizer.json", residues)
+    at_spaces = {"pattern": {"String": " "}, "behavior": "Removed"}
+    write_json(folder / "numbers.json", word_tokenizer(NUMBERS, SPECIAL, "X", at_spaces))
     pickled.unlink()
 
 
-def _tokenizer(words: tuple[str, ...]) -> dict[str, object]:
-    """In the format of the `tokenizers` library, version 1.0: a residue, or a word, a token."""
-    numbers = {word: number for number, word in enumerate(words)}
-    whole = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    letters = words is RESIDUES
-    single: list[object] = [{"Sequence": {"id": "A", "type_id": 0}}]
-    if letters:
-        start, end = ({"SpecialToken": {"id": word, "type_id": 0}} for word in ("<SOS>", "<EOS>"))
-        single = [start, *single, end]
-    pattern = {"Regex": "."} if letters else {"String": " "}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": numbers[word], "content": word, "special": True, **whole} for word in SPECIAL
-        ],
-        "normalizer": {"type": "Replace", "pattern": {"Regex": r"\s"}, "content": ""}
-        if letters
-        else None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": pattern,
-            "behavior": "Isolated" if letters else "Removed",
-            "invert": False,
-        },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": single,
-            "pair": [*single, {"Sequence": {"id": "B", "type_id": 0}}],
-            "special_tokens": {
-                word: {"id": word, "ids": [numbers[word]], "tokens": [word]}
-                for word in ("<SOS>", "<EOS>")
-            },
-        },
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": numbers, "unk_token": "X"},
-    }
-
-
-LONGEST = 210
-"""How many places have a learned position."""
+LONGEST = 210  # the number of learned positions
 
 PAD, START = 0, 1
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the network is built from."""
+    """The sizes of the network."""
 
     residues: int
     numbers: int
@@ -170,7 +128,7 @@ class _DecoderLayer(_EncoderLayer):
 
 
 class _Stack(nn.Module):
-    """Tokens and their places, then layers."""
+    """Embeddings of tokens and positions, and layers."""
 
     def __init__(self, tokens: int, sizes: Sizes, layer: type[_EncoderLayer]) -> None:
         super().__init__()
@@ -179,19 +137,13 @@ class _Stack(nn.Module):
         self.layers = nn.ModuleList(layer(sizes) for _ in range(sizes.layers))
 
     def embed(self, ids: Tensor) -> Tensor:
-        places = torch.arange(ids.shape[1], device=ids.device)
-        found: Tensor = self.tok_embedding(ids) * float(self.tok_embedding.embedding_dim) ** 0.5
-        found += self.pos_embedding(places)
-        return found
+        x: Tensor = self.tok_embedding(ids) * float(self.tok_embedding.embedding_dim) ** 0.5
+        x += self.pos_embedding(torch.arange(ids.shape[1], device=ids.device))
+        return x
 
 
 class Anarcii(nn.Module):
-    """The network: residues in, for each the number that it has in the IMGT scheme.
-
-    Args:
-        sizes: what it is built from.
-        config: what `headwise.heads` asks of a model's configuration.
-    """
+    """The network: it gives each residue its number in the IMGT scheme."""
 
     def __init__(self, sizes: Sizes, config: Any) -> None:
         super().__init__()
@@ -203,12 +155,10 @@ class Anarcii(nn.Module):
     def forward(
         self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None
     ) -> SimpleNamespace:
-        """Logits (B, Lq, numbers): of the token after each of the decoder's.
+        """Logits (B, Lq, numbers) of the next token of the decoder.
 
-        Args:
-            input_ids: (B, Lk), <SOS>, residues, <EOS>.
-            decoder_input_ids: (B, Lq), <SOS>, the kind of chain, numbers.
-            attention_mask: (B, Lk), 0 on padding; None means where ``input_ids`` are <PAD>.
+        The encoder reads <SOS>, residues, <EOS>, (B, Lk), with 0 in the mask on padding, by default
+        on <PAD>; the decoder reads <SOS>, the type of chain, numbers, (B, Lq).
         """
         padded = input_ids == PAD if attention_mask is None else attention_mask == 0
         read = self._encode(input_ids, padded)
@@ -216,7 +166,7 @@ class Anarcii(nn.Module):
 
     @torch.no_grad()
     def decoded(self, input_ids: Tensor) -> Tensor:
-        """What the decoder reads while it numbers these residues, (B, Lk): its own best words."""
+        """The decoder's inputs (B, Lk) while it numbers these residues: its own best tokens."""
         padded = input_ids == PAD
         read, written = self._encode(input_ids, padded), input_ids[:, :1]
         while written.shape[1] < input_ids.shape[1]:
@@ -240,11 +190,7 @@ class Anarcii(nn.Module):
 
 
 def open_folder(folder: Path) -> tuple[nn.Module, Any, Any]:
-    """The network, the tokenizer of residues and that of numbers.
-
-    Raises:
-        MissingExtra: if transformers is not installed.
-    """
+    """The network, the tokenizer of residues and that of numbers; needs transformers."""
     try:
         from safetensors.torch import load_file
         from transformers import PreTrainedConfig, PreTrainedTokenizerFast

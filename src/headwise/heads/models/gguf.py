@@ -1,110 +1,97 @@
-"""Read a GGUF file, and convert a Llama in one to a directory in Hugging Face's format."""
+"""Read a GGUF file, and convert models and tokenizers to Hugging Face's format."""
 
-import json
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, MissingExtra
-
-if TYPE_CHECKING:
-    import mmap
-
-    from torch import Tensor
+from headwise.heads.models.model_files import write_json, write_weights
 
 
 class BinaryReader:
-    """Where a file is being read. Numbers are little-endian.
+    """Reads the ``content`` of a file from byte ``at`` on. Numbers are little-endian."""
 
-    Attributes:
-        path: the file, for messages.
-        content: its bytes.
-        at: how many were taken.
-    """
-
-    def __init__(self, path: Path, content: "mmap.mmap | bytes") -> None:
+    def __init__(self, path: Path, content: mmap.mmap | bytes) -> None:
         self.path, self.content, self.at = path, content, 0
 
     def wrong(self, why: str) -> BadFile:
-        """The error for a file that is not what it should be."""
+        """The error for a file that cannot be read."""
         name = clean(self.path.name)
         return BadFile("model: cannot read {name}: {why}; get it again", name=name, why=clean(why))
 
     def take(self, size: int) -> bytes:
-        """The next bytes.
-
-        Raises:
-            BadFile: if there are not so many.
-        """
+        """The next ``size`` bytes; raises `BadFile` if there are fewer."""
         if size > len(self.content) - self.at:
             raise self.wrong("it ends too early")
         self.at += size
         return self.content[self.at - size : self.at]
 
     def unpack(self, form: str) -> tuple[Any, ...]:
-        """The next numbers, in the letters of `struct`."""
+        """The next numbers, in the format of `struct`."""
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
+
+    def number(self, form: str) -> Any:
+        """The next number."""
+        return self.unpack(form)[0]
+
+    def string(self, length: str) -> str:
+        """The next text, behind its length, a number of this format."""
+        return self.take(self.number(length)).decode("utf-8", errors="replace")
 
 
 NUMBERS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
 }  # fmt: skip
-"""The kinds of a value that is one number, as `struct` writes them."""
+"""The formats in `struct` of values that are one number."""
 
 STRING, ARRAY = 8, 9
 
 KINDS = {0: ("F32", 1, 4), 1: ("F16", 1, 2), 3: ("Q4_1", 32, 20), 8: ("Q8_0", 32, 34)}
-"""The kinds of tensors: name, numbers in a block, bytes of a block."""
+"""The types of tensors: name, numbers in a block, bytes of a block."""
 
 MOST_AXES = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Gguf:
-    """A GGUF file.
-
-    Attributes:
-        values: what the file says of the model, by its keys.
-        tensors: for each name what makes the tensor: outermost axis first, float32.
-    """
+    """The metadata of a GGUF file, and a function for each tensor, which reads it in float32."""
 
     values: dict[str, Any]
-    tensors: dict[str, Callable[[], "Tensor"]]
+    tensors: dict[str, Callable[[], Tensor]]
 
 
 def read(path: Path) -> Gguf:
-    """The file at ``path``; its tensors are made one at a time, when they are called for.
+    """The file at ``path``; its tensors are read one at a time, when they are called for.
 
-    Raises:
-        BadFile: if it is no such file, ends too early, or holds a kind that is not read here.
+    Raises `BadFile` if it is no GGUF file, ends too early, or holds a type that is not read here.
 
     Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
     """
     with path.open("rb") as file:
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if _size(path) else b""
+        empty = not path.stat().st_size
+        content = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     reader = _GgufReader(path, content)
     magic, version, tensors, values = reader.unpack("4sIQQ")
     if magic != b"GGUF" or version not in (2, 3):
         raise reader.wrong("it does not begin like a GGUF file of format 2 or 3")
-    known: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for _ in range(values):
-        key = reader.string()
-        known[key] = reader.value(reader.number("I"))
+        key = reader.string("Q")
+        metadata[key] = reader.value(reader.number("I"))
     entries = [reader.entry() for _ in range(tensors)]
-    step = known.get("general.alignment", 32)
+    step = metadata.get("general.alignment", 32)
     if not isinstance(step, int) or not 1 <= step <= 1 << 16:
         raise reader.wrong("general.alignment is no size")
     start = -(-reader.at // step) * step
-    return Gguf(known, {e.name: _maker(reader, e, start) for e in entries})
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
+    return Gguf(metadata, {entry.name: _tensor_reader(reader, entry, start) for entry in entries})
 
 
 @dataclass(frozen=True)
@@ -121,21 +108,13 @@ class _Entry:
 
 
 class _GgufReader(BinaryReader):
-    """A place in the file that moves on as things are read."""
-
-    def number(self, form: str) -> Any:
-        return self.unpack(form)[0]
-
-    def string(self) -> str:
-        return self.take(self.number("Q")).decode("utf-8", errors="replace")
-
     def value(self, kind: int) -> Any:
         if kind == STRING:
-            return self.string()
+            return self.string("Q")
         if kind == ARRAY:
             inner, count = self.unpack("IQ")
             if inner == STRING:
-                return [self.string() for _ in range(count)]
+                return [self.string("Q") for _ in range(count)]
             if inner in NUMBERS:
                 if count > len(self.content):
                     raise self.wrong("it ends too early")
@@ -145,7 +124,7 @@ class _GgufReader(BinaryReader):
         return self.number(NUMBERS[kind])
 
     def entry(self) -> _Entry:
-        name, axes = self.string(), self.number("I")
+        name, axes = self.string("Q"), self.number("I")
         if axes > MOST_AXES:
             raise self.wrong(f"{name} has {axes} axes, at most {MOST_AXES} are known")
         shape = tuple(reversed(self.unpack(f"{axes}Q")))
@@ -157,16 +136,14 @@ class _GgufReader(BinaryReader):
         return _Entry(name, shape, kind, offset)
 
 
-def _maker(reader: _GgufReader, entry: _Entry, start: int) -> Callable[[], "Tensor"]:
+def _tensor_reader(reader: _GgufReader, entry: _Entry, start: int) -> Callable[[], Tensor]:
     begin, end = start + entry.offset, start + entry.offset + entry.bytes
     if end > len(reader.content):
         raise reader.wrong(f"it ends within {entry.name}")
     return lambda: _tensor(reader.content[begin:end], entry)
 
 
-def _tensor(content: bytes, entry: _Entry) -> "Tensor":
-    import torch
-
+def _tensor(content: bytes, entry: _Entry) -> Tensor:
     raw = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     name, block, size = KINDS[entry.kind]
     if block == 1:
@@ -192,76 +169,70 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def write_tokenizer(folder: Path) -> None:
     """Write ``tokenizer.json`` and its settings beside the ``vocab.txt`` in the folder."""
     symbols = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    numbers = {symbol: number for number, symbol in enumerate(symbols)}
-    (folder / "tokenizer.json").write_text(json.dumps(_smiles_tokenizer(numbers)), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": 512,
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    split = {"pattern": {"Regex": SYMBOL}, "behavior": "Isolated"}
+    tokenizer = word_tokenizer(symbols, SPECIAL, "[UNK]", split, bounds=("[CLS]", "[SEP]"))
+    write_json(folder / "tokenizer.json", tokenizer)
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 512}
+    special = dict(zip(names, SPECIAL, strict=True))
+    write_json(folder / "tokenizer_config.json", settings | special)
 
 
-def _smiles_tokenizer(numbers: dict[str, int]) -> dict[str, object]:
-    """The tokenizer in the format of the `tokenizers` library, version 1.0."""
-    whole = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+def word_tokenizer(
+    words: Sequence[str],
+    special: Sequence[str],
+    unknown: str,
+    split: Mapping[str, object],
+    *,
+    bounds: tuple[str, ...] = (),
+    normalizer: dict[str, object] | None = None,
+) -> dict[str, object]:
+    """A tokenizer with one token a word, in the format of the `tokenizers` library, version 1.0.
 
-    def token(symbol: str) -> dict[str, object]:
-        return {"SpecialToken": {"id": symbol, "type_id": 0}}
-
-    def sequence(letter: str) -> dict[str, object]:
-        return {"Sequence": {"id": letter, "type_id": 0}}
-
-    single = [token("[CLS]"), sequence("A"), token("[SEP]")]
+    Args:
+        words: the vocabulary, in the order of the ids.
+        special: the words that are special tokens.
+        unknown: the word that stands for all others.
+        split: the pattern and the behaviour of the pre-tokenizer.
+        bounds: the special tokens before and after each text; or none.
+        normalizer: as in the file's format; or None.
+    """
+    ids = {word: number for number, word in enumerate(words)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    around = [{"SpecialToken": {"id": word, "type_id": 0}} for word in bounds]
+    start, end = around[:1], around[1:]
+    first, second = ({"Sequence": {"id": text, "type_id": 0}} for text in "AB")
+    added = [{"id": ids[word], "content": word, "special": True, **flags} for word in special]
+    used = {word: {"id": word, "ids": [ids[word]], "tokens": [word]} for word in bounds}
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {"id": numbers[symbol], "content": symbol, "special": True, **whole}
-            for symbol in SPECIAL
-        ],
-        "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": SYMBOL},
-            "behavior": "Isolated",
-            "invert": False,
-        },
+        "added_tokens": added,
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "Split", **split, "invert": False},
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": single,
-            "pair": [*single, sequence("B"), token("[SEP]")],
-            "special_tokens": {
-                symbol: {"id": symbol, "ids": [numbers[symbol]], "tokens": [symbol]}
-                for symbol in ("[CLS]", "[SEP]")
-            },
+            "single": [*start, first, *end],
+            "pair": [*start, first, *end, second, *end],
+            "special_tokens": used,
         },
         "decoder": None,
-        "model": {"type": "WordLevel", "vocab": numbers, "unk_token": "[UNK]"},
+        "model": {"type": "WordLevel", "vocab": ids, "unk_token": unknown},
     }
 
 
 LAYER = {
     "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj",
     "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    **{f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"},
+    **{f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
 }
 WHOLE = {"token_embd": "embed_tokens", "output_norm": "norm"}
 """Names of weights in GGUF and in transformers, within a layer and outside the layers."""
 
-CONTROL = 3
-"""The kind of a token that is no text."""
+CONTROL = 3  # the type of a token that is not text
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 """What `convert` leaves in the folder."""
@@ -270,28 +241,22 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 def convert(folder: Path) -> None:
     """Put ``config.json``, weights in float32 and the tokenizer in place of the GGUF file.
 
-    Raises:
-        BadFile: if the file cannot be read, or is not a Llama with tied embeddings.
-        MissingExtra: if safetensors or tokenizers is not installed.
+    Raises `BadFile` if it cannot be read, or is not a Llama with tied embeddings.
     """
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise MissingExtra.of("safetensors", "inspect") from error
     [path] = folder.glob("*.gguf")
     file = read(path)
     kind = str(file.values.get("general.architecture"))[:40]
     if kind != "llama" or "output.weight" in file.tensors:
         raise BadFile(
-            "model: {path_name}: expected a Llama whose embeddings are its output "
-            "weights too, got {kind!r}; give the model in Hugging Face's format",
+            "model: {path_name}: expected a Llama whose embeddings are its output weights too, got "
+            "{kind!r}; give the model in Hugging Face's format",
             path_name=path.name,
             kind=kind,
         )
     config = _config(file.values)
-    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    _tokenizer(file.values, folder)
-    save_file(_weights(file, config), folder / "model.safetensors", metadata={"format": "pt"})
+    write_json(folder / "config.json", config)
+    write_weights(folder, _weights(file, config))
+    _write_bpe_tokenizer(file.values, folder)
     path.unlink()
 
 
@@ -323,29 +288,26 @@ def _config(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _weights(file: Gguf, config: dict[str, Any]) -> "dict[str, Tensor]":
+def _weights(file: Gguf, config: dict[str, Any]) -> dict[str, Tensor]:
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     weights = {f"model.{new}.weight": file.tensors[f"{old}.weight"]() for old, new in WHOLE.items()}
     for layer in range(config["num_hidden_layers"]):
         for old, new in LAYER.items():
             weight = file.tensors[f"blk.{layer}.{old}.weight"]()
             if old in heads:
-                weight = _halves(weight, heads[old])
+                weight = _rotary_halves(weight, heads[old])
             weights[f"model.layers.{layer}.{new}.weight"] = weight
     return weights
 
 
-def _halves(weight: "Tensor", heads: int) -> "Tensor":
-    """Rows of each head in the order in which transformers rotates: first halves, then second.
-
-    GGUF keeps the two numbers that are rotated together side by side.
-    """
+def _rotary_halves(weight: Tensor, heads: int) -> Tensor:
+    """The rows of each head in transformers' order for rotation, halves; GGUF's is neighbours."""
     pairs = weight.view(heads, -1, 2, weight.shape[1])
     return pairs.transpose(1, 2).reshape(weight.shape).contiguous()
 
 
-def _tokenizer(values: dict[str, Any], folder: Path) -> None:
-    """SmolLM2's tokenizer: each digit apart, then GPT-2's pieces of bytes."""
+def _write_bpe_tokenizer(values: dict[str, Any], folder: Path) -> None:
+    """SmolLM2's tokenizer: single digits, then GPT-2's byte-level BPE."""
     try:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     except ImportError as error:
@@ -353,25 +315,24 @@ def _tokenizer(values: dict[str, Any], folder: Path) -> None:
     tokens = values["tokenizer.ggml.tokens"]
     kinds = values["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in values["tokenizer.ggml.merges"]]
-    made = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
-    made.pre_tokenizer = pre_tokenizers.Sequence(
+    tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
-    made.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL]
-    made.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in control]
-    )
-    made.save(str(folder / "tokenizer.json"))
+    added = [AddedToken(token, normalized=False, special=True) for token in control]
+    tokenizer.add_special_tokens(added)
+    tokenizer.save(str(folder / "tokenizer.json"))
     names = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+    special = {
+        f"{name}_token": tokens[values[f"tokenizer.ggml.{gguf_name}_token_id"]]
+        for name, gguf_name in names.items()
+    }
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": values["llama.context_length"],
         "chat_template": values.get("tokenizer.chat_template"),
         "clean_up_tokenization_spaces": False,
-    } | {
-        f"{ours}_token": tokens[values[f"tokenizer.ggml.{its}_token_id"]]
-        for ours, its in names.items()
     }
-    text = json.dumps(settings, ensure_ascii=False, indent=2)
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", settings | special)

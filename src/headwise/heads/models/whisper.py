@@ -1,47 +1,37 @@
 """Whisper: its inputs from a WAV file, and its CTranslate2 file converted."""
 
-import json
 import struct
 import wave
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
+from headwise.heads.models.gguf import FILES as FILES
 from headwise.heads.models.gguf import BinaryReader
+from headwise.heads.models.model_files import write_json, write_weights
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-RATE, SECONDS = 16000, 30
-"""Samples a second that Whisper hears, and how long a sound it takes at once."""
-
-UNTIMED = "<|notimestamps|>"
-"""The token after the first by which the decoder is told to write words and no times."""
-
-MOST_WORDS = 200
-"""The most tokens that it writes itself."""
+RATE, SECONDS = 16000, 30  # samples per second, and seconds of sound that Whisper takes at once
+UNTIMED = "<|notimestamps|>"  # the second token of the decoder's input: write no times
+MOST_WORDS = 200  # the most tokens that the decoder writes
 
 
 def takes_sound(model: Any) -> bool:
-    """Whether a model is given sound and no text."""
+    """Whether the input of a model is sound."""
     return getattr(model, "main_input_name", None) == "input_features"
 
 
 def sound(file: str) -> Tensor:
-    """The samples of a WAV file, (n,) between -1 and 1.
+    """The samples, (n,) between -1 and 1, of a WAV file of 16 bits, 16 kHz and at most 30 seconds.
 
-    Raises:
-        BadFile: if it is no WAV file of one channel, 16 bits and 16 000 samples a second, or is
-            longer than 30 seconds.
+    Raises `BadFile` for any other file.
     """
     path, shown = Path(file), clean(file)
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        if path.exists() and not path.is_file():  # reading a pipe would block
             raise _bad_sound(shown, "it is a directory, a device or a pipe")
         with wave.open(str(path), "rb") as read:
             form = (read.getnchannels(), read.getsampwidth(), read.getframerate())
@@ -61,30 +51,22 @@ def sound(file: str) -> Tensor:
 
 
 def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> dict[str, Tensor]:
-    """The inputs for a sound.
+    """The inputs of a Whisper of transformers for a WAV file.
 
-    Args:
-        model: a Whisper of transformers.
-        tokenizer: its tokenizer.
-        file: a WAV file.
-        target: what is said; None means what the model itself hears.
-
-    Raises:
-        BadFile: if the file cannot be heard.
-        BadValue: if the target has more tokens than the model takes.
-        MissingExtra: if transformers is not installed.
+    The target is the words; None means those that the model itself writes. `BadValue` is raised for
+    more of them than the model takes, `BadFile` for a file that `sound` cannot read.
     """
     try:
         from transformers import WhisperFeatureExtractor
     except ImportError as error:
         raise MissingExtra.of("transformers", "inspect") from error
-    made: Any = WhisperFeatureExtractor
-    extractor = made(feature_size=model.config.num_mel_bins)
-    heard = extractor(sound(file).numpy(), sampling_rate=RATE, return_tensors="pt")
-    features = heard["input_features"]
+    untyped: Any = WhisperFeatureExtractor
+    extractor = untyped(feature_size=model.config.num_mel_bins)
+    extracted = extractor(sound(file).numpy(), sampling_rate=RATE, return_tensors="pt")
+    features = extracted["input_features"]
     start = [model.config.decoder_start_token_id, tokenizer.convert_tokens_to_ids(UNTIMED)]
     if target is None:
-        ids = _written(model, features, start)
+        ids = _transcribed(model, features, start)
     else:
         ids = torch.tensor([start + tokenizer(target, add_special_tokens=False)["input_ids"]])
     most = model.config.max_target_positions
@@ -98,25 +80,26 @@ def sound_inputs(model: Any, tokenizer: Any, file: str, target: str | None) -> d
 
 
 @torch.no_grad()
-def _written(model: Any, features: Tensor, start: list[int]) -> Tensor:
-    """What the model hears, greedily, with the tokens before it."""
+def _transcribed(model: Any, features: Tensor, start: list[int]) -> Tensor:
+    """The first tokens, and those that the model writes after them by greedy decoding."""
     read = model.encoder(features).last_hidden_state
     ids, words = torch.tensor([start]), model.decoder.embed_tokens.weight
     end = model.config.eos_token_id
     while ids.shape[1] < MOST_WORDS:
         last = model.decoder(input_ids=ids, encoder_hidden_states=read).last_hidden_state[:, -1]
-        best = (last @ words.T)[:, :end].argmax(-1, keepdim=True)  # words only: end and times after
-        if bool(((last @ words.T).argmax(-1) == end).all()):
+        logits = last @ words.T
+        if bool((logits.argmax(-1) == end).all()):
             break
+        best = logits[:, :end].argmax(-1, keepdim=True)  # words only: end and times have larger ids
         ids = torch.cat((ids, best), 1)
     return ids
 
 
 def _bad_sound(shown: str, got: str) -> BadFile:
     return BadFile(
-        "sound: {shown}: expected a WAV file of one channel, 16 bits and {rate} samples "
-        "a second, up to {seconds} seconds, got {got}; convert it with: ffmpeg -i IN "
-        "-ac 1 -ar {rate} OUT.wav",
+        "sound: {shown}: expected a WAV file of one channel, 16 bits and {rate} samples a second, "
+        "up to {seconds} seconds, got {got}; convert it with: ffmpeg -i IN -ac 1 -ar {rate} "
+        "OUT.wav",
         shown=shown,
         rate=RATE,
         seconds=SECONDS,
@@ -124,17 +107,9 @@ def _bad_sound(shown: str, got: str) -> BadFile:
     )
 
 
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
-"""What `convert` leaves in the folder."""
-
-FORMAT, FLOAT16 = 6, 4
-"""The version of the format that is read, and its number for the kind of a tensor."""
-
-NUMBERS = {1: "b", 2: "h", 3: "i"}
-"""The kinds of a single number, as `struct` writes them."""
-
-START, END, LONGEST = 50257, 50256, 448
-"""Tokens that begin and end a text, and the most of them, in the English models."""
+FORMAT, FLOAT16 = 6, 4  # the version that is read, and its number for tensors in float16
+NUMBERS = {1: "b", 2: "h", 3: "i"}  # the formats in `struct` of single numbers
+START, END, LONGEST = 50257, 50256, 448  # first and last token, most tokens: English models
 
 BLOCK = {
     "self_attention/layer_norm": "self_attn_layer_norm",
@@ -160,52 +135,33 @@ WHOLE = {
 
 
 def convert(folder: Path) -> None:
-    """Put weights in float32 and the settings in place of CTranslate2's files.
-
-    Raises:
-        BadFile: if the file cannot be read, or is no Whisper.
-        MissingExtra: if safetensors is not installed.
-    """
-    try:
-        from safetensors.torch import save_file
-    except ImportError as error:
-        raise MissingExtra.of("safetensors", "inspect") from error
+    """Put weights in float32 and the settings in place of CTranslate2's files."""
     path = folder / "model.bin"
     numbers, tensors = read(path)
-    weights = _weights(tensors)
-    config = _config(numbers, tensors)
-    (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": LONGEST,
-        "bos_token": "<|startoftranscript|>",
-        "eos_token": "<|endoftext|>",
-        "unk_token": "<|endoftext|>",
-        "pad_token": "<|endoftext|>",
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    write_weights(folder, _weights(tensors))
+    write_json(folder / "config.json", _config(numbers, tensors))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": LONGEST}
+    special = {"bos_token": "<|startoftranscript|>"}
+    special |= dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
+    write_json(folder / "tokenizer_config.json", settings | special)
     path.unlink()
 
 
-def read(path: Path) -> tuple[dict[str, int], "dict[str, Tensor]"]:
+def read(path: Path) -> tuple[dict[str, int], dict[str, Tensor]]:
     """The single numbers and the float16 tensors of a file of CTranslate2, by name.
 
-    Raises:
-        BadFile: if it is no such file, ends too early, or holds another kind of tensor.
+    Raises `BadFile` if it is no Whisper in that format, or ends too early.
 
     Source: CTranslate2 4.5, python/ctranslate2/specs/model_spec.py, `_serialize`.
     """
-    import torch
-
-    reader = _CTranslate2Reader(path, path.read_bytes())
-    version, spec = reader.number("I"), reader.string()
+    reader = BinaryReader(path, path.read_bytes())
+    version, spec = reader.number("I"), reader.string("H").rstrip("\0")
     if version != FORMAT or spec != "WhisperSpec":
         raise reader.wrong(f"expected a WhisperSpec of format {FORMAT}, got {spec} {version}")
     reader.number("I")  # the revision of that spec
-    numbers, tensors = dict[str, int](), dict[str, torch.Tensor]()
+    numbers, tensors = dict[str, int](), dict[str, Tensor]()
     for _ in range(reader.number("I")):
-        name, rank = reader.string(), reader.number("B")
+        name, rank = reader.string("H").rstrip("\0"), reader.number("B")
         shape = [reader.number("I") for _ in range(rank)]
         kind, size = reader.number("B"), reader.number("I")
         content = reader.take(size)
@@ -213,38 +169,23 @@ def read(path: Path) -> tuple[dict[str, int], "dict[str, Tensor]"]:
             numbers[name] = struct.unpack(f"<{NUMBERS[kind]}", content)[0]
         elif kind == FLOAT16:
             flat = torch.frombuffer(bytearray(content), dtype=torch.float16)
-            tensors[name] = _shaped(reader, name, flat, shape)
+            try:
+                tensors[name] = flat.float().reshape(shape)
+            except RuntimeError:
+                raise reader.wrong(f"{name} does not have the shape {shape}") from None
     return numbers, tensors
 
 
-def _shaped(reader: "_CTranslate2Reader", name: str, flat: "Tensor", shape: list[int]) -> "Tensor":
-    try:
-        return flat.float().reshape(shape)
-    except RuntimeError:
-        raise reader.wrong(f"{name} does not have the shape {shape}") from None
+def _weights(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        f"model.{new}": part.contiguous()
+        for name, tensor in tensors.items()
+        for new, part in _renamed(name, tensor)
+    }
 
 
-class _CTranslate2Reader(BinaryReader):
-    """A place in the file that moves on as things are read."""
-
-    def number(self, form: str) -> int:
-        found: int = self.unpack(form)[0]
-        return found
-
-    def string(self) -> str:
-        return self.take(self.number("H")).rstrip(b"\0").decode("utf-8", errors="replace")
-
-
-def _weights(tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
-    found = {}
-    for name, tensor in tensors.items():
-        for new, part in _renamed(name, tensor):
-            found[f"model.{new}"] = part.contiguous()
-    return found
-
-
-def _renamed(name: str, tensor: "Tensor") -> "list[tuple[str, Tensor]]":
-    """What one tensor of CTranslate2 is called in transformers, or its parts are."""
+def _renamed(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """One tensor of CTranslate2, or its parts, under transformers' names."""
     if name in WHOLE:
         return [(WHOLE[name], tensor)]
     stack, *middle, kind = name.split("/")
@@ -260,10 +201,10 @@ def _renamed(name: str, tensor: "Tensor") -> "list[tuple[str, Tensor]]":
     return [(f"{start}.{BLOCK[inner]}.{kind}", tensor)]
 
 
-def _config(numbers: dict[str, int], tensors: "dict[str, Tensor]") -> dict[str, Any]:
+def _config(numbers: dict[str, int], tensors: dict[str, Tensor]) -> dict[str, Any]:
     words, width = tensors["decoder/embeddings/weight"].shape
     inner = tensors["encoder/layer_0/ffn/linear_0/weight"].shape[0]
-    found: dict[str, Any] = {
+    config: dict[str, Any] = {
         "architectures": ["WhisperForConditionalGeneration"],
         "model_type": "whisper",
         "vocab_size": words,
@@ -280,9 +221,9 @@ def _config(numbers: dict[str, int], tensors: "dict[str, Tensor]") -> dict[str, 
     }
     for stack in ("encoder", "decoder"):
         layers = {name.split("/")[1] for name in tensors if name.startswith(f"{stack}/layer_")}
-        found |= {
+        config |= {
             f"{stack}_layers": len(layers - {"layer_norm"}),
             f"{stack}_attention_heads": numbers[f"{stack}/num_heads"],
             f"{stack}_ffn_dim": inner,
         }
-    return found
+    return config
