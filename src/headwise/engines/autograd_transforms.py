@@ -1,7 +1,7 @@
 """Higher derivatives and torch.func transforms, for engines with a backward of their own."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -32,9 +32,18 @@ def under_functorch() -> bool:
     return active is not None and bool(active())
 
 
-def no_transform_rule() -> Text:
-    """The reason of an engine against a call that is `transformed`."""
-    return Text("it has no rule for torch.func transforms and forward-mode derivatives")
+def no_transform_rule(call: Call) -> Iterator[Text]:
+    """The reason against a call that is `transformed`, of an engine with its own backward."""
+    if transformed(call):
+        yield Text("it has no rule for torch.func transforms and forward-mode derivatives")
+
+
+def needs_grad(call: Call) -> bool:
+    """Whether a result may need a gradient."""
+    sinks = () if call.sinks is None else (call.sinks,)
+    tensors = (call.q, call.k, call.v, *sinks, *call.position.parameters())
+    learned = any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and (learned or call.bias_requires_grad())
 
 
 def _has_tangents(call: Call) -> bool:

@@ -13,12 +13,7 @@ from torch.nn import functional as F
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import kernel
-from headwise.engines.autograd_transforms import (
-    AttentionFunction,
-    Tensors,
-    no_transform_rule,
-    transformed,
-)
+from headwise.engines.autograd_transforms import AttentionFunction, Tensors, no_transform_rule
 from headwise.engines.eager import zero_masked_kv
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import apply_sinks, not_returned, widen_for_sinks
@@ -43,8 +38,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("it would round the bias to {dtype}", dtype=call.q.dtype)
     if call.sinks is not None and not _own_function(call):
         yield Text("it has sinks on a CPU only, without dropout, torch.compile or a learned bias")
-    if transformed(call):
-        yield no_transform_rule()
+    yield from no_transform_rule(call)
 
 
 def worthwhile(call: Call) -> bool:

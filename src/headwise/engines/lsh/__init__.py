@@ -11,7 +11,7 @@ import torch
 
 from headwise.call import Call, Result
 from headwise.engines import kernel
-from headwise.engines.autograd_transforms import no_transform_rule, transformed
+from headwise.engines.autograd_transforms import needs_grad, no_transform_rule
 from headwise.engines.lsh.rounds import ChunkedAttention
 from headwise.engines.statistics import not_returned, widen_for_sinks
 from headwise.engines.tiled.decompose import conjuncts
@@ -35,7 +35,7 @@ def why_not(call: Call) -> Iterator[Text]:
     one = len(_hashed(call.mask)) == 1
     if not one:
         yield Text("the mask is not one lsh(...), alone or with others by &")
-    if "logsumexp" in call.need and _needs_grad(call):
+    if "logsumexp" in call.need and needs_grad(call):
         yield Text("its logsumexp has no gradient; use torch.no_grad()")
     if call.dropout > 0:
         yield Text("it has no dropout")
@@ -50,14 +50,8 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("the mask's bias wants a gradient")
     if torch.compiler.is_compiling():
         yield Text("it has no rule for torch.compile")
-    if transformed(call):
-        yield no_transform_rule()
+    yield from no_transform_rule(call)
     yield from not_returned(call.need, ("logsumexp",))
-
-
-def _needs_grad(call: Call) -> bool:
-    inputs = [call.q, call.k, call.v, *(() if call.sinks is None else (call.sinks,))]
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 def worthwhile(call: Call) -> bool:

@@ -38,10 +38,10 @@ class TiledAttention(AttentionFunction):
     reach: int | None = None
 
     def problem(self, tensors: Tensors) -> Problem:
-        """The problem of its tensors, in order:
+        """The problem of q, k, v, the sinks, the raw queries and the others, in this order.
 
-        q, k, v, the sinks or None, the raw queries, the three `RelativeTerms`, and the clipped keys
-        behind and ahead and the values behind and ahead, or None.
+        The others are the three `RelativeTerms`, the clipped keys behind and ahead, and the clipped
+        values behind and ahead. All but q, k, v and the raw queries may be None.
         """
         q, k, v, sinks, raw_queries, *others = tensors[:COUNT]
         relative, far = RelativeTerms(*others[:3]), None

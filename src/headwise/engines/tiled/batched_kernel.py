@@ -6,7 +6,7 @@ four. One block has its axis dropped. With one mask for all samples and a key he
 is a call of its own, its blocks the batch, so that heads may share keys without a copy of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -28,12 +28,83 @@ class BatchLayout(Enum):
 def forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of blocks of q, k, v.
+    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of blocks.
 
     ``added`` is (B or 1, H or 1, n or 1, r, m), or None.
     """
-    layout, samples = layout_of(q, k, v, added), q.shape[0]
-    calls = _calls((q, k, v), added, layout)
-    results = [kernel.forward(rows, keys, seen, mask, scale) for rows, keys, seen, mask in calls]
-    output, logsumexp = (_together(parts, layout) for parts in zip(*results, strict=True))
+    inputs, layout = (q, k, v), layout_of(q, k, v, added)
+    output, logsumexp = _run(lambda *call: kernel.forward(*call, scale), inputs, added, layout)
     return output, logsumexp
+
+
+def backward(
+    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the blocks; ``given`` has blocks too."""
+
+    def function(*call: Any) -> tuple[Tensor, ...]:
+        return kernel.backward(BackwardInputs(*call[:3]), *call[3:], scale)
+
+    inputs = given.grad, given.output, given.logsumexp, q, k, v
+    dq, dk, dv = _run(function, inputs, added, layout_of(q, k, v, added))
+    return dq, dk, dv
+
+
+def weights(q: Tensor, k: Tensor, added: Tensor | None, logsumexp: Tensor, scale: float) -> Tensor:
+    """exp(scores - logsumexp), (B, H, n, r, m): the weights, by matrix products."""
+
+    def function(q: Tensor, k: Tensor, sums: Tensor, mask: Tensor | None) -> tuple[Tensor]:
+        return ((kernel.plain_scores(q, k, mask, scale) - sums[..., None]).exp(),)
+
+    return _run(function, (q, k, logsumexp), added, layout_of(q, k, k, added))[0]
+
+
+def mixed(weights: Tensor, v: Tensor) -> Tensor:
+    """Weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
+    inputs, layout = (weights, v.to(weights.dtype)), layout_of(weights, v, v, None)
+    return _run(lambda *call: (kernel.grouped_matmul(*call[:2]),), inputs, None, layout)[0]
+
+
+def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> BatchLayout:
+    """How these blocks are laid out for the kernel."""
+    if q.shape[2] == 1:
+        return BatchLayout.ONE
+    shared = added is None or added.shape[0] == added.shape[1] == 1
+    evenly = all(t.shape[0] == 1 or t.stride(0) == t.shape[1] * t.stride(1) for t in (q, k, v))
+    return BatchLayout.FOLD if shared and evenly and q.shape[1] == k.shape[1] else BatchLayout.EACH
+
+
+def _run(
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor],
+    added: Tensor | None,
+    layout: BatchLayout,
+) -> list[Tensor]:
+    """The results of a function of tensors with four axes, the mask being the last of them."""
+    samples = inputs[0].shape[0]
+    columns: list[Sequence[Tensor | None]] = [_split(tensor, layout) for tensor in inputs]
+    if added is None:
+        columns.append([None] * len(columns[0]))
+    elif layout is BatchLayout.EACH:
+        columns.append(_split(added.expand(samples, -1, -1, -1, -1), layout))
+    else:
+        columns.append([added[0] if layout is BatchLayout.FOLD else added[:, :, 0]])
+    results = [function(*call) for call in zip(*columns, strict=True)]
+    return [_joined(parts, layout, samples) for parts in zip(*results, strict=True)]
+
+
+def _split(blocks: Tensor, layout: BatchLayout) -> list[Tensor]:
+    if layout is BatchLayout.ONE:
+        return [blocks[:, :, 0]]
+    if layout is BatchLayout.FOLD:
+        return [blocks.flatten(0, 1)]
+    return [sample.transpose(0, 1) for sample in blocks]
+
+
+def _joined(parts: Sequence[Tensor], layout: BatchLayout, samples: int) -> Tensor:
+    if layout is BatchLayout.ONE:
+        return parts[0].unsqueeze(2)
+    if layout is BatchLayout.FOLD:
+        return torch.unflatten(parts[0], 0, (samples, -1))
+    turned = [part.transpose(0, 1) for part in parts]
+    return turned[0][None] if samples == 1 else torch.stack(turned)
