@@ -102,21 +102,14 @@ class AttentionFunction(ABC):
         """The results by operations that can be differentiated to any order."""
 
     @abstractmethod
-    def backward(
-        self,
-        tensors: Tensors,
-        given: BackwardInputs,
-        grad_sums: Tensor | None,
-        needs_grad: Sequence[bool],
-    ) -> Tensors:
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
         """The gradients of all tensors but the sinks, in any dtype.
 
         Args:
             tensors: of the forward.
-            given: the gradient of the output, the output and the logsumexp, -inf where fully masked
-                without a sink.
-            grad_sums: the gradient of the logsumexp, or None.
-            needs_grad: which of the tensors need a gradient.
+            given: the results, -inf in the logsumexp where fully masked without a sink, and their
+                gradients.
+            needed: which of the tensors need a gradient.
         """
 
     def has_backward(self, q: Tensor, v: Tensor) -> bool:
@@ -162,8 +155,8 @@ class _OwnBackward(torch.autograd.Function):
                 )
                 return (None, None, *gradients)
             grad = torch.zeros_like(output) if grad is None else grad
-            given = BackwardInputs(grad, output, sums)
-            gradients = list(function.backward(tensors, given, grad_sums, needs_grad))
+            given = BackwardInputs(grad, output, sums, grad_sums)
+            gradients = list(function.backward(tensors, given, needs_grad))
             gradients.insert(3, sinks_gradient(sinks, grad, output, sums, grad_sums))
         pairs = zip(gradients, tensors, strict=True)
         return (None, None, *(None if x is None else x.to(tensor.dtype) for x, tensor in pairs))

@@ -39,17 +39,20 @@ ALIGNED = 16
 
 @dataclass(frozen=True, eq=False)
 class BackwardInputs:
-    """The gradient of the output, the output and the logsumexp, as a backward needs them.
+    """The results of an attention and their gradients, as a backward needs them.
 
     Attributes:
-        grad: of the output, (B, H, n, Dv).
+        grad: the gradient of the output, (B, H, n, Dv).
         output: (B, H, n, Dv), over *all* keys that the row sees.
-        logsumexp: (B, H, n), likewise; +inf on fully masked rows, so that their weights are 0.
+        logsumexp: (B, H, n), likewise; for the functions of this module +inf on fully masked rows,
+            so that their weights are 0.
+        grad_sums: the gradient of the logsumexp, (B, H, n), or None; not for these functions.
     """
 
     grad: Tensor
     output: Tensor
     logsumexp: Tensor
+    grad_sums: Tensor | None = None
 
 
 def fused(q: Tensor) -> bool:

@@ -175,21 +175,15 @@ class FusedAttention(AttentionFunction):
     def has_backward(self, q: Tensor, v: Tensor) -> bool:
         return kernel.suits(q, v)
 
-    def backward(
-        self,
-        tensors: Tensors,
-        given: BackwardInputs,
-        grad_sums: Tensor | None,
-        needs_grad: Sequence[bool],
-    ) -> Tensors:
-        del needs_grad
-        *rows, _, added, _ = tensors
-        width, sums = rows[0].shape[3], given.logsumexp
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        del needed
+        q, k, v, _, added, _ = tensors
+        width, sums = q.shape[3], given.logsumexp
         finite = sums.masked_fill(sums == -torch.inf, torch.inf)  # there the weights are 0
-        given = BackwardInputs(kernel.packed(given.grad), given.output, finite)
-        if grad_sums is not None:
-            given, rows = _with_grad_sums(given, grad_sums, rows)
-        gradients = kernel.fused_backward(given, *rows, added, self.scale, triangle=self.triangle)
+        own = BackwardInputs(kernel.packed(given.grad), given.output, finite)
+        if given.grad_sums is not None:
+            own, (q, k, v) = _with_grad_sums(own, given.grad_sums, (q, k, v))
+        gradients = kernel.fused_backward(own, q, k, v, added, self.scale, triangle=self.triangle)
         return (*(rows[..., :width] for rows in gradients), None, None)
 
 

@@ -15,7 +15,7 @@ from headwise.engines.autograd_transforms import needs_grad, no_transform_rule
 from headwise.engines.lsh.rounds import ChunkedAttention
 from headwise.engines.statistics import not_returned, widen_for_sinks
 from headwise.engines.tiled.decompose import conjuncts
-from headwise.engines.tiled.problem import Problem, zero_masked_kv
+from headwise.engines.tiled.problem import Problem
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.patterns.lsh import Hashed
@@ -71,7 +71,7 @@ def run(call: Call) -> Result:
     """Attention round by round."""
     q, k = call.position.content(call.q, call.k, call.shape)
     problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.shape)
-    clean = zero_masked_kv(problem)
+    clean = problem.zero_masked()
     (hashed,) = _hashed(call.mask)
     rest = tuple(mask for mask in conjuncts(call.mask) if mask is not hashed)
     width = call.v.shape[3]

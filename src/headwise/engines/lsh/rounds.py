@@ -203,14 +203,8 @@ class ChunkedAttention(AttentionFunction):
         assert result.logsumexp is not None  # noqa: S101 - it is needed
         return result.output, result.logsumexp
 
-    def backward(
-        self,
-        tensors: Tensors,
-        given: BackwardInputs,
-        grad_sums: Tensor | None,
-        needs_grad: Sequence[bool],
-    ) -> Tensors:
-        del grad_sums, needs_grad
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        del needed
         q, k, v, _ = tensors
         sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)[..., None]
         results = given.grad.contiguous(), given.output, sums

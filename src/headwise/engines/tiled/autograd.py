@@ -57,15 +57,9 @@ class TiledAttention(AttentionFunction):
     def plain(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
         return dense(self.problem(tensors))
 
-    def backward(
-        self,
-        tensors: Tensors,
-        given: BackwardInputs,
-        grad_sums: Tensor | None,
-        needs_grad: Sequence[bool],
-    ) -> Tensors:
-        captured = list(zip(tensors, needs_grad, strict=True))[COUNT:]
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        captured = list(zip(tensors, needed, strict=True))[COUNT:]
         learned = [tensor for tensor, need in captured if need]
-        buffers = backward(self.problem(tensors), given, grad_sums, learned)
+        buffers = backward(self.problem(tensors), given, learned)
         of_problem, rest = buffers.all[: COUNT - 1], iter(buffers.learned)
         return (*of_problem, *(next(rest) if need else None for _, need in captured))

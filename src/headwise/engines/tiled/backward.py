@@ -17,24 +17,10 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.engines.kernel import BackwardInputs, grouped_matmul
 from headwise.engines.tiled import batched_kernel
-from headwise.engines.tiled.forward import chunks_with_terms, covers, max_pairs, needs_weights
+from headwise.engines.tiled.forward import covers, max_pairs
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.problem import (
-    NEAR,
-    GradientBuffers,
-    Problem,
-    keys_values,
-    region_parts,
-    zero_masked_kv,
-)
-from headwise.engines.tiled.scores import (
-    differences,
-    folded,
-    relative,
-    score_terms,
-    unfolded,
-    values,
-)
+from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem
+from headwise.engines.tiled.scores import chunks_with_terms, folded, score_terms, unfolded, values
 from headwise.positions import Stage
 from headwise.positions.relative_terms import RelativeTerms, skew
 
@@ -46,10 +32,7 @@ ROWS = 1 << 19
 
 
 def backward(
-    problem: Problem,
-    given: BackwardInputs,
-    grad_sums: Tensor | None = None,
-    learned: Sequence[Tensor] = (),
+    problem: Problem, given: BackwardInputs, learned: Sequence[Tensor] = ()
 ) -> GradientBuffers:
     """The gradients of every tensor of an attention.
 
@@ -64,22 +47,22 @@ def backward(
     Args:
         problem: the attention.
         given: of the output over all keys and sinks; the logsumexp is -inf on rows without either.
-        grad_sums: the gradient of the logsumexp (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
     """
-    problem, grad = zero_masked_kv(problem), given.grad.contiguous()
-    given = BackwardInputs(grad, given.output, given.logsumexp)
-    plan = region_parts(problem, SIDE)
+    problem, grad = problem.zero_masked(), given.grad.contiguous()
+    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
+    sums = sums[..., None]  # +inf where the weights are 0
+    given = BackwardInputs(grad, given.output, sums, given.grad_sums)
+    plan = problem.parts(SIDE)
     constant_weights = _single_key(problem, plan)
     if problem.keep is None:
-        return _backward(problem, plan, given, grad_sums, learned, constant_weights)
+        return _backward(problem, plan, given, learned, constant_weights)
     kept = replace(problem, mask=problem.mask & problem.keep)
-    products = BackwardInputs(
-        grad / (1 - problem.keep.dropout), torch.zeros_like(given.output), given.logsumexp
-    )
-    buffers = _backward(kept, region_parts(kept, SIDE), products, None, (), constant_weights)
+    no_output = torch.zeros_like(given.output)
+    products = BackwardInputs(grad / (1 - problem.keep.dropout), no_output, sums)
+    buffers = _backward(kept, kept.parts(SIDE), products, (), constant_weights)
     silent = replace(problem, v=torch.zeros_like(problem.v))
-    rest = _backward(silent, plan, given, grad_sums, (), constant_weights)
+    rest = _backward(silent, plan, given, (), constant_weights)
     buffers.q.add_(rest.q)
     buffers.k.add_(rest.k)
     return buffers
@@ -89,25 +72,23 @@ def _backward(
     problem: Problem,
     plan: Sequence[Part],
     given: BackwardInputs,
-    grad_sums: Tensor | None,
     learned: Sequence[Tensor],
     constant_weights: bool,
 ) -> GradientBuffers:
-    """`backward` over some pairs; ``constant_weights``: the output takes them as constants."""
-    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
-    given = BackwardInputs(given.grad, given.output, sums[..., None])  # there the weights are 0
+    """`backward` over the pairs of some parts.
+
+    With ``constant_weights`` the output takes the weights as constants.
+    """
     bias_learned = _bias_learned(problem, learned)
-    slow = [
-        part
-        for part in plan
-        if grad_sums is not None
-        or needs_weights(problem, part)
-        or (bias_learned and part.region == NEAR)
-    ]
+    slow = list[Part]()
+    for part in plan:
+        by_weights = problem.needs_weights(part) or (bias_learned and part.region == NEAR)
+        if by_weights or given.grad_sums is not None:
+            slow.append(part)
     written = not slow and covers(plan, problem.shape)
     buffers = GradientBuffers.of(problem, learned, written=written)
     if slow:
-        delta = _delta(problem, given, plan, grad_sums, constant_weights)
+        delta = _delta(problem, given, plan, constant_weights)
         for chunk in _small(problem, slow):
             own = _own(given, chunk)
             if _by_products(problem, chunk, learned):
@@ -117,12 +98,11 @@ def _backward(
     for part in (part for part in plan if part not in slow):
         for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part, ROWS)):
             q, k, v, _ = _rows(problem, chunk)
-            from_q, from_k, from_v = batched_kernel.backward(
-                _own(given, chunk), q, k, v, extra.scores, problem.scale
-            )
+            own = _own(given, chunk)
+            dq, dk, dv = batched_kernel.backward(own, q, k, v, extra.scores, problem.scale)
             first = written and not part.layer
-            (chunk.queries.put if first else chunk.queries.add)(buffers.q, from_q)
-            for into, gradient in zip(buffers.rows(chunk), (from_k, from_v), strict=True):
+            (chunk.queries.put if first else chunk.queries.add)(buffers.q, dq)
+            for into, gradient in zip(buffers.rows(chunk), (dk, dv), strict=True):
                 chunk.keys.add(into, gradient)
     if constant_weights and not slow:
         buffers.q.zero_()
@@ -146,11 +126,7 @@ class Delta(NamedTuple):
 
 
 def _delta(
-    problem: Problem,
-    given: BackwardInputs,
-    plan: Sequence[Part],
-    grad_sums: Tensor | None,
-    constant_weights: bool,
+    problem: Problem, given: BackwardInputs, plan: Sequence[Part], constant_weights: bool
 ) -> Delta:
     """The `Delta` of all rows.
 
@@ -168,9 +144,10 @@ def _delta(
         rows = torch.zeros_like(given.logsumexp)
         for chunk in _small(problem, plan):
             own, inputs = _own(given, chunk), _rows(problem, chunk)
-            output, _ = _exact(problem, chunk, own, inputs, relative(problem, chunk))
+            output, _ = _exact(problem, chunk, own, inputs, problem.terms(chunk))
             chunk.queries.add(rows, (own.grad * output).sum(-1, keepdim=True))
-    rows = rows if grad_sums is None else rows - grad_sums[..., None]
+    if given.grad_sums is not None:
+        rows = rows - given.grad_sums[..., None]
     return Delta(rows, complete, constant_weights)
 
 
@@ -187,9 +164,9 @@ def _add_exactly(
     The function differentiated is sum(dO O) - sum((Δ - dlogsumexp) P) with a constant logsumexp.
     Its derivative with respect to the scores is P (dO Vᵀ - Δ + dlogsumexp), as of the attention.
     """
-    wide, where = softmax_dtype(problem.q.dtype), differences(problem, part)
+    wide, where = softmax_dtype(problem.q.dtype), problem.differences(part)
     inputs = [rows.detach().requires_grad_() for rows in _rows(problem, part)]
-    terms = relative(problem, part)
+    terms = problem.terms(part)
     if terms is not None:
         leaves = (None if term is None else term.detach().requires_grad_() for term in terms)
         terms = RelativeTerms(*leaves)
@@ -231,7 +208,7 @@ def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
 def _by_products(problem: Problem, part: Part, learned: Sequence[Tensor]) -> bool:
     """Whether matrix products alone give the gradients of a part."""
     fixed = not problem.mask.biased or not learned
-    return fixed and not needs_weights(problem, part) and relative(problem, part) is not None
+    return fixed and not problem.needs_weights(part) and problem.terms(part) is not None
 
 
 def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
@@ -263,7 +240,7 @@ def _exact(
     weights = batched_kernel.weights(q, k, extra.scores, own.logsumexp, problem.scale)
     used = weights.detach() if constant_weights else weights
     output = batched_kernel.mixed(used, v)
-    if needs_weights(problem, part):
+    if problem.needs_weights(part):
         output = output + values(problem, part, used)
     return output, weights
 
@@ -285,7 +262,7 @@ def _own(given: BackwardInputs, part: Part) -> BackwardInputs:
 
 def _rows(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Blocks of q, k, v and the raw queries."""
-    queries, (k, v) = part.queries.take, map(part.keys.take, keys_values(problem, part))
+    queries, (k, v) = part.queries.take, map(part.keys.take, problem.keys_values(part))
     return queries(problem.q), k, v, queries(problem.raw_queries)
 
 
@@ -294,7 +271,7 @@ def add_by_products(
 ) -> None:
     """Add the gradients from some blocks to the buffers, by matrix products.
 
-    `relative` must give the bias of the blocks.
+    `Problem.terms` must give the bias of the blocks.
     """
     q, k, v, raw_queries = map(folded, _rows(problem, part))
     wide, samples, scale = softmax_dtype(q.dtype), problem.shape.batch, problem.scale
@@ -348,7 +325,7 @@ def _add_bias(
     buffers: GradientBuffers, problem: Problem, part: Part, raw_queries: Tensor, scores: Tensor
 ) -> None:
     """Add the gradients of raw queries, vectors and numbers from dS (N, H, r, m)."""
-    terms, where = relative(problem, part), differences(problem, part)
+    terms, where = problem.terms(part), problem.differences(part)
     if terms is None or where is None:
         raise ValueError("tiled: a part whose blocks differ in their differences")
     products, (vectors, shift, numbers) = _spread(scores), buffers.relative

@@ -32,8 +32,11 @@ def forward(
 
     ``added`` is (B or 1, H or 1, n or 1, r, m), or None.
     """
-    inputs, layout = (q, k, v), layout_of(q, k, v, added)
-    output, logsumexp = _run(lambda *call: kernel.forward(*call, scale), inputs, added, layout)
+
+    def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        return kernel.forward(q, k, v, mask, scale)
+
+    output, logsumexp = _run(function, (q, k, v), added, layout_of(q, k, v, added))
     return output, logsumexp
 
 
@@ -42,8 +45,9 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the blocks; ``given`` has blocks too."""
 
-    def function(*call: Any) -> tuple[Tensor, ...]:
-        return kernel.backward(BackwardInputs(*call[:3]), *call[3:], scale)
+    def function(*inputs: Any) -> tuple[Tensor, ...]:
+        grad, output, sums, q, k, v, mask = inputs
+        return kernel.backward(BackwardInputs(grad, output, sums), q, k, v, mask, scale)
 
     inputs = given.grad, given.output, given.logsumexp, q, k, v
     dq, dk, dv = _run(function, inputs, added, layout_of(q, k, v, added))

@@ -258,9 +258,10 @@ def _plain_band(queries: StridedRows, keys: StridedRows, band: Band, side: int) 
     if high > low:
         count, first = high - low, low * side
         start = first + shift - width + 1
-        inside = queries.slice(first, first + side), keys.slice(start, first + shift + side)
-        blocks = (replace(one, count=count, jump=side * one.step) for one in inside)
-        plan.append(_band_part(*blocks, Band(band.allowed, width - 1)))
+        inside, along = queries.slice(first, first + side), keys.slice(start, first + shift + side)
+        inside = replace(inside, count=count, jump=side * queries.step)
+        along = replace(along, count=count, jump=side * keys.step)
+        plan.append(_band_part(inside, along, Band(band.allowed, width - 1)))
     return plan
 
 

@@ -155,7 +155,7 @@ def _read_word(numbers: Iterator[int]) -> str:
 
 def _read_module(numbers: Iterator[int], tensors: Iterator[Tensor]) -> nn.Module:
     """A module with the given tensors themselves: nothing is initialised, and autograd works."""
-    kind = _class(_read_word(numbers))
+    kind: Any = _class(_read_word(numbers))
     module: nn.Module = kind.__new__(kind)
     nn.Module.__init__(module)
     for _ in range(next(numbers)):

@@ -1,6 +1,6 @@
 """The output and the logsumexp, part by part."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,22 +12,8 @@ from headwise.engines.dropout import Keep, drops, kept_share
 from headwise.engines.statistics import apply_sinks
 from headwise.engines.tiled import batched_kernel
 from headwise.engines.tiled.parts import Part, StridedRows
-from headwise.engines.tiled.problem import (
-    NEAR,
-    Problem,
-    finite,
-    keys_values,
-    region_parts,
-    zero_masked_kv,
-)
-from headwise.engines.tiled.scores import (
-    ScoreTerms,
-    position_biases,
-    same_for_all_blocks,
-    score_terms,
-    values,
-)
-from headwise.positions import Stage
+from headwise.engines.tiled.problem import Problem, finite
+from headwise.engines.tiled.scores import ScoreTerms, chunks_with_terms, score_terms, values
 from headwise.shapes import AttentionShape
 
 SIDE = 64
@@ -55,7 +41,7 @@ def forward(problem: Problem) -> tuple[Tensor, Tensor]:
         return _with_dropout(problem, problem.keep, forward)
     output, logsumexp = _run(problem)
     if not finite(output):  # perhaps because of a fully masked key
-        output, logsumexp = _run(zero_masked_kv(problem))
+        output, logsumexp = _run(problem.zero_masked())
     return output, logsumexp
 
 
@@ -70,7 +56,7 @@ def _with_dropout(
 
 def _run(problem: Problem) -> tuple[Tensor, Tensor]:
     shape, wide = problem.q.shape[:3], softmax_dtype(problem.q.dtype)
-    plan = region_parts(problem, SIDE)
+    plan = problem.parts(SIDE)
     dtype = wide if any(part.layer for part in plan) else problem.v.dtype
     output = problem.v.new_empty(*shape, problem.v.shape[3], dtype=dtype)
     logsumexp = problem.q.new_empty(*shape, 1, dtype=wide)
@@ -91,17 +77,6 @@ def covers(plan: Sequence[Part], shape: AttentionShape) -> bool:
     return rows == shape.queries
 
 
-def chunks_with_terms(
-    problem: Problem, part: Part, limit: int
-) -> Iterator[tuple[Part, ScoreTerms]]:
-    """The chunks of a part with their score terms, computed once where all are the same."""
-    once = None
-    if same_for_all_blocks(problem, part) and part.queries.size * part.keys.size <= limit:
-        once = score_terms(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
-    for chunk in part.chunks(limit):
-        yield chunk, once or score_terms(problem, chunk, chunk.queries.take(problem.raw_queries))
-
-
 def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
     """How many pairs of a part to compute at once, for O(L) memory.
 
@@ -111,25 +86,20 @@ def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
     rows = max(1, numbers // (heads * problem.v.shape[3])) * part.keys.size
     if drops(problem.mask):
         return max(1, min(DROPPED // heads, rows))
-    if position_biases(problem, part):
+    if problem.position_biases(part):
         return max(1, min(MOVING // heads, rows))
     kernel_suffices = kernel.fused(problem.q) and not problem.mask.biased
-    if not kernel_suffices or needs_weights(problem, part):
+    if not kernel_suffices or problem.needs_weights(part):
         return max(1, min(SCORES // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
 
 
-def needs_weights(problem: Problem, part: Part) -> bool:
-    """Whether the weights of a part are needed, which the fused kernel does not return."""
-    return part.region == NEAR and Stage.VALUES in problem.position.stages
-
-
 def _results(problem: Problem, part: Part, extra: ScoreTerms) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
-    q, (k, v) = part.queries.take(problem.q), map(part.keys.take, keys_values(problem, part))
+    q, (k, v) = part.queries.take(problem.q), map(part.keys.take, problem.keys_values(part))
     output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale)
     hidden = extra.fully_masked
-    if needs_weights(problem, part):
+    if problem.needs_weights(part):
         safe = logsumexp if hidden is None else logsumexp.masked_fill(hidden, torch.inf)
         weights = batched_kernel.weights(q, k, extra.scores, safe, problem.scale)
         output = output + values(problem, part, weights).to(output.dtype)
@@ -156,14 +126,14 @@ def dense(problem: Problem) -> tuple[Tensor, Tensor]:
     """`forward` in O(Lq Lk) memory, differentiable to any order."""
     if problem.keep is not None:
         return _with_dropout(problem, problem.keep, dense)
-    problem, shape = zero_masked_kv(problem), problem.shape
+    problem, shape = problem.zero_masked(), problem.shape
     whole = Part(StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys), problem.mask)
     extra = score_terms(problem, whole, problem.raw_queries[:, :, None])
     added, fully_masked = (None if t is None else t[:, :, 0] for t in extra)
     scores = kernel.plain_scores(problem.q, problem.k, added, problem.scale)
     weights, sums = kernel.plain_softmax(scores, fully_masked)
     output = kernel.grouped_matmul(weights, problem.v.to(weights.dtype))
-    if needs_weights(problem, whole):
+    if problem.needs_weights(whole):
         output = output + values(problem, whole, weights[:, :, None])[:, :, 0]
     output, sums = apply_sinks(output, sums, problem.sinks)
     return output.to(problem.v.dtype), sums

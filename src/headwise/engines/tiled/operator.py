@@ -67,7 +67,8 @@ def operator_backward(
     """
     *qkv, output, logsumexp = saved
     grad, grad_sums, sinks = optional
-    given = BackwardInputs(torch.zeros_like(output) if grad is None else grad, output, logsumexp)
+    full = torch.zeros_like(output) if grad is None else grad
+    given = BackwardInputs(full, output, logsumexp, grad_sums)
     with _autograd_enabled(), torch.autocast(output.device.type, enabled=False):
         inputs = zip((*qkv, *tensors), needs_grad, strict=True)
         leaves = [tensor.detach().requires_grad_(need) for tensor, need in inputs]
@@ -75,7 +76,7 @@ def operator_backward(
             problem = _decoded(leaves[:3], sinks, numbers, leaves[3:], offset, scale)
         learned = [t for t in leaves[3:] if t.requires_grad and t is not problem.raw_queries]
         with torch.no_grad():
-            buffers = backward(problem, given, grad_sums, learned)
+            buffers = backward(problem, given, learned)
             pairs = zip((*problem.tensors, *learned), buffers.all, strict=True)
             moved = [
                 (tensor, gradient.to(tensor.dtype))

@@ -9,7 +9,7 @@ clipped pairs form rectangles.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,13 +17,29 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.engines.dropout import Keep
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, parts
-from headwise.engines.tiled.parts import Part
+from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.masks import Mask, Tile
 from headwise.masks.mask import And
 from headwise.positions import Position, Stage
 from headwise.positions.position import ClippedKeyValues
 from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import AttentionShape, Index, Truth
+
+BLOCK = 256
+"""Queries that have the same keys in a region."""
+
+GRAIN = 64
+"""A region begins and ends at multiples of so many keys."""
+
+NEAR, BEHIND, AHEAD = 0, -1, 1
+
+WORTH = 0.5
+"""The largest share of keys in the near region for which clipping is worthwhile."""
+
+PAIRS = 1 << 22
+"""Pairs whose rule is written out at once."""
+
+Numbers = TypeVar("Numbers", int, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +74,85 @@ class Problem:
     keep: Keep | None = None
 
     @property
-    def least(self) -> int:
-        """The least difference of a key and a query: the first of `relative`."""
-        return 1 - self.shape.offset - self.shape.queries
-
-    @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         """q, k, v, the raw queries, 3 relative terms, 4 clipped keys and values; None if absent."""
         far = (None,) * 4 if self.far is None else (*self.far.keys, *self.far.values)
         relative = self.relative or RelativeTerms()
         return (self.q, self.k, self.v, self.raw_queries, *relative, *far)
 
+    def parts(self, side: int) -> list[Part]:
+        """The parts, region by region, with blocks of ``side`` queries where nothing is clipped."""
+        if self.far is None:
+            return parts(self.mask, self.shape, side)
+        plan, layer = list[Part](), 0
+        for which in (NEAR, BEHIND, AHEAD):
+            inside = And(self.mask, Region(which, self.far.reach))
+            for part in parts(inside, self.shape, GRAIN):
+                plan.append(replace(part, region=which, layer=part.layer + layer))
+            layer = 1 + max((part.layer for part in plan), default=-1)
+        return plan
 
-BLOCK = 256
-"""Queries that have the same keys in a region."""
+    def keys_values(self, part: Part) -> tuple[Tensor, Tensor]:
+        """The full keys and values that a part reads."""
+        if self.far is None or part.region == NEAR:
+            return self.k, self.v
+        number = 0 if part.region == BEHIND else 1
+        return self.far.keys[number], self.far.values[number]
 
-GRAIN = 64
-"""A region begins and ends at multiples of so many keys."""
+    def position_biases(self, part: Part) -> bool:
+        """Whether the position adds to the scores of a part."""
+        return part.region == NEAR and Stage.SCORES in self.position.stages
 
-NEAR, BEHIND, AHEAD = 0, -1, 1
+    def needs_weights(self, part: Part) -> bool:
+        """Whether the weights of a part are needed, which the fused kernel does not return."""
+        return part.region == NEAR and Stage.VALUES in self.position.stages
 
-WORTH = 0.5
-"""The largest share of keys in the near region for which clipping is worthwhile."""
+    def differences(self, part: Part) -> slice | None:
+        """The slice of all differences that a part has; None where its blocks differ in them."""
+        queries, keys = part.queries, part.keys
+        if self.relative is None or not (self.position_biases(part) and part.even):
+            return None
+        if not isinstance(queries, StridedRows) or not isinstance(keys, StridedRows):
+            return None
+        if queries.step != keys.step:
+            return None
+        least = 1 - self.shape.offset - self.shape.queries  # the first of `relative`
+        last = queries.start + (queries.size - 1) * queries.step + self.shape.offset
+        first = keys.start - last - least
+        return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
+
+    def terms(self, part: Part) -> RelativeTerms | None:
+        """The relative terms at the differences of a part, as views; None where they differ."""
+        where = self.differences(part)
+        return None if where is None or self.relative is None else self.relative.at(where)
+
+    def zero_masked(self) -> "Problem":
+        """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
+
+        A finite number there has a weight of exactly 0 and needs no change.
+        """
+        if finite(self.k) and finite(self.v):
+            return self
+        b, h, q, k = self.shape.indices()
+        seen = torch.zeros((1, 1, 1), dtype=torch.bool, device=self.shape.device)
+        for rows in torch.split(q, max(1, PAIRS // self.shape.keys), 2):
+            pairs = self.mask.rule(b, h, rows, k)
+            seen = seen | pairs.view(*(1,) * (4 - pairs.dim()), *pairs.shape).any(2)
+        seen = seen.expand(-1, -1, self.shape.keys)  # (B or 1, H or 1, Lk)
+        if seen.shape[1] > 1:
+            seen = torch.unflatten(seen, 1, (self.k.shape[1], -1)).any(2)
+        far = self.far
+        tensors = (self.k, self.v, *(() if far is None else (*far.keys, *far.values)))
+        k, v, *clipped = (torch.where(seen[..., None], rows, 0.0) for rows in tensors)
+        if far is not None:
+            behind, ahead, first, last = clipped
+            far = replace(far, keys=(behind, ahead), values=(first, last))
+        return replace(self, k=k, v=v, far=far)
+
+
+def finite(rows: Tensor) -> bool:
+    """Whether every number is finite; False is possible where the sum overflows."""
+    return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,8 +185,8 @@ class Region(Mask):
             empty = k.stop <= first or k.start >= furthest
         return Tile.FULL if full else Tile.EMPTY if empty else Tile.MIXED
 
-    def _ends(self, query: Any) -> tuple[Any, Any]:
-        """The first key that is near a query, and the first that is ahead; numbers or tensors."""
+    def _ends(self, query: Numbers) -> tuple[Numbers, Numbers]:
+        """The first key that is near a query, and the first that is ahead."""
         block = query // BLOCK * BLOCK
         first = (block - self.reach + 1) // GRAIN * GRAIN
         return first, -((1 - BLOCK - self.reach - block) // GRAIN) * GRAIN
@@ -129,32 +202,6 @@ def clipping_worthwhile(mask: Mask, shape: AttentionShape, reach: int) -> bool:
         return False
     near = [term for term in conjuncts(mask) if term.by_distance]
     return not near or mostly_dense(reduce(And, near), shape)
-
-
-def region_parts(problem: Problem, side: int) -> list[Part]:
-    """The parts of an attention, region by region.
-
-    Args:
-        problem: the attention.
-        side: rows of a block of queries, where nothing is clipped.
-    """
-    if problem.far is None:
-        return parts(problem.mask, problem.shape, side)
-    plan, layer = list[Part](), 0
-    for which in (NEAR, BEHIND, AHEAD):
-        inside = And(problem.mask, Region(which, problem.far.reach))
-        for part in parts(inside, problem.shape, GRAIN):
-            plan.append(replace(part, region=which, layer=part.layer + layer))
-        layer = 1 + max((part.layer for part in plan), default=-1)
-    return plan
-
-
-def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
-    """The full keys and values that a part reads."""
-    if problem.far is None or part.region == NEAR:
-        return problem.k, problem.v
-    number = 0 if part.region == BEHIND else 1
-    return problem.far.keys[number], problem.far.values[number]
 
 
 def relative_terms(
@@ -229,44 +276,3 @@ class GradientBuffers:
             return self.k, self.v
         number = 0 if part.region == BEHIND else 1
         return self.far[number], self.far[2 + number]
-
-
-PAIRS = 1 << 22
-"""Pairs whose rule is written out at once."""
-
-
-def zero_masked_kv(problem: Problem) -> Problem:
-    """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
-
-    A finite number there has a weight of exactly 0 and needs no change.
-    """
-    if finite(problem.k) and finite(problem.v):
-        return problem
-    seen = _seen(problem)  # (B or 1, H or 1, Lk)
-    if seen.shape[1] > 1:
-        seen = torch.unflatten(seen, 1, (problem.k.shape[1], -1)).any(2)
-
-    def zeroed(rows: Tensor) -> Tensor:
-        return torch.where(seen[..., None], rows, 0.0)
-
-    far = problem.far
-    if far is not None:
-        (behind, ahead), (first, last) = far.keys, far.values
-        keys, values = (zeroed(behind), zeroed(ahead)), (zeroed(first), zeroed(last))
-        far = replace(far, keys=keys, values=values)
-    return replace(problem, k=zeroed(problem.k), v=zeroed(problem.v), far=far)
-
-
-def finite(rows: Tensor) -> bool:
-    """Whether every number is finite; False is possible where the sum overflows."""
-    return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
-
-
-def _seen(problem: Problem) -> Tensor:
-    """Which keys any query sees, a few queries at a time."""
-    b, h, q, k = problem.shape.indices()
-    seen = torch.zeros((1, 1, 1), dtype=torch.bool, device=problem.shape.device)
-    for rows in torch.split(q, max(1, PAIRS // problem.shape.keys), 2):
-        pairs = problem.mask.rule(b, h, rows, k)
-        seen = seen | pairs.view(*(1,) * (4 - pairs.dim()), *pairs.shape).any(2)
-    return seen.expand(-1, -1, problem.shape.keys)

@@ -1,5 +1,6 @@
 """The terms added to the scaled scores of a part: the bias, and -inf where not allowed."""
 
+from collections.abc import Iterator
 from functools import reduce
 from operator import and_
 from typing import NamedTuple
@@ -9,9 +10,8 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.dropout import drops
-from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows
-from headwise.engines.tiled.problem import NEAR, Problem
-from headwise.positions import Stage
+from headwise.engines.tiled.parts import IndexedRows, Part
+from headwise.engines.tiled.problem import Problem
 from headwise.positions.relative_terms import RelativeTerms
 
 BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
@@ -30,15 +30,17 @@ class ScoreTerms(NamedTuple):
     fully_masked: Tensor | None
 
 
-def same_for_all_blocks(problem: Problem, part: Part) -> bool:
-    """Whether the terms are the same for every block of a part."""
-    biased = problem.mask.biased or position_biases(problem, part)
-    return part.mask is None and not biased and not isinstance(part.keys, IndexedRows)
-
-
-def position_biases(problem: Problem, part: Part) -> bool:
-    """Whether the position adds to the scores of a part."""
-    return part.region == NEAR and Stage.SCORES in problem.position.stages
+def chunks_with_terms(
+    problem: Problem, part: Part, limit: int
+) -> Iterator[tuple[Part, ScoreTerms]]:
+    """The chunks of a part with their score terms, computed once where all are the same."""
+    once = None
+    biased = problem.mask.biased or problem.position_biases(part)
+    same = part.mask is None and not biased and not isinstance(part.keys, IndexedRows)
+    if same and part.queries.size * part.keys.size <= limit:
+        once = score_terms(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
+    for chunk in part.chunks(limit):
+        yield chunk, once or score_terms(problem, chunk, chunk.queries.take(problem.raw_queries))
 
 
 def score_terms(
@@ -52,7 +54,7 @@ def score_terms(
         raw_queries: the part's queries as they were given, (B, H, n, r, D).
         given: the relative terms of its bias, if not those of the attention.
     """
-    given = relative(problem, part) if given is None else given
+    given = problem.terms(part) if given is None else given
     pairs, extra = allowed(problem, part), bias(problem, part, raw_queries, given)
     if pairs is None:
         return ScoreTerms(extra, None)
@@ -87,32 +89,12 @@ def allowed(problem: Problem, part: Part) -> Tensor | None:
     return reduce(and_, rules).expand(-1, -1, -1, rows, keys) if rules else None
 
 
-def relative(problem: Problem, part: Part) -> RelativeTerms | None:
-    """The relative terms at the differences of a part, as views; None where they do not apply."""
-    where = differences(problem, part)
-    return None if where is None or problem.relative is None else problem.relative.at(where)
-
-
-def differences(problem: Problem, part: Part) -> slice | None:
-    """The slice of all differences that a part has; None where its blocks differ in them."""
-    queries, keys = part.queries, part.keys
-    if problem.relative is None or not (position_biases(problem, part) and part.even):
-        return None
-    if not isinstance(queries, StridedRows) or not isinstance(keys, StridedRows):
-        return None
-    if queries.step != keys.step:
-        return None
-    last = queries.start + (queries.size - 1) * queries.step + problem.shape.offset
-    first = keys.start - last - problem.least
-    return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
-
-
 def bias(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
     """The bias of a part from mask and position, or None."""
     of_position = None
-    if position_biases(problem, part):
+    if problem.position_biases(part):
         of_position = _position_bias(problem, part, raw_queries, given)
     of_mask = problem.mask.bias(*_indices(problem, part)) if problem.mask.biased else None
     if of_mask is None:
