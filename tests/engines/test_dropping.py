@@ -278,9 +278,9 @@ def test_under_a_transform_eager_draws_for_itself():
 
 def test_few_pairs_are_written_out_at_once(monkeypatch):
     """What stays is another mask for each sample and head, and counts for each."""
-    from headwise.engines.tiled import forward
+    from headwise.engines.tiled import forward, scores
 
-    sizes, real = [], forward.score_terms
+    sizes, real = [], scores.score_terms
 
     def watched(*args):
         extra = real(*args)
@@ -288,7 +288,7 @@ def test_few_pairs_are_written_out_at_once(monkeypatch):
             sizes.append(extra.scores.numel())
         return extra
 
-    monkeypatch.setattr(forward, "score_terms", watched)
+    monkeypatch.setattr(scores, "score_terms", watched)
     monkeypatch.setattr(forward, "DROPPED", 1 << 14)
     q, k, v = (t.detach() for t in tensors(211, 211, dtype=torch.float32))
     hw.attend(q, k, v, mask=hw.window(17, 5), dropout=0.5, engine="tiled")

@@ -9,7 +9,7 @@ import headwise as hw
 from headwise.call import Call
 from headwise.engines import tiled
 from headwise.engines.tiled import problem as far
-from headwise.engines.tiled.autograd import TiledSetting
+from headwise.engines.tiled.autograd import TiledAttention
 from headwise.engines.tiled.problem import AHEAD, BEHIND, NEAR, Region
 from headwise.masks import Tile
 from headwise.verify.oracle.tolerance import accept
@@ -37,13 +37,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each call since had far keys."""
     seen: list[bool] = []
-    whole = TiledSetting.problem
+    whole = TiledAttention.problem
 
-    def problem(self: TiledSetting, given: list[torch.Tensor]) -> object:
+    def problem(self: TiledAttention, given: list[torch.Tensor]) -> object:
         seen.append(self.reach is not None)
         return whole(self, given)
 
-    monkeypatch.setattr(TiledSetting, "problem", problem)
+    monkeypatch.setattr(TiledAttention, "problem", problem)
     return seen
 
 

@@ -1,5 +1,6 @@
 """Higher derivatives and torch.func transforms, for engines with a backward of their own."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -9,11 +10,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from headwise.call import Call
+from headwise.engines.kernel import BackwardInputs
+from headwise.engines.statistics import sinks_gradient
 from headwise.lang import Text
 from headwise.positions import Position
 
-DifferentiableFunction = Callable[[list[Tensor | None]], Sequence[Tensor]]
-"""An engine's function, written with operations that can be differentiated to any order."""
+Tensors = Sequence[Any]
+"""Tensors, of which some may be None."""
 
 
 def transformed(call: Call) -> bool:
@@ -29,9 +32,18 @@ def under_functorch() -> bool:
     return active is not None and bool(active())
 
 
-def no_transform_rule() -> Text:
-    """The reason of an engine against a call that is `transformed`."""
-    return Text("it has no rule for torch.func transforms and forward-mode derivatives")
+def no_transform_rule(call: Call) -> Iterator[Text]:
+    """The reason against a call that is `transformed`, of an engine with its own backward."""
+    if transformed(call):
+        yield Text("it has no rule for torch.func transforms and forward-mode derivatives")
+
+
+def needs_grad(call: Call) -> bool:
+    """Whether a result may need a gradient."""
+    sinks = () if call.sinks is None else (call.sinks,)
+    tensors = (call.q, call.k, call.v, *sinks, *call.position.parameters())
+    learned = any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and (learned or call.bias_requires_grad())
 
 
 def _has_tangents(call: Call) -> bool:
@@ -87,11 +99,87 @@ def _frozen(module: Any) -> Any:
     return copy
 
 
+class AttentionFunction(ABC):
+    """An attention with a backward of its own, as a function of tensors.
+
+    The tensors are q (B, H, Lq, D), k, v, the sinks or None, and others or None. The results are
+    the output (B, H, Lq, Dv) and the logsumexp (B, H, Lq). Autocast is disabled inside.
+    """
+
+    @abstractmethod
+    def forward(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        """The results."""
+
+    @abstractmethod
+    def plain(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        """The results by operations that can be differentiated to any order."""
+
+    @abstractmethod
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        """The gradients of all tensors but the sinks, in any dtype.
+
+        Args:
+            tensors: of the forward.
+            given: the results, -inf in the logsumexp where fully masked without a sink, and their
+                gradients.
+            needed: which of the tensors need a gradient.
+        """
+
+    def has_backward(self, q: Tensor, v: Tensor) -> bool:
+        """Whether `backward` is exact for these tensors; otherwise `plain` is differentiated."""
+        del q, v
+        return True
+
+    def __call__(self, tensors: Tensors, captured: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+        """The results, differentiable to any order.
+
+        Args:
+            tensors: of the function.
+            captured: tensors that need a gradient too, and that the function reads by itself.
+        """
+        apply: Callable[..., tuple[Tensor, Tensor]] = _OwnBackward.apply
+        return apply(self, len(tensors), *tensors, *captured)
+
+
+class _OwnBackward(torch.autograd.Function):
+    """An `AttentionFunction` of its first ``count`` tensors, for autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, function: AttentionFunction, count: int, q: Tensor, *others: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        with without_autocast(q):
+            results = function.forward((q, *others))
+        ctx.function, ctx.count = function, count
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, *others, *results)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
+        *tensors, output, sums = ctx.saved_tensors
+        q, _, v, sinks, *_ = tensors
+        function, needs_grad = ctx.function, ctx.needs_input_grad[2:]
+        with without_autocast(output):
+            if torch.is_grad_enabled() or not function.has_backward(q, v):
+                inputs, captured = tensors[: ctx.count], tensors[ctx.count :]
+                gradients = differentiable_gradients(
+                    function.plain, inputs, needs_grad, (grad, grad_sums), captured
+                )
+                return (None, None, *gradients)
+            grad = torch.zeros_like(output) if grad is None else grad
+            given = BackwardInputs(grad, output, sums, grad_sums)
+            gradients = list(function.backward(tensors, given, needs_grad))
+            gradients.insert(3, sinks_gradient(sinks, grad, output, sums, grad_sums))
+        pairs = zip(gradients, tensors, strict=True)
+        return (None, None, *(None if x is None else x.to(tensor.dtype) for x, tensor in pairs))
+
+
 def differentiable_gradients(
-    function: DifferentiableFunction,
-    inputs: Sequence[Tensor | None],
+    function: Callable[[Tensors], Sequence[Tensor]],
+    inputs: Tensors,
     needs_grad: Sequence[bool],
-    grad_outputs: Sequence[Tensor | None],
+    grad_outputs: Tensors,
     captured: Sequence[Tensor] = (),
 ) -> list[Tensor | None]:
     """The gradients of a function, differentiable again where gradients are enabled.

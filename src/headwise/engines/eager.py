@@ -50,7 +50,7 @@ def run(call: Call) -> Result:
     if fully_masked is not None:
         weights = weights.masked_fill(fully_masked, 0.0)
         sums = None if sums is None else sums.masked_fill(fully_masked[..., 0], -torch.inf)
-    if sums is not None and call.sinks is not None:
+    if sums is not None:
         weights, sums = apply_sinks(weights, sums, call.sinks)
     dropped = _dropped(call, weights) if call.dropout else weights
     output = per_head_matmul(dropped.to(v.dtype), v)  # (B, H, Lq, Dv)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
+from headwise.engines.autograd_transforms import needs_grad
 from headwise.engines.eager import zero_masked_kv
 from headwise.engines.statistics import not_returned
 from headwise.lang import Text
@@ -29,7 +30,7 @@ BY_DISTANCE = (ALiBi, T5Bias)
 """Positions whose bias is a number for the head and the distance."""
 
 RECOMPILED = 256
-"""Kernels that are kept; PyTorch's own limit is 8, beyond which it refuses."""
+"""The most kernels that are kept; PyTorch's own limit is 8, beyond which it refuses."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "xpu")
@@ -66,8 +67,8 @@ def run(call: Call) -> Result:
     fully_masked = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
     hidden_k, v = zero_masked_kv(call, (by_key > 0)[..., None, :])
     q, k = call.position.content(call.q, hidden_k, call.shape)
-    wanted = "logsumexp" in call.need
-    found = _compiled()(
+    needs_sums = "logsumexp" in call.need
+    results = _compiled()(
         q,
         k,
         v,
@@ -75,13 +76,12 @@ def run(call: Call) -> Result:
         block_mask=_block_mask(call, tiles),
         scale=call.scale,
         enable_gqa=call.group > 1,
-        **({"return_aux": _aux()} if wanted else {}),
+        **({"return_aux": _aux()} if needs_sums else {}),
     )
-    output, sums = (found[0], found[1].lse) if wanted else (found, None)
-    return Result(
-        output.masked_fill(fully_masked, 0.0),
-        logsumexp=None if sums is None else sums.masked_fill(fully_masked[..., 0], -torch.inf),
-    )
+    if not needs_sums:
+        return Result(results.masked_fill(fully_masked, 0.0))
+    sums = results[1].lse.masked_fill(fully_masked[..., 0], -torch.inf)
+    return Result(results[0].masked_fill(fully_masked, 0.0), logsumexp=sums)
 
 
 def _against_position(call: Call) -> Iterator[Text]:
@@ -99,7 +99,7 @@ def _against_position(call: Call) -> Iterator[Text]:
 def _against_cpu(call: Call) -> Iterator[Text]:
     if "logsumexp" in call.need:
         yield Text("it does not return logsumexp on a CPU")
-    if torch.is_grad_enabled() and _learns(call):
+    if needs_grad(call):
         yield Text("it runs forward only on a CPU, and a gradient is needed; use torch.no_grad()")
     if sys.platform == "darwin" or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         yield Text("it needs AVX2 on a CPU")
@@ -110,25 +110,17 @@ def _against_gpu(call: Call) -> Iterator[Text]:
         yield Text("it returns logsumexp from torch 2.9 on")
 
 
-def _learns(call: Call) -> bool:
-    """Whether any tensor that the output depends on requires a gradient."""
-    tensors = (call.q, call.k, call.v, *call.position.parameters())
-    return call.bias_requires_grad() or any(tensor.requires_grad for tensor in tensors)
-
-
 def _score_mod(call: Call) -> Callable[..., Tensor] | None:
     """The kernel's function of a scaled score: it adds the biases of mask and position."""
     if not call.biased:
         return None
     mask, offset, last = call.mask, call.shape.offset, call.shape.queries - 1
-    row = _by_distance(call)
-    biased = mask.biased
+    by_distance, biased = _by_distance(call), mask.biased
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        if biased:
-            added = mask.bias(b, h, q + offset, k)
-            score = score if added is None else score + added.to(score.dtype)
-        return score if row is None else score + row[h, k - q + last]
+        added = mask.bias(b, h, q + offset, k) if biased else None
+        score = score if added is None else score + added.to(score.dtype)
+        return score if by_distance is None else score + by_distance[h, k - q + last]
 
     return score_mod
 
@@ -158,10 +150,10 @@ def _block_mask(call: Call, tiles: Tiles) -> Any:
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return mask.rule(b, h, q + offset, k)
 
-    mixed, full = (_listed(kinds == code) for code in (1, 2))
+    blocks = (*_listed(kinds == 1), *_listed(kinds == 2))  # mixed ones and full ones
     lengths = (call.shape.queries, call.shape.keys)
     return BlockMask.from_kv_blocks(
-        *mixed, *full, BLOCK_SIZE=tiles.side, mask_mod=mask_mod, seq_lengths=lengths
+        *blocks, BLOCK_SIZE=tiles.side, mask_mod=mask_mod, seq_lengths=lengths
     )
 
 
@@ -184,9 +176,8 @@ def _compiled() -> Callable[..., Any]:
     """PyTorch's function, compiled when it is first called with a new mask or size."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    known = inspect.signature(torch.compile).parameters
-    more: dict[str, Any] = {"recompile_limit": RECOMPILED} if "recompile_limit" in known else {}
-    compiled: Callable[..., Any] = torch.compile(
-        flex_attention, fullgraph=True, dynamic=False, **more
-    )
+    options: dict[str, Any] = {"fullgraph": True, "dynamic": False}
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        options["recompile_limit"] = RECOMPILED
+    compiled: Callable[..., Any] = torch.compile(flex_attention, **options)
     return compiled

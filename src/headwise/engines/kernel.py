@@ -1,9 +1,11 @@
 """Attention of some queries to some keys: PyTorch's fused CPU kernel, or plain products.
 
-Both return the output and the logsumexp of the masked scores, and take ``added``: what is added to
-the scaled scores, -inf where a query may not attend, in the softmax dtype. (The fused kernel is
-silently wrong for float64 queries under a float32 mask.) A fully masked row has output 0 and an
-undefined logsumexp, 0 from the fused kernel; the caller must know these rows.
+Shapes are q (B, H, n, D), k (B, G, m, D), v (B, G, m, Dv), each with last stride 1. ``added`` is
+added to the scores times ``scale``: (B or 1, H or 1, n, m) in the softmax dtype, -inf where a query
+may not attend, or None. (The fused kernel is silently wrong for float64 queries under a float32
+mask.) The results are the output (B, H, n, Dv) and the logsumexp (B, H, n) of the masked scores. A
+fully masked row has output 0 and an undefined logsumexp, 0 from the fused kernel; the caller must
+know these rows. With ``triangle``, query i sees keys 0 to i only, and nothing is added.
 """
 
 from collections.abc import Callable
@@ -15,10 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headwise.call import softmax_dtype
-from headwise.engines.statistics import apply_sinks
-
-FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-FUSED_BACKWARD = f"{FUSED}_backward"
 
 
 def _operator(name: str) -> Callable[..., Any] | None:
@@ -27,33 +25,10 @@ def _operator(name: str) -> Callable[..., Any] | None:
     return None if packet is None else packet.default
 
 
-_FORWARD, _BACKWARD = _operator(FUSED), _operator(FUSED_BACKWARD)
+_FORWARD = _operator("_scaled_dot_product_flash_attention_for_cpu")
+_BACKWARD = _operator("_scaled_dot_product_flash_attention_for_cpu_backward")
 
-
-@dataclass(frozen=True, eq=False)
-class BackwardInputs:
-    """The gradient of the output, the output and the logsumexp, as a backward needs them.
-
-    Attributes:
-        grad: of the output, (B, H, n, Dv).
-        output: (B, H, n, Dv), over *all* keys that the row sees.
-        logsumexp: (B, H, n), likewise; +inf on fully masked rows, so that their weights are 0.
-    """
-
-    grad: Tensor
-    output: Tensor
-    logsumexp: Tensor
-
-
-def fused(q: Tensor) -> bool:
-    """Whether PyTorch has the fused kernel for these queries."""
-    return (
-        q.device.type == "cpu"
-        and q.dtype in _FLOATS
-        and _FORWARD is not None
-        and _BACKWARD is not None
-    )
-
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 THIN = 8
 """Keys below which the fused backward loses digits, and products are used."""
@@ -61,37 +36,62 @@ THIN = 8
 ALIGNED = 16
 """Row sizes are padded to a multiple of this, so that all rows are aligned alike."""
 
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+@dataclass(frozen=True, eq=False)
+class BackwardInputs:
+    """The results of an attention and their gradients, as a backward needs them.
+
+    Attributes:
+        grad: the gradient of the output, (B, H, n, Dv).
+        output: (B, H, n, Dv), over *all* keys that the row sees.
+        logsumexp: (B, H, n), likewise; for the functions of this module +inf on fully masked rows,
+            so that their weights are 0.
+        grad_sums: the gradient of the logsumexp, (B, H, n), or None; not for these functions.
+    """
+
+    grad: Tensor
+    output: Tensor
+    logsumexp: Tensor
+    grad_sums: Tensor | None = None
+
+
+def fused(q: Tensor) -> bool:
+    """Whether PyTorch has the fused kernel for these queries."""
+    available = _FORWARD is not None and _BACKWARD is not None
+    return q.device.type == "cpu" and q.dtype in _FLOATS and available
+
+
+def suits(q: Tensor, v: Tensor) -> bool:
+    """Whether to use the fused kernel rather than products."""
+    return fused(q) and q.shape[-1] == v.shape[-1] and v.shape[2] >= THIN
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, *, triangle: bool = False
+    q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, Dv) and logsumexp (B, H, n) of q (B, H, n, D), k (B, G, m, D), v.
-
-    Args:
-        q: the queries; the last stride of q, k and v is 1.
-        k: the keys.
-        v: the values.
-        added: (B or 1, H or 1, n, m), or None for nothing.
-        scale: the factor on the scores.
-        triangle: whether query i sees keys 0 to i only; then nothing is added.
-    """
-    if suits(q, v):
-        return fused_forward(q, k, v, added, scale, triangle=triangle)
-    return plain_forward(q, k, v, causal_bias(q, k) if triangle else added, scale)
+    """Output and logsumexp, by the fused kernel where it `suits`."""
+    run = fused_forward if suits(q, v) else plain_forward
+    return run(q, k, v, added, scale)
 
 
 def fused_forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float, *, triangle: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`forward` by the fused kernel, with few keys too; D is Dv."""
+    """`forward` by the fused kernel, for any number of keys; D is Dv."""
     assert _FORWARD is not None  # noqa: S101 - where `fused` holds
     output, logsumexp = _FORWARD(q, k, v, 0.0, triangle, attn_mask=_packed_bias(added), scale=scale)
     return output, logsumexp
 
 
 def backward(
+    given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v from these pairs."""
+    run = fused_backward if suits(q, v) else plain_backward
+    return run(given, q, k, v, added, scale)
+
+
+def fused_backward(
     given: BackwardInputs,
     q: Tensor,
     k: Tensor,
@@ -101,20 +101,11 @@ def backward(
     *,
     triangle: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v from these pairs."""
-    if suits(q, v):
-        assert _BACKWARD is not None  # noqa: S101
-        results, mask = (given.output, given.logsumexp), _packed_bias(added)
-        dq, dk, dv = _BACKWARD(
-            given.grad, q, k, v, *results, 0.0, triangle, attn_mask=mask, scale=scale
-        )
-        return dq, dk, dv
-    return plain_backward(given, q, k, v, causal_bias(q, k) if triangle else added, scale)
-
-
-def suits(q: Tensor, v: Tensor) -> bool:
-    """Whether to use the fused kernel rather than products."""
-    return fused(q) and q.shape[-1] == v.shape[-1] and v.shape[2] >= THIN
+    """`backward` by the fused kernel, where it `suits`."""
+    assert _BACKWARD is not None  # noqa: S101
+    inputs = given.grad, q, k, v, given.output, given.logsumexp
+    dq, dk, dv = _BACKWARD(*inputs, 0.0, triangle, attn_mask=_packed_bias(added), scale=scale)
+    return dq, dk, dv
 
 
 def plain_forward(
@@ -141,31 +132,9 @@ def plain_backward(
     from_values = grouped_matmul(grad, v.to(wide).mT)
     scores = weights * (from_values - (grad * output).sum(-1, keepdim=True)) * scale
     dq = grouped_matmul(scores, k.to(wide))
-    dk = _shared(scores.mT @ q.to(wide), k.shape[1])
-    dv = _shared(weights.mT @ grad, k.shape[1])
+    dk = _summed_over_group(scores.mT @ q.to(wide), k.shape[1])
+    dv = _summed_over_group(weights.mT @ grad, k.shape[1])
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
-
-
-def plain_results(
-    scores: Tensor, fully_masked: Tensor | None, v: Tensor, sinks: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp of masked scores (B, H, n, m), differentiable to any order.
-
-    Args:
-        scores: in the softmax dtype, -inf where not allowed.
-        fully_masked: (B or 1, H or 1, n), True where a query sees no key; or None.
-        v: (B, G, m, Dv).
-        sinks: (H,), or None.
-    """
-    known = scores if fully_masked is None else scores.masked_fill(fully_masked[..., None], 0.0)
-    shares, sums = known.softmax(-1), known.logsumexp(-1)
-    if fully_masked is not None:
-        shares = shares.masked_fill(fully_masked[..., None], 0.0)
-        sums = sums.masked_fill(fully_masked, -torch.inf)
-    output = grouped_matmul(shares, v.to(shares.dtype))
-    if sinks is not None:
-        output, sums = apply_sinks(output, sums, sinks)
-    return output.to(v.dtype), sums
 
 
 def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Tensor:
@@ -175,10 +144,17 @@ def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Te
     return scores if added is None else scores + added
 
 
-def causal_bias(q: Tensor, k: Tensor) -> Tensor:
-    """0 where key number <= query number, else -inf, (1, 1, n, m)."""
-    shape, wide = (1, 1, q.shape[2], k.shape[2]), softmax_dtype(q.dtype)
-    return torch.full(shape, -torch.inf, dtype=wide, device=q.device).triu(1)
+def plain_softmax(scores: Tensor, fully_masked: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and logsumexp of masked scores (B, H, n, m), differentiable to any order.
+
+    Rows where ``fully_masked`` (B or 1, H or 1, n) is True get weights 0 and logsumexp -inf.
+    """
+    if fully_masked is None:
+        return scores.softmax(-1), scores.logsumexp(-1)
+    rows = fully_masked[..., None]
+    scores = scores.masked_fill(rows, 0.0)
+    weights = scores.softmax(-1).masked_fill(rows, 0.0)
+    return weights, scores.logsumexp(-1).masked_fill(fully_masked, -torch.inf)
 
 
 def grouped_matmul(rows: Tensor, shared: Tensor) -> Tensor:
@@ -191,16 +167,19 @@ def grouped_matmul(rows: Tensor, shared: Tensor) -> Tensor:
     return (folded @ shared).view(batch, heads, length, shared.shape[-1])
 
 
-def _shared(rows: Tensor, groups: int) -> Tensor:
+def _summed_over_group(rows: Tensor, groups: int) -> Tensor:
     """Sum over the heads of a group: (B, H, m, X) to (B, G, m, X)."""
-    if rows.shape[1] == groups:
-        return rows
-    return torch.unflatten(rows, 1, (groups, -1)).sum(2)
+    return rows if rows.shape[1] == groups else torch.unflatten(rows, 1, (groups, -1)).sum(2)
 
 
 def packed(rows: Tensor) -> Tensor:
     """With last stride 1, as the kernel needs it."""
     return rows if rows.stride(-1) == 1 else rows.contiguous()
+
+
+def _packed_bias(added: Tensor | None) -> Tensor | None:
+    """With last stride 1: the kernel expands any other to (B, H, Lq, Lk)."""
+    return None if added is None else packed(added)
 
 
 def even(*tensors: Tensor) -> list[Tensor]:
@@ -217,10 +196,3 @@ def even(*tensors: Tensor) -> list[Tensor]:
 def widened(rows: Tensor, width: int) -> Tensor:
     """With zeros up to a last size."""
     return rows if rows.shape[3] == width else F.pad(rows, (0, width - rows.shape[3]))
-
-
-def _packed_bias(added: Tensor | None) -> Tensor | None:
-    """With last stride 1: the kernel expands any other to (B, H, Lq, Lk)."""
-    if added is None or added.stride(-1) == 1:
-        return added
-    return added.contiguous()

@@ -4,8 +4,8 @@ Through `torch.nn.functional.scaled_dot_product_attention`; or on a CPU, where t
 second derivative, no logsumexp and no sinks, through `FusedAttention` around the same kernel.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,16 +13,10 @@ from torch.nn import functional as F
 
 from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import kernel
-from headwise.engines.autograd_transforms import (
-    DifferentiableFunction,
-    differentiable_gradients,
-    no_transform_rule,
-    transformed,
-    without_autocast,
-)
+from headwise.engines.autograd_transforms import AttentionFunction, Tensors, no_transform_rule
 from headwise.engines.eager import zero_masked_kv
 from headwise.engines.kernel import BackwardInputs
-from headwise.engines.statistics import apply_sinks, not_returned, sinks_gradient, widen_for_sinks
+from headwise.engines.statistics import apply_sinks, not_returned, widen_for_sinks
 from headwise.lang import Text
 from headwise.masks import causal, full
 from headwise.positions import Stage
@@ -30,8 +24,6 @@ from headwise.positions import Stage
 NAME = "sdpa"
 
 HALF = (torch.float16, torch.bfloat16)
-
-Gradients = tuple[Tensor | None, ...]
 
 
 def why_not(call: Call) -> Iterator[Text]:
@@ -46,8 +38,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("it would round the bias to {dtype}", dtype=call.q.dtype)
     if call.sinks is not None and not _own_function(call):
         yield Text("it has sinks on a CPU only, without dropout, torch.compile or a learned bias")
-    if transformed(call):
-        yield no_transform_rule()
+    yield from no_transform_rule(call)
 
 
 def worthwhile(call: Call) -> bool:
@@ -80,7 +71,7 @@ def without_mask(call: Call) -> bool:
 
 
 def _own_function(call: Call) -> bool:
-    """Whether `FusedAttention` can call the kernel."""
+    """Whether `FusedAttention` can run a call."""
     if torch.compiler.is_compiling() or call.dropout or not kernel.fused(call.q):
         return False
     return not call.empty and not call.bias_requires_grad()
@@ -92,12 +83,17 @@ def _result(call: Call, k: Tensor, v: Tensor, allowed: Tensor | None) -> Result:
     triangle = allowed is None and call.mask == causal()
     if _own_function(call) and not _function_suffices(call, q, k, v, allowed):
         return _by_own_function(call, (q, k, v), allowed, triangle)
-    fully_masked = None if allowed is None else ~allowed.any(-1, keepdim=True)
+    attn_mask, fully_masked = None, None
+    if allowed is not None:
+        fully_masked = ~allowed.any(-1, keepdim=True)
+        bias, attn_mask = call.bias(), allowed | fully_masked
+        if bias is not None:  # in q's dtype: the kernel is wrong for any other
+            attn_mask = torch.where(attn_mask, bias.to(call.q.dtype), -torch.inf)
     output = F.scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=_attn_mask(call, allowed, fully_masked),
+        attn_mask=attn_mask,
         dropout_p=call.dropout,
         is_causal=triangle,
         scale=call.scale,
@@ -117,21 +113,13 @@ def _function_suffices(call: Call, q: Tensor, k: Tensor, v: Tensor, allowed: Ten
     return even and q.stride(3) == k.stride(3) == v.stride(3) == 1
 
 
-def _attn_mask(call: Call, allowed: Tensor | None, fully_masked: Tensor | None) -> Tensor | None:
-    """Booleans, or the bias in q's dtype with -inf: the kernel is wrong for any other dtype."""
-    if allowed is None or fully_masked is None:
-        return None
-    bias, shown = call.bias(), allowed | fully_masked
-    return shown if bias is None else torch.where(shown, bias.to(call.q.dtype), -torch.inf)
-
-
 def _by_own_function(
     call: Call, qkv: tuple[Tensor, Tensor, Tensor], allowed: Tensor | None, triangle: bool
 ) -> Result:
     """Attention by `FusedAttention`, under autocast in the dtype that PyTorch's function uses."""
     q, k, v = qkv
-    if torch.is_autocast_enabled(q.device.type):
-        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float64:
+        q, k, v = (rows.to(torch.get_autocast_dtype(q.device.type)) for rows in qkv)
     q, k, v = kernel.packed(q), kernel.packed(k), kernel.packed(v)
     width, dtype = v.shape[3], v.dtype
     if call.sinks is not None:
@@ -144,127 +132,75 @@ def _by_own_function(
         bias, wide = call.bias(), softmax_dtype(q.dtype)
         zero = torch.zeros((), dtype=wide, device=q.device)
         added = torch.where(allowed, zero if bias is None else bias.to(wide), -torch.inf)
-    setting = KernelSetting(call.scale, triangle)
-    output, logsumexp = fused_attention(setting, q, k, v, added, fully_masked, call.sinks)
+    function = FusedAttention(call.scale, triangle)
+    output, logsumexp = function((q, k, v, call.sinks, added, fully_masked))
     if output.shape[3] != width or output.dtype != dtype:
         output = output[..., :width].to(dtype)
     return Result(output, logsumexp=logsumexp if "logsumexp" in call.need else None)
 
 
-def _autocast(rows: Tensor) -> Tensor:
-    """In the dtype of autocast, which leaves float64 alone."""
-    if rows.dtype == torch.float64:
-        return rows
-    return rows.to(torch.get_autocast_dtype(rows.device.type))
+@dataclass(frozen=True)
+class FusedAttention(AttentionFunction):
+    """The kernel as a function of q, k, v, the sinks, and the mask as two tensors.
 
+    These are what is added to the scaled scores in the softmax dtype (B or 1, H or 1, Lq, Lk),
+    without a gradient, and which rows are fully masked (B or 1, H or 1, Lq). They may be None.
 
-class KernelSetting(NamedTuple):
-    """The factor on the scores, and whether query i sees keys 0 to i only."""
+    Attributes:
+        scale: the factor on the scores.
+        triangle: whether query i sees keys 0 to i only.
+    """
 
     scale: float
     triangle: bool
 
+    def forward(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        q, k, v, sinks, added, fully_masked = tensors
+        output, sums = kernel.fused_forward(q, k, v, added, self.scale, triangle=self.triangle)
+        if fully_masked is not None:
+            sums = sums.masked_fill(fully_masked, -torch.inf)
+        return apply_sinks(output, sums, sinks)
 
-class FusedAttention(torch.autograd.Function):
-    """The kernel as a function of (setting, q, k, v, added, fully_masked, sinks).
+    def plain(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        q, k, v, sinks, added, fully_masked = tensors
+        if self.triangle:
+            shape, wide = (1, 1, q.shape[2], k.shape[2]), softmax_dtype(q.dtype)
+            added = torch.full(shape, -torch.inf, dtype=wide, device=q.device).triu(1)
+        scores = kernel.plain_scores(q, k, added, self.scale)
+        weights, sums = kernel.plain_softmax(scores, fully_masked)
+        output = kernel.grouped_matmul(weights, v.to(weights.dtype))
+        output, sums = apply_sinks(output, sums, sinks)
+        return output.to(v.dtype), sums
 
-    The last three may be None. It returns output and logsumexp; autocast is disabled inside.
-    """
+    def has_backward(self, q: Tensor, v: Tensor) -> bool:
+        return kernel.suits(q, v)
 
-    @staticmethod
-    def forward(
-        ctx: Any, setting: KernelSetting, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        added, fully_masked, sinks = rest
-        with without_autocast(q):
-            output, sums = kernel.fused_forward(
-                q, k, v, added, setting.scale, triangle=setting.triangle
-            )
-            if fully_masked is not None:
-                sums = sums.masked_fill(fully_masked, -torch.inf)
-            if sinks is not None:
-                output, sums = apply_sinks(output, sums, sinks)
-        ctx.setting = setting
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, *rest, output, sums)
-        return output, sums
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Gradients:
-        *inputs, output, sums = ctx.saved_tensors
-        with without_autocast(output):
-            if torch.is_grad_enabled() or not kernel.suits(inputs[0], inputs[2]):
-                needs_grad, function = ctx.needs_input_grad[1:], _with_scores(ctx.setting)
-                return (None, *differentiable_gradients(function, inputs, needs_grad, gradients))
-            return (None, *_gradients(ctx.setting, inputs, (output, sums), gradients))
-
-
-def fused_attention(
-    setting: KernelSetting, q: Tensor, k: Tensor, v: Tensor, *rest: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf on rows without key and sink.
-
-    Args:
-        setting: of the function.
-        q: the queries; q, k and v have last stride 1.
-        k: the keys.
-        v: the values.
-        rest: what is added to the scaled scores in the softmax dtype (B or 1, H or 1, Lq, Lk),
-            without a gradient; which rows are fully masked (B or 1, H or 1, Lq); the sinks (H,).
-    """
-    apply: Callable[..., tuple[Tensor, Tensor]] = FusedAttention.apply
-    return apply(setting, q, k, v, *rest)
-
-
-def _gradients(
-    setting: KernelSetting,
-    inputs: list[Tensor | None],
-    results: tuple[Tensor, Tensor],
-    gradients: Gradients,
-) -> Gradients:
-    """The gradients of the tensors of `FusedAttention`, by the fused backward."""
-    q, k, v = cast("list[Tensor]", inputs[:3])
-    (added, _, sinks), (output, sums), (grad, grad_sums) = inputs[3:], results, gradients
-    grad = torch.zeros_like(output) if grad is None else kernel.packed(grad)
-    finite = sums.masked_fill(sums == -torch.inf, torch.inf)  # there the weights are 0
-    given, rows = BackwardInputs(grad, output, finite), (q, k, v)
-    if grad_sums is not None:
-        given, rows = _with_grad_sums(given, grad_sums, rows)
-    found = kernel.backward(given, *rows, added, setting.scale, triangle=setting.triangle)
-    own = (d[..., : t.shape[3]].to(t.dtype) for d, t in zip(found, (q, k, v), strict=True))
-    of_sinks = None
-    if sinks is not None:
-        of_sinks = sinks_gradient(sinks, grad, output, sums, grad_sums)
-    return (*own, None, None, of_sinks)
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        del needed
+        q, k, v, _, added, _ = tensors
+        width, sums = q.shape[3], given.logsumexp
+        finite = sums.masked_fill(sums == -torch.inf, torch.inf)  # there the weights are 0
+        own = BackwardInputs(kernel.packed(given.grad), given.output, finite)
+        if given.grad_sums is not None:
+            own, (q, k, v) = _with_grad_sums(own, given.grad_sums, (q, k, v))
+        gradients = kernel.fused_backward(own, q, k, v, added, self.scale, triangle=self.triangle)
+        return (*(rows[..., :width] for rows in gradients), None, None)
 
 
 def _with_grad_sums(
-    given: BackwardInputs, grad_sums: Tensor, rows: tuple[Tensor, Tensor, Tensor]
-) -> tuple[BackwardInputs, tuple[Tensor, Tensor, Tensor]]:
+    given: BackwardInputs, grad_sums: Tensor, rows: Sequence[Tensor]
+) -> tuple[BackwardInputs, list[Tensor]]:
     """The gradient of the logsumexp expressed by a wider output.
 
     The kernel computes dS = P (dO Vᵀ - Δ) with Δ = rowsum(dO O), and Δ - dL is wanted in its place.
     One more column has 1 in dO, -dL in O and 0 in V; the others that fill up the width have 0.
     """
     wide, width = softmax_dtype(given.output.dtype), given.output.shape[3] + kernel.ALIGNED
-    q, k, v = (kernel.widened(t.to(wide), width) for t in rows)
     more = F.pad(torch.ones_like(grad_sums)[..., None], (0, kernel.ALIGNED - 1))
     grad = torch.cat((given.grad.to(wide), more), -1)
     output = torch.cat((given.output.to(wide), -more * grad_sums[..., None]), -1)
-    return BackwardInputs(grad, output, given.logsumexp), (q, k, v)
-
-
-def _with_scores(setting: KernelSetting) -> DifferentiableFunction:
-    """The same function with the scores written out, for derivatives of the backward."""
-
-    def function(inputs: list[Tensor | None]) -> tuple[Tensor, Tensor]:
-        q, k, v = cast("list[Tensor]", inputs[:3])
-        added, fully_masked, sinks = inputs[3:]
-        mask = kernel.causal_bias(q, k) if setting.triangle else added
-        scores = kernel.plain_scores(q, k, mask, setting.scale)
-        return kernel.plain_results(scores, fully_masked, v, sinks)
-
-    return function
+    widened = [kernel.widened(t.to(wide), width) for t in rows]
+    return BackwardInputs(grad, output, given.logsumexp), widened
 
 
 __all__ = ["NAME", "run", "why_not", "without_mask", "worthwhile"]

@@ -11,7 +11,7 @@ from headwise.lang import Text
 
 
 def entropy(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """-Σ_j w log w of each query in nats, (B, H, n), where 0 log 0 is 0.
+    """Entropy of each query's weights, -Σ_j w log w in nats with 0 log 0 = 0, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)
@@ -24,7 +24,7 @@ def entropy(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def received(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Σ_i w, the attention that every key receives from these queries, (B, H, m).
+    """Attention that each key receives from these queries, Σ_i w, (B, H, m).
 
     Example:
         >>> place = torch.arange(2)
@@ -36,19 +36,19 @@ def received(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def distance(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Σ_j w |i - j|, the mean distance that a query attends to, in tokens, (B, H, n).
+    """Mean distance that each query attends to, Σ_j w |i - j|, in tokens, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)
         >>> distance(torch.tensor([[0.5, 0.5], [1.0, 0.0]])[None, None], place, place)
         tensor([[[0.5000, 1.0000]]])
     """
-    apart = (query[:, None] - key).abs().to(weights.dtype)  # (n, m)
-    return (weights * apart).sum(-1)
+    distances = (query[:, None] - key).abs().to(weights.dtype)  # (n, m)
+    return (weights * distances).sum(-1)
 
 
 def largest(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """max_j w of each query, (B, H, n).
+    """Largest weight of each query, max_j w, (B, H, n).
 
     Example:
         >>> place = torch.arange(2)
@@ -67,21 +67,20 @@ STATISTICS: Final[tuple[tuple[str, Statistic], ...]] = (
     ("distance", distance),
     ("largest", largest),
 )
-"""Every statistic, by the word in ``need`` and the field of a `Result`."""
+"""Every statistic, by its word in ``need``, which is also its field of a `Result`."""
 
 
 def measured(
     weights: Tensor, need: Collection[str], query: Tensor, key: Tensor
 ) -> dict[str, Tensor]:
-    """The statistics that are needed, by name."""
+    """The statistics named in ``need``."""
     return {name: of(weights, query, key) for name, of in STATISTICS if name in need}
 
 
 def not_returned(need: Collection[str], returned: Collection[str]) -> Iterator[Text]:
-    """A reason against an engine for each word that is needed and not returned."""
-    if need:
-        for word in sorted(set(need) - set(returned)):
-            yield Text("it does not return {word}", word=word)
+    """One reason for each needed result that an engine does not return."""
+    for word in sorted(set(need) - set(returned)):
+        yield Text("it does not return {word}", word=word)
 
 
 def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
@@ -95,14 +94,18 @@ def widen_for_sinks(call: Call, *rows: Tensor) -> list[Tensor]:
     return [tensor.to(softmax_dtype(tensor.dtype)) for tensor in rows]
 
 
-def logsumexp_with_sinks(sums: Tensor, sinks: Tensor) -> Tensor:
-    """L' of L (B, H, n) and sinks (H,), differentiable to any order, at infinities too.
+def logsumexp_with_sinks(sums: Tensor, sinks: Tensor | None) -> Tensor:
+    """The logsumexp L' with sinks (H,), from L (B, H, n) without.
+
+    It is differentiable to any order, where one of the two is -inf too.
 
     Example:
         >>> logsumexp_with_sinks(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf])).exp()
         tensor([[[2.],
                  [1.]]])
     """
+    if sinks is None:
+        return sums
     column = sinks.to(sums.dtype)[:, None].expand_as(sums)
     alone = (sums == -torch.inf) | (column == -torch.inf)
     both = torch.logaddexp(sums.masked_fill(alone, 0.0), column.masked_fill(alone, 0.0))
@@ -110,7 +113,9 @@ def logsumexp_with_sinks(sums: Tensor, sinks: Tensor) -> Tensor:
 
 
 def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
-    """e^(L - L') of L (B, H, n) and sinks (H,): the share of a row's keys; 0 where it sees none.
+    """The share e^(L - L') of a row that its keys get, from L (B, H, n) and sinks (H,).
+
+    It is 0 where a row sees no key.
 
     Example:
         >>> key_share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))
@@ -121,24 +126,28 @@ def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
     return torch.sigmoid(above.masked_fill(sums == -torch.inf, -torch.inf))
 
 
-def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
+def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, Dv) and logsumexp (B, H, n) with sinks, from those without."""
+    if sinks is None:
+        return output, sums
     kept = output * key_share(sums, sinks)[..., None]
     return kept.to(output.dtype), logsumexp_with_sinks(sums, sinks)
 
 
 def sinks_gradient(
-    sinks: Tensor, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
-) -> Tensor:
-    """The gradient of the sinks (H,), whose weight in a row is p = e^(s - L'): Σ p (dL' - dO·O).
+    sinks: Tensor | None, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
+) -> Tensor | None:
+    """The gradient of the sinks (H,), Σ p (dL' - dO·O) with p = e^(s - L'); None without sinks.
 
     Args:
-        sinks: (H,).
-        grad: of the output, dO, (B, H, n, Dv).
+        sinks: s, (H,), or None.
+        grad: dO, the gradient of the output, (B, H, n, Dv).
         output: O.
-        sums: L', (B, H, n).
-        grad_sums: of L', or None.
+        sums: L', the logsumexp, (B, H, n).
+        grad_sums: dL', or None.
     """
+    if sinks is None:
+        return None
     wide = softmax_dtype(output.dtype)
     moved = -(grad.to(wide) * output.to(wide)).sum(-1)  # (B, H, n)
     moved = moved if grad_sums is None else moved + grad_sums

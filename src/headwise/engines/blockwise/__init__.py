@@ -4,19 +4,20 @@ Each block is computed, measured and freed before the next: the weights of at le
 all heads of one sample, half the size of its keys at D = 64. Where gradients are enabled, blocks
 are recomputed in the backward pass; without gradients on a CPU, `streaming` works in two buffers.
 
-    blocks      the walk over blocks, and the arithmetic of one
+    blocks      the blocks, and the arithmetic of one
     streaming   all statistics of a block in few passes, without gradients
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from headwise.call import Call, Result, softmax_dtype
-from headwise.engines.autograd_transforms import no_transform_rule, transformed, with_frozen_tensors
+from headwise.engines.autograd_transforms import needs_grad, no_transform_rule, with_frozen_tensors
 from headwise.engines.blockwise import streaming
 from headwise.engines.blockwise.blocks import (
     QueryBlock,
@@ -57,8 +58,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("the tensors hold no numbers")
     if torch.compiler.is_compiling():
         yield Text("it has no rule for torch.compile")
-    if transformed(call):
-        yield no_transform_rule()
+    yield from no_transform_rule(call)
     yield from not_returned(call.need, (*RETURNED, "weights"))
 
 
@@ -78,28 +78,23 @@ def run(call: Call) -> Result:
     k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(call, seen[..., None, :])
     q, k = call.position.content(call.q, k, call.shape)
     result = _allocated(call)
-    if not _needs_grad(call) and q.device.type == "cpu":
+    learned = torch.is_grad_enabled() and (call.mask.biased or needs_grad(call))
+    if not learned and q.device.type == "cpu":
         with torch.no_grad():
             streaming.run(call, q, k, v, tiles, result)
         return result
+    attend: Callable[..., Result] = _attend
     if torch.is_grad_enabled():  # the gradients of all blocks are summed in float32 at least
         k, v = (rows.to(softmax_dtype(rows.dtype)) for rows in (k, v))
+        attend = partial(checkpoint, _attend, use_reentrant=False, preserve_rng_state=False)
     call = replace(call, position=with_frozen_tensors(call.position))
     samples, size = block_size(call)
     lengths = call.shape.queries, call.shape.keys
     for block in query_blocks(tiles, lengths, size, lambda _: size):
         for first in range(0, call.shape.batch, samples):
             some = slice(first, min(first + samples, call.shape.batch))
-            _store(result, some, block, _checkpointed(call, (q, k, v), some, block))
+            _store(result, some, block, attend(call, (q, k, v), some, block))
     return result
-
-
-def _needs_grad(call: Call) -> bool:
-    """Whether anything that the result depends on may need a gradient."""
-    tensors = [call.q, call.k, call.v, *call.position.parameters()]
-    tensors += [] if call.sinks is None else [call.sinks]
-    learned = call.mask.biased or any(tensor.requires_grad for tensor in tensors)
-    return learned and torch.is_grad_enabled()
 
 
 def block_size(call: Call) -> tuple[int, int]:
@@ -113,14 +108,10 @@ def block_size(call: Call) -> tuple[int, int]:
 def _allocated(call: Call) -> Result:
     """A result of zeros, for blocks to be written to."""
     shape, wide = call.shape, softmax_dtype(call.q.dtype)
-    statistics = {
-        name: call.q.new_zeros(
-            (shape.batch, shape.heads, shape.keys if name == "received" else shape.queries),
-            dtype=wide,
-        )
-        for name in RETURNED
-        if name in call.need
-    }
+    statistics = {}
+    for name in call.need & set(RETURNED):
+        length = shape.keys if name == "received" else shape.queries
+        statistics[name] = call.q.new_zeros((shape.batch, shape.heads, length), dtype=wide)
     return Result(call.q.new_zeros(*call.q.shape[:3], call.v.shape[3]), **statistics)
 
 
@@ -134,25 +125,12 @@ def _store(result: Result, samples: slice, block: QueryBlock, part: Result) -> N
             place[samples, :, block.rows] = values
 
 
-def _checkpointed(
-    call: Call, qkv: tuple[Tensor, Tensor, Tensor], samples: slice, block: QueryBlock
-) -> Result:
-    """One block, recomputed in the backward pass if there is one."""
-    if not torch.is_grad_enabled():
-        return _attend(call, qkv, samples, block)
-    result: Result = checkpoint(
-        _attend, call, qkv, samples, block, use_reentrant=False, preserve_rng_state=False
-    )
-    return result
-
-
 def _attend(
     call: Call, qkv: tuple[Tensor, Tensor, Tensor], samples: slice, block: QueryBlock
 ) -> Result:
     """The output of some rows (B, H, n, Dv) and their statistics."""
-    q, k, v = qkv
-    q = q[samples, :, block.rows]
-    k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in (k, v))
+    q = qkv[0][samples, :, block.rows]
+    k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in qkv[1:])
     scores = scaled_scores(q, k, call.scale)
     scores = scores.to(softmax_dtype(scores.dtype))  # (B, H, n, m)
     b, h, query, key = call.shape.indices()
@@ -172,8 +150,7 @@ def _attend(
     if "logsumexp" in call.need:
         sums = scores.logsumexp(-1)
         sums = sums if fully_masked is None else sums.masked_fill(fully_masked[..., 0], -torch.inf)
-        sinks = call.sinks
-        statistics["logsumexp"] = sums if sinks is None else logsumexp_with_sinks(sums, sinks)
+        statistics["logsumexp"] = logsumexp_with_sinks(sums, call.sinks)
     output = weighted_values(weights.to(v.dtype), v)
     added = call.position.values(weights.to(v.dtype), *places)
     return Result(output if added is None else output + added, **statistics)

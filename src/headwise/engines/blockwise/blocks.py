@@ -1,4 +1,4 @@
-"""The walk over blocks of query rows, and the arithmetic of one block.
+"""Blocks of query rows, and the arithmetic of one block.
 
 `query_blocks` yields blocks of rows with the keys that they may see, by the mask's tiles. For one
 block `scaled_scores`, `softmax_weights` and `weighted_values` give scores, weights and output; they
@@ -7,6 +7,7 @@ are differentiable, and write into memory of the caller's where ``out`` is given
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -74,12 +75,11 @@ def scaled_scores(q: Tensor, k: Tensor, scale: float, out: Tensor | None = None)
     folded, k = _fold_heads(q, k.shape[1]), k.flatten(0, 1)  # (B G, H / G n, D), (B G, m, D)
     size = (k.shape[0], folded.shape[1], keys)
     if out is None:
-        zeros = q.new_zeros(()).expand(size)
-        scores = torch.baddbmm(zeros, folded, k.mT, beta=0, alpha=scale)
-        return scores.view(batch, heads, rows, keys)
-    place = out[: batch * heads * rows * keys].view(size)
-    torch.baddbmm(place, folded, k.mT, beta=0, alpha=scale, out=place)
-    return place.view(batch, heads, rows, keys)
+        place, added = None, q.new_zeros(()).expand(size)
+    else:
+        place = added = out[: batch * heads * rows * keys].view(size)
+    scores = torch.baddbmm(added, folded, k.mT, beta=0, alpha=scale, out=place)
+    return scores.view(batch, heads, rows, keys)
 
 
 def softmax_weights(
@@ -96,10 +96,8 @@ def softmax_weights(
         fully_masked: (B or 1, H or 1, n, 1), rows whose weights are 0; or None.
         out: one axis of at least B H n m numbers, whose beginning gets the weights.
     """
-    if out is None:
-        weights = scores.softmax(-1)
-    else:
-        weights = torch.softmax(scores, -1, out=out[: scores.numel()].view(scores.shape))
+    place = None if out is None else out[: scores.numel()].view(scores.shape)
+    weights = torch.softmax(scores, -1, out=place)
     if sinks is not None:
         share = key_share(scores.logsumexp(-1), sinks)[..., None]
         weights = weights * share if out is None else weights.mul_(share)
@@ -129,10 +127,9 @@ def _fold_heads(rows: Tensor, groups: int) -> Tensor:
 
 def _runs(flags: list[bool], side: int, stop: int) -> Iterator[slice]:
     """Runs of neighbouring tiles that are flagged, in keys."""
-    start = None
-    for number, flag in enumerate([*flags, False]):
-        if flag and start is None:
-            start = number
-        elif not flag and start is not None:
-            yield slice(start * side, min(number * side, stop))
-            start = None
+    start = 0
+    for flag, tiles in groupby(flags):
+        end = start + len(list(tiles))
+        if flag:
+            yield slice(start * side, min(end * side, stop))
+        start = end

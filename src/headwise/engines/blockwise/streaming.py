@@ -12,7 +12,9 @@ cancels. A mask is evaluated only where a tile is mixed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,8 +43,7 @@ ALIGNMENT = 16
 """Numbers after which memory is as well aligned as at its beginning."""
 
 
-@dataclass(frozen=True, eq=False)
-class Masking:
+class Masking(NamedTuple):
     """The mask of a block for one sample.
 
     Attributes:
@@ -50,21 +51,12 @@ class Masking:
         fully_masked: which rows see no key, (1, H or 1, n, 1); None where every row sees one.
     """
 
-    hidden: tuple[Tensor, ...]
+    hidden: list[Tensor]
     fully_masked: Tensor | None
 
-    def heads(self, heads: slice) -> "Masking":
-        """The same for some heads, (h or 1, n, m') and (h or 1, n, 1)."""
-        hidden = tuple(_heads_of(part, heads) for part in self.hidden)
-        full = self.fully_masked
-        return replace(
-            self, hidden=hidden, fully_masked=None if full is None else _heads_of(full, heads)
-        )
 
-
-@dataclass(frozen=True, eq=False)
-class Softmax:
-    """One block: what all statistics are sums of; (h, n, 1) unless said otherwise.
+class Softmax(NamedTuple):
+    """The terms of a block's statistics, (h, n, 1) unless noted.
 
     Attributes:
         below: s - m, (h, n, m).
@@ -113,7 +105,10 @@ def _run_block(
 ) -> None:
     """Write the results of some rows, for all samples and heads."""
     wide = buffers[0].dtype
-    distances = _distances(call, block) if "distance" in call.need else None
+    distances = None
+    if "distance" in call.need:
+        query, key = call.position_ids()
+        distances = (query[block.rows, None] - key[block.keys]).abs().to(wide)  # (n, m)
     shared = _masking(call, block, 0) if call.mask.by_distance or not block.masked else None
     for sample in range(call.shape.batch):
         q, k, v = (_aligned(rows[sample : sample + 1]) for rows in qkv)
@@ -125,7 +120,7 @@ def _run_block(
             scores = scaled_scores(queries, keys, call.scale, buffers[0])[0]
             if bias is not None:
                 scores += _heads_of(bias, heads)
-            softmax = _softmax(call, scores, buffers[1], masking.heads(heads), block, heads)
+            softmax = _softmax(call, scores, buffers[1], masking, block, heads)
             place = sample, heads, block
             _store(call, result, softmax, v[:, groups, block.keys], distances, place)
 
@@ -165,11 +160,8 @@ def _masking(call: Call, block: QueryBlock, sample: int) -> Masking:
         columns = key[..., part]
         hidden.append(~_expanded(call.mask.rule(b, h, query, columns), query, columns))
     if sum(map(length, block.masked)) < length(block.keys):
-        return Masking(tuple(hidden), None)  # every row sees the other keys
-    fully_masked = torch.ones_like(hidden[0][..., :1])
-    for pairs in hidden:
-        fully_masked = fully_masked & pairs.all(-1, keepdim=True)
-    return Masking(tuple(hidden), fully_masked)
+        return Masking(hidden, None)  # every row sees the other keys
+    return Masking(hidden, reduce(and_, (pairs.all(-1, keepdim=True) for pairs in hidden)))
 
 
 def _expanded(pairs: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -201,8 +193,8 @@ def _softmax(
 ) -> Softmax:
     """The softmax of a block, whose scores are overwritten."""
     for part, hidden in zip(block.masked, masking.hidden, strict=True):
-        scores[..., part].masked_fill_(hidden, -torch.inf)
-    full = masking.fully_masked
+        scores[..., part].masked_fill_(_heads_of(hidden, heads), -torch.inf)
+    full = None if masking.fully_masked is None else _heads_of(masking.fully_masked, heads)
     top = scores.amax(-1, keepdim=True)
     if full is not None:
         top.masked_fill_(full, 0.0)
@@ -238,7 +230,11 @@ def _store(
     if result.largest is not None:
         result.largest[place] = (share * softmax.largest)[..., 0]
     if result.logsumexp is not None:
-        result.logsumexp[place] = _logsumexp(call, softmax, heads)
+        sums = (softmax.top - softmax.largest.log())[..., 0]
+        if softmax.fully_masked is not None:
+            sums = sums.masked_fill(softmax.fully_masked[..., 0], -torch.inf)
+        sinks = None if call.sinks is None else call.sinks[heads]
+        result.logsumexp[place] = logsumexp_with_sinks(sums[None], sinks)[0]
     if result.entropy is not None:
         below = softmax.below.mul_(softmax.weights).sum(-1, keepdim=True)
         if softmax.fully_masked is not None:  # it may have overflown there
@@ -261,17 +257,3 @@ def _output(call: Call, softmax: Softmax, v: Tensor, block: QueryBlock) -> Tenso
         added = call.position.values((weights * softmax.share)[None], *places)
         output = output if added is None else output + added[0]
     return output
-
-
-def _logsumexp(call: Call, softmax: Softmax, heads: slice) -> Tensor:
-    sums = (softmax.top - softmax.largest.log())[..., 0]
-    if softmax.fully_masked is not None:
-        sums = sums.masked_fill(softmax.fully_masked[..., 0], -torch.inf)
-    sinks = call.sinks
-    return sums if sinks is None else logsumexp_with_sinks(sums[None], sinks[heads])[0]
-
-
-def _distances(call: Call, block: QueryBlock) -> Tensor:
-    """|i - j|, (n, m)."""
-    query, key = call.position_ids()
-    return (query[block.rows, None] - key[block.keys]).abs().to(softmax_dtype(call.q.dtype))

@@ -1,25 +1,21 @@
 """Attention under an LSH mask, whose cost is that of its chunks and not Lq Lk.
 
 In each round queries and keys are sorted by bucket, and chunks of queries attend to two chunks of
-keys through the fused kernel. Rounds are merged by their logsumexp, without pairs of an earlier
-round. Forward and backward in O(L) memory.
-
-    chunks      which rows meet in a round
-    rounds      all rounds, as a function of autograd
+keys through the fused kernel. Rounds are merged by their logsumexp; a pair counts in the first
+round in which it meets. Forward and backward take O(L) memory.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.engines import kernel
-from headwise.engines.autograd_transforms import no_transform_rule, transformed
-from headwise.engines.lsh.rounds import ChunkedAttention, LshSetting
+from headwise.engines.autograd_transforms import needs_grad, no_transform_rule
+from headwise.engines.lsh.rounds import ChunkedAttention
 from headwise.engines.statistics import not_returned, widen_for_sinks
 from headwise.engines.tiled.decompose import conjuncts
-from headwise.engines.tiled.problem import Problem, zero_masked_kv
+from headwise.engines.tiled.problem import Problem
 from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.patterns.lsh import Hashed
@@ -39,7 +35,7 @@ def why_not(call: Call) -> Iterator[Text]:
     one = len(_hashed(call.mask)) == 1
     if not one:
         yield Text("the mask is not one lsh(...), alone or with others by &")
-    if "logsumexp" in call.need and _needs_grad(call):
+    if "logsumexp" in call.need and needs_grad(call):
         yield Text("its logsumexp has no gradient; use torch.no_grad()")
     if call.dropout > 0:
         yield Text("it has no dropout")
@@ -54,14 +50,8 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("the mask's bias wants a gradient")
     if torch.compiler.is_compiling():
         yield Text("it has no rule for torch.compile")
-    if transformed(call):
-        yield no_transform_rule()
+    yield from no_transform_rule(call)
     yield from not_returned(call.need, ("logsumexp",))
-
-
-def _needs_grad(call: Call) -> bool:
-    inputs = [call.q, call.k, call.v, *(() if call.sinks is None else (call.sinks,))]
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 def worthwhile(call: Call) -> bool:
@@ -80,24 +70,17 @@ def pairs(call: Call) -> int:
 def run(call: Call) -> Result:
     """Attention round by round."""
     q, k = call.position.content(call.q, call.k, call.shape)
-    q, k, v = _clean(call, q, k)
+    problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.shape)
+    clean = problem.zero_masked()
     (hashed,) = _hashed(call.mask)
     rest = tuple(mask for mask in conjuncts(call.mask) if mask is not hashed)
     width = call.v.shape[3]
     widest = max(q.shape[3], width)
-    rows = (kernel.widened(t, widest) for t in widen_for_sinks(call, q, k, v))
-    apply: Callable[..., tuple[Tensor, Tensor]] = ChunkedAttention.apply
-    held = (t.contiguous() for t in rows)
-    output, logsumexp = apply(LshSetting(call, hashed, rest), *held, call.sinks)
-    sums = logsumexp if "logsumexp" in call.need else None
+    rows = (kernel.widened(t, widest) for t in widen_for_sinks(call, q, clean.k, clean.v))
+    function = ChunkedAttention(call, hashed, rest)
+    output, logsumexp = function((*(t.contiguous() for t in rows), call.sinks))
+    sums = logsumexp.detach() if "logsumexp" in call.need else None
     return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
-
-
-def _clean(call: Call, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v, with 0 in fully masked keys if any is NaN or inf."""
-    problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.shape)
-    clean = zero_masked_kv(problem)
-    return q, clean.k, clean.v
 
 
 def _hashed(mask: Mask) -> list[Hashed]:

@@ -1,22 +1,20 @@
 """Attention of sorted chunks, round by round, forward and backward."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from headwise.call import Call, softmax_dtype
 from headwise.engines import eager, kernel
-from headwise.engines.autograd_transforms import DifferentiableFunction, differentiable_gradients
+from headwise.engines.autograd_transforms import AttentionFunction, Tensors
 from headwise.engines.kernel import BackwardInputs
-from headwise.engines.statistics import apply_sinks, sinks_gradient
+from headwise.engines.statistics import apply_sinks
 from headwise.masks import Mask
 from headwise.masks.patterns.lsh import Hashed
 from headwise.positions import NoPosition
-from headwise.shapes import AttentionShape
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,9 +23,9 @@ class Blocks:
 
     Attributes:
         queries: (B, H, n, r), every query once.
-        table: (B, H, n, 2 c), the keys of each block; or, where ``chained``, (B, H, n + 1, c), of
-            which block i has i and i + 1, so that a key is read once and looked at twice.
-        chained: which of the two it is.
+        table: (B, H, n, 2 c), the keys of each block; where ``chained``, (B, H, n + 1, c), of which
+            block i has i and i + 1, so that a key is read once and used twice.
+        chained: which of the two layouts ``table`` has.
     """
 
     queries: Tensor
@@ -51,11 +49,11 @@ class Blocks:
 
     @property
     def keys(self) -> Tensor:
-        """(B, H, n, 2 c), the keys of each block, likewise."""
+        """The keys of each block, (B, H, n, 2 c)."""
         return self._overlapping(self.table.contiguous())
 
     def pieces(self, pairs: int) -> Iterator["Blocks"]:
-        """Some blocks at a time, of about so many pairs for one sample and head."""
+        """The blocks in pieces of about so many pairs for one sample and head."""
         width = self.table.shape[3] * (2 if self.chained else 1)
         many = max(1, pairs // (self.queries.shape[3] * width))
         for first in range(0, self.queries.shape[2], many):
@@ -69,13 +67,13 @@ class Blocks:
 
     def key_numbers(self, numbers: Tensor) -> Tensor:
         """(B, G, Lk) as (B, H, n, 2 c), likewise."""
-        return self._overlapping(one(numbers, self.table))
+        return self._overlapping(take_numbers(numbers, self.table))
 
-    def _overlapping(self, found: Tensor) -> Tensor:
+    def _overlapping(self, rows: Tensor) -> Tensor:
         if not self.chained:
-            return found
-        batch, heads, n, size, *dim = found.shape
-        return found.as_strided((batch, heads, n - 1, 2 * size, *dim), found.stride())
+            return rows
+        batch, heads, n, size, *dim = rows.shape
+        return rows.as_strided((batch, heads, n - 1, 2 * size, *dim), rows.stride())
 
     def add_keys(self, into: Tensor, blocks: Tensor) -> None:
         """Add (B, H, n, 2 c, D) to the rows of (B, G, Lk, D), which lie one after the other."""
@@ -85,16 +83,18 @@ class Blocks:
             folded[:, :, :-1] += blocks[..., :size, :]
             folded[:, :, 1:] += blocks[..., size:, :]
             blocks = folded
-        _add(into, self.table, blocks)
+        where, rows = _present(into, self.table, blocks)
+        flat = into.view(-1, into.shape[3])
+        flat.scatter_add_(0, where[:, None].expand_as(rows), rows)
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
     """Rows of (B, X, L, D) by their numbers (B, H, n, r): (B, H, n, r, D); -1 gives any row."""
-    flat = _numbers(rows, index.clamp(min=0)).flatten()
+    flat = _flat_index(rows, index.clamp(min=0)).flatten()
     return rows.flatten(0, 2).index_select(0, flat).view(*index.shape, rows.shape[3])
 
 
-def one(numbers: Tensor, index: Tensor) -> Tensor:
+def take_numbers(numbers: Tensor, index: Tensor) -> Tensor:
     """Numbers of (B, X, L) by their places (B, H, n, r); -1 gives any."""
     shared = index.clamp(min=0).view(*numbers.shape[:2], -1)
     return numbers.gather(2, shared).view(index.shape)
@@ -102,27 +102,19 @@ def one(numbers: Tensor, index: Tensor) -> Tensor:
 
 def put(into: Tensor, index: Tensor, blocks: Tensor) -> None:
     """Write blocks into their rows of (B, X, L, D), which lie one after the other."""
-    where, found = _present(into, index, blocks)
-    into.view(-1, into.shape[3]).index_copy_(0, where, found)
-
-
-def _add(into: Tensor, index: Tensor, blocks: Tensor) -> None:
-    where, found = _present(into, index, blocks)
-    flat = into.view(-1, into.shape[3])
-    flat.scatter_add_(0, where[:, None].expand_as(found), found)
+    where, rows = _present(into, index, blocks)
+    into.view(-1, into.shape[3]).index_copy_(0, where, rows)
 
 
 def _present(into: Tensor, index: Tensor, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The blocks' rows that are some row of ``into``: which, and what stands in them."""
-    where, found = _numbers(into, index).flatten(), blocks.flatten(0, 3).to(into.dtype)
+    """The rows of the blocks whose index is not -1: their numbers in (B X L, D), and values."""
+    where, rows = _flat_index(into, index).flatten(), blocks.flatten(0, 3).to(into.dtype)
     present = (index >= 0).flatten()
-    if bool(present.all()):
-        return where, found
-    return where[present], found[present]
+    return (where, rows) if bool(present.all()) else (where[present], rows[present])
 
 
-def _numbers(rows: Tensor, index: Tensor) -> Tensor:
-    """Row numbers as those of (B X L, D)."""
+def _flat_index(rows: Tensor, index: Tensor) -> Tensor:
+    """Row numbers in (B, X, L, D) as those in (B X L, D)."""
     batch, shared, length = rows.shape[:3]
     sample = torch.arange(batch, device=rows.device)[:, None] * shared
     head = torch.arange(index.shape[1], device=rows.device) // (index.shape[1] // shared)
@@ -141,12 +133,12 @@ def _chunks(mask: Hashed) -> Tensor:
 
 
 def _sorted(home: Tensor, many: int, size: int) -> tuple[Tensor, Tensor]:
-    """The queries by chunk, in blocks of ``size`` of one chunk each: (B, H, n, r); and its chunk.
+    """The queries in blocks of one chunk each, (B, H, n, r), and the chunk of each block.
 
     Args:
         home: the chunk of each query, (B, H, Lq), below ``many``.
         many: how many chunks there are.
-        size: rows of a block.
+        size: rows of a block, r.
     """
     order = home.argsort(dim=-1, stable=True)
     chunk = home.gather(-1, order)
@@ -168,20 +160,20 @@ def _picked(keys: Tensor, which: Tensor) -> Tensor:
 
 
 def _in_order(rows: Tensor) -> Tensor:
-    """0, 1, 2, ... along the last axis, in the shape given."""
+    """0, 1, 2, ... along the last axis, in the shape of ``rows``."""
     return torch.arange(rows.shape[-1], device=rows.device).expand_as(rows)
 
 
 NUMBERS = 1 << 19
-"""Numbers of the output that one kernel call gives: what it needs is kept and used again."""
+"""Numbers of the output that one kernel call gives: its buffers are kept and used again."""
 
 
 @dataclass(frozen=True, eq=False)
-class LshSetting:
-    """The parameters of an attention that are no tensors.
+class ChunkedAttention(AttentionFunction):
+    """Attention as a function of q, k, v and the sinks or None; all are contiguous.
 
     Attributes:
-        call: the attention; its q and k are not rotated yet.
+        call: the attention; q and k of the function are rotated, those of the call are not.
         hashed: the part of the mask that says which chunks meet.
         rest: what else must allow a pair.
     """
@@ -190,18 +182,56 @@ class LshSetting:
     hashed: Hashed
     rest: tuple[Mask, ...]
 
-    @property
-    def shape(self) -> AttentionShape:
-        """The outer shape."""
-        return self.call.shape
+    def forward(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        q, k, v, sinks = tensors
+        wide = softmax_dtype(q.dtype)
+        output = torch.empty(*q.shape[:3], v.shape[3], dtype=wide, device=q.device)
+        sums = torch.empty(*q.shape[:3], 1, dtype=wide, device=q.device)
+        for number, one_round in enumerate(self.rounds()):
+            for piece, added in one_round.pieces(self._pairs(v)):
+                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
+                results = _attend(rows, added, self.call.scale)
+                _merge(output, sums, piece.queries, results, first=not number)
+        output, logsumexp = apply_sinks(output, sums[..., 0], sinks)
+        return output.to(v.dtype), logsumexp
+
+    def plain(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        q, k, v, sinks = tensors
+        need = frozenset({"logsumexp"})
+        call = replace(self.call, q=q, k=k, v=v, sinks=sinks, position=NoPosition(), need=need)
+        result = eager.run(call)
+        assert result.logsumexp is not None  # noqa: S101 - it is needed
+        return result.output, result.logsumexp
+
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        del needed
+        q, k, v, _ = tensors
+        sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)[..., None]
+        results = given.grad.contiguous(), given.output, sums
+        dq, dk, dv = (torch.zeros_like(t, dtype=softmax_dtype(t.dtype)) for t in (q, k, v))
+        for one_round in self.rounds():
+            for piece, added in one_round.pieces(self._pairs(v) // 2):
+                own = [take(t, piece.queries) for t in results]
+                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
+                from_q, from_k, from_v = _differentiate(own, rows, added, self.call.scale)
+                put(dq, piece.queries, take(dq, piece.queries) + from_q)
+                piece.add_keys(dk, from_k)
+                piece.add_keys(dv, from_v)
+        return dq, dk, dv
 
     def rounds(self) -> Iterator["Round"]:
         """All rounds, one after the other."""
         chunks = (self.hashed.homes, *self.hashed.chunks)
+        few = self.hashed.keys.shape[3] // self.hashed.chunk < torch.iinfo(torch.int16).max
         for number in range(self.hashed.keys.shape[2]):
-            met = tuple(_narrow(numbers[:, :, :number], self.hashed) for numbers in chunks)
-            blocks = Blocks.of(self.hashed.rounds(number, number + 1))
-            yield Round(self, blocks, *met)
+            earlier = (numbers[:, :, :number] for numbers in chunks)
+            met = (numbers.to(torch.int16) if few else numbers for numbers in earlier)
+            yield Round(self, Blocks.of(self.hashed.rounds(number, number + 1)), *met)
+
+    def _pairs(self, v: Tensor) -> int:
+        """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
+        rows = NUMBERS // (self.call.shape.batch * self.call.shape.heads * v.shape[3])
+        return max(1, rows) * 2 * self.hashed.chunk
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,125 +239,60 @@ class Round:
     """One round.
 
     Attributes:
-        setting: the attention.
+        attention: of which it is a round.
         blocks: which rows meet.
-        homes: of each key the chunk in the rounds before, (B, G, rounds, Lk).
-        same: of each query the chunk in the rounds before, (B, H, rounds, Lq).
+        homes: the chunk of each key in the rounds before, (B, G, rounds, Lk).
+        same: the chunk of each query in the rounds before, (B, H, rounds, Lq).
         before: the chunk before that.
     """
 
-    setting: LshSetting
+    attention: ChunkedAttention
     blocks: Blocks
     homes: Tensor
     same: Tensor
     before: Tensor
 
     def pieces(self, pairs: int) -> Iterator[tuple[Blocks, Tensor | None]]:
-        """Some blocks at a time with what is added to the scores, (B, H, n, r, 2 c) or None."""
+        """The blocks in pieces, with what is added to the scores, (B, H, n, r, 2 c) or None."""
+        mask, wide = self.attention.call.mask, softmax_dtype(self.attention.call.q.dtype)
         for piece in self.blocks.pieces(pairs):
-            may, mask = self._allowed(piece), self.setting.call.mask
-            bias = mask.bias(*self._where(piece)) if mask.biased else None
-            wide = softmax_dtype(self.setting.call.q.dtype)
-            if may is None:
+            allowed = self._allowed(piece)
+            bias = mask.bias(*self._indices(piece)) if mask.biased else None
+            if allowed is None:
                 yield piece, None if bias is None else bias.to(wide)
                 continue
-            extra = torch.zeros((), device=may.device) if bias is None else bias
-            yield piece, torch.where(may, extra.to(wide), -torch.inf)
+            extra = torch.zeros((), device=allowed.device) if bias is None else bias
+            yield piece, torch.where(allowed, extra.to(wide), -torch.inf)
 
     def _allowed(self, piece: Blocks) -> Tensor | None:
         """Which pairs of a piece are computed in this round, None for all."""
         queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
-        rules = [mask.rule(*self._where(piece)) for mask in self.setting.rest]
+        rules = [mask.rule(*self._indices(piece)) for mask in self.attention.rest]
         rules += [rows >= 0 for rows in (queries, keys) if bool((rows < 0).any())]
         met = self._met(piece)
         if met is not None:
             rules.append(met.logical_not_())
         if not rules:
             return None
-        found = reduce(torch.logical_and, rules)
-        return found.expand(*piece.queries.shape, keys.shape[4])
+        return reduce(torch.logical_and, rules).expand(*piece.queries.shape, keys.shape[4])
 
     def _met(self, piece: Blocks) -> Tensor | None:
         """Which pairs met in an earlier round, None in the first."""
-        found: Tensor | None = None
+        met: Tensor | None = None
         for number in range(self.homes.shape[2]):
-            there = piece.key_numbers(self.homes[:, :, number])[:, :, :, None]
+            homes = piece.key_numbers(self.homes[:, :, number])[:, :, :, None]
             for chunks in (self.same, self.before):
-                here = one(chunks[:, :, number], piece.queries)[..., None] == there
-                found = here if found is None else found.logical_or_(here)
-        return found
+                equal = take_numbers(chunks[:, :, number], piece.queries)[..., None] == homes
+                met = equal if met is None else met.logical_or_(equal)
+        return met
 
-    def _where(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _indices(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
-        shape, device = self.setting.shape, piece.queries.device
+        shape, device = self.attention.call.shape, piece.queries.device
         b = torch.arange(shape.batch, device=device).view(-1, 1, 1, 1, 1)
         h = torch.arange(shape.heads, device=device).view(-1, 1, 1, 1)
         queries = piece.queries[..., None].clamp(min=0) + shape.offset
         return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
-
-
-class ChunkedAttention(torch.autograd.Function):
-    """Output and logsumexp of (setting, q, k, v, sinks or None).
-
-    q and k are rotated; all tensors are contiguous.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, setting: LshSetting, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        wide = softmax_dtype(q.dtype)
-        output = torch.empty(*q.shape[:3], v.shape[3], dtype=wide, device=q.device)
-        sums = torch.empty(*q.shape[:3], 1, dtype=wide, device=q.device)
-        for number, one_round in enumerate(setting.rounds()):
-            for piece, added in one_round.pieces(_pairs(setting, v)):
-                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
-                results = _attend(rows, added, setting.call.scale)
-                _merge(output, sums, piece.queries, results, first=not number)
-        logsumexp = sums[..., 0]
-        if sinks is not None:
-            output, logsumexp = apply_sinks(output, logsumexp, sinks)
-        found = output.to(v.dtype)
-        ctx.setting = setting
-        ctx.save_for_backward(q, k, v, sinks, found, logsumexp)
-        ctx.mark_non_differentiable(logsumexp)
-        return found, logsumexp
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        *inputs, output, logsumexp = ctx.saved_tensors
-        q, k, v, sinks = inputs
-        if torch.is_grad_enabled():
-            plain, wanted = _plainly(ctx.setting.call), ctx.needs_input_grad[1:]
-            return (None, *differentiable_gradients(plain, inputs, wanted, [grad]))
-        wide = softmax_dtype(q.dtype)
-        sums = logsumexp.masked_fill(logsumexp == -torch.inf, torch.inf)[..., None]
-        results = (grad.contiguous(), output, sums)
-        dq, dk, dv = (torch.zeros_like(t, dtype=wide) for t in (q, k, v))
-        for one_round in ctx.setting.rounds():
-            for piece, added in one_round.pieces(_pairs(ctx.setting, v) // 2):
-                own = [take(t, piece.queries) for t in results]
-                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
-                from_q, from_k, from_v = _differentiate(own, rows, added, ctx.setting.call.scale)
-                put(dq, piece.queries, take(dq, piece.queries) + from_q)
-                piece.add_keys(dk, from_k)
-                piece.add_keys(dv, from_v)
-        of_sinks = None
-        if sinks is not None:
-            of_sinks = sinks_gradient(sinks, grad, output, logsumexp, None)
-        return None, dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), of_sinks
-
-
-def _narrow(chunks: Tensor, mask: Hashed) -> Tensor:
-    """Numbers of chunks in the fewest bits."""
-    few = mask.keys.shape[3] // mask.chunk < torch.iinfo(torch.int16).max
-    return chunks.to(torch.int16) if few else chunks
-
-
-def _pairs(setting: LshSetting, v: Tensor) -> int:
-    """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
-    rows = NUMBERS // (setting.shape.batch * setting.shape.heads * v.shape[3])
-    return max(1, rows) * 2 * setting.hashed.chunk
 
 
 def _attend(
@@ -348,15 +313,15 @@ def _merge(
     output: Tensor, sums: Tensor, queries: Tensor, results: tuple[Tensor, Tensor], *, first: bool
 ) -> None:
     """Write the results of the first round; merge those of any other by the logsumexps."""
-    more, its_sum = results
+    new, new_sum = results
     if not first:
         old_sum = take(sums, queries)
-        share = torch.sigmoid(its_sum - old_sum)
-        share = share.masked_fill(its_sum == -torch.inf, 0.0)  # both may be
-        more = take(output, queries).lerp_(more.to(output.dtype), share)
-        its_sum = torch.logaddexp(old_sum, its_sum)
-    put(output, queries, more)
-    put(sums, queries, its_sum)
+        share = torch.sigmoid(new_sum - old_sum)
+        share = share.masked_fill(new_sum == -torch.inf, 0.0)  # both may be
+        new = take(output, queries).lerp_(new.to(output.dtype), share)
+        new_sum = torch.logaddexp(old_sum, new_sum)
+    put(output, queries, new)
+    put(sums, queries, new_sum)
 
 
 def _differentiate(
@@ -366,17 +331,7 @@ def _differentiate(
     grad, output, sums = (t.flatten(0, 1) for t in own)
     q, k, v = (t.flatten(0, 1) for t in rows)
     folded = None if added is None else added.flatten(0, 1)
-    found = kernel.backward(BackwardInputs(grad, output, sums[..., 0]), q, k, v, folded, scale)
-    dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in found)
+    given = BackwardInputs(grad, output, sums[..., 0])
+    gradients = kernel.backward(given, q, k, v, folded, scale)
+    dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in gradients)
     return dq, dk, dv
-
-
-def _plainly(call: Call) -> DifferentiableFunction:
-    """The output from rotated q and k with the scores written out, differentiable again."""
-
-    def plain(given: list[Tensor | None]) -> tuple[Tensor]:
-        q, k, v = cast("list[Tensor]", given[:3])
-        turned = replace(call, q=q, k=k, v=v, sinks=given[3], position=NoPosition())
-        return (eager.run(replace(turned, need=frozenset())).output,)
-
-    return plain

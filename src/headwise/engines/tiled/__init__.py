@@ -21,58 +21,66 @@ from headwise.engines import kernel
 from headwise.engines.autograd_transforms import with_frozen_tensors
 from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
 from headwise.engines.statistics import widen_for_sinks
-from headwise.engines.tiled.autograd import TiledSetting, dropped, is_plain, tiled
+from headwise.engines.tiled.autograd import TiledAttention
 from headwise.engines.tiled.eligibility import head_groups, run_per_head, why_not, worthwhile
 from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.operator import operator
 from headwise.engines.tiled.problem import clipped_terms, relative_terms
 from headwise.positions import Stage
+from headwise.positions.relative_terms import RelativeTerms
 
 NAME = "tiled"
 
 
 def run(call: Call) -> Result:
     """Attention part by part."""
+    if call.dropout and not _is_plain(call):
+        return with_dropout(call, run)
     if torch.compiler.is_compiling():
         return _compiled(call)
-    if call.dropout:
-        return dropped(call) if is_plain(call) else with_dropout(call, run)
-    apart = head_groups(call)
-    return _run(call) if len(apart) == 1 else run_per_head(call, apart, _run)
+    groups = [] if call.dropout else head_groups(call)
+    return run_per_head(call, groups, _run) if len(groups) > 1 else _run(call)
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether the backward computes dropout by itself: no bias, no sinks, only the output."""
+    plain = not call.biased and Stage.VALUES not in call.position.stages and call.sinks is None
+    return plain and call.dropout < 1 and "logsumexp" not in call.need
 
 
 def _run(call: Call) -> Result:
     """Attention of heads that share one mask or cannot be separated."""
     q, k, v, raw_queries = _packed(call)
-    known = relative_terms(call.position, raw_queries, call.shape, call.scale)
+    relative = relative_terms(call.position, raw_queries, call.shape, call.scale)
     far = clipped_terms(call.position, call.mask, call.shape, k, v)
-    more = () if far is None else (*far.keys, *far.values)
-    q, k, v, *further = _even(call, q, k, v, *more)
-    setting = TiledSetting(
+    clipped = () if far is None else (*far.keys, *far.values)
+    q, k, v, *clipped_rows = _even(call, q, k, v, *clipped)
+    function = TiledAttention(
         call.mask,
         with_frozen_tensors(call.position),
         call.scale,
         call.shape,
-        tuple(tensor is not None for tensor in known),
+        _keep(call),
         None if far is None else far.reach,
-        call.sinks is not None,
     )
-    relative = [tensor for tensor in known if tensor is not None]
-    sinks = () if call.sinks is None else (call.sinks,)
-    tensors = (q, k, v, raw_queries, *relative, *further, *sinks)
-    return _result(call, *tiled(setting, *tensors, *_learned(call)))
+    terms, far_rows = relative or RelativeTerms(), clipped_rows or (None,) * 4
+    tensors = (q, k, v, call.sinks, raw_queries, *terms, *far_rows)
+    return _result(call, *function(tensors, _learned(call)))
 
 
 def _compiled(call: Call) -> Result:
     """Attention as one operator of a compiled graph."""
-    if call.dropout and not is_plain(call):
-        return with_dropout(call, _compiled)
     q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    keep = Keep(call.dropout, draw_call_seed()) if call.dropout else None
-    written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
+    position = (call.position, raw_queries) if acts else (None, None)
+    written = encode(call.mask, *position, _keep(call))
     qkv = _even(call, q, k, v)
     return _result(call, *operator(*qkv, *written, call.shape.offset, call.scale, call.sinks))
+
+
+def _keep(call: Call) -> Keep | None:
+    """The pairs that dropout keeps; None without dropout."""
+    return Keep(call.dropout, draw_call_seed()) if call.dropout else None
 
 
 def _packed(call: Call) -> list[Tensor]:
@@ -81,11 +89,10 @@ def _packed(call: Call) -> list[Tensor]:
     return [kernel.packed(tensor) for tensor in widen_for_sinks(call, q, k, call.v, call.q)]
 
 
-def _even(call: Call, q: Tensor, *others: Tensor) -> list[Tensor]:
+def _even(call: Call, *tensors: Tensor) -> list[Tensor]:
     """With one last size, where the fused kernel computes all parts."""
-    if kernel.fused(q) and Stage.VALUES not in call.position.stages:
-        return kernel.even(q, *others)
-    return [q, *others]
+    even = kernel.fused(tensors[0]) and Stage.VALUES not in call.position.stages
+    return kernel.even(*tensors) if even else list(tensors)
 
 
 def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
@@ -94,9 +101,11 @@ def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
 
 
 def _learned(call: Call) -> list[Tensor]:
-    """Tensors of mask and position that require gradients."""
-    held = encode(call.mask)[1] if encodable(call.mask) else []
-    return [t for t in (*call.position.parameters(), *held) if t.requires_grad]
+    """Tensors that require gradients, of what mask and position add to scores and values."""
+    if not call.biased and Stage.VALUES not in call.position.stages:
+        return []
+    of_mask = encode(call.mask)[1] if encodable(call.mask) else []
+    return [t for t in (*call.position.parameters(), *of_mask) if t.requires_grad]
 
 
 __all__ = ["NAME", "run", "why_not", "worthwhile"]

@@ -8,6 +8,8 @@ Source: Dao et al. 2022 (FlashAttention), appendix B.2.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,17 +17,10 @@ from torch import Tensor
 from headwise.call import softmax_dtype
 from headwise.engines.kernel import BackwardInputs, grouped_matmul
 from headwise.engines.tiled import batched_kernel
-from headwise.engines.tiled.forward import chunks_with_terms, covers, max_pairs, needs_weights
+from headwise.engines.tiled.forward import covers, max_pairs
 from headwise.engines.tiled.parts import Part
-from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem, keys_values, region_parts
-from headwise.engines.tiled.scores import (
-    differences,
-    folded,
-    relative,
-    score_terms,
-    unfolded,
-    values,
-)
+from headwise.engines.tiled.problem import NEAR, GradientBuffers, Problem
+from headwise.engines.tiled.scores import chunks_with_terms, folded, score_terms, unfolded, values
 from headwise.positions import Stage
 from headwise.positions.relative_terms import RelativeTerms, skew
 
@@ -37,74 +32,77 @@ ROWS = 1 << 19
 
 
 def backward(
-    problem: Problem,
-    given: BackwardInputs,
-    grad_logsumexp: Tensor | None = None,
-    learned: Sequence[Tensor] = (),
-    *,
-    constant_weights: bool | None = None,
+    problem: Problem, given: BackwardInputs, learned: Sequence[Tensor] = ()
 ) -> GradientBuffers:
     """The gradients of every tensor of an attention.
+
+    With dropout, P the weights over all keys and M = 1/(1-p) where a pair is kept, 0 elsewhere,
+
+        O = (M P) V      dS = P (M dO Vᵀ - Δ)      Δ = rowsum(dO O)
+
+    Over the kept pairs, from dO/(1-p) and an output of 0, the backward gives P M dO Vᵀ and the
+    gradient of V; over all pairs, from dO, O and values of 0, it gives the rest, -P Δ. Where no
+    query sees more than one key the two cancel, and both are 0.
 
     Args:
         problem: the attention.
         given: of the output over all keys and sinks; the logsumexp is -inf on rows without either.
-        grad_logsumexp: (B, H, Lq), or None.
         learned: tensors that the bias, or what is added to the values, depends on.
-        constant_weights: whether the output takes the weights as constants; None means
-            where no query sees more than one key.
     """
-    seen, plan = _seen(given), region_parts(problem, SIDE)
-    constant_weights = _single_key(problem, plan) if constant_weights is None else constant_weights
-    moves = _bias_learned(problem, learned)
-    slow = [
-        part
-        for part in plan
-        if grad_logsumexp is not None
-        or needs_weights(problem, part)
-        or (moves and part.region == NEAR)
-    ]
+    problem, grad = problem.zero_masked(), given.grad.contiguous()
+    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
+    sums = sums[..., None]  # +inf where the weights are 0
+    given = BackwardInputs(grad, given.output, sums, given.grad_sums)
+    plan = problem.parts(SIDE)
+    constant_weights = _single_key(problem, plan)
+    if problem.keep is None:
+        return _backward(problem, plan, given, learned, constant_weights)
+    kept = replace(problem, mask=problem.mask & problem.keep)
+    no_output = torch.zeros_like(given.output)
+    products = BackwardInputs(grad / (1 - problem.keep.dropout), no_output, sums)
+    buffers = _backward(kept, kept.parts(SIDE), products, (), constant_weights)
+    silent = replace(problem, v=torch.zeros_like(problem.v))
+    rest = _backward(silent, plan, given, (), constant_weights)
+    buffers.q.add_(rest.q)
+    buffers.k.add_(rest.k)
+    return buffers
+
+
+def _backward(
+    problem: Problem,
+    plan: Sequence[Part],
+    given: BackwardInputs,
+    learned: Sequence[Tensor],
+    constant_weights: bool,
+) -> GradientBuffers:
+    """`backward` over the pairs of some parts.
+
+    With ``constant_weights`` the output takes the weights as constants.
+    """
+    bias_learned = _bias_learned(problem, learned)
+    slow = list[Part]()
+    for part in plan:
+        by_weights = problem.needs_weights(part) or (bias_learned and part.region == NEAR)
+        if by_weights or given.grad_sums is not None:
+            slow.append(part)
     written = not slow and covers(plan, problem.shape)
     buffers = GradientBuffers.of(problem, learned, written=written)
     if slow:
-        complete = (
-            problem.sinks is None and not constant_weights and not any(part.layer for part in plan)
-        )
-        known = constant_weights or complete
-        held = torch.zeros_like(seen.logsumexp) if known else _delta(problem, seen, plan)
-        held = held if grad_logsumexp is None else held - grad_logsumexp[..., None]
+        delta = _delta(problem, given, plan, constant_weights)
         for chunk in _small(problem, slow):
-            own = _own(seen, chunk)
+            own = _own(given, chunk)
             if _by_products(problem, chunk, learned):
-                add_by_products(
-                    buffers,
-                    problem,
-                    chunk,
-                    own,
-                    held,
-                    constant_weights=constant_weights,
-                    complete=complete,
-                )
+                add_by_products(buffers, problem, chunk, own, delta)
             else:
-                _add_exactly(
-                    buffers,
-                    problem,
-                    chunk,
-                    own,
-                    learned,
-                    held,
-                    constant_weights=constant_weights,
-                    complete=complete,
-                )
+                _add_exactly(buffers, problem, chunk, own, delta, learned)
     for part in (part for part in plan if part not in slow):
         for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part, ROWS)):
-            rows = _rows(problem, chunk)[:3]
-            from_q, from_k, from_v = batched_kernel.backward(
-                _own(seen, chunk), *rows, extra.scores, problem.scale
-            )
+            q, k, v, _ = _rows(problem, chunk)
+            own = _own(given, chunk)
+            dq, dk, dv = batched_kernel.backward(own, q, k, v, extra.scores, problem.scale)
             first = written and not part.layer
-            (chunk.queries.put if first else chunk.queries.add)(buffers.q, from_q)
-            for into, gradient in zip(buffers.rows(chunk), (from_k, from_v), strict=True):
+            (chunk.queries.put if first else chunk.queries.add)(buffers.q, dq)
+            for into, gradient in zip(buffers.rows(chunk), (dk, dv), strict=True):
                 chunk.keys.add(into, gradient)
     if constant_weights and not slow:
         buffers.q.zero_()
@@ -112,84 +110,105 @@ def backward(
     return buffers
 
 
+class Delta(NamedTuple):
+    """What dS = P (dO Vᵀ - Δ) subtracts, where the gradient of a part is not the kernel's.
+
+    Attributes:
+        rows: Δ minus the gradient of the logsumexp, (B, H, Lq, 1); without Δ where ``complete``.
+        complete: whether a part holds all keys that its queries see. Δ is then computed from the
+            numbers that it is subtracted from, so that a row of dS sums to 0.
+        constant_weights: whether the output takes the weights as constants.
+    """
+
+    rows: Tensor
+    complete: bool
+    constant_weights: bool
+
+
+def _delta(
+    problem: Problem, given: BackwardInputs, plan: Sequence[Part], constant_weights: bool
+) -> Delta:
+    """The `Delta` of all rows.
+
+    Where a row of dS sums to 0, an error of Δ times the weights does not. So O is recomputed where
+    it was rounded to half precision, and where the weights are computed again, so that Δ has the
+    same rounding errors as they.
+    """
+    wide, layered = softmax_dtype(problem.q.dtype), any(part.layer for part in plan)
+    complete = problem.sinks is None and not constant_weights and not layered
+    if constant_weights or complete:
+        rows = torch.zeros_like(given.logsumexp)
+    elif given.output.dtype == wide and Stage.VALUES not in problem.position.stages:
+        rows = (given.grad * given.output).sum(-1, keepdim=True)
+    else:
+        rows = torch.zeros_like(given.logsumexp)
+        for chunk in _small(problem, plan):
+            own, inputs = _own(given, chunk), _rows(problem, chunk)
+            output, _ = _exact(problem, chunk, own, inputs, problem.terms(chunk))
+            chunk.queries.add(rows, (own.grad * output).sum(-1, keepdim=True))
+    if given.grad_sums is not None:
+        rows = rows - given.grad_sums[..., None]
+    return Delta(rows, complete, constant_weights)
+
+
 def _add_exactly(
     buffers: GradientBuffers,
     problem: Problem,
-    chunk: Part,
+    part: Part,
     own: BackwardInputs,
+    delta: Delta,
     learned: Sequence[Tensor],
-    held: Tensor,
-    *,
-    constant_weights: bool,
-    complete: bool,
 ) -> None:
-    """Add the gradients from some blocks, through autograd over their weights.
+    """Add the gradients from some blocks to the buffers, through autograd over their weights.
 
     The function differentiated is sum(dO O) - sum((Δ - dlogsumexp) P) with a constant logsumexp.
     Its derivative with respect to the scores is P (dO Vᵀ - Δ + dlogsumexp), as of the attention.
-
-    Args:
-        buffers: are added to.
-        problem: the attention.
-        chunk: the blocks.
-        own: their results.
-        learned: as for `backward`.
-        held: Δ - dlogsumexp, (B, H, Lq, 1).
-        constant_weights: whether the output takes the weights as constants.
-        complete: whether the blocks hold all keys that their queries see, so that Δ is theirs.
     """
-    wide, where = softmax_dtype(problem.q.dtype), differences(problem, chunk)
-    inputs = [rows.detach().requires_grad_() for rows in _rows(problem, chunk)]
-    given = _leaves(relative(problem, chunk))
+    wide, where = softmax_dtype(problem.q.dtype), problem.differences(part)
+    inputs = [rows.detach().requires_grad_() for rows in _rows(problem, part)]
+    terms = problem.terms(part)
+    if terms is not None:
+        leaves = (None if term is None else term.detach().requires_grad_() for term in terms)
+        terms = RelativeTerms(*leaves)
     with torch.enable_grad():
-        output, shares = _exact(
-            problem, chunk, own, inputs, given, constant_weights=constant_weights
-        )
-        dots, sums_ = (own.grad * output).sum(-1, keepdim=True), shares.sum(-1, keepdim=True)
-        taken = chunk.queries.take(held)
-        taken = taken + over(dots, sums_).detach() if complete else taken
-        total = dots.sum() - (taken * sums_).sum()
-    wanted = [*inputs, *learned, *(leaf for leaf in given or () if leaf is not None)]
-    found = torch.autograd.grad(total, wanted, allow_unused=True)
-    into = (buffers.q, *buffers.rows(chunk), buffers.raw_queries)
-    places = (chunk.queries, chunk.keys, chunk.keys, chunk.queries)
-    for one, rows, gradient in zip(into, places, found[:4], strict=True):
-        if one is not None and gradient is not None:
-            rows.add(one, gradient.to(wide))
-    known = () if where is None else buffers.relative.at(where)
-    others = (*buffers.learned, *(one for one in known if one is not None))
-    for one, gradient in zip(others, found[4:], strict=True):
+        output, weights = _exact(problem, part, own, inputs, terms, delta.constant_weights)
+        dots, totals = (own.grad * output).sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
+        subtracted = part.queries.take(delta.rows)
+        if delta.complete:
+            subtracted = subtracted + _mean(dots, totals).detach()
+        total = dots.sum() - (subtracted * totals).sum()
+    sources = [*inputs, *learned, *(leaf for leaf in terms or () if leaf is not None)]
+    gradients = torch.autograd.grad(total, sources, allow_unused=True)
+    into = (buffers.q, *buffers.rows(part), buffers.raw_queries)
+    places = (part.queries, part.keys, part.keys, part.queries)
+    for buffer, rows, gradient in zip(into, places, gradients[:4], strict=True):
+        if buffer is not None and gradient is not None:
+            rows.add(buffer, gradient.to(wide))
+    of_terms = () if where is None else buffers.relative.at(where)
+    others = (*buffers.learned, *(buffer for buffer in of_terms if buffer is not None))
+    for buffer, gradient in zip(others, gradients[4:], strict=True):
         if gradient is not None:
-            one += gradient
-
-
-def _leaves(given: RelativeTerms | None) -> RelativeTerms | None:
-    """The same terms as leaves that require gradients."""
-    if given is None:
-        return None
-    return RelativeTerms(
-        *(None if term is None else term.detach().requires_grad_() for term in given)
-    )
+            buffer += gradient
 
 
 def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
     """Whether the bias depends on the queries or on a learned tensor."""
-    held = (*learned, *(problem.relative or ()))
-    if any(tensor is not None and tensor.requires_grad for tensor in held):
+    if any(t is not None and t.requires_grad for t in (*learned, *(problem.relative or ()))):
         return True
     if Stage.SCORES not in problem.position.stages or not problem.raw_queries.requires_grad:
         return False
     with torch.enable_grad():
-        one = problem.raw_queries[:, :, :1].detach().requires_grad_()
+        query = problem.raw_queries[:, :, :1].detach().requires_grad_()
         _, _, queries, keys = problem.shape.indices()
-        bias = problem.position.bias(one, queries.flatten()[:1], keys.flatten()[:1], problem.scale)
+        first = queries.flatten()[:1], keys.flatten()[:1]
+        bias = problem.position.bias(query, *first, problem.scale)
     return bias is not None and bias.requires_grad
 
 
 def _by_products(problem: Problem, part: Part, learned: Sequence[Tensor]) -> bool:
     """Whether matrix products alone give the gradients of a part."""
     fixed = not problem.mask.biased or not learned
-    return fixed and not needs_weights(problem, part) and relative(problem, part) is not None
+    return fixed and not problem.needs_weights(part) and problem.terms(part) is not None
 
 
 def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
@@ -198,31 +217,12 @@ def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
         yield from part.chunks(max(1, max_pairs(problem, part) // 4))
 
 
-def _delta(problem: Problem, given: BackwardInputs, plan: Sequence[Part]) -> Tensor:
-    """rowsum(dO O), (B, H, Lq, 1).
-
-    Where a row of dS sums to 0, an error of Δ times the weights does not. So O is recomputed where
-    it was rounded to half precision, and where the weights are computed again, so that Δ has the
-    same rounding errors as they.
-    """
-    wide = softmax_dtype(problem.q.dtype)
-    if given.output.dtype == wide and Stage.VALUES not in problem.position.stages:
-        return (given.grad * given.output).sum(-1, keepdim=True)
-    held = torch.zeros_like(given.logsumexp)
-    for chunk in _small(problem, plan):
-        own = _own(given, chunk)
-        output, _ = _exact(problem, chunk, own, _rows(problem, chunk), relative(problem, chunk))
-        chunk.queries.add(held, (own.grad * output).sum(-1, keepdim=True))
-    return held
-
-
 def _exact(
     problem: Problem,
     part: Part,
     own: BackwardInputs,
     rows: Sequence[Tensor],
-    given: RelativeTerms | None,
-    *,
+    terms: RelativeTerms | None,
     constant_weights: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The contribution of a part to the output, and its weights, in the softmax dtype.
@@ -232,25 +232,21 @@ def _exact(
         part: some blocks of it.
         own: their results.
         rows: their q, k, v and raw queries.
-        given: the relative terms of their bias, if it has any.
+        terms: the relative terms of their bias, or None.
         constant_weights: whether the output takes the weights as constants.
     """
     q, k, v, raw_queries = rows
-    extra = score_terms(problem, part, raw_queries, given)
-    shares = batched_kernel.weights(q, k, extra.scores, own.logsumexp, problem.scale)
-    used = shares.detach() if constant_weights else shares
+    extra = score_terms(problem, part, raw_queries, terms)
+    weights = batched_kernel.weights(q, k, extra.scores, own.logsumexp, problem.scale)
+    used = weights.detach() if constant_weights else weights
     output = batched_kernel.mixed(used, v)
-    if needs_weights(problem, part):
+    if problem.needs_weights(part):
         output = output + values(problem, part, used)
-    return output, shares
-
-
-def single_key(problem: Problem) -> bool:
-    """Whether no query sees more than one key, so that its weight is 1 for any score."""
-    return _single_key(problem, region_parts(problem, SIDE))
+    return output, weights
 
 
 def _single_key(problem: Problem, plan: Sequence[Part]) -> bool:
+    """Whether no query sees more than one key, so that its weight is 1 for any score."""
     narrow = all(
         part.keys.size == 1 or (part.band is not None and len(part.band.allowed) == 1)
         for part in plan
@@ -258,60 +254,35 @@ def _single_key(problem: Problem, plan: Sequence[Part]) -> bool:
     return problem.sinks is None and narrow and not any(part.layer for part in plan)
 
 
-def _seen(given: BackwardInputs) -> BackwardInputs:
-    """With logsumexp (B, H, Lq, 1), +inf on fully masked rows, whose weights are then 0."""
-    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
-    return BackwardInputs(given.grad, given.output, sums[..., None])
-
-
 def _own(given: BackwardInputs, part: Part) -> BackwardInputs:
+    """The results of a part's queries, in blocks."""
     take = part.queries.take
     return BackwardInputs(take(given.grad), take(given.output), take(given.logsumexp)[..., 0])
 
 
 def _rows(problem: Problem, part: Part) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Blocks of q, k, v and the raw queries."""
-    queries, (k, v) = part.queries.take, map(part.keys.take, keys_values(problem, part))
+    queries, (k, v) = part.queries.take, map(part.keys.take, problem.keys_values(part))
     return queries(problem.q), k, v, queries(problem.raw_queries)
 
 
 def add_by_products(
-    buffers: GradientBuffers,
-    problem: Problem,
-    part: Part,
-    own: BackwardInputs,
-    held: Tensor,
-    *,
-    constant_weights: bool,
-    complete: bool,
+    buffers: GradientBuffers, problem: Problem, part: Part, own: BackwardInputs, delta: Delta
 ) -> None:
-    """Add the gradients from some blocks, by matrix products.
+    """Add the gradients from some blocks to the buffers, by matrix products.
 
-    Args:
-        buffers: are added to.
-        problem: the attention.
-        part: the blocks, for which `relative` gives the bias.
-        own: their results.
-        held: Δ - dlogsumexp, (B, H, Lq, 1).
-        constant_weights: whether the output takes the weights as constants.
-        complete: whether the blocks hold all keys that their queries see. Δ is then computed from
-            the numbers it is subtracted from, so that a row of dS sums to 0.
+    `Problem.terms` must give the bias of the blocks.
     """
-    q, raw_queries = (folded(part.queries.take(rows)) for rows in (problem.q, problem.raw_queries))
-    k, v = (folded(part.keys.take(rows)) for rows in keys_values(problem, part))
-    grad = folded(own.grad).to(softmax_dtype(problem.q.dtype))
-    shares = _weights(problem, part, own, q, k)  # (N, H, r, m)
-    scores = _moved(shares, grad, v, folded(part.queries.take(held)), constant_weights, complete)
-    samples, (from_keys, from_values) = problem.shape.batch, buffers.rows(part)
-    part.keys.add(from_values, unfolded(_key_gradient(shares, grad, v.shape[1]), samples))
-    del shares
-    wide = scores.dtype
-    part.queries.add(
-        buffers.q, unfolded(grouped_matmul(scores, k.to(wide)) * problem.scale, samples)
-    )
-    part.keys.add(
-        from_keys, unfolded(_key_gradient(scores, q.to(wide), k.shape[1], problem.scale), samples)
-    )
+    q, k, v, raw_queries = map(folded, _rows(problem, part))
+    wide, samples, scale = softmax_dtype(q.dtype), problem.shape.batch, problem.scale
+    grad, (from_keys, from_values) = folded(own.grad).to(wide), buffers.rows(part)
+    weights = _weights(problem, part, own, q, k)  # (N, H, r, m)
+    scores = _score_gradient(weights, grad, v, folded(part.queries.take(delta.rows)), delta)
+    part.keys.add(from_values, unfolded(_key_gradient(weights, grad, v.shape[1]), samples))
+    del weights
+    part.queries.add(buffers.q, unfolded(grouped_matmul(scores, k.to(wide)) * scale, samples))
+    of_keys = _key_gradient(scores, q.to(wide), k.shape[1], scale)
+    part.keys.add(from_keys, unfolded(of_keys, samples))
     _add_bias(buffers, problem, part, raw_queries, scores)
 
 
@@ -325,21 +296,22 @@ def _weights(problem: Problem, part: Part, own: BackwardInputs, q: Tensor, k: Te
     return scores.sub_(folded(own.logsumexp[..., None])).exp_()
 
 
-def _moved(
-    shares: Tensor, grad: Tensor, v: Tensor, held: Tensor, constant_weights: bool, complete: bool
+def _score_gradient(
+    weights: Tensor, grad: Tensor, v: Tensor, subtracted: Tensor, delta: Delta
 ) -> Tensor:
     """dS, (N, H, r, m)."""
-    if constant_weights:
-        return -shares * held
-    values = grouped_matmul(grad, v.to(grad.dtype).mT)
-    if complete:
-        held = held + over((values * shares).sum(-1, keepdim=True), shares.sum(-1, keepdim=True))
-    return values.sub_(held).mul_(shares)
+    if delta.constant_weights:
+        return -weights * subtracted
+    products = grouped_matmul(grad, v.to(grad.dtype).mT)
+    if delta.complete:
+        dots, totals = (products * weights).sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
+        subtracted = subtracted + _mean(dots, totals)
+    return products.sub_(subtracted).mul_(weights)
 
 
-def over(total: Tensor, shares: Tensor) -> Tensor:
+def _mean(total: Tensor, weights: Tensor) -> Tensor:
     """The weighted mean of a row from its total and its sum of weights; 0 where no key is seen."""
-    return total / torch.where(shares == 0, 1.0, shares)
+    return total / torch.where(weights == 0, 1.0, weights)
 
 
 def _key_gradient(pairs: Tensor, rows: Tensor, groups: int, scale: float = 1.0) -> Tensor:
@@ -353,18 +325,17 @@ def _add_bias(
     buffers: GradientBuffers, problem: Problem, part: Part, raw_queries: Tensor, scores: Tensor
 ) -> None:
     """Add the gradients of raw queries, vectors and numbers from dS (N, H, r, m)."""
-    given, where = relative(problem, part), differences(problem, part)
-    if given is None or where is None:
+    terms, where = problem.terms(part), problem.differences(part)
+    if terms is None or where is None:
         raise ValueError("tiled: a part whose blocks differ in their differences")
     products, (vectors, shift, numbers) = _spread(scores), buffers.relative
-    if vectors is not None and given.vectors is not None:
-        shared = products.reshape(given.vectors.shape[0], -1, products.shape[3])
-        rows = (shared @ given.vectors * problem.scale).view(*products.shape[:3], -1)
+    if vectors is not None and terms.vectors is not None:
+        shared = products.reshape(terms.vectors.shape[0], -1, products.shape[3])
+        rows = (shared @ terms.vectors * problem.scale).view(*products.shape[:3], -1)
         if buffers.raw_queries is not None:
-            part.queries.add(
-                buffers.raw_queries, unfolded(rows.transpose(0, 1), problem.shape.batch)
-            )
-        vectors[:, where] += ((given.rows(raw_queries) * problem.scale).mT @ shared).mT
+            blocks = unfolded(rows.transpose(0, 1), problem.shape.batch)
+            part.queries.add(buffers.raw_queries, blocks)
+        vectors[:, where] += ((terms.rows(raw_queries) * problem.scale).mT @ shared).mT
         if shift is not None:
             shift += rows.sum((1, 2))
     if numbers is not None:
@@ -372,7 +343,7 @@ def _add_bias(
 
 
 def _spread(scores: Tensor) -> Tensor:
-    """What `skew` shows as the scores (N, H, r, m), and 0 where it does not look: (H, N, r, T)."""
+    """The (H, N, r, T) of which `skew` shows the scores (N, H, r, m), 0 elsewhere."""
     samples, heads, rows, keys = scores.shape
     products = scores.new_zeros(heads, samples, rows, rows + keys - 1)
     skew(products.transpose(0, 1), rows).copy_(scores)

@@ -6,7 +6,9 @@ four. One block has its axis dropped. With one mask for all samples and a key he
 is a call of its own, its blocks the batch, so that heads may share keys without a copy of them.
 """
 
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,66 +22,51 @@ class BatchLayout(Enum):
 
     ONE = "one block"
     FOLD = "samples and heads folded"
-    EACH = "parts sample apart"
+    EACH = "samples one by one"
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r).
+    """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r) of blocks.
 
-    Args:
-        q: the blocks of queries.
-        k: the blocks of keys.
-        v: the blocks of values.
-        added: (B or 1, H or 1, n or 1, r, m), or None.
-        scale: the factor on the scores.
+    ``added`` is (B or 1, H or 1, n or 1, r, m), or None.
     """
-    layout, samples = layout_of(q, k, v, added), q.shape[0]
-    calls = zip(
-        *(_apart(t, layout) for t in (q, k, v)), _masks(added, layout, samples), strict=True
-    )
-    results = [kernel.forward(rows, keys, seen, mask, scale) for rows, keys, seen, mask in calls]
-    output, logsumexp = (_together(parts, layout, samples) for parts in zip(*results, strict=True))
+
+    def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        return kernel.forward(q, k, v, mask, scale)
+
+    output, logsumexp = _run(function, (q, k, v), added, layout_of(q, k, v, added))
     return output, logsumexp
 
 
 def backward(
     given: BackwardInputs, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the blocks; what is given has blocks too."""
-    layout, samples = layout_of(q, k, v, added), q.shape[0]
-    results = (given.grad, given.output, given.logsumexp)
-    known = (
-        BackwardInputs(*own) for own in zip(*(_apart(t, layout) for t in results), strict=True)
-    )
-    calls = zip(known, *(_apart(t, layout) for t in (q, k, v)), strict=True)
-    gradients = [
-        kernel.backward(own, rows, keys, seen, mask, scale)
-        for (own, rows, keys, seen), mask in zip(calls, _masks(added, layout, samples), strict=True)
-    ]
-    dq, dk, dv = (_together(parts, layout, samples) for parts in zip(*gradients, strict=True))
+    """The gradients of the blocks; ``given`` has blocks too."""
+
+    def function(*inputs: Any) -> tuple[Tensor, ...]:
+        grad, output, sums, q, k, v, mask = inputs
+        return kernel.backward(BackwardInputs(grad, output, sums), q, k, v, mask, scale)
+
+    inputs = given.grad, given.output, given.logsumexp, q, k, v
+    dq, dk, dv = _run(function, inputs, added, layout_of(q, k, v, added))
     return dq, dk, dv
 
 
 def weights(q: Tensor, k: Tensor, added: Tensor | None, logsumexp: Tensor, scale: float) -> Tensor:
     """exp(scores - logsumexp), (B, H, n, r, m): the weights, by matrix products."""
-    layout, samples = layout_of(q, k, k, added), q.shape[0]
-    calls = zip(
-        *(_apart(t, layout) for t in (q, k, logsumexp)), _masks(added, layout, samples), strict=True
-    )
-    parts = tuple(
-        (kernel.plain_scores(one, keys, mask, scale) - sums[..., None]).exp()
-        for one, keys, sums, mask in calls
-    )
-    return _together(parts, layout, samples)
+
+    def function(q: Tensor, k: Tensor, sums: Tensor, mask: Tensor | None) -> tuple[Tensor]:
+        return ((kernel.plain_scores(q, k, mask, scale) - sums[..., None]).exp(),)
+
+    return _run(function, (q, k, logsumexp), added, layout_of(q, k, k, added))[0]
 
 
-def mixed(shares: Tensor, v: Tensor) -> Tensor:
+def mixed(weights: Tensor, v: Tensor) -> Tensor:
     """Weights (B, H, n, r, m) times values (B, G, n, m, Dv), in the dtype of the weights."""
-    layout, samples = layout_of(shares, v, v, None), shares.shape[0]
-    calls = zip(*(_apart(t, layout) for t in (shares, v.to(shares.dtype))), strict=True)
-    return _together(tuple(kernel.grouped_matmul(*call) for call in calls), layout, samples)
+    inputs, layout = (weights, v.to(weights.dtype)), layout_of(weights, v, v, None)
+    return _run(lambda *call: (kernel.grouped_matmul(*call[:2]),), inputs, None, layout)[0]
 
 
 def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> BatchLayout:
@@ -91,7 +78,26 @@ def layout_of(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> BatchLay
     return BatchLayout.FOLD if shared and evenly and q.shape[1] == k.shape[1] else BatchLayout.EACH
 
 
-def _apart(blocks: Tensor, layout: BatchLayout) -> list[Tensor]:
+def _run(
+    function: Callable[..., tuple[Tensor, ...]],
+    inputs: Sequence[Tensor],
+    added: Tensor | None,
+    layout: BatchLayout,
+) -> list[Tensor]:
+    """The results of a function of tensors with four axes, the mask being the last of them."""
+    samples = inputs[0].shape[0]
+    columns: list[Sequence[Tensor | None]] = [_split(tensor, layout) for tensor in inputs]
+    if added is None:
+        columns.append([None] * len(columns[0]))
+    elif layout is BatchLayout.EACH:
+        columns.append(_split(added.expand(samples, -1, -1, -1, -1), layout))
+    else:
+        columns.append([added[0] if layout is BatchLayout.FOLD else added[:, :, 0]])
+    results = [function(*call) for call in zip(*columns, strict=True)]
+    return [_joined(parts, layout, samples) for parts in zip(*results, strict=True)]
+
+
+def _split(blocks: Tensor, layout: BatchLayout) -> list[Tensor]:
     if layout is BatchLayout.ONE:
         return [blocks[:, :, 0]]
     if layout is BatchLayout.FOLD:
@@ -99,20 +105,10 @@ def _apart(blocks: Tensor, layout: BatchLayout) -> list[Tensor]:
     return [sample.transpose(0, 1) for sample in blocks]
 
 
-def _together(parts: tuple[Tensor, ...], layout: BatchLayout, samples: int) -> Tensor:
+def _joined(parts: Sequence[Tensor], layout: BatchLayout, samples: int) -> Tensor:
     if layout is BatchLayout.ONE:
         return parts[0].unsqueeze(2)
     if layout is BatchLayout.FOLD:
         return torch.unflatten(parts[0], 0, (samples, -1))
     turned = [part.transpose(0, 1) for part in parts]
     return turned[0][None] if samples == 1 else torch.stack(turned)
-
-
-def _masks(added: Tensor | None, layout: BatchLayout, samples: int) -> list[Tensor | None]:
-    if added is None:
-        return [None] * (samples if layout is BatchLayout.EACH else 1)
-    if layout is BatchLayout.ONE:
-        return [added[:, :, 0]]
-    if layout is BatchLayout.FOLD:
-        return [added[0]]
-    return [sample.transpose(0, 1) for sample in added.expand(samples, -1, -1, -1, -1)]

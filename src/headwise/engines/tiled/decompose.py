@@ -5,7 +5,7 @@ and columns; all else is tiles.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -22,10 +22,126 @@ GAP = 64
 """A gap of more distances than this splits a band in two."""
 
 RUN = 4
-"""Consecutive distances from which a run is a band and no tooth of a comb."""
+"""Consecutive distances from which a run is a band, and no tooth of a comb."""
 
 TOOTH = 16
 """The least number of queries of a residue class for which a comb is worthwhile."""
+
+
+MOST = 8
+"""The most disjuncts that a mask is expanded into."""
+
+
+def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
+    """Parts that hold every allowed pair exactly once.
+
+    Disjuncts that depend on the distance only become one set of bands; the others become bands, or
+    rows and columns, minus the disjuncts before them; what remains becomes tiles.
+
+    Args:
+        mask: resolved for the shape.
+        shape: the outer shape.
+        side: rows of a block of queries.
+    """
+    alternatives = disjuncts(mask)
+    near = [term for term in alternatives if term.by_distance]
+    plan, before, rest = list[Part](), list[Mask](), list[Mask]()
+    if near:
+        before.append(reduce(Or, near))
+        plan += bands(before[0], None, shape, side, 0)
+    for term in (term for term in alternatives if not term.by_distance):
+        family = _family(term, before, shape, side, _next_layer(plan))
+        if family is None:
+            rest.append(term)
+        else:
+            plan += family
+            before.append(term)
+    if rest:
+        plan += tiles(_without(reduce(Or, rest), before), shape, side, _next_layer(plan))
+    return plan
+
+
+def disjuncts(mask: Mask) -> list[Mask]:
+    """The disjuncts of a mask, none of them an Or, unless there are too many."""
+    if isinstance(mask, Or):
+        return disjuncts(mask.left) + disjuncts(mask.right)
+    if isinstance(mask, And) and not mask.by_distance:
+        left, right = disjuncts(mask.left), disjuncts(mask.right)
+        if len(left) * len(right) <= MOST:
+            return [And(one, other) for one in left for other in right]
+    return [mask]
+
+
+def conjuncts(mask: Mask) -> list[Mask]:
+    """The conjuncts of a mask, none of them an And."""
+    if isinstance(mask, And):
+        return conjuncts(mask.left) + conjuncts(mask.right)
+    return [mask]
+
+
+def _without(mask: Mask, before: list[Mask]) -> Mask:
+    return reduce(And, (Not(term) for term in before), mask)
+
+
+def _next_layer(plan: list[Part]) -> int:
+    return 1 + max((part.layer for part in plan), default=-1)
+
+
+def _family(
+    mask: Mask, before: list[Mask], shape: AttentionShape, side: int, layer: int
+) -> list[Part] | None:
+    """One disjunct without those before, as bands or rows and columns; None if it is neither."""
+    terms = conjuncts(mask)
+    tokens = [term for term in terms if isinstance(term, GlobalTokens)]
+    if tokens:
+        return _rows_and_columns(_without(mask, before), tokens[0], shape, layer)
+    near = [term for term in terms if term.by_distance]
+    if not near or mostly_dense(reduce(And, near), shape):
+        return None
+    terms += [Not(term) for term in before]
+    near = [term for term in terms if term.by_distance]
+    rest = [term for term in terms if not term.by_distance]
+    return bands(reduce(And, near), reduce(And, rest), shape, side, layer)
+
+
+def _rows_and_columns(
+    mask: Mask, tokens: GlobalTokens, shape: AttentionShape, layer: int
+) -> list[Part]:
+    """The parts of a mask that is empty outside the rows and columns of global tokens.
+
+    The columns are at ``layer``, the rows at the next.
+    """
+    chosen = tokens.chosen.any(0).nonzero()[:, 0].to(shape.device)
+    keys = chosen[chosen < shape.keys]
+    rows = chosen - shape.offset
+    rows = rows[(rows >= 0) & (rows < shape.queries)] if tokens.symmetric else rows[:0]
+    all_queries, all_keys = StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys)
+    plan = list[Part]()
+    if len(keys):
+        plan.append(Part(all_queries, IndexedRows(keys[None]), mask, layer=layer))
+    if len(rows):
+        rest = And(mask, Not(KeyColumns(keys)))
+        plan.append(Part(IndexedRows(rows[None]), all_keys, rest, layer=layer + 1))
+    return plan
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KeyColumns(Mask):
+    """Every query may attend to the keys of these numbers only."""
+
+    numbers: Tensor
+
+    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
+        del b, h, q
+        return torch.isin(k, self.numbers)
+
+    def tile(self, q: range, k: range) -> Tile:
+        del q, k
+        return Tile.MIXED
+
+    @property
+    def name(self) -> str:
+        return f"columns({self.numbers.tolist()})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,20 +160,17 @@ def bands(
 
     Args:
         near: depends on the distance only.
-        rest: any mask, or None; where its tiles are neither empty nor full it is evaluated
-            pair by pair.
+        rest: any mask, evaluated pair by pair where its tiles are neither empty nor full; or None.
         shape: the outer shape.
         side: rows of a block of queries, for a band about 500 wide.
         layer: of the first band; each further one is a layer above.
     """
-    found = list[Part]()
+    plan = list[Part]()
     for number, reach in enumerate(distance_ranges(near, shape)):
         for part in _band(reach, shape, side):
             kept = [part] if rest is None else _restricted(part, rest, shape)
-            found += [
-                Part(part.queries, part.keys, part.mask, part.band, layer + number) for part in kept
-            ]
-    return found
+            plan += [replace(piece, layer=layer + number) for piece in kept]
+    return plan
 
 
 def mostly_dense(near: Mask, shape: AttentionShape) -> bool:
@@ -103,88 +216,63 @@ def _comb(
 
 def _merged(starts: list[int], stops: list[int]) -> list[tuple[int, int]]:
     """Runs with no more than `GAP` between them as one."""
-    found = list[tuple[int, int]]()
+    runs = list[tuple[int, int]]()
     for start, stop in zip(starts, stops, strict=True):
-        if found and start - found[-1][1] <= GAP:
-            found[-1] = (found[-1][0], stop)
-        else:
-            found.append((start, stop))
-    return found
+        if runs and start - runs[-1][1] <= GAP:
+            start = runs.pop()[0]
+        runs.append((start, stop))
+    return runs
 
 
 def _band(reach: DistanceRange, shape: AttentionShape, side: int) -> list[Part]:
     """A plain band in every residue class of rows; a step of 1 has one class."""
-    found, step = list[Part](), reach.step
+    plan, step = list[Part](), reach.step
     for first in range(min(step, shape.queries)):
         key = (first + shape.offset - reach.low) % step
-        if key >= shape.keys:
-            continue
-        queries = StridedRows(first, 1, len(range(first, shape.queries, step)), step=step)
-        keys = StridedRows(key, 1, len(range(key, shape.keys, step)), step=step)
-        shift = (first + shape.offset - key - reach.low) // step
-        found += _plain(queries, keys, Band(reach.allowed, shift), _side(reach, side))
-    return found
+        if key < shape.keys:
+            queries = StridedRows(first, 1, len(range(first, shape.queries, step)), step=step)
+            keys = StridedRows(key, 1, len(range(key, shape.keys, step)), step=step)
+            shift = (first + shape.offset - key - reach.low) // step
+            plan += _plain_band(queries, keys, Band(reach.allowed, shift), side)
+    return plan
 
 
-def _side(reach: DistanceRange, side: int) -> int:
-    """Rows of a block: fewer for a narrow band, more for a wide one."""
-    width = len(reach.allowed)
-    if width < side:
-        return max(32, side // 2)
-    return min(max(side, width // 16 // side * side), 256)
-
-
-def _plain(queries: StridedRows, keys: StridedRows, band: Band, side: int) -> list[Part]:
+def _plain_band(queries: StridedRows, keys: StridedRows, band: Band, side: int) -> list[Part]:
     """Blocks whose keys all exist as one part, those at the edges separately.
 
     Row i sees key j where ``band.allowed[i - j + band.shift]``, counted in ``queries`` and
-    ``keys``.
+    ``keys``. A narrow band has blocks of fewer rows than ``side``, a wide one of more.
     """
     rows, width, shift = queries.size, len(band.allowed), band.shift
+    wide = min(max(side, width // 16 // side * side), 256)
+    side = max(32, side // 2) if width < side else wide
     low = min(max(0, -((shift - width + 1) // side)), rows // side)
     high = max(low, min(rows // side, (keys.size - shift - side) // side + 1))
-    edges = [*range(0, low * side, side), *range(high * side, rows, side)]
-    found = [_block(queries, keys, band, first, min(first + side, rows)) for first in edges]
+    plan = list[Part]()
+    for first in (*range(0, low * side, side), *range(high * side, rows, side)):
+        last = min(first + side, rows)
+        start, stop = max(0, first + shift - width + 1), min(keys.size, last + shift)
+        if start < stop:
+            edge = Band(band.allowed, first - start + shift)
+            plan.append(_band_part(queries.slice(first, last), keys.slice(start, stop), edge))
     if high > low:
-        start = low * side
-        inside = StridedRows(
-            queries.start + start * queries.step,
-            high - low,
-            side,
-            side * queries.step,
-            queries.step,
-        )
-        key = start + shift - width + 1
-        along = StridedRows(
-            keys.start + key * keys.step, high - low, side + width - 1, side * keys.step, keys.step
-        )
-        found.append(_part(inside, along, Band(band.allowed, width - 1)))
-    return [part for part in found if part is not None]
+        count, first = high - low, low * side
+        start = first + shift - width + 1
+        inside, along = queries.slice(first, first + side), keys.slice(start, first + shift + side)
+        inside = replace(inside, count=count, jump=side * queries.step)
+        along = replace(along, count=count, jump=side * keys.step)
+        plan.append(_band_part(inside, along, Band(band.allowed, width - 1)))
+    return plan
 
 
-def _block(
-    queries: StridedRows, keys: StridedRows, band: Band, first: int, last: int
-) -> Part | None:
-    """Rows first to last - 1 and the existing keys within the band."""
-    key = max(0, first + band.shift - len(band.allowed) + 1)
-    stop = min(keys.size, last + band.shift)
-    if key >= stop:
-        return None
-    return _part(
-        queries.slice(first, last),
-        keys.slice(key, stop),
-        Band(band.allowed, first - key + band.shift),
-    )
-
-
-def _part(queries: StridedRows, keys: StridedRows, band: Band) -> Part:
+def _band_part(queries: StridedRows, keys: StridedRows, band: Band) -> Part:
     everything = band.everything(queries.size, keys.size)
     return Part(queries, keys, band=None if everything else band)
 
 
 def _restricted(part: Part, rest: Mask, shape: AttentionShape) -> list[Part]:
     """The part without the blocks in which the rest is empty, split where its tiles change kind."""
-    found = list[tuple[int, int, bool]]()
+    runs = list[tuple[int, int, bool]]()
     waiting = [(0, part.queries.count)]
     while waiting:
         first, last = waiting.pop()
@@ -194,19 +282,15 @@ def _restricted(part: Part, rest: Mask, shape: AttentionShape) -> list[Part]:
             waiting += [(middle, last), (first, middle)]
         elif kind is not Tile.EMPTY:
             mixed = kind is Tile.MIXED
-            if found and found[-1][1:] == (first, mixed):
-                first = found.pop()[0]
-            found.append((first, last, mixed))
-    pieces = [(part.blocks(first, last), mixed) for first, last, mixed in found]
-    return [
-        Part(
-            part.queries,
-            part.keys,
-            rest.restrict(*_hull(part, shape)) if mixed else None,
-            part.band,
-        )
-        for part, mixed in pieces
-    ]
+            if runs and runs[-1][1:] == (first, mixed):
+                first = runs.pop()[0]
+            runs.append((first, last, mixed))
+    plan = list[Part]()
+    for first, last, mixed in runs:
+        piece = part.blocks(first, last)
+        mask = rest.restrict(*_hull(piece, shape)) if mixed else None
+        plan.append(replace(piece, mask=mask))
+    return plan
 
 
 def _hull(part: Part, shape: AttentionShape) -> tuple[range, range]:
@@ -219,123 +303,3 @@ def _hull(part: Part, shape: AttentionShape) -> tuple[range, range]:
         ends.append((rows.start, last + 1))
     (first, last), keys = ends
     return range(first + shape.offset, last + shape.offset), range(*keys)
-
-
-MOST = 8
-"""The most disjuncts that a mask is expanded into."""
-
-
-def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
-    """Parts that hold every allowed pair exactly once.
-
-    Disjuncts that depend on the distance only become one set of bands; the others become bands, or
-    rows and columns, minus the disjuncts before them; what remains becomes tiles.
-
-    Args:
-        mask: resolved for the shape.
-        shape: the outer shape.
-        side: rows of a block of queries.
-    """
-    alternatives = disjuncts(mask)
-    near = [term for term in alternatives if term.by_distance]
-    found, before = list[Part](), list[Mask]()
-    if near:
-        band = reduce(Or, near)
-        found += bands(band, None, shape, side, len(found))
-        before.append(band)
-    left = list[Mask]()
-    for term in (term for term in alternatives if not term.by_distance):
-        family = _family(term, before, shape, side, _next(found))
-        if family is None:
-            left.append(term)
-        else:
-            found += family
-            before.append(term)
-    if left:
-        found += tiles(_less(reduce(Or, left), before), shape, side, _next(found))
-    return found
-
-
-def _family(
-    mask: Mask, before: list[Mask], shape: AttentionShape, side: int, layer: int
-) -> list[Part] | None:
-    """One disjunct as bands or as rows and columns, or None if it is neither."""
-    together = conjuncts(mask)
-    if any(isinstance(term, GlobalTokens) for term in together):
-        return lines(_less(mask, before), together, shape, layer)
-    near = [term for term in together if term.by_distance]
-    if not near or mostly_dense(reduce(And, near), shape):
-        return None
-    rest = [term for term in together if not term.by_distance]
-    near += [Not(term) for term in before if term.by_distance]
-    rest += [Not(term) for term in before if not term.by_distance]
-    return bands(reduce(And, near), reduce(And, rest), shape, side, layer)
-
-
-def _less(mask: Mask, before: list[Mask]) -> Mask:
-    return reduce(And, (Not(term) for term in before), mask)
-
-
-def _next(found: list[Part]) -> int:
-    return 1 + max((part.layer for part in found), default=-1)
-
-
-def disjuncts(mask: Mask) -> list[Mask]:
-    """The disjuncts of a mask, none of them an Or, unless there are too many."""
-    if isinstance(mask, Or):
-        return disjuncts(mask.left) + disjuncts(mask.right)
-    if isinstance(mask, And) and not mask.by_distance:
-        left, right = disjuncts(mask.left), disjuncts(mask.right)
-        if len(left) * len(right) <= MOST:
-            return [And(one, other) for one in left for other in right]
-    return [mask]
-
-
-def conjuncts(mask: Mask) -> list[Mask]:
-    """The conjuncts of a mask, none of them an And."""
-    if isinstance(mask, And):
-        return conjuncts(mask.left) + conjuncts(mask.right)
-    return [mask]
-
-
-def lines(mask: Mask, together: list[Mask], shape: AttentionShape, layer: int) -> list[Part]:
-    """The parts of a mask that is empty outside the rows and columns of global tokens.
-
-    Args:
-        mask: the pairs of the parts.
-        together: the conjuncts of the mask, at least one of them `GlobalTokens`.
-        shape: the outer shape.
-        layer: of the columns; the rows are the next.
-    """
-    tokens = next(term for term in together if isinstance(term, GlobalTokens))
-    chosen = tokens.chosen.any(0).nonzero()[:, 0].to(shape.device)
-    keys = chosen[chosen < shape.keys]
-    rows = chosen - shape.offset
-    rows = rows[(rows >= 0) & (rows < shape.queries)] if tokens.symmetric else rows[:0]
-    all_queries, all_keys = StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys)
-    found = list[Part]()
-    if len(keys):
-        found.append(Part(all_queries, IndexedRows(keys[None]), mask, layer=layer))
-    if len(rows):
-        rest = And(mask, Not(KeyColumns(keys)))
-        found.append(Part(IndexedRows(rows[None]), all_keys, rest, layer=layer + 1))
-    return found
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class KeyColumns(Mask):
-    """Every query may attend to the keys of these numbers only."""
-
-    numbers: Tensor
-
-    def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h, q
-        return torch.isin(k, self.numbers)
-
-    def tile(self, q: range, k: range) -> Tile:
-        del q, k
-        return Tile.MIXED
-
-    @property
-    def name(self) -> str:
-        return f"columns({self.numbers.tolist()})"

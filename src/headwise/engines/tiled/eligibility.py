@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.autograd_transforms import no_transform_rule, transformed, under_functorch
+from headwise.engines.autograd_transforms import no_transform_rule
 from headwise.engines.statistics import not_returned
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, distance_ranges, parts
 from headwise.engines.tiled.encoding import encodable, encode
@@ -23,71 +23,6 @@ from headwise.shapes import AttentionShape
 
 Group = tuple[tuple[int, ...], Mask]
 """Some heads, and the mask that they share."""
-
-
-def head_groups(call: Call) -> list[Group]:
-    """The heads grouped by their masks; one group of all heads where they cannot be separated.
-
-    They cannot where a mask other than `per_head` depends on the head, or where a position adds to
-    scores or values, since it may have parameters for every head.
-    """
-    heads = tuple(range(call.shape.heads))
-    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    if acts or not heads or not _splits(call.mask, call.shape):
-        return [(heads, call.mask)]
-    found: dict[Mask, tuple[int, ...]] = {}
-    for head in heads:
-        mask = _of(call.mask, head)
-        found[mask] = (*found.get(mask, ()), head)
-    return [(some, mask) for mask, some in found.items()]
-
-
-def run_per_head(call: Call, apart: list[Group], run: Callable[[Call], Result]) -> Result:
-    """Every group separately, concatenated in the order of the heads."""
-    results = [run(_part(call, heads, mask)) for heads, mask in apart]
-    order = torch.tensor([head for heads, _ in apart for head in heads], device=call.q.device)
-    back = order.argsort()
-
-    def joined(pieces: list[Tensor]) -> Tensor:
-        return torch.cat(pieces, dim=1).index_select(1, back)
-
-    sums = [r.logsumexp for r in results if r.logsumexp is not None]
-    output = joined([result.output for result in results])
-    return Result(output, logsumexp=joined(sums) if sums else None)
-
-
-def _splits(mask: Mask, shape: AttentionShape) -> bool:
-    """Whether a mask contains `per_head`, and no other part of it depends on the head."""
-    patterns = [part for part in mask.walk() if not isinstance(part, And | Or | Not | PerHead)]
-    splits = any(isinstance(part, PerHead) for part in mask.walk())
-    return splits and not any(_depends_on_head(pattern, shape) for pattern in patterns)
-
-
-def _depends_on_head(mask: Mask, shape: AttentionShape) -> bool:
-    """Whether the rule or the bias has an axis of heads."""
-    first = replace(shape, queries=min(shape.queries, 1), keys=min(shape.keys, 1)).indices()
-    given = [mask.rule(*first)]
-    added = mask.bias(*first)
-    given += [] if added is None else [added]
-    return any(values.dim() > 2 and values.shape[-3] > 1 for values in given)
-
-
-def _of(mask: Mask, head: int) -> Mask:
-    """The mask of one head."""
-    if isinstance(mask, PerHead):
-        return _of(mask.masks[head], head)
-    return mask.map(lambda child: _of(child, head))
-
-
-def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:
-    """The call of some heads, every head with its own key/value head."""
-    own = torch.tensor(heads, device=call.q.device)
-    q = call.q.index_select(1, own)
-    k, v = (rows.index_select(1, own // call.group) for rows in (call.k, call.v))
-    sinks = None if call.sinks is None else call.sinks.index_select(0, own)
-    shape = replace(call.shape, heads=len(heads))
-    return replace(call, q=q, k=k, v=v, mask=mask, shape=shape, sinks=sinks)
-
 
 SHORT, LONG = 512, 2048
 """Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is expensive."""
@@ -113,24 +48,80 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("the tensors hold no numbers")
     if call.mask.biased and not encodable(call.mask):
         yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)
-    if under_functorch() or transformed(call):
-        yield no_transform_rule()
-    if torch.compiler.is_compiling():
-        yield from _why_not_compiled(call)
+    yield from no_transform_rule(call)
+    if torch.compiler.is_compiling():  # an operator carries the mask and the position
+        for part in (call.position, call.mask) if _position_acts(call) else (call.mask,):
+            if not encodable(part):
+                yield Text(
+                    "under torch.compile {name} cannot be written as integers and tensors",
+                    name=type(part).__name__,
+                )
 
 
-def _why_not_compiled(call: Call) -> Iterator[Text]:
-    """The reasons against a call under `torch.compile`, which sees an operator."""
-    if {Stage.SCORES, Stage.VALUES} & call.position.stages and not encodable(call.position):
-        yield Text(
-            "under torch.compile {name} cannot be written as integers and tensors",
-            name=type(call.position).__name__,
-        )
-    if not encodable(call.mask):
-        yield Text(
-            "under torch.compile {name} cannot be written as integers and tensors",
-            name=type(call.mask).__name__,
-        )
+def _position_acts(call: Call) -> bool:
+    """Whether the position adds to the scores or to the values."""
+    return bool({Stage.SCORES, Stage.VALUES} & call.position.stages)
+
+
+def head_groups(call: Call) -> list[Group]:
+    """The heads grouped by their masks; one group of all heads where they cannot be separated.
+
+    They cannot where a mask other than `per_head` depends on the head, or where a position adds to
+    scores or values, since it may have parameters for every head.
+    """
+    heads = tuple(range(call.shape.heads))
+    if _position_acts(call) or not heads or not _splits(call.mask, call.shape):
+        return [(heads, call.mask)]
+    by_mask: dict[Mask, tuple[int, ...]] = {}
+    for head in heads:
+        mask = _of_head(call.mask, head)
+        by_mask[mask] = (*by_mask.get(mask, ()), head)
+    return [(some, mask) for mask, some in by_mask.items()]
+
+
+def run_per_head(call: Call, groups: list[Group], run: Callable[[Call], Result]) -> Result:
+    """Every group separately, concatenated in the order of the heads."""
+    results = [run(_part(call, heads, mask)) for heads, mask in groups]
+    order = torch.tensor([head for heads, _ in groups for head in heads], device=call.q.device)
+    back = order.argsort()
+
+    def joined(pieces: list[Tensor]) -> Tensor:
+        return torch.cat(pieces, dim=1).index_select(1, back)
+
+    sums = [result.logsumexp for result in results if result.logsumexp is not None]
+    output = joined([result.output for result in results])
+    return Result(output, logsumexp=joined(sums) if sums else None)
+
+
+def _splits(mask: Mask, shape: AttentionShape) -> bool:
+    """Whether a mask contains `per_head`, and no other part of it depends on the head."""
+    patterns = [part for part in mask.walk() if not isinstance(part, And | Or | Not | PerHead)]
+    splits = any(isinstance(part, PerHead) for part in mask.walk())
+    return splits and not any(_depends_on_head(pattern, shape) for pattern in patterns)
+
+
+def _depends_on_head(mask: Mask, shape: AttentionShape) -> bool:
+    """Whether the rule or the bias has an axis of heads."""
+    first = replace(shape, queries=min(shape.queries, 1), keys=min(shape.keys, 1)).indices()
+    terms = (mask.rule(*first), mask.bias(*first))
+    return any(x is not None and x.dim() > 2 and x.shape[-3] > 1 for x in terms)
+
+
+def _of_head(mask: Mask, head: int) -> Mask:
+    """The mask of one head."""
+    if isinstance(mask, PerHead):
+        return _of_head(mask.masks[head], head)
+    return mask.map(lambda child: _of_head(child, head))
+
+
+def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:
+    """The call of some heads, every head with its own key/value head."""
+    own = torch.tensor(heads, device=call.q.device)
+    q = call.q.index_select(1, own)
+    k, v = (rows.index_select(1, own // call.group) for rows in (call.k, call.v))
+    sinks = None if call.sinks is None else call.sinks.index_select(0, own)
+    shape = replace(call.shape, heads=len(heads))
+    return replace(call, q=q, k=k, v=v, mask=mask, shape=shape, sinks=sinks)
 
 
 def worthwhile(call: Call) -> bool:
@@ -142,20 +133,20 @@ def worthwhile(call: Call) -> bool:
     shape = call.shape
     if shape.keys < SHORT or next(why_not(call), None) is not None:
         return False
-    stored = shape.keys >= LONG and _bias_stored_elsewhere(call)
+    biased = shape.keys >= LONG and _position_acts(call) and not call.mask.biased
     if call.mask in (full(), causal()):
-        return stored and shape.queries > 1
+        return biased and shape.queries > 1
     if torch.compiler.is_compiling():
-        return stored or _sparse_at_compile_time(call)
-    apart = head_groups(call)
-    if len(apart) > 1:
-        calls = ((len(heads), replace(call, mask=mask)) for heads, mask in apart)
-        kept = sum(
-            count * (decomposed_share(one) if _has_lines_or_combs(one) else nonempty_share(one))
-            for count, one in calls
-        )
-        return kept <= SHARE * shape.heads
-    return stored or _sparse(call)
+        return biased or _sparse_at_compile_time(call)
+    groups = head_groups(call)
+    if len(groups) == 1:
+        return biased or _sparse(call)
+    kept = 0.0
+    for heads, mask in groups:
+        own = replace(call, mask=mask)
+        share = decomposed_share if _has_lines_or_combs(own) else nonempty_share
+        kept += len(heads) * share(own)
+    return kept <= SHARE * shape.heads
 
 
 def _sparse(call: Call) -> bool:
@@ -165,9 +156,9 @@ def _sparse(call: Call) -> bool:
     """
     if nonempty_share(call) <= SHARE:
         return True
-    return (_has_lines_or_combs(call) and decomposed_share(call) <= SHARE) or sampled_share(
-        call
-    ) <= SCATTERED
+    if _has_lines_or_combs(call) and decomposed_share(call) <= SHARE:
+        return True
+    return sampled_share(call) <= SCATTERED
 
 
 def _sparse_at_compile_time(call: Call) -> bool:
@@ -197,12 +188,12 @@ def _has_lines_or_combs(call: Call) -> bool:
 
     Combs are for long sequences, and are unknown while compiling.
     """
-    every = [part for term in disjuncts(call.mask) for part in conjuncts(term)]
-    if any(isinstance(part, GlobalTokens) for part in every):
+    patterns = [part for term in disjuncts(call.mask) for part in conjuncts(term)]
+    if any(isinstance(part, GlobalTokens) for part in patterns):
         return True
     if call.shape.keys < LONG or torch.compiler.is_compiling():
         return False
-    near = (part for part in every if part.by_distance and part not in (full(), causal()))
+    near = (part for part in patterns if part.by_distance and part not in (full(), causal()))
     return any(reach.step > 1 for part in near for reach in distance_ranges(part, call.shape))
 
 
@@ -210,12 +201,6 @@ def decomposed_share(call: Call) -> float:
     """The share of the pairs that the parts of the decomposed mask hold."""
     pairs = sum(part.pairs for part in parts(call.mask, call.shape, SIDE))
     return pairs / (call.shape.queries * call.shape.keys)
-
-
-def _bias_stored_elsewhere(call: Call) -> bool:
-    """Whether other engines would write out a bias that is computed in blocks here."""
-    acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    return bool(acts) and not call.mask.biased
 
 
 def nonempty_share(call: Call) -> float:

@@ -54,14 +54,12 @@ def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
 
 def decode(numbers: Sequence[int], tensors: Sequence[Tensor]) -> tuple[Mask, list[Any]]:
     """The mask that `encode` wrote first, and the other values."""
-    left, given = iter(numbers), iter(tensors)
-    values = [_read(kind, left, given) for kind in left]
+    numbers_left, tensors_left = iter(numbers), iter(tensors)
+    values = [_read(kind, numbers_left, tensors_left) for kind in numbers_left]
     mask, *others = values or [None]
-    if not isinstance(mask, Mask):
-        raise BadValue(
-            "numbers: expected those of a mask, got {mask!r}; use encode(mask)", mask=mask
-        )
-    return mask, others
+    if isinstance(mask, Mask):
+        return mask, others
+    raise BadValue("numbers: expected those of a mask, got {mask!r}; use encode(mask)", mask=mask)
 
 
 def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
@@ -69,12 +67,12 @@ def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
         names = getattr(value, "__dataclass_fields__", None)
         if names is None:
             raise _not_encodable("mask", value)
-        numbers += [MASK, *_word(_class_name(value)), len(names)]
+        numbers += [MASK, *_word(_class_name(type(value))), len(names)]
         for name in names:
             _write(getattr(value, name), numbers, tensors)
     elif isinstance(value, nn.Module):
         parts = _module_parts(value)
-        numbers += [MODULE, *_word(_class_name(value)), len(parts)]
+        numbers += [MODULE, *_word(_class_name(type(value))), len(parts)]
         for name, part in parts:
             numbers += _word(name)
             if isinstance(part, Tensor):  # one without axes too stays a tensor
@@ -111,8 +109,8 @@ def _word(text: str) -> list[int]:
     return [len(text), *[ord(letter) for letter in text]]
 
 
-def _class_name(value: Any) -> str:
-    return f"{type(value).__module__}:{type(value).__qualname__}"
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _module_parts(module: nn.Module) -> list[tuple[str, Any]]:
@@ -137,14 +135,15 @@ def _read(kind: int, numbers: Iterator[int], tensors: Iterator[Tensor]) -> Any:
     if kind in (TENSOR, SCALAR):
         tensor = next(tensors)
         return tensor if kind == TENSOR else tensor.item()
-    if kind in (MASK, MODULE):
-        kept = _class(_read_word(numbers))
-        return (_read_mask if kind == MASK else _read_module)(kept, numbers, tensors)
     if kind == WORD:
         return _read_word(numbers)
+    if kind == MODULE:
+        return _read_module(numbers, tensors)
+    mask = _class(_read_word(numbers)) if kind == MASK else None
     count = next(numbers)
-    if kind == TUPLE:
-        return tuple(_read(next(numbers), numbers, tensors) for _ in range(count))
+    if kind in (MASK, TUPLE):
+        parts = tuple(_read(next(numbers), numbers, tensors) for _ in range(count))
+        return parts if mask is None else mask(*parts)
     if kind == STAGE:
         return frozenset(stage for n, stage in enumerate(STAGES) if count >> n & 1)
     return bool(count) if kind == TRUTH else count
@@ -154,15 +153,10 @@ def _read_word(numbers: Iterator[int]) -> str:
     return "".join(chr(next(numbers)) for _ in range(next(numbers)))
 
 
-def _read_mask(mask: type[Mask], numbers: Iterator[int], tensors: Iterator[Tensor]) -> Mask:
-    return mask(*(_read(next(numbers), numbers, tensors) for _ in range(next(numbers))))
-
-
-def _read_module(
-    kind: type[nn.Module], numbers: Iterator[int], tensors: Iterator[Tensor]
-) -> nn.Module:
+def _read_module(numbers: Iterator[int], tensors: Iterator[Tensor]) -> nn.Module:
     """A module with the given tensors themselves: nothing is initialised, and autograd works."""
-    module = kind.__new__(kind)
+    kind: Any = _class(_read_word(numbers))
+    module: nn.Module = kind.__new__(kind)
     nn.Module.__init__(module)
     for _ in range(next(numbers)):
         name = _read_word(numbers)
@@ -176,10 +170,9 @@ def _class(name: str) -> type:
     value: Any = sys.modules.get(module)
     for part in path.split("."):
         value = getattr(value, part, None)
-    if not isinstance(value, type):  # one made inside a function: the newest of that name
-        found = (kind for root in (Mask, nn.Module) for kind in _subclasses(root))
-        named = [one for one in found if f"{one.__module__}:{one.__qualname__}" == name]
-        value = named[-1] if named else None
+    if not isinstance(value, type):  # a class made inside a function: the newest of that name
+        kinds = (kind for root in (Mask, nn.Module) for kind in _subclasses(root))
+        value = next(reversed([x for x in kinds if _class_name(x) == name]), None)
     if value is None or not issubclass(value, Mask | nn.Module):
         raise BadValue("class: {name} is no imported mask or module; import it first", name=name)
     kind: type = value

@@ -1,32 +1,19 @@
 """The output and the logsumexp, part by part."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
-from headwise.engines.dropout import drops
+from headwise.engines.dropout import Keep, drops, kept_share
 from headwise.engines.statistics import apply_sinks
 from headwise.engines.tiled import batched_kernel
 from headwise.engines.tiled.parts import Part, StridedRows
-from headwise.engines.tiled.problem import (
-    NEAR,
-    Problem,
-    finite,
-    keys_values,
-    region_parts,
-    zero_masked_kv,
-)
-from headwise.engines.tiled.scores import (
-    ScoreTerms,
-    position_biases,
-    same_for_all_blocks,
-    score_terms,
-    values,
-)
-from headwise.positions import Stage
+from headwise.engines.tiled.problem import Problem, finite
+from headwise.engines.tiled.scores import ScoreTerms, chunks_with_terms, score_terms, values
 from headwise.shapes import AttentionShape
 
 SIDE = 64
@@ -46,20 +33,32 @@ ROWS = 1 << 21
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf on a fully masked row without a sink."""
+    """Output (B, H, Lq, Dv) and logsumexp (B, H, Lq), -inf on a fully masked row without a sink.
+
+    With dropout the logsumexp is that over all keys.
+    """
+    if problem.keep is not None:
+        return _with_dropout(problem, problem.keep, forward)
     output, logsumexp = _run(problem)
     if not finite(output):  # perhaps because of a fully masked key
-        output, logsumexp = _run(zero_masked_kv(problem))
+        output, logsumexp = _run(problem.zero_masked())
     return output, logsumexp
+
+
+def _with_dropout(
+    problem: Problem, keep: Keep, run: Callable[[Problem], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """The results of a problem with dropout, from those of two without."""
+    _, whole = run(replace(problem, keep=None))
+    output, some = run(replace(problem, mask=problem.mask & keep, keep=None))
+    return (output * kept_share(some, whole, keep.dropout)).to(output.dtype), whole
 
 
 def _run(problem: Problem) -> tuple[Tensor, Tensor]:
     shape, wide = problem.q.shape[:3], softmax_dtype(problem.q.dtype)
-    plan = region_parts(problem, SIDE)
-    merges = any(part.layer for part in plan)
-    output = problem.v.new_empty(
-        *shape, problem.v.shape[3], dtype=wide if merges else problem.v.dtype
-    )
+    plan = problem.parts(SIDE)
+    dtype = wide if any(part.layer for part in plan) else problem.v.dtype
+    output = problem.v.new_empty(*shape, problem.v.shape[3], dtype=dtype)
     logsumexp = problem.q.new_empty(*shape, 1, dtype=wide)
     if not covers(plan, problem.shape):
         output.zero_()
@@ -67,10 +66,8 @@ def _run(problem: Problem) -> tuple[Tensor, Tensor]:
     for part in plan:
         for chunk, extra in chunks_with_terms(problem, part, max_pairs(problem, part)):
             _merge(output, logsumexp, chunk, _results(problem, chunk, extra))
-            del extra  # before the next is made
-    sums = logsumexp[..., 0]
-    if problem.sinks is not None:
-        output, sums = apply_sinks(output, sums, problem.sinks)
+            del extra  # before the next is computed
+    output, sums = apply_sinks(output, logsumexp[..., 0], problem.sinks)
     return output.to(problem.v.dtype), sums
 
 
@@ -80,89 +77,63 @@ def covers(plan: Sequence[Part], shape: AttentionShape) -> bool:
     return rows == shape.queries
 
 
-def chunks_with_terms(
-    problem: Problem, part: Part, limit: int
-) -> Iterator[tuple[Part, ScoreTerms]]:
-    """The chunks of a part with their score terms, computed once where all are the same."""
-    once = None
-    if same_for_all_blocks(problem, part) and part.queries.size * part.keys.size <= limit:
-        once = score_terms(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
-    for chunk in part.chunks(limit):
-        yield chunk, once or score_terms(problem, chunk, chunk.queries.take(problem.raw_queries))
-
-
 def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
     """How many pairs of a part to compute at once, for O(L) memory.
 
-    Args:
-        problem: the attention.
-        part: of it.
-        numbers: of the output that one kernel call may give.
+    A kernel call gives at most so many ``numbers`` of the output.
     """
     heads = problem.shape.batch * problem.shape.heads
     rows = max(1, numbers // (heads * problem.v.shape[3])) * part.keys.size
     if drops(problem.mask):
         return max(1, min(DROPPED // heads, rows))
-    known = kernel.fused(problem.q) and not problem.mask.biased
-    written = not known or position_biases(problem, part) or needs_weights(problem, part)
-    if written:
-        return max(1, min((MOVING if position_biases(problem, part) else SCORES) // heads, rows))
+    if problem.position_biases(part):
+        return max(1, min(MOVING // heads, rows))
+    kernel_suffices = kernel.fused(problem.q) and not problem.mask.biased
+    if not kernel_suffices or problem.needs_weights(part):
+        return max(1, min(SCORES // heads, rows))
     return max(1, rows if part.mask is None else min(SCORES, rows))
-
-
-def needs_weights(problem: Problem, part: Part) -> bool:
-    """Whether the weights of a part are needed, which the fused kernel does not return."""
-    return part.region == NEAR and Stage.VALUES in problem.position.stages
 
 
 def _results(problem: Problem, part: Part, extra: ScoreTerms) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1) over the keys of the part."""
-    q, (k, v) = part.queries.take(problem.q), map(part.keys.take, keys_values(problem, part))
+    q, (k, v) = part.queries.take(problem.q), map(part.keys.take, problem.keys_values(part))
     output, logsumexp = batched_kernel.forward(q, k, v, extra.scores, problem.scale)
-    if needs_weights(problem, part):
-        safe = (
-            logsumexp
-            if extra.fully_masked is None
-            else logsumexp.masked_fill(extra.fully_masked, torch.inf)
-        )
-        shares = batched_kernel.weights(q, k, extra.scores, safe, problem.scale)
-        output = output + values(problem, part, shares).to(output.dtype)
-    if extra.fully_masked is not None:
-        logsumexp = logsumexp.masked_fill(extra.fully_masked, -torch.inf)
+    hidden = extra.fully_masked
+    if problem.needs_weights(part):
+        safe = logsumexp if hidden is None else logsumexp.masked_fill(hidden, torch.inf)
+        weights = batched_kernel.weights(q, k, extra.scores, safe, problem.scale)
+        output = output + values(problem, part, weights).to(output.dtype)
+    if hidden is not None:
+        logsumexp = logsumexp.masked_fill(hidden, -torch.inf)
     return output, logsumexp[..., None]
 
 
 def _merge(output: Tensor, logsumexp: Tensor, part: Part, new: tuple[Tensor, Tensor]) -> None:
     """Write a part of layer 0; merge any other by the logsumexps."""
-    more, its_sum = new
-    if not part.layer:
-        part.queries.put(output, more)
-        part.queries.put(logsumexp, its_sum)
-        return
-    old, old_sum = part.queries.take(output), part.queries.take(logsumexp)
-    total = torch.logaddexp(old_sum, its_sum)
-    floor = torch.where(total == -torch.inf, 0.0, total)
-    share = (its_sum - floor).exp()
-    part.queries.put(output, torch.lerp(old, more.to(old.dtype), share))
-    part.queries.put(logsumexp, total)
+    rows, new_sum = new
+    if part.layer:
+        old_sum = part.queries.take(logsumexp)
+        total = torch.logaddexp(old_sum, new_sum)
+        floor = torch.where(total == -torch.inf, 0.0, total)
+        share = (new_sum - floor).exp()
+        rows = torch.lerp(part.queries.take(output), rows.to(output.dtype), share)
+        new_sum = total
+    part.queries.put(output, rows)
+    part.queries.put(logsumexp, new_sum)
 
 
 def dense(problem: Problem) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp in O(Lq Lk) memory, differentiable to any order."""
-    shape = problem.shape
+    """`forward` in O(Lq Lk) memory, differentiable to any order."""
+    if problem.keep is not None:
+        return _with_dropout(problem, problem.keep, dense)
+    problem, shape = problem.zero_masked(), problem.shape
     whole = Part(StridedRows(0, 1, shape.queries), StridedRows(0, 1, shape.keys), problem.mask)
     extra = score_terms(problem, whole, problem.raw_queries[:, :, None])
-    mask = None if extra.scores is None else extra.scores[:, :, 0]
-    scores = kernel.plain_scores(problem.q, problem.k, mask, problem.scale)
-    fully_masked = torch.zeros_like(scores[..., 0], dtype=torch.bool)
-    if extra.fully_masked is not None:
-        fully_masked = fully_masked | extra.fully_masked[:, :, 0]
-    known = scores.masked_fill(fully_masked[..., None], 0.0)
-    shares = known.softmax(-1).masked_fill(fully_masked[..., None], 0.0)
-    output = kernel.grouped_matmul(shares, problem.v.to(shares.dtype))
-    if needs_weights(problem, whole):
-        output = output + values(problem, whole, shares[:, :, None])[:, :, 0]
-    sums = known.logsumexp(-1).masked_fill(fully_masked, -torch.inf)
-    if problem.sinks is not None:
-        output, sums = apply_sinks(output, sums, problem.sinks)
+    added, fully_masked = (None if t is None else t[:, :, 0] for t in extra)
+    scores = kernel.plain_scores(problem.q, problem.k, added, problem.scale)
+    weights, sums = kernel.plain_softmax(scores, fully_masked)
+    output = kernel.grouped_matmul(weights, problem.v.to(weights.dtype))
+    if problem.needs_weights(whole):
+        output = output + values(problem, whole, weights[:, :, None])[:, :, 0]
+    output, sums = apply_sinks(output, sums, problem.sinks)
     return output.to(problem.v.dtype), sums

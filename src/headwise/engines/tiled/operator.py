@@ -15,14 +15,12 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
-from headwise.engines.dropout import Keep
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
-from headwise.engines.tiled.autograd import backward_dropped, forward_dropped
 from headwise.engines.tiled.backward import backward
 from headwise.engines.tiled.encoding import decode
 from headwise.engines.tiled.forward import forward
-from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms, zero_masked_kv
+from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms
 from headwise.positions import NoPosition
 from headwise.shapes import AttentionShape
 
@@ -43,94 +41,52 @@ def operator(
     With dropout the logsumexp is that of all keys.
     """
     with torch.autocast(q.device.type, enabled=False):
-        problem, keep = _read(q, k, v, numbers, tensors, offset, scale)
-        problem = replace(problem, sinks=sinks)
-        return forward(problem) if keep is None else forward_dropped(problem, keep)
+        return forward(_decoded((q, k, v), sinks, numbers, tensors, offset, scale))
 
 
 @torch.library.custom_op("headwise::tiled_backward", mutates_args=())
 def operator_backward(
-    known: Sequence[Tensor],
-    perhaps: Sequence[Tensor | None],
+    saved: Sequence[Tensor],
+    optional: Sequence[Tensor | None],
     numbers: Sequence[int],
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
-    wanted: Sequence[bool],
+    needs_grad: Sequence[bool],
 ) -> list[Tensor]:
-    """The gradients that are wanted of q, k, v and the tensors, in that order.
+    """The gradients that are needed of q, k, v and the tensors, in that order.
 
     Args:
-        known: q, k, v, the output and the logsumexp.
-        perhaps: the gradients of output and logsumexp, None for 0; the sinks.
+        saved: q, k, v, the output and the logsumexp.
+        optional: the gradients of output and logsumexp, None for 0; the sinks.
         numbers: as for `operator`.
         tensors: as for `operator`.
         offset: as for `operator`.
         scale: as for `operator`.
-        wanted: for q, k, v and each of the tensors.
+        needs_grad: for q, k, v and each of the tensors.
     """
-    *qkv, output, logsumexp = known
-    grad, grad_sums, sinks = perhaps
-    full = torch.zeros_like(output) if grad is None else grad.contiguous()
-    given = BackwardInputs(full, output, logsumexp)
-    with _recorded(), torch.autocast(output.device.type, enabled=False):
-        pairs = zip((*qkv, *tensors), wanted, strict=True)
-        leaves = [tensor.detach().requires_grad_(want) for tensor, want in pairs]
-        q, k, v, *held = leaves
+    *qkv, output, logsumexp = saved
+    grad, grad_sums, sinks = optional
+    full = torch.zeros_like(output) if grad is None else grad
+    given = BackwardInputs(full, output, logsumexp, grad_sums)
+    with _autograd_enabled(), torch.autocast(output.device.type, enabled=False):
+        inputs = zip((*qkv, *tensors), needs_grad, strict=True)
+        leaves = [tensor.detach().requires_grad_(need) for tensor, need in inputs]
         with torch.enable_grad():
-            problem, keep = _read(q, k, v, numbers, held, offset, scale)
-        problem = replace(problem, sinks=sinks)
+            problem = _decoded(leaves[:3], sinks, numbers, leaves[3:], offset, scale)
+        learned = [t for t in leaves[3:] if t.requires_grad and t is not problem.raw_queries]
         with torch.no_grad():
-            if keep is None:
-                parts = _gradients(problem, given, grad_sums, held)
-            else:
-                found = backward_dropped(problem, keep, given, grad_sums)
-                parts = list(zip((q, k, v), found, strict=True))
-        return _leaf_gradients(parts, [tensor for tensor in leaves if tensor.requires_grad])
-
-
-Part = tuple[Tensor | None, Tensor | None]
-"""A tensor of an attention and its gradient; None where there is none."""
-
-
-def _gradients(
-    problem: Problem, given: BackwardInputs, grad_sums: Tensor | None, held: Sequence[Tensor]
-) -> list[Part]:
-    """The tensors of an attention with their gradients."""
-    learned = [
-        tensor for tensor in held if tensor.requires_grad and tensor is not problem.raw_queries
-    ]
-    buffers = backward(zero_masked_kv(problem), given, grad_sums, learned)
-    far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
-    tensors = (
-        problem.q,
-        problem.k,
-        problem.v,
-        problem.raw_queries,
-        *(problem.relative or ()),
-        *far,
-        *learned,
-    )
-    relative = () if problem.relative is None else buffers.relative
-    found = (
-        buffers.q,
-        buffers.k,
-        buffers.v,
-        buffers.raw_queries,
-        *relative,
-        *buffers.far,
-        *buffers.learned,
-    )
-    return list(zip(tensors, found, strict=True))
-
-
-def _leaf_gradients(parts: Sequence[Part], leaves: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of the leaves that those tensors were computed from."""
-    known = [(x, tensor) for x, tensor in parts if x is not None and tensor is not None]
-    moved = [(x, tensor.to(x.dtype)) for x, tensor in known if x.requires_grad]
-    outputs, gradients = zip(*moved, strict=True)
-    found = torch.autograd.grad(outputs, leaves, gradients)
-    return [_laid_out(tensor, leaf) for tensor, leaf in zip(found, leaves, strict=True)]
+            buffers = backward(problem, given, learned)
+            pairs = zip((*problem.tensors, *learned), buffers.all, strict=True)
+            moved = [
+                (tensor, gradient.to(tensor.dtype))
+                for tensor, gradient in pairs
+                if tensor is not None and gradient is not None and tensor.requires_grad
+            ]
+        needed = [leaf for leaf in leaves if leaf.requires_grad]
+        outputs, gradients = zip(*moved, strict=True)
+        results = torch.autograd.grad(outputs, needed, gradients)
+        return [_laid_out(x, leaf) for x, leaf in zip(results, needed, strict=True)]
 
 
 def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
@@ -140,65 +96,47 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
 
 
 @contextmanager
-def _recorded() -> Iterator[None]:
+def _autograd_enabled() -> Iterator[None]:
     """Autograd enabled inside an operator, which runs below it."""
     key = torch._C.DispatchKey.AutogradFunctionality
     with torch._C._SetExcludeDispatchKeyGuard(key, False):
         yield
 
 
-def _read(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+def _decoded(
+    qkv: Sequence[Tensor],
+    sinks: Tensor | None,
     numbers: Sequence[int],
     tensors: Sequence[Tensor],
     offset: int,
     scale: float,
-) -> tuple[Problem, Keep | None]:
-    """The problem that is encoded, without sinks, and the pairs that dropout keeps."""
-    mask, others = decode(numbers, tensors)
+) -> Problem:
+    """The problem whose mask, position, raw queries and kept pairs are encoded."""
+    (q, k, v), (mask, others) = qkv, decode(numbers, tensors)
     position, raw_queries, keep = others or (None, None, None)
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
     shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     relative = relative_terms(position, raw_queries, shape, scale)
-    known = relative if any(tensor is not None for tensor in relative) else None
     far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
     if far is not None:  # its keys as wide as k, which may have been widened for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
         far = replace(far, keys=(behind, ahead))
-    return Problem(q, k, v, raw_queries, mask, position, scale, shape, known, far), keep
+    fixed = mask, position, scale, shape
+    return Problem(q, k, v, raw_queries, *fixed, relative, far, sinks, keep)
 
 
 @operator.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    numbers: Sequence[int],
-    tensors: Sequence[Tensor],
-    offset: int,
-    scale: float,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    del k, numbers, tensors, offset, scale, sinks
+def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    del k, others
     rows = q.shape[:3]
     return v.new_empty(*rows, v.shape[3]), q.new_empty(rows, dtype=softmax_dtype(q.dtype))
 
 
 @operator_backward.register_fake
-def _(
-    known: Sequence[Tensor],
-    perhaps: Sequence[Tensor | None],
-    numbers: Sequence[int],
-    tensors: Sequence[Tensor],
-    offset: int,
-    scale: float,
-    wanted: Sequence[bool],
-) -> list[Tensor]:
-    del perhaps, numbers, offset, scale
-    pairs = zip((*known[:3], *tensors), wanted, strict=True)
-    return [torch.empty_like(tensor) for tensor, want in pairs if want]
+def _(*inputs: Any) -> list[Tensor]:
+    saved, _, _, tensors, _, _, needs_grad = inputs
+    pairs = zip((*saved[:3], *tensors), needs_grad, strict=True)
+    return [torch.empty_like(tensor) for tensor, need in pairs if need]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -209,18 +147,18 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
-    saved, (numbers, offset, scale) = ctx.saved_tensors, ctx.setting
-    known, sinks, tensors = list(saved[:5]), saved[5], list(saved[6:])
-    wanted = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
-    found: list[Tensor] = []
-    if any(wanted):
-        perhaps = [grad, grad_sums, sinks]
-        found = operator_backward(known, perhaps, numbers, tensors, offset, scale, wanted)
-    gradients = iter(found)
-    q, k, v, *others = (next(gradients) if want else None for want in wanted)
+    (numbers, offset, scale), (*saved, sinks) = ctx.setting, ctx.saved_tensors[:6]
+    tensors = list(ctx.saved_tensors[6:])
+    needs_grad = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
+    gradients: Iterator[Tensor] = iter(())
+    if any(needs_grad):
+        optional = [grad, grad_sums, sinks]
+        setting = numbers, tensors, offset, scale, needs_grad
+        gradients = iter(operator_backward(saved, optional, *setting))
+    q, k, v, *others = (next(gradients) if need else None for need in needs_grad)
     of_sinks = None
-    if sinks is not None and ctx.needs_input_grad[7]:
-        output, logsumexp = known[3:]
+    if ctx.needs_input_grad[7]:
+        output, logsumexp = saved[3:]
         full = torch.zeros_like(output) if grad is None else grad
         of_sinks = sinks_gradient(sinks, full, output, logsumexp, grad_sums)
     return q, k, v, None, others, None, None, of_sinks

@@ -36,7 +36,9 @@ class StridedRows:
 
     def add(self, into: Tensor, blocks: Tensor) -> None:
         """Add the blocks to their rows; where blocks overlap, a slice at a time that does not."""
-        width = self._apart()
+        width = self.size  # how many first rows of the blocks are disjoint
+        if self.count > 1 and self.jump % self.step == 0:
+            width = self.jump // self.step
         for first in range(0, self.size, width):
             last = min(first + width, self.size)
             self.slice(first, last).take(into).add_(blocks[..., first:last, :])
@@ -54,55 +56,42 @@ class StridedRows:
         block = torch.arange(self.count, device=device)[:, None] * self.jump
         return self.start + block + torch.arange(self.size, device=device) * self.step
 
-    def _apart(self) -> int:
-        """How many first rows of the blocks are disjoint."""
-        if self.count == 1:
-            return self.size
-        return self.jump // self.step if self.jump % self.step == 0 else self.size
-
 
 @dataclass(frozen=True, eq=False)
 class IndexedRows:
-    """Rows by number, (count, size), gathered by a copy; -1 stands for no row.
+    """Rows by number, (count, size), gathered by a copy; methods are those of `StridedRows`.
 
-    A read at -1 gives an arbitrary row, which must be masked.
+    The number -1 stands for no row: `take` gives an arbitrary one, which must be masked, and `put`
+    must not meet it.
     """
 
     index: Tensor
 
     @property
     def count(self) -> int:
-        """The number of blocks."""
         return self.index.shape[0]
 
     @property
     def size(self) -> int:
-        """The number of rows of a block."""
         return self.index.shape[1]
 
     def take(self, rows: Tensor) -> Tensor:
-        """(B, X, L, D) as (B, X, count, size, D)."""
         flat = rows.index_select(2, self._flat(rows))
         return torch.unflatten(flat, 2, (self.count, self.size))
 
     def put(self, into: Tensor, blocks: Tensor) -> None:
-        """Write the blocks into their rows. No row may be named twice, nor -1."""
         into.index_copy_(2, self._flat(into), blocks.flatten(2, 3).to(into.dtype))
 
     def add(self, into: Tensor, blocks: Tensor) -> None:
-        """Add the blocks to their rows."""
         into.index_add_(2, self._flat(into), blocks.flatten(2, 3).to(into.dtype))
 
     def slice(self, first: int, last: int) -> "IndexedRows":
-        """Rows first to last - 1 of every block."""
         return IndexedRows(self.index[:, first:last])
 
     def blocks(self, first: int, last: int) -> "IndexedRows":
-        """Blocks first to last - 1."""
         return IndexedRows(self.index[first:last])
 
     def numbers(self, device: torch.device) -> Tensor:
-        """The row numbers, (count, size)."""
         return self.index.to(device)
 
     def _flat(self, rows: Tensor) -> Tensor:
@@ -141,17 +130,17 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Blocks of queries and keys, draw_call_seed from 0, that stand for pairs of one attention.
+    """Blocks of queries and as many blocks of keys, whose pairs are computed together.
 
     A query row occurs at most once in the parts of a layer: layer 0 writes its results, the others
     are merged into them.
 
     Attributes:
         queries: the blocks of queries; no row twice.
-        keys: as many blocks of keys.
+        keys: the blocks of keys.
         mask: evaluated pair by pair; None where it allows every pair.
         band: the rule by distance, the same in every block; None where it allows every pair.
-        layer: 0 for the first, whose rows are written and not merged.
+        layer: 0 for parts whose rows are written and not merged.
         region: NEAR, BEHIND or AHEAD, see `problem.Region`.
     """
 
@@ -190,9 +179,8 @@ class Part:
 
     def blocks(self, first: int, last: int) -> "Part":
         """Blocks first to last - 1."""
-        return replace(
-            self, queries=self.queries.blocks(first, last), keys=self.keys.blocks(first, last)
-        )
+        queries, keys = self.queries.blocks(first, last), self.keys.blocks(first, last)
+        return replace(self, queries=queries, keys=keys)
 
     def rows(self, first: int, last: int) -> "Part":
         """Query rows first to last - 1 of every block."""

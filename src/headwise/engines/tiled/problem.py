@@ -1,27 +1,45 @@
 """One attention as the tiled engine computes it, and the gradients of its tensors.
 
-From a distance on, a position's bias may be constant, so that other keys and values stand for k and
-v ("clipped"). The pairs of a mask then fall into three regions: behind a query by at least that
-distance, ahead of it by as much, and near. All queries of a block have the same keys in a region,
-so that what is clipped is a rectangle.
+Where a position's bias is constant from some distance on, other keys and values can stand for k and
+v there ("clipped"). The pairs of a mask then fall into three regions: at least that far behind a
+query, as far ahead of it, and near. All queries of a block have the same keys in a region, so that
+clipped pairs form rectangles.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines.dropout import Keep
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, parts
-from headwise.engines.tiled.parts import Part
+from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.masks import Mask, Tile
 from headwise.masks.mask import And
 from headwise.positions import Position, Stage
 from headwise.positions.position import ClippedKeyValues
 from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import AttentionShape, Index, Truth
+
+BLOCK = 256
+"""Queries that have the same keys in a region."""
+
+GRAIN = 64
+"""A region begins and ends at multiples of so many keys."""
+
+NEAR, BEHIND, AHEAD = 0, -1, 1
+
+WORTH = 0.5
+"""The largest share of keys in the near region for which clipping is worthwhile."""
+
+PAIRS = 1 << 22
+"""Pairs whose rule is written out at once."""
+
+Numbers = TypeVar("Numbers", int, Tensor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +53,11 @@ class Problem:
         position: for its bias, and for what it adds to the values.
         scale: the factor on the scores.
         shape: the outer shape.
-        relative: the position's terms for every difference of a key and a query, from the least;
-            None if it has none.
-        far: clipped keys and values, for pairs far apart; None if there are none.
+        relative: the position's terms for every difference of a key and a query, from the least, or
+            None.
+        far: clipped keys and values for pairs far apart, or None.
         sinks: one more logit a head in every softmax, (H,); or None.
+        keep: the pairs that dropout keeps, or None without dropout; of a call that is plain.
     """
 
     q: Tensor
@@ -52,23 +71,88 @@ class Problem:
     relative: RelativeTerms | None = None
     far: ClippedKeyValues | None = None
     sinks: Tensor | None = None
+    keep: Keep | None = None
 
     @property
-    def least(self) -> int:
-        """The least difference of a key and a query: the first of `relative`."""
-        return 1 - self.shape.offset - self.shape.queries
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """q, k, v, the raw queries, 3 relative terms, 4 clipped keys and values; None if absent."""
+        far = (None,) * 4 if self.far is None else (*self.far.keys, *self.far.values)
+        relative = self.relative or RelativeTerms()
+        return (self.q, self.k, self.v, self.raw_queries, *relative, *far)
+
+    def parts(self, side: int) -> list[Part]:
+        """The parts, region by region, with blocks of ``side`` queries where nothing is clipped."""
+        if self.far is None:
+            return parts(self.mask, self.shape, side)
+        plan, layer = list[Part](), 0
+        for which in (NEAR, BEHIND, AHEAD):
+            inside = And(self.mask, Region(which, self.far.reach))
+            for part in parts(inside, self.shape, GRAIN):
+                plan.append(replace(part, region=which, layer=part.layer + layer))
+            layer = 1 + max((part.layer for part in plan), default=-1)
+        return plan
+
+    def keys_values(self, part: Part) -> tuple[Tensor, Tensor]:
+        """The full keys and values that a part reads."""
+        if self.far is None or part.region == NEAR:
+            return self.k, self.v
+        number = 0 if part.region == BEHIND else 1
+        return self.far.keys[number], self.far.values[number]
+
+    def position_biases(self, part: Part) -> bool:
+        """Whether the position adds to the scores of a part."""
+        return part.region == NEAR and Stage.SCORES in self.position.stages
+
+    def needs_weights(self, part: Part) -> bool:
+        """Whether the weights of a part are needed, which the fused kernel does not return."""
+        return part.region == NEAR and Stage.VALUES in self.position.stages
+
+    def differences(self, part: Part) -> slice | None:
+        """The slice of all differences that a part has; None where its blocks differ in them."""
+        queries, keys = part.queries, part.keys
+        if self.relative is None or not (self.position_biases(part) and part.even):
+            return None
+        if not isinstance(queries, StridedRows) or not isinstance(keys, StridedRows):
+            return None
+        if queries.step != keys.step:
+            return None
+        least = 1 - self.shape.offset - self.shape.queries  # the first of `relative`
+        last = queries.start + (queries.size - 1) * queries.step + self.shape.offset
+        first = keys.start - last - least
+        return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
+
+    def terms(self, part: Part) -> RelativeTerms | None:
+        """The relative terms at the differences of a part, as views; None where they differ."""
+        where = self.differences(part)
+        return None if where is None or self.relative is None else self.relative.at(where)
+
+    def zero_masked(self) -> "Problem":
+        """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
+
+        A finite number there has a weight of exactly 0 and needs no change.
+        """
+        if finite(self.k) and finite(self.v):
+            return self
+        b, h, q, k = self.shape.indices()
+        seen = torch.zeros((1, 1, 1), dtype=torch.bool, device=self.shape.device)
+        for rows in torch.split(q, max(1, PAIRS // self.shape.keys), 2):
+            pairs = self.mask.rule(b, h, rows, k)
+            seen = seen | pairs.view(*(1,) * (4 - pairs.dim()), *pairs.shape).any(2)
+        seen = seen.expand(-1, -1, self.shape.keys)  # (B or 1, H or 1, Lk)
+        if seen.shape[1] > 1:
+            seen = torch.unflatten(seen, 1, (self.k.shape[1], -1)).any(2)
+        far = self.far
+        tensors = (self.k, self.v, *(() if far is None else (*far.keys, *far.values)))
+        k, v, *clipped = (torch.where(seen[..., None], rows, 0.0) for rows in tensors)
+        if far is not None:
+            behind, ahead, first, last = clipped
+            far = replace(far, keys=(behind, ahead), values=(first, last))
+        return replace(self, k=k, v=v, far=far)
 
 
-BLOCK = 256
-"""Queries that have the same keys in a region."""
-
-GRAIN = 64
-"""A region begins and ends at multiples of so many keys."""
-
-NEAR, BEHIND, AHEAD = 0, -1, 1
-
-WORTH = 0.5
-"""The largest share of keys in the near region for which clipping is worthwhile."""
+def finite(rows: Tensor) -> bool:
+    """Whether every number is finite; False is possible where the sum overflows."""
+    return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,9 +169,7 @@ class Region(Mask):
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
-        block = torch.div(q, BLOCK, rounding_mode="floor") * BLOCK
-        first = torch.div(block - self.reach + 1, GRAIN, rounding_mode="floor") * GRAIN
-        last = -torch.div(1 - BLOCK - self.reach - block, GRAIN, rounding_mode="floor") * GRAIN
+        first, last = self._ends(q)
         if self.which == BEHIND:
             return k < first
         return k >= last if self.which == AHEAD else (k >= first) & (k < last)
@@ -103,7 +185,7 @@ class Region(Mask):
             empty = k.stop <= first or k.start >= furthest
         return Tile.FULL if full else Tile.EMPTY if empty else Tile.MIXED
 
-    def _ends(self, query: int) -> tuple[int, int]:
+    def _ends(self, query: Numbers) -> tuple[Numbers, Numbers]:
         """The first key that is near a query, and the first that is ahead."""
         block = query // BLOCK * BLOCK
         first = (block - self.reach + 1) // GRAIN * GRAIN
@@ -122,66 +204,24 @@ def clipping_worthwhile(mask: Mask, shape: AttentionShape, reach: int) -> bool:
     return not near or mostly_dense(reduce(And, near), shape)
 
 
-def region_parts(problem: Problem, side: int) -> list[Part]:
-    """The parts of an attention, region by region.
-
-    Args:
-        problem: the attention.
-        side: rows of a block of queries, where nothing is clipped.
-    """
-    if problem.far is None:
-        return parts(problem.mask, problem.shape, side)
-    found, layer = list[Part](), 0
-    for which in (NEAR, BEHIND, AHEAD):
-        place = Region(which, problem.far.reach)
-        here = parts(And(problem.mask, place), problem.shape, GRAIN)
-        found += [replace(part, region=which, layer=part.layer + layer) for part in here]
-        layer = 1 + max((part.layer for part in found), default=-1)
-    return found
-
-
-def keys_values(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:
-    """The full keys and values that a part reads."""
-    if problem.far is None or part.region == NEAR:
-        return problem.k, problem.v
-    number = 0 if part.region == BEHIND else 1
-    return problem.far.keys[number], problem.far.values[number]
-
-
 def relative_terms(
     position: Position, raw_queries: Tensor, shape: AttentionShape, scale: float
-) -> RelativeTerms:
-    """The position's terms for every difference of a key and a query, if its bias has that form.
-
-    Args:
-        position: of the attention.
-        raw_queries: the queries as they were given, (B, H, Lq, D).
-        shape: the outer shape.
-        scale: the factor on the scores.
-    """
+) -> RelativeTerms | None:
+    """The position's terms for every difference of a key and a query, if its bias has that form."""
     if Stage.SCORES not in position.stages:
-        return RelativeTerms()
+        return None
     _, _, query, key = shape.indices()
     with torch.autocast(raw_queries.device.type, enabled=False):
-        found = position.relative(differences(query.flatten(), key.flatten()), raw_queries, scale)
-    return found or RelativeTerms()
+        return position.relative(differences(query.flatten(), key.flatten()), raw_queries, scale)
 
 
 def clipped_terms(
     position: Position, mask: Mask, shape: AttentionShape, k: Tensor, v: Tensor
 ) -> ClippedKeyValues | None:
-    """The clipped k (B, G, Lk, D) and v (B, G, Lk, Dv), if most pairs are far apart.
-
-    Args:
-        position: of the attention.
-        mask: resolved for the shape.
-        shape: the outer shape.
-        k: the keys as they meet in the scores.
-        v: the values.
-    """
+    """The clipped k (B, G, Lk, D), rotated, and v (B, G, Lk, Dv), if clipping is worthwhile."""
     with torch.autocast(k.device.type, enabled=False):
-        found = position.clipped(k, v)
-    return found if found is not None and clipping_worthwhile(mask, shape, found.reach) else None
+        far = position.clipped(k, v)
+    return far if far is not None and clipping_worthwhile(mask, shape, far.reach) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +229,10 @@ class GradientBuffers:
     """The gradients of the tensors of an attention, accumulated in the softmax dtype.
 
     Attributes:
-        q, k, v: of the tensors of the attention.
+        q, k, v: of q, k, v.
         raw_queries: of the raw queries, which only a position's bias depends on; or None.
         relative: of the position's `RelativeTerms`.
-        far: of the keys behind, the keys ahead, the values behind, the values ahead; or none.
+        far: of the keys behind, the keys ahead, the values behind, the values ahead; or empty.
         learned: of other tensors that the bias, or what is added to the values, depends on.
     """
 
@@ -213,16 +253,22 @@ class GradientBuffers:
             return torch.zeros_like(tensor, dtype=wide)
 
         far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
-        given = RelativeTerms() if problem.relative is None else problem.relative
+        relative = problem.relative or RelativeTerms()
         return cls(
             torch.empty_like(problem.q, dtype=wide) if written else zeros(problem.q),
             zeros(problem.k),
             zeros(problem.v),
             zeros(problem.raw_queries) if Stage.SCORES in problem.position.stages else None,
-            RelativeTerms(*(None if tensor is None else zeros(tensor) for tensor in given)),
+            RelativeTerms(*(None if tensor is None else zeros(tensor) for tensor in relative)),
             tuple(map(zeros, far)),
             tuple(map(zeros, learned)),
         )
+
+    @property
+    def all(self) -> tuple[Tensor | None, ...]:
+        """The gradients of `Problem.tensors` in their order, then the learned."""
+        far = self.far or (None,) * 4
+        return (self.q, self.k, self.v, self.raw_queries, *self.relative, *far, *self.learned)
 
     def rows(self, part: Part) -> tuple[Tensor, Tensor]:
         """The buffers of the keys and values that a part reads."""
@@ -230,46 +276,3 @@ class GradientBuffers:
             return self.k, self.v
         number = 0 if part.region == BEHIND else 1
         return self.far[number], self.far[2 + number]
-
-
-PAIRS = 1 << 22
-"""Pairs whose rule is written out at once."""
-
-
-def zero_masked_kv(problem: Problem) -> Problem:
-    """With 0 in the keys and values that no query of the group sees, if any is NaN or inf.
-
-    A finite number there has a weight of exactly 0 and needs no change.
-    """
-    if finite(problem.k) and finite(problem.v):
-        return problem
-    seen = _seen(problem)  # (B or 1, H or 1, Lk)
-    if seen.shape[1] > 1:
-        seen = torch.unflatten(seen, 1, (problem.k.shape[1], -1)).any(2)
-    column = seen[..., None]
-    k, v = torch.where(column, problem.k, 0.0), torch.where(column, problem.v, 0.0)
-    if problem.far is None:
-        return replace(problem, k=k, v=v)
-    keys, values = (
-        (torch.where(column, one, 0.0), torch.where(column, other, 0.0))
-        for one, other in (problem.far.keys, problem.far.values)
-    )
-    return replace(problem, k=k, v=v, far=replace(problem.far, keys=keys, values=values))
-
-
-def finite(rows: Tensor) -> bool:
-    """Whether every number is finite; False is possible where the sum overflows."""
-    return bool(rows.detach().sum(dtype=softmax_dtype(rows.dtype)).isfinite())
-
-
-def _seen(problem: Problem) -> Tensor:
-    """Which keys any query sees, a few queries at a time."""
-    b, h, q, k = problem.shape.indices()
-    found: Tensor | None = None
-    for rows in torch.split(q, max(1, PAIRS // problem.shape.keys), 2):
-        seen = problem.mask.rule(b, h, rows, k)
-        seen = seen.view(*(1,) * (4 - seen.dim()), *seen.shape).any(2)
-        found = seen if found is None else found | seen
-    if found is None:
-        raise ValueError("tiled: no queries")
-    return found.expand(-1, -1, problem.shape.keys)

@@ -1,23 +1,24 @@
 """The terms added to the scaled scores of a part: the bias, and -inf where not allowed."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import reduce
+from operator import and_
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.dropout import drops
-from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows
-from headwise.engines.tiled.problem import NEAR, Problem
-from headwise.positions import Stage
+from headwise.engines.tiled.parts import IndexedRows, Part
+from headwise.engines.tiled.problem import Problem
 from headwise.positions.relative_terms import RelativeTerms
 
 BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
 """The integers of a dtype's size, and the one whose bits are its -inf."""
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreTerms:
+class ScoreTerms(NamedTuple):
     """The terms of a part.
 
     Attributes:
@@ -29,15 +30,17 @@ class ScoreTerms:
     fully_masked: Tensor | None
 
 
-def same_for_all_blocks(problem: Problem, part: Part) -> bool:
-    """Whether the terms are the same for every block of a part."""
-    biased = problem.mask.biased or position_biases(problem, part)
-    return part.mask is None and not biased and not isinstance(part.keys, IndexedRows)
-
-
-def position_biases(problem: Problem, part: Part) -> bool:
-    """Whether the position adds to the scores of a part."""
-    return part.region == NEAR and Stage.SCORES in problem.position.stages
+def chunks_with_terms(
+    problem: Problem, part: Part, limit: int
+) -> Iterator[tuple[Part, ScoreTerms]]:
+    """The chunks of a part with their score terms, computed once where all are the same."""
+    once = None
+    biased = problem.mask.biased or problem.position_biases(part)
+    same = part.mask is None and not biased and not isinstance(part.keys, IndexedRows)
+    if same and part.queries.size * part.keys.size <= limit:
+        once = score_terms(problem, part.blocks(0, 1), part.queries.take(problem.raw_queries))
+    for chunk in part.chunks(limit):
+        yield chunk, once or score_terms(problem, chunk, chunk.queries.take(problem.raw_queries))
 
 
 def score_terms(
@@ -51,107 +54,77 @@ def score_terms(
         raw_queries: the part's queries as they were given, (B, H, n, r, D).
         given: the relative terms of its bias, if not those of the attention.
     """
-    given = relative(problem, part) if given is None else given
-    may, extra = allowed(problem, part), bias(problem, part, raw_queries, given)
-    if may is None:
+    given = problem.terms(part) if given is None else given
+    pairs, extra = allowed(problem, part), bias(problem, part, raw_queries, given)
+    if pairs is None:
         return ScoreTerms(extra, None)
     wide = softmax_dtype(problem.q.dtype)
     if extra is None and drops(problem.mask):
-        return ScoreTerms(minus_infinity_where_not(may, wide), ~may.any(-1))
-    zero = torch.zeros((), dtype=wide, device=may.device)
-    scores = torch.where(may, zero if extra is None else extra, -torch.inf)
-    return ScoreTerms(scores, ~may.any(-1))
+        scores = _minus_infinity_where_not(pairs, wide)
+    else:
+        zero = torch.zeros((), dtype=wide, device=pairs.device)
+        scores = torch.where(pairs, zero if extra is None else extra, -torch.inf)
+    return ScoreTerms(scores, ~pairs.any(-1))
 
 
-def minus_infinity_where_not(may: Tensor, dtype: torch.dtype) -> Tensor:
+def _minus_infinity_where_not(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a pair may attend and -inf elsewhere, by integer arithmetic.
 
     `torch.where` takes ten times as long where the pairs follow no pattern.
     """
     whole, bits = BITS[dtype]
-    return (~may).to(whole).mul_(bits).view(dtype)
+    return (~allowed).to(whole).mul_(bits).view(dtype)
 
 
 def allowed(problem: Problem, part: Part) -> Tensor | None:
     """Which pairs of a part may attend, (B or 1, H or 1, n or 1, r, m), or None for all."""
     rows, keys = part.queries.size, part.keys.size
-    found = list[Tensor]()
+    rules = list[Tensor]()
     if part.band is not None:
-        found.append(part.band.dense(rows, keys)[None, None, None])
+        rules.append(part.band.dense(rows, keys)[None, None, None])
     if isinstance(part.keys, IndexedRows) and bool((part.keys.index < 0).any()):
-        found.append((part.keys.index >= 0)[None, None, :, None])
+        rules.append((part.keys.index >= 0)[None, None, :, None])
     if part.mask is not None:
-        found.append(_whole(part.mask.rule(*_indices(problem, part)), part))
-    if not found:
-        return None
-    may = found[0]
-    for term in found[1:]:
-        may = may & term
-    return may.expand(-1, -1, -1, rows, keys)
-
-
-def relative(problem: Problem, part: Part) -> RelativeTerms | None:
-    """The relative terms at the differences of a part, as views; None where they do not apply."""
-    where = differences(problem, part)
-    return None if where is None or problem.relative is None else problem.relative.at(where)
-
-
-def differences(problem: Problem, part: Part) -> slice | None:
-    """The slice of all differences that a part has; None where its blocks differ in them."""
-    queries, keys = part.queries, part.keys
-    if problem.relative is None or not (position_biases(problem, part) and part.even):
-        return None
-    if not isinstance(queries, StridedRows) or not isinstance(keys, StridedRows):
-        return None
-    if queries.step != keys.step:
-        return None
-    last = queries.start + (queries.size - 1) * queries.step + problem.shape.offset
-    first = keys.start - last - problem.least
-    return slice(first, first + (queries.size + keys.size - 2) * keys.step + 1, keys.step)
+        rules.append(_whole(part.mask.rule(*_indices(problem, part)), part))
+    return reduce(and_, rules).expand(-1, -1, -1, rows, keys) if rules else None
 
 
 def bias(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
-    """The bias of a part, or None."""
-    fixed = problem.mask.bias(*_indices(problem, part)) if problem.mask.biased else None
-    moving = _moving(problem, part, raw_queries, given) if position_biases(problem, part) else None
-    wide = softmax_dtype(problem.q.dtype)
-    fixed = None if fixed is None else _whole(fixed, part).to(wide)
-    if fixed is None or moving is None:
-        return moving if fixed is None else fixed
-    return fixed + moving
+    """The bias of a part from mask and position, or None."""
+    of_position = None
+    if problem.position_biases(part):
+        of_position = _position_bias(problem, part, raw_queries, given)
+    of_mask = problem.mask.bias(*_indices(problem, part)) if problem.mask.biased else None
+    if of_mask is None:
+        return of_position
+    of_mask = _whole(of_mask, part).to(softmax_dtype(problem.q.dtype))
+    return of_mask if of_position is None else of_mask + of_position
 
 
-def _moving(
+def _position_bias(
     problem: Problem, part: Part, raw_queries: Tensor, given: RelativeTerms | None
 ) -> Tensor | None:
     """The position's bias, (B or 1, H or 1, n or 1, r, m)."""
-    wide = softmax_dtype(raw_queries.dtype)
+    wide, samples, scale = softmax_dtype(raw_queries.dtype), raw_queries.shape[0], problem.scale
     if given is not None:
-        return unfolded(
-            given.bias(folded(raw_queries), problem.scale).to(wide), raw_queries.shape[0]
-        )
+        return unfolded(given.bias(folded(raw_queries), scale).to(wide), samples)
     queries, keys = places(problem, part)
     if part.even and problem.relative is not None:  # blocks alike in differences share a call
-        one = problem.position.bias(folded(raw_queries), queries[0], keys[0], problem.scale)
-        return None if one is None else unfolded(one.to(wide), raw_queries.shape[0])
-    blocks = [
-        problem.position.bias(raw_queries[:, :, n], queries[n], keys[n], problem.scale)
-        for n in range(raw_queries.shape[2])
-    ]
-    known = [block.to(wide) for block in blocks if block is not None]
-    return torch.stack(known, 2) if known else None
+        shared = problem.position.bias(folded(raw_queries), queries[0], keys[0], scale)
+        return None if shared is None else unfolded(shared.to(wide), samples)
+    blocks = zip(raw_queries.unbind(2), queries, keys, strict=True)
+    biases = [problem.position.bias(*block, scale) for block in blocks]
+    present = [block.to(wide) for block in biases if block is not None]
+    return torch.stack(present, 2) if present else None
 
 
 def values(problem: Problem, part: Part, weights: Tensor) -> Tensor:
     """What the position adds to the output for the weights (B, H, n, r, m) of a part."""
-    queries, keys = places(problem, part)
-    blocks = [
-        problem.position.values(weights[:, :, n], queries[n], keys[n])
-        for n in range(weights.shape[2])
-    ]
-    return torch.stack([block for block in blocks if block is not None], 2)
+    blocks = zip(weights.unbind(2), *places(problem, part), strict=True)
+    added = [problem.position.values(*block) for block in blocks]
+    return torch.stack([block for block in added if block is not None], 2)
 
 
 def folded(blocks: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 
@@ -17,12 +18,12 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True)
 class Stripe:
-    """A block of queries, and the keys in tiles that it sees something of.
+    """A block of queries, and the keys in the tiles that are not empty.
 
     Attributes:
         start: number of its first query.
         size: how many queries.
-        runs: those keys, in order, runs that touch being one.
+        runs: those keys, in order, as runs that do not touch.
         full: whether it sees all of them.
     """
 
@@ -38,56 +39,52 @@ class Stripe:
 
 
 def tiles(mask: Mask, shape: AttentionShape, side: int, layer: int) -> list[Part]:
-    """The parts of any mask, by its own word on tiles of about side x side.
+    """The parts of any mask, from its tiles of about side x side.
 
     Neighbouring queries that see the same run of keys are one rectangle; those whose run moves
-    along with them are overlapping views; the others are gathered, as many together as see about
-    as many keys.
+    along with them are overlapping views; the others are gathered, those with about as many keys
+    together.
     """
-    runs: list[list[Stripe]] = []
+    groups: list[list[Stripe]] = []
     gathered: dict[Run, list[Stripe]] = defaultdict(list)
     for stripe in stripes(mask, shape, side):
         if len(stripe.runs) > 1:
             grain = max(side, stripe.width // 8 // side * side)
             gathered[stripe.size, -(-stripe.width // grain) * grain].append(stripe)
-        elif runs and (_same(runs[-1], stripe) or _moved(runs[-1], stripe)):
-            runs[-1].append(stripe)
+        elif groups and _continues(groups[-1], stripe):
+            groups[-1].append(stripe)
         else:
-            runs.append([stripe])
-    alone = [_run(group, shape, None if group[0].full else mask, layer) for group in runs]
-    return alone + [_gather(group, shape, mask, layer) for group in gathered.values()]
+            groups.append([stripe])
+    views = [_view(group, shape, None if group[0].full else mask, layer) for group in groups]
+    return views + [_gather(group, shape, mask, layer) for group in gathered.values()]
 
 
 def stripes(mask: Mask, shape: AttentionShape, side: int) -> Iterator[Stripe]:
     """Every block of queries that sees something."""
-    seams = mask.tile_boundaries(max(shape.keys, shape.offset + shape.queries))
-    rows = _cuts(seams, shape.offset, shape.offset + shape.queries, side)
-    columns = _cuts(seams, 0, shape.keys, side)
-    found = _descend(mask, rows, columns)
-    for block in range(len(rows) - 1):
-        tiles_seen = sorted(found.get(block, []))
-        if not tiles_seen:
-            continue
-        joined: list[Run] = []
-        for start, stop, _ in tiles_seen:
-            if joined and joined[-1][1] == columns[start]:
-                joined[-1] = (joined[-1][0], columns[stop])
-            else:
-                joined.append((columns[start], columns[stop]))
+    boundaries = mask.tile_boundaries(max(shape.keys, shape.offset + shape.queries))
+    rows = _cuts(boundaries, shape.offset, shape.offset + shape.queries, side)
+    columns = _cuts(boundaries, 0, shape.keys, side)
+    for block, tiles_seen in sorted(_descend(mask, rows, columns).items()):
+        runs: list[Run] = []
+        for first, last, _ in sorted(tiles_seen):
+            start = columns[first]
+            if runs and runs[-1][1] == start:
+                start = runs.pop()[0]
+            runs.append((start, columns[last]))
         full = all(whole for _, _, whole in tiles_seen)
         size = rows[block + 1] - rows[block]
-        yield Stripe(rows[block] - shape.offset, size, tuple(joined), full)
+        yield Stripe(rows[block] - shape.offset, size, tuple(runs), full)
 
 
-def _cuts(seams: frozenset[int], start: int, stop: int, side: int) -> list[int]:
-    """Where tiles begin, and the end: at seams, if they are not too many, and at multiples of side.
+def _cuts(boundaries: frozenset[int], start: int, stop: int, side: int) -> list[int]:
+    """Where tiles begin, and the end: at multiples of side, and at the mask's boundaries.
 
-    A multiple that is near a seam is left out.
+    The boundaries count if they are not too many, and a multiple near one of them is left out.
     """
-    inside = {seam for seam in seams if start < seam < stop}
+    inside = {place for place in boundaries if start < place < stop}
     if len(inside) > (stop - start) // side:
         inside = set()
-    near = {seam + by for seam in inside for by in range(-(side // 2) + 1, side // 2)}
+    near = {place + by for place in inside for by in range(-(side // 2) + 1, side // 2)}
     even = (place for place in range(-(-start // side) * side, stop, side) if place not in near)
     return sorted({start, stop, *inside, *even})
 
@@ -96,47 +93,41 @@ def _descend(
     mask: Mask, rows: list[int], columns: list[int]
 ) -> dict[int, list[tuple[int, int, bool]]]:
     """For each block of queries the runs of key tiles that are not empty, and whether full."""
-    found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    seen: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     waiting = _starts(mask, rows, columns)
     while waiting:
         (top, bottom), (left, right) = waiting.pop()
         kind = mask.tile(range(rows[top], rows[bottom]), range(columns[left], columns[right]))
-        if kind is Tile.EMPTY:
-            continue
-        if kind is Tile.FULL or (bottom - top == right - left == 1):
+        if kind is Tile.FULL or (kind is Tile.MIXED and bottom - top == right - left == 1):
             for block in range(top, bottom):
-                found[block].append((left, right, kind is Tile.FULL))
-            continue
-        halves = (
-            (one, other) for one in _halves((top, bottom)) for other in _halves((left, right))
-        )
-        waiting.extend(halves)
-    return found
+                seen[block].append((left, right, kind is Tile.FULL))
+        elif kind is Tile.MIXED:
+            waiting += product(_halves((top, bottom)), _halves((left, right)))
+    return seen
 
 
 def _starts(mask: Mask, rows: list[int], columns: list[int]) -> list[tuple[Run, Run]]:
-    """Where to begin: the spots of the mask if they are made of tiles, else everywhere."""
+    """Where to begin: the mask's allowed blocks if they are made of tiles, else everywhere."""
     everywhere = [((0, len(rows) - 1), (0, len(columns) - 1))]
-    spots = mask.allowed_blocks()
-    if spots is None:
+    allowed = mask.allowed_blocks()
+    if allowed is None:
         return everywhere
-    found = []
-    for q, k in spots:
+    blocks = []
+    for q, k in allowed:
         row, column = _tiles_of(q, rows), _tiles_of(k, columns)
         if row is None or column is None:
             return everywhere
         if row[0] < row[1] and column[0] < column[1]:
-            found.append((row, column))
-    return found
+            blocks.append((row, column))
+    return blocks
 
 
 def _tiles_of(positions: range, cuts: list[int]) -> Run | None:
     """Which tiles the positions are, or None if a tile is cut."""
-    ends = (min(max(end, cuts[0]), cuts[-1]) for end in (positions.start, positions.stop))
-    first, last = (bisect_left(cuts, end) for end in ends)
     start, stop = max(positions.start, cuts[0]), min(positions.stop, cuts[-1])
     if start >= stop:
         return 0, 0
+    first, last = bisect_left(cuts, start), bisect_left(cuts, stop)
     return (first, last) if cuts[first] == start and cuts[last] == stop else None
 
 
@@ -146,28 +137,24 @@ def _halves(run: Run) -> list[Run]:
     return [run] if last - first == 1 else [(first, middle), (middle, last)]
 
 
-def _same(group: list[Stripe], stripe: Stripe) -> bool:
-    """Whether a stripe sees what the whole group sees, and goes on where it ends."""
-    last = group[-1]
-    follows = last.start + last.size == stripe.start and last.full == stripe.full
-    return follows and group[0].runs == last.runs == stripe.runs
+def _continues(group: list[Stripe], stripe: Stripe) -> bool:
+    """Whether a stripe starts where the group ends, and sees the same keys or moves along.
 
-
-def _moved(group: list[Stripe], stripe: Stripe) -> bool:
-    """Whether a stripe is the last of the group moved along by its size, keys and all."""
+    It moves along if it is the group's last moved by its size, keys and all, as all others are.
+    """
     last = group[-1]
-    if (last.size, last.full) != (
-        stripe.size,
-        stripe.full,
-    ) or stripe.start != last.start + last.size:
+    if last.start + last.size != stripe.start or last.full != stripe.full:
         return False
-    if len(group) > 1 and group[0].runs == last.runs:
+    constant = group[0].runs == last.runs
+    if constant and last.runs == stripe.runs:
+        return True
+    if last.size != stripe.size or (constant and len(group) > 1):
         return False
     first, stop = last.runs[0]
     return stripe.runs[0] == (first + last.size, stop + last.size)
 
 
-def _run(group: list[Stripe], shape: AttentionShape, mask: Mask | None, layer: int) -> Part:
+def _view(group: list[Stripe], shape: AttentionShape, mask: Mask | None, layer: int) -> Part:
     """Stripes of one run each, all the same or each moved along, as one part."""
     one, last = group[0], group[-1]
     start, stop = one.runs[0]
