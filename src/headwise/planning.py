@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,30 +21,26 @@ from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape, Index
 
 PIECE = 64
-"""Queries and keys of the piece that is looked at."""
+"""Queries and keys of the sample on which memory is measured."""
 
 
 def bytes_per_pair(
     rule: Callable[[Index, Index, Index, Index], Tensor | None], shape: AttentionShape
 ) -> float:
-    """The most bytes that a rule or a bias holds at once, for each pair of a query and a key.
+    """The peak memory of a rule or a bias in bytes per pair of query and key.
 
-    It is found by running it on a small piece for all samples and heads, and counts what every step
-    makes and lets go, such as distances as integers of 8 bytes.
-
-    Args:
-        rule: of a mask that is resolved for the shape.
-        shape: the call's shape, with a query and a key at least.
+    Measured on a small piece of the resolved mask for all samples and heads. It counts every
+    intermediate tensor, such as distances as integers of 8 bytes.
     """
     queries, keys = min(shape.queries, PIECE), min(shape.keys, PIECE)
     indices = replace(shape, queries=queries, keys=keys).indices()
-    with _Working(queries * keys) as working:
+    with _Working(queries * keys) as memory:
         rule(*indices)
-    return float(working.most / (queries * keys))
+    return float(memory.most / (queries * keys))
 
 
 class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors of some size that are made inside and not yet let go."""
+    """Counts the bytes of tensors of at least some size that are created and not yet freed."""
 
     def __init__(self, least: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,33 +51,36 @@ class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        given = {_place(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._made(leaf, given)
+        inputs = {_address(leaf) for leaf in _tensors((args, kwargs))}
+        for leaf in _tensors(result):
+            self._count(leaf, inputs)
         return result
 
-    def _made(self, tensor: Tensor, given: set[int]) -> None:
-        """Count a tensor, unless it is small or a view of what was there before."""
-        place, size = _place(tensor), tensor.untyped_storage().nbytes()
-        if not place or size < self.least * tensor.element_size():
+    def _count(self, tensor: Tensor, inputs: set[int]) -> None:
+        """Count a tensor, unless it is small or a view of an input."""
+        address, size = _address(tensor), tensor.untyped_storage().nbytes()
+        if not address or size < self.least * tensor.element_size():
             return
-        if place not in self.users:
-            if place in given:
+        if address not in self.users:
+            if address in inputs:
                 return
             self.now += size
             self.most = max(self.most, self.now)
-        self.users[place] = self.users.get(place, 0) + 1
-        weakref.finalize(tensor, self._gone, place, size)
+        self.users[address] = self.users.get(address, 0) + 1
+        weakref.finalize(tensor, self._freed, address, size)
 
-    def _gone(self, place: int, size: int) -> None:
-        self.users[place] -= 1
-        if not self.users[place]:
-            del self.users[place]
+    def _freed(self, address: int, size: int) -> None:
+        self.users[address] -= 1
+        if not self.users[address]:
+            del self.users[address]
             self.now -= size
 
 
-def _place(tensor: Tensor) -> int:
+def _tensors(tree: object) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
@@ -115,16 +114,15 @@ class Plan:
 
     def rows(self) -> list[tuple[Text, Text]]:
         """The plan as names and values."""
+        refused = [
+            (Text("not {name}", name=name), joined(Text("; "), reasons))
+            for name, reasons in self.refused.items()
+        ]
+        tiles = joined(Text(", "), tile_counts(self.tiles))
         return [
             (Text("engine"), same(self.engine)),
-            *(
-                (Text("not {name}", name=name), joined(Text("; "), reasons))
-                for name, reasons in self.refused.items()
-            ),
-            (
-                Text("tiles"),
-                joined(Text(", "), [_kind(kind, count) for kind, count in self.tiles.items()]),
-            ),
+            *refused,
+            (Text("tiles"), tiles),
             (Text("pairs in tiles that are not empty"), same(f"{self.share:.1%}")),
             (Text("FLOPs"), same(f"{self.flops:,}")),
             (Text("bytes"), same(f"{self.bytes:,}")),
@@ -175,45 +173,37 @@ def plan(
         sinks=sinks,
         need=need or (),
     )
-    tiles, pairs = Tiles.of(call.mask, call.shape), call.shape.queries * call.shape.keys
+    shape, tiles = call.shape, Tiles.of(call.mask, call.shape)
+    pairs = shape.queries * shape.keys
     chosen = choose(call, engine).NAME
     refusals = ((e.NAME, list(e.why_not(call))) for e in ENGINES)
     seen = _nonempty_pairs(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
+    computed = pairs  # for one head
+    if chosen in (lsh.NAME, *SPARSE):
+        computed = lsh.pairs(call) if chosen == lsh.NAME else seen
     return Plan(
         engine=chosen,
         refused={name: reasons for name, reasons in refusals if reasons},
         tiles={kind.value: tiles.count(kind) for kind in Tile},
         share=seen / pairs if pairs else 0.0,
-        flops=_flops(call, _computed_pairs(call, chosen, seen)),
+        flops=2 * shape.batch * shape.heads * computed * (q.shape[3] + v.shape[3]),
         bytes=_bytes(call, chosen),
     )
 
 
-def _kind(kind: str, count: int) -> Text:
-    return Text("{count:,} {kinds}", count=count, kinds=KINDS[kind])
+def tile_counts(tiles: dict[str, int]) -> list[Text]:
+    """The number of tiles of each kind, as in "3 full"."""
+    return [Text("{count:,} {kinds}", count=n, kinds=KINDS[kind]) for kind, n in tiles.items()]
 
 
 def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
-    """Pairs in tiles that are not empty, the mean over heads, which may have different masks."""
+    """Pairs in tiles that are not empty: the mean over heads, whose masks may differ."""
     groups = head_groups(call)
     by_mask = [tiles] if len(groups) == 1 else [Tiles.of(mask, call.shape) for _, mask in groups]
     pairs = call.shape.queries * call.shape.keys
     seen = (pairs - of.pairs(Tile.EMPTY) for of in by_mask)
     weighted = sum(len(heads) * n for (heads, _), n in zip(groups, seen, strict=True))
     return round(weighted / call.shape.heads) if call.shape.heads else 0
-
-
-def _computed_pairs(call: Call, engine: str, seen: int) -> int:
-    """Pairs that an engine computes for a head, of which ``seen`` lie in nonempty tiles."""
-    if engine == lsh.NAME:
-        return lsh.pairs(call)
-    return seen if engine in SPARSE else call.shape.queries * call.shape.keys
-
-
-def _flops(call: Call, pairs: int) -> int:
-    """Two products for every pair and head: q kᵀ over D, and weights v over Dv."""
-    heads = call.shape.batch * call.shape.heads
-    return 2 * heads * pairs * (call.q.shape[3] + call.v.shape[3])
 
 
 def _bytes(call: Call, engine: str) -> int:

@@ -1,4 +1,4 @@
-"""Masks of whole blocks: a given layout, and one drawn at random (BigBird)."""
+"""Masks of whole blocks: from a layout, and from a random layout (BigBird)."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer, needs_operator
+from headwise.masks.arguments import needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, check_dense
+from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_integer
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class BlockSparse(Mask):
-    """The mask of `block_sparse`. ``layout`` is (H or 1, query blocks, key blocks)."""
+    """The mask of `block_sparse`."""
 
-    layout: Tensor
+    layout: Tensor  # (H or 1, query blocks, key blocks)
     block: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
@@ -67,7 +67,7 @@ class BlockSparse(Mask):
 
 
 def block_sparse(layout: Tensor, block: int) -> Mask:
-    """A block of queries sees the blocks of keys that its row of the layout names.
+    """A block of queries sees the blocks of keys that its row of the layout allows.
 
     What lies outside the layout is not seen; no length has to be a multiple of the block.
 
@@ -106,7 +106,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
 
 
 MOST = 2**24
-"""Pairs of blocks that are drawn."""
+"""The largest number of pairs of blocks in a random layout."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,10 +123,6 @@ class RandomBlocks(Mask):
             "random_blocks: the blocks are drawn for a call's length; use "
             "mask.resolve(shape) or mask.dense(shape)"
         )
-
-    def tile(self, q: range, k: range) -> Tile:
-        del q, k
-        return Tile.MIXED
 
     @property
     def name(self) -> str:
@@ -148,7 +144,7 @@ class RandomBlocks(Mask):
 
 
 def _draw(rows: int, columns: int, count: int, seed: int) -> Tensor:
-    """Row by row, each from its own seed, so that a row does not depend on the others."""
+    """A layout whose rows have seeds of their own, so that they do not depend on each other."""
     layout = torch.zeros(1, rows, columns, dtype=torch.bool)
     for row in range(rows):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + row)

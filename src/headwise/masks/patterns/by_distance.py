@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import torch
 
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer
 from headwise.masks.mask import Mask, Tile
-from headwise.shapes import Index, Truth
+from headwise.shapes import Index, Truth, check_integer
 
 
 @dataclass(frozen=True, repr=False)
 class Causal(Mask):
     """The mask of `causal`."""
+
+    by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -26,10 +27,6 @@ class Causal(Mask):
     @property
     def name(self) -> str:
         return "causal()"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
 
 def causal() -> Mask:
@@ -52,6 +49,8 @@ def causal() -> Mask:
 class Full(Mask):
     """The mask of `full`."""
 
+    by_distance = True
+
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
         return torch.ones_like(q + k, dtype=torch.bool)
@@ -63,10 +62,6 @@ class Full(Mask):
     @property
     def name(self) -> str:
         return "full()"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
 
 def full() -> Mask:
@@ -80,15 +75,13 @@ def full() -> Mask:
     return Full()
 
 
-_DIAGONAL = Text("use window(0, 0) for the diagonal")
-
-
 @dataclass(frozen=True, repr=False)
 class Window(Mask):
     """The mask of `window`."""
 
     left: int
     right: int
+    by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -103,10 +96,6 @@ class Window(Mask):
     @property
     def name(self) -> str:
         return f"window({self.left}, {self.right})"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
 
 def window(left: int, right: int) -> Mask:
@@ -134,8 +123,8 @@ def window(left: int, right: int) -> Mask:
         · ■ ■ ■ ■
         · · ■ ■ ■
     """
-    for side, reach in (("left", left), ("right", right)):
-        check_integer("window", side, reach, 0, _DIAGONAL)
+    for side, count in (("left", left), ("right", right)):
+        check_integer("window", side, count, 0, Text("use window(0, 0) for the diagonal"))
     return Window(left, right)
 
 
@@ -146,6 +135,7 @@ class Dilated(Mask):
     left: int
     right: int
     step: int
+    by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         return self._reach.rule(b, h, q, k) & ((q - k) % self.step == 0)
@@ -161,10 +151,6 @@ class Dilated(Mask):
     @property
     def name(self) -> str:
         return f"dilated({self.left}, {self.right}, step={self.step})"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
     @property
     def _reach(self) -> Window:

@@ -17,13 +17,10 @@ from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_int
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Padding(Mask):
-    """The mask of `padding`: lengths (B,), or a boolean (B, Lk) that is True on real keys.
+    """The mask of `padding`."""
 
-    ``prefix`` says that it was made by `prefix`, which messages then name.
-    """
-
-    real: Tensor
-    prefix: bool = False
+    real: Tensor  # lengths (B,), or booleans (B, Lk), True on real keys
+    prefix: bool = False  # whether `prefix` made it, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h, q
@@ -100,42 +97,30 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
         ■ ■ ·
     """
     blind = Text("0 makes every row of that sample blind")
-    return Padding(real_or_lengths("padding", real, blind))
+    return Padding(_real_or_lengths("padding", real, blind))
 
 
-def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
-    """Checked lengths (B,), or booleans (B, Lk).
-
-    Args:
-        mask: who asks.
-        real: lengths or booleans, as for `padding`.
-        zero: what a length of 0 means there.
-
-    Raises:
-        BadType: if it is neither.
-        BadValue: if a length is negative or too large.
-    """
+def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
+    """Checked lengths (B,), or booleans (B, Lk); ``zero`` is the meaning of a length of 0."""
     if not isinstance(real, Tensor):
         return torch.tensor(check_integers(mask, Text("length"), real, zero), dtype=torch.int64)
-    check_dense(mask, tensor := real)
-    if tensor.dtype == torch.bool and tensor.dim() == 2:
-        return tensor
-    if tensor.dtype not in INTEGERS or tensor.dim() != 1:
+    check_dense(mask, real)
+    if real.dtype == torch.bool and real.dim() == 2:
+        return real
+    if real.dtype not in INTEGERS or real.dim() != 1:
         raise BadType(
             "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
-            "is True on real keys, got {tensor_dtype} {tensor_shape}",
+            "is True on real keys, got {dtype} {shape}",
             mask=mask,
-            tensor_dtype=tensor.dtype,
-            tensor_shape=tuple(tensor.shape),
+            dtype=real.dtype,
+            shape=tuple(real.shape),
         )
-    if not torch.compiler.is_compiling() and bool((tensor < 0).any()):
+    if not torch.compiler.is_compiling() and bool((real < 0).any()):
+        least = real.min().item()
         raise BadValue(
-            "{mask}: a length must be >= 0, got {least}; {zero}",
-            mask=mask,
-            least=tensor.min().item(),
-            zero=zero,
+            "{mask}: a length must be >= 0, got {least}; {zero}", mask=mask, least=least, zero=zero
         )
-    return tensor.long()
+    return real.long()
 
 
 def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
@@ -160,19 +145,16 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
         ■ ■ ■ ■
     """
     per_sample = [lengths] if isinstance(lengths, int) else lengths
-    nothing = Text("0 is causal()")
-    return causal() | Padding(real_or_lengths("prefix", per_sample, nothing), prefix=True)
+    real = _real_or_lengths("prefix", per_sample, Text("0 is causal()"))
+    return causal() | Padding(real, prefix=True)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Documents(Mask):
-    """The mask of `documents`: a number for each position, (B or 1, Lk).
+    """The mask of `documents`."""
 
-    ``summed`` says that it was made from lengths, which messages then speak of.
-    """
-
-    ids: Tensor
-    summed: bool = False
+    ids: Tensor  # (B or 1, Lk), the document of each position
+    summed: bool = False  # whether it was made from lengths, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
@@ -254,8 +236,7 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
                 parts_shape=tuple(parts.shape),
             )
         return Documents(ids.long())
-    empty = Text("a document of 0 is none")
-    lengths = check_integers("documents", Text("length"), parts, empty)
+    lengths = check_integers("documents", Text("length"), parts, Text("a document of 0 is none"))
     check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     return Documents(numbers[None], summed=True)

@@ -23,17 +23,14 @@ class FromTensor(Mask):
     offset: int | None = None
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        here = self._at(b, h, q, k)
-        return (
-            here if here.dtype == torch.bool else ~(here <= blocked_below(here.dtype))
-        )  # NaN shows
+        return is_allowed(self._at(b, h, q, k))
 
     def tile(self, q: range, k: range) -> Tile:
         if self.offset is None:
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
         part = unexpanded(self.tensor[:, :, rows, k[0] : k[-1] + 1])
-        allowed = part if part.dtype == torch.bool else ~(part <= blocked_below(part.dtype))
+        allowed = is_allowed(part)
         if bool(allowed.all()):
             return Tile.FULL
         return Tile.MIXED if bool(allowed.any()) else Tile.EMPTY
@@ -63,8 +60,8 @@ class FromTensor(Mask):
         if self.offset is not None:
             return self
         arranged = arrange(self.tensor, self.layout, shape)
-        held = unexpanded(arranged).to(shape.device).expand(arranged.shape)
-        return FromTensor(held, "b h q k", shape.offset)
+        stored = unexpanded(arranged).to(shape.device).expand(arranged.shape)
+        return FromTensor(stored, "b h q k", shape.offset)
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         b, h, q, k = shape.indices()
@@ -115,10 +112,6 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
         ■ ·
         ■ ■
     """
-    if not isinstance(tensor, Tensor):
-        raise BadType(
-            "from_tensor: expected a tensor, got {tensor_type}", tensor_type=type(tensor).__name__
-        )
     check_dense("from_tensor", tensor)
     if tensor.dtype != torch.bool and not tensor.is_floating_point():
         raise BadType(
@@ -133,16 +126,12 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
 
 
 def check_float_mask(tensor: Tensor, argument: str) -> None:
-    """Refuse a float mask of zeros and ones: floats are added, so it would block nothing.
-
-    Raises:
-        BadValue: if every value is 0 or 1 and at least one is 1.
-    """
+    """Refuse a float mask of zeros and ones: it is added to the scores and blocks nothing."""
     if tensor.dtype == torch.bool or torch.compiler.is_compiling() or tensor.is_meta:
         return
-    held = unexpanded(tensor)
-    ones = held == 1
-    if bool(ones.any()) and bool((ones | (held == 0)).all()):
+    values = unexpanded(tensor)
+    ones = values == 1
+    if bool(ones.any()) and bool((ones | (values == 0)).all()):
         raise BadValue(
             "{argument}: this float mask holds only 0 and 1; floats are added to the "
             "scores, so it would block nothing. For a mask pass .bool(); for a bias of "
@@ -152,7 +141,7 @@ def check_float_mask(tensor: Tensor, argument: str) -> None:
 
 
 def unexpanded(tensor: Tensor) -> Tensor:
-    """Every number that a tensor holds once: one entry of each axis that is expanded.
+    """The tensor with one entry of each expanded axis: every number in memory once.
 
     Example:
         >>> unexpanded(torch.zeros(3).expand(2, 3)).shape
@@ -169,21 +158,33 @@ def blocked_below(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
-def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Tensor:
-    """The tensor as (B or 1, H or 1, Lq, Lk), a view.
+def is_allowed(tensor: Tensor) -> Truth:
+    """Which entries of a boolean or float mask allow their pair; NaN does, so that it shows."""
+    return tensor if tensor.dtype == torch.bool else ~(tensor <= blocked_below(tensor.dtype))
 
-    Raises:
-        BadValue: if the shape does not fit the shape, or fits it in two ways.
-    """
+
+def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Tensor:
+    """The tensor as (B or 1, H or 1, Lq, Lk), a view; refuses one that fits in no or two ways."""
     readings = [layout] if layout else _readings(tensor, shape)
     fitting = [reading for reading in readings if _fits(tensor, reading, shape)]
     if not fitting:
         raise _unfit(tensor, layout, shape)
     if len(fitting) > 1:
-        raise _ambiguous(tensor, fitting)
+        raise BadValue(
+            "mask: a tensor of shape {tensor_shape} can be read as {words}; say which with "
+            "from_tensor(tensor, layout='{fitting_0}')",
+            tensor_shape=tuple(tensor.shape),
+            words=" or ".join(f"'{reading}'" for reading in fitting),
+            fitting_0=fitting[0],
+        )
     if layout is None and tensor.dim() == 2 and shape.batch == shape.queries > 1:
-        raise _padding_or_mask(tensor)
-    return _view(tensor, fitting[0])
+        raise BadValue(
+            "mask: a tensor of shape {tensor_shape} can be (Lq, Lk) or the padding (B, Lk) of this "
+            "batch; say which with from_tensor(tensor, layout='q k') or padding(tensor)",
+            tensor_shape=tuple(tensor.shape),
+        )
+    views = {"q k": tensor[None, None], "b q k": tensor[:, None], "h q k": tensor[None]}
+    return views.get(fitting[0], tensor)
 
 
 def _readings(tensor: Tensor, shape: AttentionShape) -> list[Layout]:
@@ -204,16 +205,7 @@ def _fits(tensor: Tensor, layout: Layout, shape: AttentionShape) -> bool:
     )
 
 
-def _view(tensor: Tensor, layout: Layout) -> Tensor:
-    if layout == "q k":
-        return tensor[None, None]
-    if layout == "b q k":
-        return tensor[:, None]
-    return tensor[None] if layout == "h q k" else tensor
-
-
 def _unfit(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> BadValue:
-    expected = (shape.batch, shape.heads, shape.queries, shape.keys)
     got = Text("{shape}", shape=tuple(tensor.shape))
     if layout:
         got = Text("{shape} read as '{layout}'", shape=tuple(tensor.shape), layout=layout)
@@ -222,25 +214,5 @@ def _unfit(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> BadV
         "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where B and H may be 1. "
         "For padding (B, Lk) use padding(...)",
         got=got,
-        shape=expected,
-    )
-
-
-def _ambiguous(tensor: Tensor, fitting: list[Layout]) -> BadValue:
-    words = " or ".join(f"'{reading}'" for reading in fitting)
-    return BadValue(
-        "mask: a tensor of shape {tensor_shape} can be read as {words}; say which with "
-        "from_tensor(tensor, layout='{fitting_0}')",
-        tensor_shape=tuple(tensor.shape),
-        words=words,
-        fitting_0=fitting[0],
-    )
-
-
-def _padding_or_mask(tensor: Tensor) -> BadValue:
-    return BadValue(
-        "mask: a tensor of shape {tensor_shape} can be (Lq, Lk) or the padding (B, Lk) "
-        "of this batch; say which with from_tensor(tensor, layout='q k') or "
-        "padding(tensor)",
-        tensor_shape=tuple(tensor.shape),
+        shape=(shape.batch, shape.heads, shape.queries, shape.keys),
     )

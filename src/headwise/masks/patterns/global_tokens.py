@@ -1,4 +1,4 @@
-"""A few tokens that everybody sees."""
+"""Chosen tokens that every query sees and that see every key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_boolean, check_integers
+from headwise.masks.arguments import check_integers
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, check_dense
+from headwise.shapes import AttentionShape, Index, Truth, check_boolean, check_dense
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GlobalTokens(Mask):
-    """The mask of `global_tokens`. ``chosen`` is (B or 1, n) booleans from position 0 on."""
+    """The mask of `global_tokens`."""
 
-    chosen: Tensor
+    chosen: Tensor  # (B or 1, n), True on the chosen positions, from 0
     symmetric: bool
-    whole: bool
+    whole: bool  # whether `chosen` covers all keys
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
-        seen = self._is(b, k)
-        return seen | self._is(b, q) if self.symmetric else seen
+        seen = self._is_chosen(b, k)
+        return seen | self._is_chosen(b, q) if self.symmetric else seen
 
     def tile(self, q: range, k: range) -> Tile:
         keys, queries = self._kind(k), self._kind(q) if self.symmetric else Tile.EMPTY
@@ -53,7 +53,7 @@ class GlobalTokens(Mask):
             )
         return self
 
-    def _is(self, b: Index, position: Index) -> Truth:
+    def _is_chosen(self, b: Index, position: Index) -> Truth:
         chosen = self.chosen.to(position.device)
         last = chosen.shape[1] - 1
         if last < 0:
@@ -71,7 +71,7 @@ class GlobalTokens(Mask):
 
 
 def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> Mask:
-    """Everybody sees the chosen tokens and, when symmetric, they see everybody.
+    """Every query sees the chosen tokens and, when symmetric, they see every key.
 
     Longformer's pattern is ``window(w // 2, w // 2) | global_tokens(chosen)``.
 
@@ -105,8 +105,8 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
                 chosen_shape=tuple(chosen.shape),
             )
         return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
-    first = Text("0 is the first token")
-    positions = check_integers("global_tokens", Text("position"), chosen, first)
+    way_out = Text("0 is the first token")
+    positions = check_integers("global_tokens", Text("position"), chosen, way_out)
     row = torch.zeros(1, max(positions, default=-1) + 1, dtype=torch.bool)
     row[0, positions] = True
     return GlobalTokens(row, symmetric, False)
