@@ -204,9 +204,8 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
         cell = Text("{every}: may attend, {none}: may not.", every=every, none=none)
     elif by_tile:
         cell = Text(
-            "A cell is what the mask says of {step:,} × {step:,} pairs without looking "
-            "at them: {every}: all may attend, {mixed}: mixed or not known, {none}: "
-            "none.",
+            "A cell is what the mask says of {step:,} × {step:,} pairs without looking at them: "
+            "{every}: all may attend, {mixed}: mixed or not known, {none}: none.",
             step=step,
             every=every,
             mixed=mixed,

@@ -184,21 +184,21 @@ def _converted(module: Attention, mask: Mask | None, engine: str) -> Attention:
     """The module of the other library with the same weights, mode and ``requires_grad``."""
     dtype = module.out_proj.weight.dtype
     bias, bias_kv = _qkv(module, "bias")[0] is not None, module.bias_k is not None
-    sizes = (module.embed_dim, module.num_heads, module.dropout, bias, bias_kv)
     options = (module.add_zero_attn, module.kdim, module.vdim, module.batch_first, "meta", dtype)
+    arguments = (module.embed_dim, module.num_heads, module.dropout, bias, bias_kv, *options)
     new: Attention
     if isinstance(module, MultiheadAttention):
-        new = nn.MultiheadAttention(*sizes, *options)
+        new = nn.MultiheadAttention(*arguments)
     else:
-        new = MultiheadAttention(*sizes, *options, mask=mask, engine=engine)
+        new = MultiheadAttention(*arguments, mask=mask, engine=engine)
     new.to_empty(device=module.out_proj.weight.device)
     new.load_state_dict(module.state_dict())
     new.train(module.training)
     originals = dict(module.named_parameters())
-    pairs = [(target, originals.get(name)) for name, target in new.named_parameters()]
-    for kind in ("weight", "bias"):
-        pairs += zip(_qkv(new, kind), _qkv(module, kind), strict=True)
-    for target, original in pairs:
-        if target is not None and original is not None:
-            target.requires_grad_(original.requires_grad)
+    targets = [*new.parameters(), *_qkv(new, "weight"), *_qkv(new, "bias")]
+    sources = [originals.get(name) for name, _ in new.named_parameters()]
+    sources += [*_qkv(module, "weight"), *_qkv(module, "bias")]
+    for target, source in zip(targets, sources, strict=True):
+        if target is not None and source is not None:
+            target.requires_grad_(source.requires_grad)
     return new

@@ -14,7 +14,7 @@ ROLES = ("q", "k", "v", "out")
 """The projections, by the names that an `init` mapping uses."""
 
 INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
-"""Every word that `init` accepts."""
+"""The values of `init`."""
 
 FIXUP: dict[str, Callable[[int], float]] = {
     "encoder": lambda depth: 0.67 * float(depth) ** -0.25,
@@ -25,7 +25,7 @@ FIXUP: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class ParameterFactory:
-    """Makes parameters on a device and of a dtype, without initialisation or random numbers."""
+    """Creates parameters on a device and of a dtype, without initialisation or random numbers."""
 
     device: torch.device | str | None
     dtype: torch.dtype | None
@@ -33,9 +33,8 @@ class ParameterFactory:
     def linear(self, size: int, out: int, bias: bool) -> nn.Linear:
         """A linear layer."""
         device = torch.get_default_device() if self.device is None else self.device
-        linear: nn.Linear = skip_init(  # type: ignore[no-untyped-call]
-            nn.Linear, size, out, bias=bias, device=device, dtype=self.dtype
-        )
+        options = {"bias": bias, "device": device, "dtype": self.dtype}
+        linear: nn.Linear = skip_init(nn.Linear, size, out, **options)  # type: ignore[no-untyped-call]
         return linear
 
     def vector(self, *shape: int) -> nn.Parameter:
@@ -44,15 +43,9 @@ class ParameterFactory:
 
 
 def words_by_role(init: object) -> dict[str, str]:
-    """The initialisation of each projection.
+    """The initialisation of each projection, of a word for all or a mapping from roles to words.
 
-    Args:
-        init: one word for all, or a mapping from roles to words; a missing role is
-            "xavier_uniform".
-
-    Raises:
-        BadType: if it is neither.
-        BadValue: if a word or a role is unknown, or "torch" is given for one projection.
+    A missing role is "xavier_uniform".
 
     Example:
         >>> words_by_role({"out": "orthogonal"})["q"]
@@ -86,22 +79,17 @@ def initialise(
     projections: Mapping[str, nn.Linear], vectors: Iterable[Tensor], init: Mapping[str, str],
     packed: bool,
 ) -> None:  # fmt: skip
-    """Initialise all parameters.
+    """Initialise the projections by role, and ``bias_k`` and ``bias_v``.
 
-    Args:
-        projections: the four, by role.
-        vectors: ``bias_k`` and ``bias_v`` where the module has them.
-        init: a word for each role.
-        packed: whether PyTorch would keep q, k and v as one matrix.
+    ``packed`` is whether PyTorch would keep q, k and v as one matrix.
     """
     if "torch" in init.values():
         _initialise_as_torch(projections, packed)
-    else:
-        for role in ROLES:
+    for role in ROLES:
+        if init[role] != "torch":
             _initialise_weight(projections[role].weight, init[role])
-    for projection in projections.values():
-        if projection.bias is not None:
-            nn.init.zeros_(projection.bias)
+        if projections[role].bias is not None:
+            nn.init.zeros_(projections[role].bias)
     for vector in vectors:
         nn.init.xavier_normal_(vector)
 
@@ -165,13 +153,12 @@ def _initialise_as_torch(projections: Mapping[str, nn.Linear], packed: bool) -> 
     """PyTorch's draws in PyTorch's order: the output projection as an nn.Linear, then q, k, v."""
     projections["out"].reset_parameters()
     weights = [projections[role].weight for role in ROLES[:3]]
-    if not packed:
-        for weight in weights:
-            nn.init.xavier_uniform_(weight)
-        return
-    fused = nn.init.xavier_uniform_(torch.cat(weights))
-    for weight, rows in zip(weights, fused.chunk(3), strict=True):
-        weight.copy_(rows)
+    fused = [torch.cat(weights)] if packed else weights
+    for matrix in fused:
+        nn.init.xavier_uniform_(matrix)
+    if packed:
+        for weight, rows in zip(weights, fused[0].chunk(3), strict=True):
+            weight.copy_(rows)
 
 
 def _initialise_weight(weight: Tensor, word: str) -> None:

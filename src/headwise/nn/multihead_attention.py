@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AUTO, attend
-from headwise.call import Result
+from headwise.attention import AUTO, attend, check_engine
+from headwise.call import Result, checked_dropout
+from headwise.errors import BadValue
 from headwise.masks import Mask, padding
 from headwise.nn import torch_compat
 from headwise.nn import validation as check
@@ -21,10 +22,8 @@ from headwise.nn.submodules import (
     apply_gate,
     apply_norm,
     apply_scale,
-    cache_refused,
-    checked_gate,
     checked_norm,
-    checked_scale,
+    without_global_rows,
 )
 from headwise.nn.validation import (
     append_keys,
@@ -154,35 +153,35 @@ class MultiheadAttention(nn.Module):
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": self.kdim}
         check.check_positive(**sizes, vdim=self.vdim, num_kv_heads=self.num_kv_heads)
         self.head_dim = check.checked_head_dim(embed_dim, num_heads, self.num_kv_heads, head_dim)
-        self.dropout = check.checked_dropout(dropout)
+        self.dropout = checked_dropout(dropout)
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self.mask, self.engine = check.checked_mask(mask), check.checked_engine(engine)
+        check_engine(engine)
+        self.mask, self.engine = check.checked_mask(mask), engine
         self.position, self.init = position, words_by_role(init)
         inputs, dim = {embed_dim, self.kdim, self.vdim}, {self.head_dim}
         check.check_position(position, {"E": inputs, "H": {num_heads}, "D": dim, "Dv": dim})
         check.check_appended_keys(position, global_projections, add_bias_kv or add_zero_attn)
         self.query_norm = checked_norm("query_norm", query_norm, self.head_dim)
         self.key_norm = checked_norm("key_norm", key_norm, self.head_dim)
-        self.logit_scale, self.gate = checked_scale(logit_scale), checked_gate(gate)
-        factory = ParameterFactory(device, dtype)
-        self._add_projections(bias, factory)
-        self._add_vectors(add_bias_kv, sinks, factory)
+        scale, output_gate = "LogitScale(num_heads)", "OutputGate(embed_dim, num_heads)"
+        self.logit_scale = check.checked_module("logit_scale", logit_scale, f"headwise.nn.{scale}")
+        self.gate = check.checked_module("gate", gate, f"headwise.nn.{output_gate}")
+        self._add_parameters(ParameterFactory(device, dtype), bias, add_bias_kv, sinks)
         self.global_proj = GlobalProjections(self._qkv_proj) if global_projections else None
         self.reset_parameters()
         self.register_state_dict_post_hook(torch_compat.pack)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(torch_compat.unpack)  # type: ignore[no-untyped-call]
 
-    def _add_projections(self, bias: bool, factory: ParameterFactory) -> None:
+    def _add_parameters(
+        self, factory: ParameterFactory, bias: bool, add_bias_kv: bool, sinks: bool
+    ) -> None:
         q_rows, k_rows, v_rows = self.rows
         self.q_proj = factory.linear(self.embed_dim, q_rows, bias)
         self.k_proj = factory.linear(self.kdim, k_rows, bias)
         self.v_proj = factory.linear(self.vdim, v_rows, bias)
         self.out_proj = factory.linear(q_rows, self.embed_dim, bias)
-
-    def _add_vectors(self, add_bias_kv: bool, sinks: bool, factory: ParameterFactory) -> None:
-        rows = self.rows[1]
         for name in ("bias_k", "bias_v"):
-            self.register_parameter(name, factory.vector(1, 1, rows) if add_bias_kv else None)
+            self.register_parameter(name, factory.vector(1, 1, k_rows) if add_bias_kv else None)
         self.register_parameter("sinks", factory.vector(self.num_heads) if sinks else None)
 
     def reset_parameters(self) -> None:
@@ -306,7 +305,10 @@ class MultiheadAttention(nn.Module):
 
     def _cache_state(self, cache: KVCache | None) -> CacheState:
         if cache is not None and self.global_proj is not None:
-            raise cache_refused()
+            raise BadValue(
+                "cache: with global_projections each key has two projections, and the row of a "
+                "global token sees future keys; call the module without a cache"
+            )
         return CacheState.of(cache)
 
     def _inputs(self, query: Tensor, key: Tensor, value: Tensor, state: CacheState) -> Inputs:
@@ -323,9 +325,8 @@ class MultiheadAttention(nn.Module):
 
     def _shape(self, inputs: Inputs, state: CacheState) -> AttentionShape:
         (batch, queries), keys = inputs[0].shape[:2], state.length + inputs[1].shape[1]
-        return AttentionShape(
-            batch, self.num_heads, queries, keys, keys - queries, inputs[0].device
-        )
+        device = inputs[0].device
+        return AttentionShape(batch, self.num_heads, queries, keys, keys - queries, device)
 
     def _mask(self, masks: list[Mask], shape: AttentionShape, state: CacheState) -> Mask:
         """The masks of a call and of the module, resolved for the shape."""
@@ -344,14 +345,13 @@ class MultiheadAttention(nn.Module):
         x_q, x_k, x_v = inputs
         x_k, x_v = zero_padding(x_k, x_v, torch_compat.real_keys(mask, shape))
         rows = None if self.global_proj is None else GlobalRows.of(mask, shape)
-        if self.global_proj is None or rows is None:
-            result = self._head_outputs(self, (x_q, x_k, x_v), mask, need, state)
-        else:
+        ordinary = mask if rows is None else without_global_rows(mask)
+        if rows is not None:
             rows.check_need(need)
-            others, own = rows.others(mask), rows.mask(mask, shape)
-            result = self._head_outputs(self, (x_q, x_k, x_v), others, need, state)
-            own_inputs = (rows.take(x_q), x_k, x_v)
-            own_result = self._head_outputs(self.global_proj, own_inputs, own, need, state)
+        result = self._head_outputs(self, (x_q, x_k, x_v), ordinary, need, state)
+        if self.global_proj is not None and rows is not None:
+            own_inputs, own_mask = (rows.take(x_q), x_k, x_v), rows.mask(mask, shape)
+            own_result = self._head_outputs(self.global_proj, own_inputs, own_mask, need, state)
             result = rows.replace_rows(result, own_result)
         heads = apply_gate(self.gate, result.output, x_q)
         return self.out_proj(merge_heads(heads)), result
@@ -366,11 +366,11 @@ class MultiheadAttention(nn.Module):
     ) -> Result:
         """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
         x_q, x_k, x_v = inputs
-        q = apply_norm(
-            "query_norm", self.query_norm, split_heads(owner.q_proj(x_q), self.num_heads)
-        )
-        k = apply_norm("key_norm", self.key_norm, split_heads(owner.k_proj(x_k), self.num_kv_heads))
+        q = split_heads(owner.q_proj(x_q), self.num_heads)
+        k = split_heads(owner.k_proj(x_k), self.num_kv_heads)
         v = split_heads(owner.v_proj(x_v), self.num_kv_heads)
+        q = apply_norm("query_norm", self.query_norm, q)
+        k = apply_norm("key_norm", self.key_norm, k)
         k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
         k, v, mask = append_keys((k, v), (self.bias_k, self.bias_v), self.add_zero_attn, mask)
@@ -389,7 +389,6 @@ class MultiheadAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The sizes, and what differs from the defaults."""
         words = [f"{self.embed_dim}, {self.num_heads}, head_dim={self.head_dim}"]
         if self.num_kv_heads != self.num_heads:
             words.append(f"num_kv_heads={self.num_kv_heads}")

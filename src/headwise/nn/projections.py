@@ -56,42 +56,26 @@ _LIST_ITEM = re.compile(r"(?:.*\.)?(?:linears|projections|projs|layers)\.([0-3])
 class Architecture:
     """Where the attention modules of one model family keep their projections.
 
-    Attributes:
-        name: the family, after its first model.
-        out: path of the output projection from the attention module; its input is the concatenated
-            outputs of the heads.
-        size: path of the attribute that holds the head dimension D.
-        projections: paths of q, k and v; empty where they are fused.
-        fused: path of the fused q, k, v projection; "" where they are separate.
-        by_head: whether the rows of the fused projection are q, k, v of head 0, then of head 1, and
-            so on; otherwise all of q, all of k, all of v.
-        beside: prefixes of the names of parameters that belong to no head.
+    Paths begin at the attention module.
     """
 
-    name: str
-    out: str
-    size: str
-    projections: tuple[str, ...] = ()
-    fused: str = ""
-    by_head: bool = False
-    beside: tuple[str, ...] = ()
+    name: str  # the family, after its first model
+    out: str  # path of the output projection; its input is the concatenated outputs of the heads
+    size: str  # path of the attribute that holds the head dimension D
+    projections: tuple[str, ...] = ()  # paths of q, k and v; empty where they are fused
+    fused: str = ""  # path of the fused q, k, v projection; "" where they are separate
+    by_head: bool = False  # fused rows: q, k, v of head 0, then of head 1; or all q, all k, all v
+    beside: tuple[str, ...] = ()  # prefixes of the names of parameters that belong to no head
 
 
+SIZE, SELF = "attention_head_size", ("self.query", "self.key", "self.value")
 ARCHITECTURES = (
     Architecture("Llama", "o_proj", "head_dim", QKV),
     Architecture("BART", "out_proj", "head_dim", QKV),
     Architecture("T5", "o", "key_value_proj_dim", ("q", "k", "v")),
-    Architecture(
-        "BERT",
-        "output.dense",
-        "self.attention_head_size",
-        ("self.query", "self.key", "self.value"),
-        beside=("output.LayerNorm",),
-    ),
-    Architecture(
-        "ALBERT", "dense", "attention_head_size", ("query", "key", "value"), beside=("LayerNorm",)
-    ),
-    Architecture("DistilBERT", "out_lin", "attention_head_size", ("q_lin", "k_lin", "v_lin")),
+    Architecture("BERT", "output.dense", f"self.{SIZE}", SELF, beside=("output.LayerNorm",)),
+    Architecture("ALBERT", "dense", SIZE, ("query", "key", "value"), beside=("LayerNorm",)),
+    Architecture("DistilBERT", "out_lin", SIZE, ("q_lin", "k_lin", "v_lin")),
     Architecture("GPT-2", "c_proj", "head_dim", fused="c_attn"),
     Architecture("GPT-NeoX", "dense", "head_size", fused="query_key_value", by_head=True),
     Architecture("ModernBERT", "Wo", "head_dim", fused="Wqkv"),

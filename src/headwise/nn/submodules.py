@@ -53,7 +53,6 @@ class UnitNorm(nn.Module):
         return (y * square.clamp(min=self.eps**2).rsqrt()).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The lower bound."""
         return f"eps={self.eps}"
 
 
@@ -98,8 +97,8 @@ class LogitScale(nn.Module):
         for name, value in (("start", start), ("most", start if most is None else most)):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(
-                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses "
-                    "10 and 100, and start=head_dim**-0.5 is ordinary attention",
+                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses 10 "
+                    "and 100, and start=head_dim**-0.5 is ordinary attention",
                     name=name,
                     value=value,
                 )
@@ -124,7 +123,6 @@ class LogitScale(nn.Module):
         return log.exp()
 
     def extra_repr(self) -> str:
-        """The number of heads, the initial factor and its bound."""
         return f"{self.log.shape[0]}, start={self.start}, most={self.most}"
 
 
@@ -183,7 +181,7 @@ class OutputGate(nn.Module):
 
 
 def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module | None:
-    """The norm given as argument ``name``, which must be a module for vectors of size D."""
+    """The norm, which must be a module for vectors of size D, or None."""
     example = f"nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()"
     size = getattr(checked_module(name, norm, example), "normalized_shape", None)
     if size is not None and tuple(size) != (head_dim,):
@@ -197,16 +195,6 @@ def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module 
             norm_type=type(norm).__name__,
         )
     return norm
-
-
-def checked_scale(scale: nn.Module | None) -> nn.Module | None:
-    """The logit scale, which must be a module or None."""
-    return checked_module("logit_scale", scale, "headwise.nn.LogitScale(num_heads)")
-
-
-def checked_gate(gate: nn.Module | None) -> nn.Module | None:
-    """The output gate, which must be a module or None."""
-    return checked_module("gate", gate, "headwise.nn.OutputGate(embed_dim, num_heads)")
 
 
 def apply_norm(name: str, norm: nn.Module | None, x: Tensor) -> Tensor:
@@ -267,15 +255,16 @@ PER_QUERY = ("weights", "logsumexp", "entropy", "largest")
 
 
 class GlobalProjections(nn.Module):
-    """The projections of global tokens, which start as copies of the ordinary ones.
-
-    Args:
-        like: q_proj, k_proj and v_proj of the attention.
-    """
+    """The projections of global tokens; ``like`` is q_proj, k_proj and v_proj of the attention."""
 
     def __init__(self, like: Sequence[nn.Linear]) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (_empty_like(linear) for linear in like)
+
+        def empty(linear: nn.Linear) -> nn.Linear:
+            factory = ParameterFactory(linear.weight.device, linear.weight.dtype)
+            return factory.linear(linear.in_features, linear.out_features, linear.bias is not None)
+
+        self.q_proj, self.k_proj, self.v_proj = map(empty, like)
 
     @torch.no_grad()
     def copy(self, like: Sequence[nn.Linear]) -> None:
@@ -287,24 +276,20 @@ class GlobalProjections(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GlobalRows:
-    """The queries that are global tokens, padded to the sample that has the most.
+    """The queries that are global tokens, padded to the sample that has the most."""
 
-    Attributes:
-        index: (B, n), positions of queries.
-        real: (B, n), False on padding.
-    """
-
-    index: Tensor
-    real: Tensor
+    index: Tensor  # (B, n), positions of queries
+    real: Tensor  # (B, n), False on padding
 
     @classmethod
     def of(cls, mask: Mask, shape: AttentionShape) -> "GlobalRows | None":
         """Those of a resolved mask; None if it has no global token."""
         b, h, query, _ = shape.indices()
         is_global: Tensor | None = None
-        for part in _symmetric(mask):
-            own = replace(part, symmetric=False).rule(b, h, query, query)
-            is_global = own if is_global is None else is_global | own
+        for part in mask.walk():
+            if isinstance(part, GlobalTokens) and part.symmetric:
+                own = replace(part, symmetric=False).rule(b, h, query, query)
+                is_global = own if is_global is None else is_global | own
         if is_global is None:
             return None
         is_global = is_global.expand(shape.batch, 1, -1, 1)[:, 0, :, 0]  # (B, Lq)
@@ -339,11 +324,6 @@ class GlobalRows:
         return rows & from_tensor(bias.expand(sizes), "b h q k")
 
     @staticmethod
-    def others(mask: Mask) -> Mask:
-        """The mask of the other rows, which use the ordinary projections."""
-        return without_global_rows(mask)
-
-    @staticmethod
     def check_need(need: Collection[str]) -> None:
         """Refuse results that sum over queries or depend on their positions."""
         for word in need:
@@ -367,21 +347,3 @@ def without_global_rows(mask: Mask) -> Mask:
     if isinstance(mask, GlobalTokens):
         return replace(mask, symmetric=False)
     return mask.map(without_global_rows)
-
-
-def cache_refused() -> BadValue:
-    """The error of a module with ``global_projections`` that is called with a cache."""
-    return BadValue(
-        "cache: with global_projections each key has two projections, and the row of a "
-        "global token sees future keys; call the module without a cache"
-    )
-
-
-def _symmetric(mask: Mask) -> list[GlobalTokens]:
-    """The symmetric global tokens in a mask."""
-    return [part for part in mask.walk() if isinstance(part, GlobalTokens) and part.symmetric]
-
-
-def _empty_like(linear: nn.Linear) -> nn.Linear:
-    factory = ParameterFactory(linear.weight.device, linear.weight.dtype)
-    return factory.linear(linear.in_features, linear.out_features, linear.bias is not None)

@@ -131,8 +131,9 @@ class Lsh(Mask):
             return self.hash(content)
         factors, offset = list(self.buckets or ()), content.shape.offset
         setting = (offset, self.count, self.chunk, factors, self.seed)
-        parts = hashed(content.q.detach(), content.k.detach(), content.real, *setting)
-        return Hashed(*parts, self.chunk, offset, self.own)
+        q, k = content.q.detach(), content.k.detach()
+        keys, queries, real = hashed(q, k, content.real, *setting)
+        return Hashed(keys, queries, real, self.chunk, offset, self.own)
 
     def hash(self, content: Content) -> Hashed:
         """What `bind` returns, computed without the custom operator."""
