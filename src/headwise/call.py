@@ -148,7 +148,6 @@ class Call:
         return add(fixed, moving)
 
     def bias_requires_grad(self) -> bool:
-        """Whether the bias requires a gradient."""
         if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
             return False
         zero = torch.zeros((), dtype=torch.long, device=self.q.device)
@@ -206,10 +205,9 @@ def _offset(offset: int) -> int:
         raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
     if not torch.compiler.is_compiling() and abs(offset) > LARGEST:  # it would be a guard there
         raise BadValue(
-            "offset: must be from {minus_largest} to {largest}, got {offset}; it is "
-            "where the first query stands among the keys",
-            minus_largest=-LARGEST,
-            largest=LARGEST,
+            "offset: must be from -{most} to {most}, got {offset}; it is where the first query "
+            "stands among the keys",
+            most=LARGEST,
             offset=format_value(offset),
         )
     return offset
@@ -302,12 +300,11 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
     if sinks is None:
         return None
     if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
-        got = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
         raise BadType(
             "sinks: expected a floating point tensor (H,) or None, got {got}; "
-            "torch.zeros({q_shape_1}) is one whose logits are 0",
-            got=got,
-            q_shape_1=q.shape[1],
+            "torch.zeros({heads}) is one whose logits are 0",
+            got=sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__,
+            heads=q.shape[1],
         )
     check_dense("sinks", sinks)
     if sinks.shape != q.shape[1:2] or sinks.device != q.device:

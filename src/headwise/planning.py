@@ -20,8 +20,7 @@ from headwise.masks.tiles import Tiles
 from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape, Index
 
-PIECE = 64
-"""Queries and keys of the sample on which memory is measured."""
+PIECE = 64  # queries and keys of the sample on which memory is measured
 
 
 def bytes_per_pair(
@@ -84,11 +83,8 @@ def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}
-"""The kinds of tiles."""
-
-SPARSE = ("tiled", "flex")
-"""Engines that skip empty tiles."""
+KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}  # the kinds of tiles
+SPARSE = ("tiled", "flex")  # engines that skip empty tiles
 
 
 @dataclass(frozen=True)
@@ -113,7 +109,6 @@ class Plan:
     bytes: int
 
     def rows(self) -> list[tuple[Text, Text]]:
-        """The plan as names and values."""
         refused = [
             (Text("not {name}", name=name), joined(Text("; "), reasons))
             for name, reasons in self.refused.items()
@@ -129,7 +124,6 @@ class Plan:
         ]
 
     def describe(self, lang: Lang = "en") -> str:
-        """The plan as text."""
         return "\n".join(f"{label.to(lang)}: {value.to(lang)}" for label, value in self.rows())
 
     def __str__(self) -> str:
@@ -184,7 +178,7 @@ def plan(
     return Plan(
         engine=chosen,
         refused={name: reasons for name, reasons in refusals if reasons},
-        tiles={kind.value: tiles.count(kind) for kind in Tile},
+        tiles=tiles.counts(),
         share=seen / pairs if pairs else 0.0,
         flops=2 * shape.batch * shape.heads * computed * (q.shape[3] + v.shape[3]),
         bytes=_bytes(call, chosen),

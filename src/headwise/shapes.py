@@ -29,8 +29,7 @@ LARGEST = 2**31 - 1
 Index = Int[Tensor, "..."]
 """Batch, head, query or key numbers, whose shapes broadcast against each other."""
 
-Truth = Bool[Tensor, "..."]
-"""The value of a mask's rule: True means may attend."""
+Truth = Bool[Tensor, "..."]  # the value of a mask's rule: True means may attend
 
 Allowed = Bool[Tensor, "#b #h lq lk"]
 Queries = Float[Tensor, "b h lq d"]

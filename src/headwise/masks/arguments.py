@@ -50,7 +50,6 @@ class Content:
         return [int(count) for count in self.real.sum(-1).tolist()]
 
     def samples(self, chosen: list[int]) -> "Content":
-        """Some samples of the batch."""
         real = None if self.real is None else self.real[chosen]
         shape = replace(self.shape, batch=len(chosen))
         return Content(self.q[chosen], self.k[chosen], shape, real)

@@ -14,8 +14,7 @@ from headwise.lang import Text
 from headwise.masks.arguments import Content
 from headwise.shapes import Allowed, AttentionShape, Index, Truth, check_integer
 
-DRAWN_DIM = 16
-"""D of the random q and k on which a content-dependent mask is drawn."""
+DRAWN_DIM = 16  # D of the random q and k on which a content-dependent mask is drawn
 
 
 class Tile(Enum):

@@ -9,17 +9,11 @@ from torch import Tensor
 from headwise.masks.mask import And, Mask, Not, Or, Tile
 from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.sparse_transformer import Fixed
-from headwise.shapes import AttentionShape, Index, Truth
+from headwise.shapes import AttentionShape, Truth
 
-SIDE = 128
-"""Queries and keys of a tile by default."""
-
-AT_ONCE = 2**22
-"""Pairs that are evaluated at once."""
-
-NARROW = 16
-"""Tiles of a block up to which a fixed pattern is evaluated column by column."""
-
+SIDE = 128  # queries and keys of a tile by default
+AT_ONCE = 2**22  # pairs that are evaluated at once
+NARROW = 16  # tiles of a block up to which a fixed pattern is evaluated column by column
 _CODES = (Tile.EMPTY, Tile.MIXED, Tile.FULL)
 
 
@@ -52,9 +46,8 @@ class Tiles:
         wanted = torch.ones(rows, columns, dtype=torch.bool)
         return cls(mask, shape, side, _Grid(shape, side).kinds(mask, wanted))
 
-    def count(self, kind: Tile) -> int:
-        """The number of tiles of a kind."""
-        return int((self.kinds == _CODES.index(kind)).sum())
+    def counts(self) -> dict[str, int]:
+        return {kind.value: int((self.kinds == code).sum()) for code, kind in enumerate(_CODES)}
 
     def pairs(self, kind: Tile) -> int:
         """The number of pairs of query and key in tiles of a kind, for one sample and head."""
@@ -70,8 +63,8 @@ class Tiles:
         Returns:
             (B or 1, H or 1, Lq) and (B or 1, H or 1, Lk), integers on the CPU.
         """
+        queries, keys = self.shape.queries, self.shape.keys
         if self.mask.by_distance and self.kinds.numel():
-            queries, keys = self.shape.queries, self.shape.keys
             before = self.shape.allowed_before(self.mask.rule).cpu()
             by_query = before[keys:] - before[:queries]
             by_key = (before[queries:] - before[:keys]).flip(0)
@@ -85,16 +78,13 @@ class Tiles:
                 by_query, by_key = (t.repeat(*allowed.shape[:2], 1, 1) for t in (by_query, by_key))
             by_query.index_add_(2, places[:, 0], allowed.sum(-1).cpu())
             by_key.index_add_(2, places[:, 1], allowed.sum(-2).cpu())
-        return (
-            by_query.flatten(2)[..., : self.shape.queries],
-            by_key.flatten(2)[..., : self.shape.keys],
-        )
+        return by_query.flatten(2)[..., :queries], by_key.flatten(2)[..., :keys]
 
     def _mixed(self) -> Iterator[tuple[Tensor, Truth]]:
         """Mixed tiles, some at a time: their indices (n, 2), and the rule (B, H, n, side, side)."""
-        batch, heads, device = self.shape.batch, self.shape.heads, self.shape.device
-        b = torch.arange(batch, device=device).view(-1, 1, 1, 1, 1)
-        h = torch.arange(heads, device=device).view(-1, 1, 1, 1)
+        queries, keys, device = self.shape.queries, self.shape.keys, self.shape.device
+        b = torch.arange(self.shape.batch, device=device).view(-1, 1, 1, 1, 1)
+        h = torch.arange(self.shape.heads, device=device).view(-1, 1, 1, 1)
         within = torch.arange(self.side, device=device)
         mixed, start, many = (self.kinds == 1).nonzero(), 0, 1
         while start < len(mixed):
@@ -102,26 +92,19 @@ class Tiles:
             first = places.to(device) * self.side
             q = first[:, 0, None, None] + within[:, None]
             k = first[:, 1, None, None] + within
-            allowed = self._allowed(b, h, q, k)
+            inside = (q < queries) & (k < keys)
+            place = q.clamp(max=queries - 1) + self.shape.offset
+            allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
+            allowed = allowed[(None,) * (5 - allowed.dim())]
             start += many
             many = max(1, AT_ONCE * many // allowed.numel())  # B and H count where they matter
             yield places, allowed
 
-    def _allowed(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        """The rule, False outside the shape."""
-        queries, keys = self.shape.queries, self.shape.keys
-        inside = (q < queries) & (k < keys)
-        place = q.clamp(max=queries - 1) + self.shape.offset
-        allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
-        return allowed[(None,) * (5 - allowed.dim())]
-
     def _lengths(self) -> tuple[Tensor, Tensor]:
         """The number of queries in each row of tiles, and of keys in each column."""
-        ends = (self.shape.queries, self.shape.keys)
-        return tuple(  # type: ignore[return-value]
-            (end - torch.arange(count) * self.side).clamp(max=self.side)
-            for end, count in zip(ends, self.kinds.shape, strict=True)
-        )
+        rows, columns = (torch.arange(count) * self.side for count in self.kinds.shape)
+        shape, side = self.shape, self.side
+        return (shape.queries - rows).clamp(max=side), (shape.keys - columns).clamp(max=side)
 
 
 class _Grid:
@@ -199,7 +182,6 @@ class _Grid:
         return kinds
 
     def code(self, mask: Mask, q0: int, q1: int, k0: int, k1: int) -> int:
-        """The kind of a rectangle of tiles."""
         side, shape = self.side, self.shape
         rows = range(q0 * side + shape.offset, min(q1 * side, shape.queries) + shape.offset)
         columns = range(k0 * side, min(k1 * side, shape.keys))

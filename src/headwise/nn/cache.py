@@ -72,12 +72,9 @@ class KVCache(ABC):
         """Add new tokens, and return the earlier and the new ones.
 
         Args:
-            k: the new keys (B, G, n, D).
+            k: the new keys (B, G, n, D); BadValue if sizes differ or the cache is full.
             v: the new values (B, G, n, Dv).
             real: (B, n), False on padding, which no query sees; None means that all are real.
-
-        Raises:
-            BadValue: if sizes differ from those in the cache, or the cache is full.
         """
         _check(k, v, real, self._content)
         extended = self._extended(k, v, real)
@@ -85,7 +82,6 @@ class KVCache(ABC):
         return extended
 
     def reset(self) -> None:
-        """Empty the cache."""
         self.seen, self._content = 0, None
 
     def reorder(self, index: Tensor) -> None:
@@ -185,8 +181,7 @@ class SlidingCache(KVCache):
 
     A call attends to the tokens in the cache and to all its new tokens. With a mask that reaches at
     most ``length`` back, such as ``causal() & window(length, 0)``, the result is that of the full
-    sequence. Positions do not count the gap between the sinks and the last tokens: a relative
-    position sees the sinks where they are in the cache, as in the paper.
+    sequence. As in the paper, positions do not count the gap between the sinks and the last tokens.
 
     Args:
         length: how many of the last tokens are kept, at least 1.

@@ -164,19 +164,15 @@ class SegmentMemory(nn.Module):
 
     A call returns the memory and the input as one sequence, [memory; x], and keeps its last
     ``length`` states. Keys and values are computed from this context, queries from x alone, and the
-    last query stands at the last key, for masks and relative positions alike:
+    last query stands at the last key: ``context = memory(x); attention(x, context, context)``.
 
-        context = memory(x)
-        output, _ = attention(x, context, context)
+    With a causal mask and a window that reaches at most ``length`` back, one layer computes segment
+    by segment the result of the full text. The states are detached: no gradient flows into an
+    earlier segment. ``to`` moves them and ``deepcopy`` copies them, but they are not in the
+    ``state_dict``, since they belong to a text and not to the model.
 
-    With a causal mask and a window that reaches at most ``length`` back, one layer gives segment by
-    segment what it gives for the full text. The states are detached: no gradient flows into an
-    earlier segment. They are the state of a text and not of a model: ``to`` moves them,
-    ``deepcopy`` copies them, and they are not in the ``state_dict``.
-
-    Any tensor with a length can be carried, such as a padding mask: where texts are padded, a
-    second memory of the real tokens (B, L, 1) gives those of the context. Padding counts as
-    distance, so it belongs before the first segment of a text or after its last.
+    A second memory can carry the padding mask, (B, L, 1). Padding counts as distance, so it belongs
+    before the first segment of a text or after its last.
 
     Args:
         length: how many states are kept; 0 keeps none.

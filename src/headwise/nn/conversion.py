@@ -19,9 +19,7 @@ from headwise.nn.multihead_attention import MultiheadAttention
 from headwise.nn.projections import PROJECTIONS, QKV
 from headwise.nn.validation import checked_mask
 
-LIBRARIES = ("headwise", "torch")
-"""The libraries that a model can be converted to."""
-
+LIBRARIES = ("headwise", "torch")  # the libraries that a model can be converted to
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
 EXTRAS = ("mask", "position", "sinks", "global_proj", *PARTS)
@@ -114,7 +112,6 @@ def convert(
 def _convert_modules(
     model: nn.Module, to: str, mask: Mask | None, engine: str
 ) -> tuple[nn.Module, list[str], list[tuple[str, Text]]]:
-    """Replace the attention modules of one library by those of the other."""
     source = nn.MultiheadAttention if to == "headwise" else MultiheadAttention
     shared = _shared_parameters(model)
     new: dict[nn.Module, nn.Module] = {}

@@ -185,7 +185,6 @@ class MultiheadAttention(nn.Module):
         self.register_parameter("sinks", factory.vector(self.num_heads) if sinks else None)
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters by the ``init`` of the constructor."""
         projections = {role: getattr(self, f"{role}_proj") for role in ROLES}
         vectors = [vector for vector in (self.bias_k, self.bias_v) if vector is not None]
         initialise(projections, vectors, self.init, self.packs)
@@ -248,14 +247,13 @@ class MultiheadAttention(nn.Module):
             BadType, BadValue: an argument does not fit; the message names it and a correction.
             EngineRefused: the engine named cannot run this call.
         """
-        state = self._cache_state(cache)
-        inputs = self._inputs(query, key, value, state)
-        shape, batched = self._shape(inputs, state), query.dim() == 3
+        inputs, shape, state = self._prepare(query, key, value, cache)
+        batched = query.dim() == 3
         padding = state.padding(key_padding_mask, inputs[1], batched)
         masks = torch_compat.from_torch(attn_mask, padding, is_causal, shape, batched)
         state = state.with_padding(key_padding_mask)
         need = ("weights",) if need_weights else ()
-        output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
+        output, result = self._attend(inputs, masks, need, state, shape)
         weights = returned_weights(result.weights, average_attn_weights, batched)
         return from_batch_first(output, query, self.batch_first), weights
 
@@ -294,55 +292,48 @@ class MultiheadAttention(nn.Module):
             >>> layer.attend(x, x, x, mask=hw.causal(), need=["received"]).received[0, 0]
             tensor([2.0833, 1.0833, 0.5833, 0.2500], grad_fn=<SelectBackward0>)
         """
-        mask, state = check.checked_mask(mask), self._cache_state(cache)
-        inputs = self._inputs(query, key, value, state)
-        shape = self._shape(inputs, state)
+        mask = check.checked_mask(mask)
+        inputs, shape, state = self._prepare(query, key, value, cache)
         padded = state.padding(None, inputs[1], True)
         masks = [] if padded is None else [padding(~padded)]
         masks += [] if mask is None else [state.shift(mask)]
-        output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
+        output, result = self._attend(inputs, masks, need, state, shape)
         return replace(result, output=from_batch_first(output, query, self.batch_first))
 
-    def _cache_state(self, cache: KVCache | None) -> CacheState:
+    def _prepare(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None
+    ) -> tuple[Inputs, AttentionShape, CacheState]:
+        """Check the inputs, make them batch first, and add the positions of stage INPUT."""
         if cache is not None and self.global_proj is not None:
             raise BadValue(
                 "cache: with global_projections each key has two projections, and the row of a "
                 "global token sees future keys; call the module without a cache"
             )
-        return CacheState.of(cache)
-
-    def _inputs(self, query: Tensor, key: Tensor, value: Tensor, state: CacheState) -> Inputs:
-        """Check the inputs, make them batch first, and add the positions of stage INPUT."""
-        inputs = (query, key, value)
+        state, inputs = CacheState.of(cache), (query, key, value)
         check.check_inputs(inputs, (self.embed_dim, self.kdim, self.vdim), self.batch_first)
         check.check_dtypes(inputs, self._qkv_proj)
         x_q, x_k, x_v = (to_batch_first(x, self.batch_first) for x in inputs)
-        if self.position is None:
-            return x_q, x_k, x_v
-        embed, seen = self.position.embed, state.seen
-        first = seen + x_k.shape[1] - x_q.shape[1]
-        return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
-
-    def _shape(self, inputs: Inputs, state: CacheState) -> AttentionShape:
-        (batch, queries), keys = inputs[0].shape[:2], state.length + inputs[1].shape[1]
-        device = inputs[0].device
-        return AttentionShape(batch, self.num_heads, queries, keys, keys - queries, device)
-
-    def _mask(self, masks: list[Mask], shape: AttentionShape, state: CacheState) -> Mask:
-        """The masks of a call and of the module, resolved for the shape."""
-        own = [] if self.mask is None else [state.shift(self.mask)]
-        return torch_compat.intersect([*own, *masks]).resolve(shape)
+        (batch, queries), keys = x_q.shape[:2], state.length + x_k.shape[1]
+        device = x_q.device
+        shape = AttentionShape(batch, self.num_heads, queries, keys, keys - queries, device)
+        if self.position is not None:
+            first = state.seen + x_k.shape[1] - queries
+            x_q = self.position.embed(x_q, first)
+            x_k, x_v = (self.position.embed(x, state.seen) for x in (x_k, x_v))
+        return (x_q, x_k, x_v), shape, state
 
     def _attend(
         self,
         inputs: Inputs,
-        mask: Mask,
+        masks: list[Mask],
         need: Collection[str],
         state: CacheState,
         shape: AttentionShape,
     ) -> tuple[Tensor, Result]:
         """The output (B, L, E), and the result of the heads: project, attend, gate, project."""
         x_q, x_k, x_v = inputs
+        own = [] if self.mask is None else [state.shift(self.mask)]
+        mask = torch_compat.intersect([*own, *masks]).resolve(shape)
         x_k, x_v = zero_padding(x_k, x_v, torch_compat.real_keys(mask, shape))
         rows = None if self.global_proj is None else GlobalRows.of(mask, shape)
         ordinary = mask if rows is None else without_global_rows(mask)

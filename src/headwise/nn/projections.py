@@ -12,8 +12,7 @@ from torch import nn
 QKV = ("q_proj", "k_proj", "v_proj")
 """The input projections of `headwise.MultiheadAttention`, in PyTorch's order."""
 
-PROJECTIONS = (*QKV, "out_proj")
-"""All projections of `headwise.MultiheadAttention`."""
+PROJECTIONS = (*QKV, "out_proj")  # all projections of `headwise.MultiheadAttention`
 
 NAMES = {
     "q_proj": ("q_proj", "wq", "to_q", "query", "q_lin", "q"),

@@ -67,12 +67,10 @@ class LogitScale(nn.Module):
         num_heads: H.
         start: initial value of s_h.
         most: upper bound of s_h, above which the gradient is 0; None means no bound.
-        device: device of the parameter.
-        dtype: dtype of the parameter.
+        device, dtype: those of the parameter.
 
     Raises:
-        BadType, BadValue: if num_heads is no positive integer, or a factor is no positive number,
-            or start is above most.
+        BadType, BadValue: if num_heads or a factor is not positive, or start is above most.
 
     Source: Henry et al. 2020 (Query-Key Normalization for Transformers), where s is g; Liu et al.
         2022 (Swin Transformer V2), scaled cosine attention, where s is 1/tau of each head with
@@ -114,7 +112,6 @@ class LogitScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every factor to ``start``."""
         nn.init.constant_(self.log, math.log(self.start))
 
     def forward(self) -> Tensor:
@@ -138,8 +135,7 @@ class OutputGate(nn.Module):
         num_heads: H.
         head_dim: gates per head: 1, or D for one gate per output number.
         bias: whether there is a b, starting at 0; the paper has none.
-        device: device of the parameters.
-        dtype: dtype of the parameters.
+        device, dtype: those of the parameters.
 
     Raises:
         BadType, BadValue: if a size is no positive integer.
@@ -336,7 +332,6 @@ class GlobalRows:
                 )
 
     def replace_rows(self, result: Result, own: Result) -> Result:
-        """A result with the rows of global tokens replaced by their own result."""
         names = ("output", *(name for name in PER_QUERY if getattr(result, name) is not None))
         new = {name: self.put(getattr(result, name), getattr(own, name)) for name in names}
         return replace(result, **new)

@@ -32,8 +32,7 @@ from headwise.masks.patterns.from_tensor import FromTensor, check_float_mask, is
 from headwise.nn.projections import QKV
 from headwise.shapes import AttentionShape
 
-STACK_LEVEL = 6
-"""The number of calls from `_warn_of_padding` to the line that called the module."""
+STACK_LEVEL = 6  # the number of calls from `_warn_of_padding` to the line that called the module
 
 
 class PaddingOrMask(UserWarning):
@@ -62,8 +61,7 @@ def from_torch(
         batched: whether the input has a batch axis.
 
     Raises:
-        BadType: if a mask is neither boolean nor floating point.
-        BadValue: if a shape does not fit or is ambiguous, or if a float mask is 0/1.
+        BadType, BadValue: if the dtype or shape of a mask does not fit, or it is ambiguous.
 
     Example:
         >>> shape = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))

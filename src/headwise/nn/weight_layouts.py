@@ -73,9 +73,8 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
         layout: "separate", "blocks", "blocks transposed" or "groups"; see the table above.
 
     Raises:
-        BadType: if the module is no `MultiheadAttention`.
-        BadValue: if the layout is unknown, or a matrix is missing, present under two names, of
-            another shape, or unknown; nothing is loaded then.
+        BadType, BadValue: if the module or the layout is wrong, or a matrix is missing, present
+            under two names, of another shape, or unknown; nothing is loaded then.
 
     Example:
         >>> theirs = {"qkv.weight": torch.randn(12, 4), "proj.weight": torch.randn(4, 4)}

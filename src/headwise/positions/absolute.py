@@ -28,8 +28,7 @@ class Sinusoidal(Position):
         base: the longest wavelength over 2 pi.
 
     Raises:
-        BadType: if embed_dim is no integer or base no number.
-        BadValue: if embed_dim is below 1, base is not above 1, or the input has another size.
+        BadType, BadValue: if embed_dim is no integer of at least 1, or base no number above 1.
 
     Source: Vaswani et al. 2017, section 3.5.
 
@@ -77,8 +76,8 @@ class Learned(Position):
         embed_dim: E, the size of the input.
 
     Raises:
-        BadType: if a size is no integer.
-        BadValue: if a size is below 1, or, when called, if a position outside the table is needed.
+        BadType, BadValue: if a size is no integer of at least 1, or, when called, a position is
+            outside the table.
 
     Source: Gehring et al. 2017 (ConvS2S), section 3.1; Devlin et al. 2019 (BERT).
 

@@ -14,8 +14,7 @@ from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import LARGEST, AttentionShape, check_integer, format_value
 
 Inputs = Float[Tensor, "*b l e"]
-PositionIds = Int[Tensor, "_"]
-"""Where queries or keys stand: integers, one for each."""
+PositionIds = Int[Tensor, "_"]  # where queries or keys stand: integers, one for each
 
 
 class Stage(Enum):
@@ -101,7 +100,6 @@ class Position(nn.Module, ABC):
         return {}
 
     def forward(self, x: Inputs, offset: int = 0) -> Inputs:
-        """The same as `embed`."""
         return self.embed(x, offset)
 
 

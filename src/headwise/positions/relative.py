@@ -23,8 +23,7 @@ class Shaw(Position):
         value_dim: Dv, to add to the values as well; None adds to the keys only.
 
     Raises:
-        BadType: if a size is no integer.
-        BadValue: if a size is too small, or, when called, if D or Dv is another.
+        BadType, BadValue: if a size is no integer, too small, or, when called, not D or Dv.
 
     Source: Shaw et al. 2018, equations 3 to 5. The vectors start as normal noise of standard
         deviation 1/sqrt(D).
@@ -91,8 +90,7 @@ class Shaw(Position):
         return (key[None] - query[:, None]).clamp(-far, far) + far
 
 
-AT_ONCE = 128
-"""Distances whose sinusoids are held at once."""
+AT_ONCE = 128  # distances whose sinusoids are held at once
 
 
 class TransformerXL(Position):
@@ -107,8 +105,7 @@ class TransformerXL(Position):
         embed_dim: the size of the sinusoids; None means H · D.
 
     Raises:
-        BadType: if a size is no integer.
-        BadValue: if a size is below 1, or, when called, if H or D is another.
+        BadType, BadValue: if a size is no integer of at least 1, or, when called, not H or D.
 
     Source: Dai et al. 2019, section 3.3; u, v, W_{k,R} and R keep their names: `u`, `v`,
         `projection`, sinusoids.

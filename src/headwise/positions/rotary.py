@@ -21,8 +21,7 @@ class Frequencies:
         base: the longest wavelength over 2 pi.
     """
 
-    length_scale = 1.0
-    """What the turned numbers are multiplied by."""
+    length_scale = 1.0  # what the turned numbers are multiplied by
 
     def __init__(self, base: float = 10000.0) -> None:
         self.base = base
@@ -48,9 +47,8 @@ class Rotary(Position):
         frequencies: the angles of the pairs in place of those of ``base``; see `Frequencies`.
 
     Raises:
-        BadType: if a size is no integer, base no number or frequencies no `Frequencies`.
-        BadValue: if rotary_dim is odd or above head_dim, base is not above 1, pairs is unknown,
-            or, when called, if D is another or given positions do not fit.
+        BadType, BadValue: if a size is no integer, rotary_dim is odd or above head_dim, base is not
+            above 1, pairs is unknown, or, when called, D or given positions do not fit.
 
     Source: Su et al. 2021 (RoFormer), section 3.2.2.
 

@@ -23,8 +23,7 @@ class ALiBi(Position):
         num_heads: H.
 
     Raises:
-        BadType: if num_heads is no integer.
-        BadValue: if num_heads is below 1, or, when called, if H is another.
+        BadType, BadValue: if num_heads is no integer of at least 1, or, when called, not H.
 
     Source: Press et al. 2022, section 3; the rule for other H is that of the authors' code.
 
@@ -83,8 +82,8 @@ class T5Bias(Position):
         bidirectional: whether keys ahead have buckets of their own.
 
     Raises:
-        BadType: if a size is no integer, or bidirectional no boolean.
-        BadValue: if a size does not work, or, when called, if H is another.
+        BadType, BadValue: if a size is no integer or too small, bidirectional is no boolean, or,
+            when called, H is another.
 
     Source: Raffel et al. 2020 (T5), section 2.1. The table starts as normal noise of standard
         deviation 0.02.

@@ -76,8 +76,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
         block: how many positions a block has, at least 1.
 
     Raises:
-        BadType: if the layout is not boolean, or the block no integer.
-        BadValue: if the layout has another rank or no block, or the block is below 1.
+        BadType, BadValue: if the layout is not boolean or of another rank, or the block below 1.
 
     Source: Gray et al. 2017, block-sparse kernels; Zaheer et al. 2020 (BigBird), appendix D.
 
@@ -105,8 +104,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
     return BlockSparse(layout if layout.dim() == 3 else layout[None], block)
 
 
-MOST = 2**24
-"""The largest number of pairs of blocks in a random layout."""
+MOST = 2**24  # the largest number of pairs of blocks in a random layout
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,7 +13,7 @@ from headwise.shapes import Index, Truth, check_integer
 class Causal(Mask):
     """The mask of `causal`."""
 
-    by_distance = True
+    name, by_distance = "causal()", True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -23,10 +23,6 @@ class Causal(Mask):
         if k[-1] <= q[0]:
             return Tile.FULL
         return Tile.EMPTY if k[0] > q[-1] else Tile.MIXED
-
-    @property
-    def name(self) -> str:
-        return "causal()"
 
 
 def causal() -> Mask:
@@ -49,7 +45,7 @@ def causal() -> Mask:
 class Full(Mask):
     """The mask of `full`."""
 
-    by_distance = True
+    name, by_distance = "full()", True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -58,10 +54,6 @@ class Full(Mask):
     def tile(self, q: range, k: range) -> Tile:
         del q, k
         return Tile.FULL
-
-    @property
-    def name(self) -> str:
-        return "full()"
 
 
 def full() -> Mask:
@@ -110,8 +102,7 @@ def window(left: int, right: int) -> Mask:
         right: how many keys ahead of its own a query sees, at least 0.
 
     Raises:
-        BadType: if a side is no integer.
-        BadValue: if a side is negative or above 2^31 - 1, which is longer than any sequence.
+        BadType, BadValue: if a side is no integer, negative, or above 2^31 - 1.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
 

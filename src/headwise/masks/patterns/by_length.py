@@ -12,7 +12,7 @@ from headwise.lang import Text
 from headwise.masks.arguments import INTEGERS, check_integers
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.masks.patterns.by_distance import causal
-from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_integer
+from headwise.shapes import AttentionShape, Index, Truth, check_dense, check_integer, describe
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -52,11 +52,11 @@ class Padding(Mask):
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
         if batch not in (1, shape.batch):
             raise BadValue(
-                "{maker}: made for a batch of {batch}, called with a batch of {batch_2}; "
+                "{maker}: made for a batch of {batch}, called with a batch of {got}; "
                 "give one length, or one row, for each sample",
                 maker=maker,
                 batch=batch,
-                batch_2=shape.batch,
+                got=shape.batch,
             )
         if self.real.dtype == torch.bool and self.real.shape[1] != shape.keys:
             raise BadValue(
@@ -86,9 +86,8 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
             opposite: pass ``~key_padding_mask``.)
 
     Raises:
-        BadType: if it is neither.
-        BadValue: if a length is negative or above 2^31 - 1, or, when called, if B or Lk do not
-            fit.
+        BadType, BadValue: if it is neither, a length is negative or above 2^31 - 1, or B or Lk do
+            not fit when called.
 
     Example:
         >>> print(padding([2]).draw(3))
@@ -110,10 +109,9 @@ def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Ten
     if real.dtype not in INTEGERS or real.dim() != 1:
         raise BadType(
             "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
-            "is True on real keys, got {dtype} {shape}",
+            "is True on real keys, got {got}",
             mask=mask,
-            dtype=real.dtype,
-            shape=tuple(real.shape),
+            got=describe(real),
         )
     if not torch.compiler.is_compiling() and bool((real < 0).any()):
         least = real.min().item()
@@ -211,9 +209,8 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
             tensor (Lk,) or (B, Lk) that numbers the document of each position.
 
     Raises:
-        BadType: if it is neither.
-        BadValue: if a length is negative, if they sum to more than 2^31 - 1, or, when called, if B
-            or Lk do not fit.
+        BadType, BadValue: if it is neither, a length is negative, their sum is above 2^31 - 1, or,
+            when called, B or Lk do not fit.
 
     Source: Krell et al. 2021, packing without cross-contamination.
 
@@ -231,9 +228,7 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
         ids = parts[None] if parts.dim() == 1 else parts
         if ids.dim() != 2 or ids.dtype not in INTEGERS:
             raise BadType(
-                "documents: expected integers (Lk,) or (B, Lk), got {parts_dtype} {parts_shape}",
-                parts_dtype=parts.dtype,
-                parts_shape=tuple(parts.shape),
+                "documents: expected integers (Lk,) or (B, Lk), got {got}", got=describe(parts)
             )
         return Documents(ids.long())
     lengths = check_integers("documents", Text("length"), parts, Text("a document of 0 is none"))

@@ -149,8 +149,7 @@ def per_head(masks: Sequence[Mask]) -> Mask:
         masks: one mask for each query head.
 
     Raises:
-        BadType: if it is no sequence, or one of them no mask.
-        BadValue: if there is none, or, when called, if their number is not H.
+        BadType, BadValue: if it is no sequence of masks, or, when called, their number is not H.
 
     Example:
         >>> from headwise.masks import causal, full

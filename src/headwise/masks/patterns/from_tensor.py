@@ -102,10 +102,8 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
             whichever fits the call; where both readings fit, the call refuses and asks.
 
     Raises:
-        BadType: if it is neither boolean nor floating point, or not dense.
-        BadValue: if a float tensor holds only 0 and 1, which is almost surely a boolean mask in
-            disguise; if the layout is unknown; and, when called, if the shape does not fit or
-            could be read in two ways.
+        BadType, BadValue: if it is neither boolean nor floating point, not dense, or a float tensor
+            of 0 and 1 only; and, when called, if the shape does not fit or fits in two ways.
 
     Example:
         >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))

@@ -10,7 +10,7 @@ from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks.arguments import check_integers
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, check_boolean, check_dense
+from headwise.shapes import AttentionShape, Index, Truth, check_boolean, check_dense, describe
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -46,10 +46,10 @@ class GlobalTokens(Mask):
         batch, keys = self.chosen.shape
         if batch not in (1, shape.batch) or (self.whole and keys != shape.keys):
             raise BadValue(
-                "global_tokens: made for (B, Lk) = {value}, called with {value_2}; give "
-                "a row for each sample and all keys",
-                value=(batch, keys),
-                value_2=(shape.batch, shape.keys),
+                "global_tokens: made for (B, Lk) = {expected}, called with {got}; give a row for "
+                "each sample and all keys",
+                expected=(batch, keys),
+                got=(shape.batch, shape.keys),
             )
         return self
 
@@ -81,9 +81,8 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         symmetric: whether a chosen token sees every key; False lets it be seen only.
 
     Raises:
-        BadType: if it is neither positions nor booleans, or symmetric is no boolean.
-        BadValue: if a position is negative or above 2^31 - 1, or, when called, if B or Lk do not
-            fit.
+        BadType, BadValue: if it is neither positions nor booleans, a position is negative or above
+            2^31 - 1, symmetric is no boolean, or, when called, B or Lk do not fit.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1, global attention.
 
@@ -99,10 +98,8 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         check_dense("global_tokens", chosen)
         if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):
             raise BadType(
-                "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got "
-                "{chosen_dtype} {chosen_shape}",
-                chosen_dtype=chosen.dtype,
-                chosen_shape=tuple(chosen.shape),
+                "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got {got}",
+                got=describe(chosen),
             )
         return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
     way_out = Text("0 is the first token")

@@ -15,17 +15,10 @@ from headwise.masks.arguments import Content, needs_operator
 from headwise.masks.mask import Mask
 from headwise.shapes import AttentionShape, Index, Truth, check_boolean, check_integer
 
-MOST, MOST_AT_ONCE = 2**24, 2**12
-"""The most buckets of one round, and of one rotation."""
-
-ALONE = 64
-"""Up to so many buckets come from one rotation, more from a product of two."""
-
-AT_ONCE = 2**20
-"""Numbers of one block of rotated rows, which fit in the cache."""
-
-LAST = -1e5
-"""The bias on the own key where it is the last resort."""
+MOST, MOST_AT_ONCE = 2**24, 2**12  # the most buckets of one round, and of one rotation
+ALONE = 64  # up to so many buckets come from one rotation, more from a product of two
+AT_ONCE = 2**20  # numbers of one block of rotated rows, which fit in the cache
+LAST = -1e5  # the bias on the own key where it is the last resort
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -241,33 +234,30 @@ def lsh(
     """Each query sees the keys whose direction is like its own, found by hashing.
 
     In each round a random rotation puts keys and queries into buckets: bucket j is the direction,
-    of all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then
-    by position, and cut into chunks. A query stands where a key with its bucket and position
-    would, and sees the keys of that chunk and of the one before it; before the first comes the
-    last. It sees what it sees in any round, once.
+    of all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then by
+    position, and cut into chunks. A query is placed where a key with its bucket and position would
+    be, and sees the keys of that chunk and of the one before it; before the first comes the last.
+    The keys of all rounds count once.
 
-    * With k the normalised q (shared QK) this is the Reformer's pattern. q and k may also differ.
-      Neither is normalised here: the hash looks at directions only. Keys and queries are hashed as
-      they meet in the scores, after a rotary position.
-    * ``causal() & lsh(...)`` keeps every query from later keys. Where chunks end depends on all
-      keys, though: a later token may change *which* earlier ones are seen.
-    * ``padding(lengths) & lsh(...)``: keys that one of the other masks hides from all queries stand
-      in a bucket of their own behind the others and are no chunk's; what stands in them changes
-      nothing. Told so are `padding`, tensors, and masks of the distance such as `causal`. A key
-      that only two of them together hide, or a pattern of another kind, is hashed like any other:
-      it gives nothing to the output, but moves chunks, NaN too. Name such keys with `padding`.
-    * The hashing has no gradient.
+    * With k the normalised q (shared QK) this is the Reformer's pattern. The hash uses directions
+      only, after a rotary position; q and k may differ and are not normalised. It has no gradient.
+    * ``causal() & lsh(...)`` hides later keys, but the ends of chunks depend on all keys: a later
+      token may change *which* earlier ones are seen.
+    * ``padding(lengths) & lsh(...)``: keys that the other mask hides from all queries get a bucket
+      of their own behind the others and belong to no chunk. This holds for `padding`, tensors, and
+      masks of the distance such as `causal`. A key that is hidden in another way, or only by two
+      masks together, is hashed like any other and moves chunks, NaN too: use `padding` for it.
 
     Args:
         rounds: how many rotations, at least 1. The more, the fewer near keys are missed.
         seed: of the rotations, at least 0. The same seed and input give the same pattern.
         chunk: keys of a chunk, at least 1; 64 in the paper.
-        buckets: how many there are, even; or several even numbers whose product it is, a rotation
-            for each, which is faster for many. None means the paper's 2 n / chunk for n keys that
-            are not hidden, rounded up, as one number up to 64 and as two beyond.
+        buckets: an even number; or even factors of it, a rotation for each, which is faster for
+            many. None means the paper's 2 n / chunk for n keys that are not hidden, rounded up, as
+            one number up to 64 and as two beyond.
         own: False makes a query's own key its last resort, seen only where it sees no other: the
-            Reformer's rule for shared QK, where it would outweigh all others. It does so by adding
-            -1e5 to that score, so that such a mask has no place under ``|`` and ``~``.
+            Reformer's rule for shared QK. It adds -1e5 to that score, so ``|`` and ``~`` are
+            refused.
 
     Raises:
         BadType, BadValue: if an argument is no integer, too small, odd, or no boolean.

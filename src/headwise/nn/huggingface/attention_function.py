@@ -81,9 +81,7 @@ IGNORED = (
 )
 """The options that the mask already contains, or that do not concern attention."""
 
-SETTINGS = "headwise_settings"
-"""The attribute of a converted module that holds its `Settings`."""
-
+SETTINGS = "headwise_settings"  # the attribute of a converted module that holds its `Settings`
 CROSS = ("encoder_attn", "crossattention", "cross_attn", "encdecattention")
 """Parts of transformers' names for cross-attention."""
 
@@ -180,9 +178,7 @@ def mask_and_offset(
     return added if own == full() else own & added, offset
 
 
-NAME = "headwise"
-"""The value of ``attn_implementation=`` and ``model.set_attn_implementation``."""
-
+NAME = "headwise"  # the value of ``attn_implementation=`` and ``model.set_attn_implementation``
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 """The table in which a model's attention looks up its implementation."""
 
