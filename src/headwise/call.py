@@ -136,11 +136,7 @@ class Call:
         return self.mask.biased or Stage.SCORES in self.position.stages
 
     def bias(self, q: Tensor | None = None) -> Tensor | None:
-        """The bias on the scaled scores in float32 at least, or None.
-
-        Args:
-            q: the queries in the dtype to compute in; None means those of the call.
-        """
+        """The bias on the scaled scores, float32 at least, or None; q may have another dtype."""
         fixed = self.mask.bias(*self.shape.indices())
         position = self.position
         bias = position.bias_grid if self.shape.queries and self.shape.keys else position.bias

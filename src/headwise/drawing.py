@@ -234,7 +234,7 @@ def every_mask() -> Document:
         'headwise show "causal() & window(3, 0)".'
     )
     blocks: list[Block] = [Paragraph(introduction)]
-    for text, what in EXAMPLES.values():
+    for text, what in EXAMPLES.items():
         blocks += [Heading(same(text), 3), Paragraph(what), Code(_small(text), "text")]
     return Document(Text("Every mask"), blocks)
 
@@ -248,7 +248,7 @@ def every_mask_as_json() -> str:
             "what": {"en": what.en, "zh": what.zh},
             "drawing": _small(text).splitlines(),
         }
-        for text, what in EXAMPLES.values()
+        for text, what in EXAMPLES.items()
     ]
     return json.dumps({"format": "headwise.masks/1", "masks": masks}, ensure_ascii=False) + "\n"
 

@@ -172,6 +172,8 @@ def plan(
     chosen = choose(call, engine).NAME
     refusals = ((e.NAME, list(e.why_not(call))) for e in ENGINES)
     seen = _nonempty_pairs(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
+    written = shape.batch * shape.heads * shape.queries * v.shape[3]
+    elements = q.numel() + k.numel() + v.numel() + written
     computed = pairs  # for one head
     if chosen in (lsh.NAME, *SPARSE):
         computed = lsh.pairs(call) if chosen == lsh.NAME else seen
@@ -181,7 +183,7 @@ def plan(
         tiles=tiles.counts(),
         share=seen / pairs if pairs else 0.0,
         flops=2 * shape.batch * shape.heads * computed * (q.shape[3] + v.shape[3]),
-        bytes=_bytes(call, chosen),
+        bytes=elements * q.element_size() + _score_bytes(call, chosen),
     )
 
 
@@ -200,13 +202,6 @@ def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
     return round(weighted / call.shape.heads) if call.shape.heads else 0
 
 
-def _bytes(call: Call, engine: str) -> int:
-    shape = call.shape
-    written = shape.batch * shape.heads * shape.queries * call.v.shape[3]
-    elements = call.q.numel() + call.k.numel() + call.v.numel() + written
-    return elements * call.q.element_size() + _score_bytes(call, engine)
-
-
 def _score_bytes(call: Call, engine: str) -> int:
     """Bytes of tensors (Lq, Lk), or of one block in an engine that computes in blocks."""
     shape, wide = call.shape, softmax_dtype(call.q.dtype).itemsize
@@ -223,14 +218,14 @@ def _score_bytes(call: Call, engine: str) -> int:
 
 
 def _mask_bytes(call: Call, wide: int) -> int:
-    """Bytes of a mask that is written out, and of copies of the keys and values.
+    """Bytes of a dense mask, and of copies of the keys and values.
 
-    The peak is the rule while it is evaluated; or the booleans with the bias while it is computed,
-    or with the bias and the terms added to the scores.
+    The peak is the evaluation of the rule, that of the bias beside the booleans, or their sum.
     """
     first = replace(call.shape, queries=1, keys=1).indices()
     rule, bias = call.mask.rule(*first), call.mask.bias(*first)
-    allowed, biased = _mask_count(rule), 0 if bias is None else _mask_count(bias)
+    allowed = math.prod(rule.shape[:-2])  # masks that differ between samples and heads
+    biased = 0 if bias is None else math.prod(bias.shape[:-2])
     if Stage.SCORES in call.position.stages:
         biased = call.shape.batch * call.shape.heads
     numbers = max(allowed, biased) + biased
@@ -239,8 +234,3 @@ def _mask_bytes(call: Call, wide: int) -> int:
     per_pair = max(of_rule, allowed + of_bias, allowed + numbers * wide)
     copies = (call.k.numel() + call.v.numel()) * call.q.element_size()
     return math.ceil(per_pair * call.shape.queries * call.shape.keys) + copies
-
-
-def _mask_count(values: Tensor) -> int:
-    """How many masks there are over samples and heads, from the values of one pair."""
-    return math.prod(values.shape[:-2])

@@ -91,14 +91,9 @@ class AttentionShape:
 def check_integer(
     owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
 ) -> None:
-    """Check that an argument is an integer from ``least`` to `LARGEST`.
+    """Check that an argument of ``owner`` is an integer from ``least`` to `LARGEST`.
 
-    Args:
-        owner: the class or function whose argument it is.
-        argument: its name, or a description of it.
-        value: the argument.
-        least: the smallest valid value.
-        way_out: the hint that ends the message.
+    ``way_out`` is the hint that ends the message.
     """
     hint = Text("; {way_out}", way_out=way_out) if way_out else Text("")
     if not isinstance(value, int) or isinstance(value, bool):

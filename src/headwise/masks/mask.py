@@ -24,6 +24,13 @@ class Tile(Enum):
     MIXED = "mixed"  # some may, or nothing is known
     FULL = "full"  # every pair may attend
 
+    @classmethod
+    def of(cls, allowed: Tensor, inside: bool = True) -> "Tile":
+        """The kind of a rectangle from its booleans, which are all of it if ``inside``."""
+        if not bool(allowed.any()):
+            return cls.EMPTY
+        return cls.FULL if inside and bool(allowed.all()) else cls.MIXED
+
 
 if TYPE_CHECKING:
     Masks = tuple["Mask", ...]
@@ -260,17 +267,17 @@ class And(Mask):
 
     def bind(self, content: Content) -> Mask:
         shape = content.shape
-        real = _both(content.real, self.visible_keys(shape))
+        real = both(content.real, self.visible_keys(shape))
         real = None if real is None else real.expand(shape.batch, shape.keys)
         return super().bind(replace(content, real=real))
 
     def unpadded_keys(self, shape: AttentionShape) -> Tensor | None:
-        return _both(self.left.unpadded_keys(shape), self.right.unpadded_keys(shape))
+        return both(self.left.unpadded_keys(shape), self.right.unpadded_keys(shape))
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         if self.by_distance:
             return shape.visible_by_distance(self.rule)
-        return _both(self.left.visible_keys(shape), self.right.visible_keys(shape))
+        return both(self.left.visible_keys(shape), self.right.visible_keys(shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -354,7 +361,7 @@ def _field_names(mask: Mask) -> "Names":
     return tuple(getattr(type(mask), "__dataclass_fields__", ()))
 
 
-def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     """The keys that neither mask hides."""
     if one is None or other is None:
         return other if one is None else one

@@ -72,9 +72,12 @@ class KVCache(ABC):
         """Add new tokens, and return the earlier and the new ones.
 
         Args:
-            k: the new keys (B, G, n, D); BadValue if sizes differ or the cache is full.
+            k: the new keys (B, G, n, D).
             v: the new values (B, G, n, Dv).
             real: (B, n), False on padding, which no query sees; None means that all are real.
+
+        Raises:
+            BadValue: if sizes differ from those in the cache, or the cache is full.
         """
         _check(k, v, real, self._content)
         extended = self._extended(k, v, real)

@@ -41,18 +41,15 @@ class CacheState:
         return cls(cache, cache.seen, cache.length)
 
     def with_padding(self, padding: Tensor | None) -> "CacheState":
-        """The same with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
+        """The state with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
         if self.cache is None or padding is None:
             return self
         return replace(self, real=~(padding if padding.dim() == 2 else padding[None]))
 
     def padding(self, new: Tensor | None, key: Tensor, batched: bool) -> Tensor | None:
-        """The ``key_padding_mask`` of all keys, in the cache and new.
+        """The ``key_padding_mask`` of all keys, from that of the new keys (B, n, kdim).
 
-        Args:
-            new: that of the new keys, (B, n) or unbatched (n,); must be boolean with a cache.
-            key: (B, n, kdim), the new keys.
-            batched: whether the input has a batch axis.
+        ``new`` is (B, n) or, if not ``batched``, (n,); with a cache it must be boolean.
         """
         if self.cache is None:
             return new
@@ -67,8 +64,7 @@ class CacheState:
         _check_padding(new, size if batched else size[1:])
         if new is None and real is None:
             return None
-        if new is None:
-            new = key.new_zeros(size, dtype=torch.bool)
+        new = key.new_zeros(size, dtype=torch.bool) if new is None else new
         old = key.new_zeros(size[0], self.length, dtype=torch.bool) if real is None else ~real
         padding = torch.cat((old, new.view(size).to(key.device)), 1)
         return padding if batched else padding[0]

@@ -57,13 +57,13 @@ def convert(
     The model is changed in place. Its outputs stay the same unless a mask is given, except for the
     differences that ``docs/differences.md`` lists.
 
-    Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention`. Weights are copied,
-    ``requires_grad`` and training mode are kept, and an attention used in several places stays
-    shared. Parameters are new objects: make the optimizer afterwards.
+    Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention` with the same
+    weights, ``requires_grad`` and training mode; one used in several places stays shared.
+    Parameters are new objects: make the optimizer afterwards.
 
     Every transformers (>= 5) model in it gets the attention implementation "headwise"; its modules
-    and parameters stay the same objects. An option that headwise does not know raises when the
-    model runs. "torch" restores the earlier implementation.
+    and parameters stay the same objects. An unknown option raises when the model runs. "torch"
+    restores the earlier implementation.
 
     Args:
         model: any module.

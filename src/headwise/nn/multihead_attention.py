@@ -54,9 +54,8 @@ class MultiheadAttention(nn.Module):
                              │ out_proj                             5 project
                         (B, L, E)
 
-    The constructor's positional arguments, `forward` and the `state_dict` are those of
-    `torch.nn.MultiheadAttention`. The projections are `nn.Linear` modules that are called, so that
-    hooks, LoRA and quantisation on them work.
+    Positional arguments, `forward` and `state_dict` are those of `torch.nn.MultiheadAttention`. The
+    projections are `nn.Linear` modules that are called, so that hooks, LoRA and quantisation work.
 
     Args:
         embed_dim: E, the size of the query and of the output (the paper's d_model).
@@ -75,11 +74,9 @@ class MultiheadAttention(nn.Module):
         num_kv_heads: G, how many key/value heads the H heads share; None means H.
         head_dim: D; None means E / H.
         engine: the engine, as in `headwise.attend`.
-        sinks: whether each head has a learned sink, a logit that belongs to no key, (H,) and 0 at
-            the start; see `headwise.attend`.
-        global_projections: whether the rows of global tokens, those of a symmetric
-            `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
-            which start as copies of the others; see `headwise.nn.submodules`.
+        sinks: whether each head has a learned sink, (H,) and 0 at the start; see `headwise.attend`.
+        global_projections: whether the queries of a symmetric `headwise.global_tokens` in the mask
+            have projections of their own, ``global_proj``, which start as copies of the others.
         query_norm: a module that normalises each head's query before its position is applied,
             (B, H, L, D) to the same shape, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
         key_norm: the same for the keys (B, G, S, D), without those that are appended.
@@ -88,8 +85,7 @@ class MultiheadAttention(nn.Module):
         gate: a module that computes from the query (B, L, E) the factors on the heads' outputs,
             (B, L, H) or (B, L, H·D), such as `headwise.nn.OutputGate`.
         init: initialisation of the projections, "xavier_uniform", "xavier_normal", "orthogonal" or
-            "torch", or a mapping from "q", "k", "v", "out" to one of the first three; see
-            `headwise.nn.init` for the variances.
+            "torch", or a mapping from "q", "k", "v", "out" to one of the first three.
 
     Raises:
         BadType, BadValue: an argument is wrong; the message names it and a correction.

@@ -121,10 +121,7 @@ def is_transposed(projection: nn.Module) -> bool:
 
 
 def guess_role(parameter: str) -> str | None:
-    """The role that a parameter's name suggests: "q", "k", "v", "out", a fusion such as "qkv".
-
-    Args:
-        parameter: the full name, as in ``named_parameters()``.
+    """The role that a name from ``named_parameters()`` suggests: "q", "k", "v", "out" or "qkv".
 
     Example:
         >>> [guess_role(name) for name in ("attn.W_q", "to_qkv.weight", "linears.2.bias", "proj.b")]

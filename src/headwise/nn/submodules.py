@@ -18,9 +18,7 @@ from headwise.shapes import AttentionShape
 
 
 class UnitNorm(nn.Module):
-    """Divide every vector by its Euclidean norm, so that a score is a cosine.
-
-        x / max(|x|, eps)
+    """Divide every vector by its Euclidean norm, x / max(|x|, eps), so that a score is a cosine.
 
     Used with `LogitScale`. Computed in float32 at least; a zero vector stays zero and has a finite
     gradient.
@@ -247,7 +245,7 @@ def apply_gate(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
 
 
 PER_QUERY = ("weights", "logsumexp", "entropy", "largest")
-"""The results besides the output that belong to one query and do not depend on its position."""
+"""The optional results of single queries that do not depend on the query's position."""
 
 
 class GlobalProjections(nn.Module):

@@ -1,17 +1,14 @@
 """The interface of `torch.nn.MultiheadAttention`: its mask arguments and its state_dict.
 
-Masks. In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added
-to the scores; in a headwise mask True means may attend.
-
-Weights. The names and shapes of the state_dict are PyTorch's:
+In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added to the
+scores; in a headwise mask True means may attend. The names of the state_dict are PyTorch's:
 
     q_proj.weight, k_proj.weight, v_proj.weight   <->  in_proj_weight, one below the other; or
                                                        q_proj_weight, k_proj_weight, v_proj_weight
     q_proj.bias,   k_proj.bias,   v_proj.bias     <->  in_proj_bias
 
-They are packed where PyTorch packs them: kdim = vdim = embed_dim, as many key/value heads as heads,
-heads that fill embed_dim. Only plain projections are renamed: where one is wrapped or quantised
-(LoRA, for example), all three keep their own names.
+They are packed where PyTorch packs them: kdim = vdim = embed_dim, no shared key/value heads, heads
+that fill embed_dim. Where a projection is wrapped or quantised, as in LoRA, none is renamed.
 """
 
 import functools
@@ -26,7 +23,7 @@ from torch import Tensor, nn
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
-from headwise.masks.mask import And
+from headwise.masks.mask import And, both
 from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.from_tensor import FromTensor, check_float_mask, is_allowed, unexpanded
 from headwise.nn.projections import QKV
@@ -50,18 +47,9 @@ def from_torch(
     shape: AttentionShape,
     batched: bool,
 ) -> list[Mask]:
-    """The arguments of ``forward`` as headwise masks; all of them hold together.
+    """The mask arguments of `MultiheadAttention.forward` as headwise masks, all of which hold.
 
-    Args:
-        attn_mask: True = blocked, or floats to add: (L, S), (B*H, L, S), (B, L, S), (B, 1, L, S),
-            (1, H, L, S) or (B, H, L, S); for unbatched input also (H, L, S).
-        key_padding_mask: True = padding, or floats to add: (B, S); for unbatched input (S,).
-        is_causal: no query sees a later key; the last query stands at the last key.
-        shape: the sizes of this call.
-        batched: whether the input has a batch axis.
-
-    Raises:
-        BadType, BadValue: if the dtype or shape of a mask does not fit, or it is ambiguous.
+    BadType and BadValue refuse a mask whose dtype or shape does not fit or is ambiguous.
 
     Example:
         >>> shape = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))
@@ -92,8 +80,7 @@ def intersect(masks: list[Mask]) -> Mask:
 def real_keys(mask: Mask, shape: AttentionShape) -> Tensor | None:
     """(B or 1, S), False on keys that paddings or tensors hide from all queries, or None."""
     if isinstance(mask, And):
-        left, right = real_keys(mask.left, shape), real_keys(mask.right, shape)
-        return right if left is None else left if right is None else left & right
+        return both(real_keys(mask.left, shape), real_keys(mask.right, shape))
     if isinstance(mask, Padding):
         b, h, q, k = shape.indices()
         return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if shape.queries else None

@@ -55,11 +55,7 @@ def append_keys(
 ) -> tuple[Tensor, Tensor, Mask]:
     """Append the keys of ``add_bias_kv`` and ``add_zero_attn``, which every query may attend to.
 
-    Args:
-        keys: k and v, (B, G, S, D).
-        learned: bias_k and bias_v, (1, 1, G·D), or None.
-        zeros: whether a zero key and a zero value follow.
-        mask: of the S keys.
+    ``keys`` are k and v (B, G, S, D), ``learned`` bias_k and bias_v (1, 1, G·D).
     """
     extra = (learned[0] is not None) + zeros
     k, v = (_extended(t, bias, zeros) for t, bias in zip(keys, learned, strict=True))
@@ -85,8 +81,7 @@ def returned_weights(weights: Tensor | None, average: bool, batched: bool) -> Te
 
 
 INPUTS = ("query", "key", "value")
-SIZES = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
-"""The argument that sets the last axis of each input."""
+SIZES = {"query": "embed_dim", "key": "kdim", "value": "vdim"}  # the last axis of each input
 
 
 def check_positive(**sizes: object) -> None:
@@ -101,12 +96,7 @@ def check_positive(**sizes: object) -> None:
 def checked_head_dim(
     embed_dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None
 ) -> int:
-    """D, which is E / H where ``head_dim`` is None; also checks that G divides H.
-
-    Example:
-        >>> checked_head_dim(640, 4, 2, None), checked_head_dim(640, 4, 4, 256)
-        (160, 256)
-    """
+    """D, which is E / H where ``head_dim`` is None; also checks that G divides H."""
     if num_heads % num_kv_heads:
         raise BadValue(
             "num_kv_heads: expected a divisor of num_heads={num_heads}, got "
@@ -179,10 +169,7 @@ def check_position(position: Position | None, sizes: Mapping[str, set[int]]) -> 
 
 
 def check_appended_keys(position: Position | None, global_projections: bool, append: bool) -> None:
-    """Check that positions inside attention, appended keys and global rows do not meet.
-
-    An appended key has no position, and a global row is computed apart from its neighbours.
-    """
+    """Refuse appended keys, which have no position, and global rows with a position inside."""
     inside = position is not None and bool(position.stages - {Stage.INPUT})
     name = type(position).__name__
     if inside and append:

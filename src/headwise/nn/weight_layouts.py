@@ -60,11 +60,10 @@ LAYOUTS = (
 
 @torch.no_grad()
 def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout: str) -> None:
-    """Copy the weights of another attention module into one of ours, all of them or none.
+    """Copy the weights of another attention module into a `MultiheadAttention`, all or none.
 
-    A bias that the other module does not have becomes 0, which is the same. Parameters keep their
-    dtype and device. Positions, norms and masks of the other module are not in its projections:
-    give them to ours.
+    A bias that the other module does not have becomes 0. Parameters keep their dtype and device.
+    Positions, norms and masks are not part of the weights: give them to the constructor.
 
     Args:
         module: made with the same num_heads, num_kv_heads and sizes as the other.

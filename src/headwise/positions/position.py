@@ -77,10 +77,7 @@ class Position(nn.Module, ABC):
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms | None:
         """The terms of a `bias` that depends on the query and the difference only, or None.
 
-        Args:
-            difference: every key - query that occurs, (T,).
-            like: the queries as given to `attend`, for the device and the dtype.
-            scale: the factor on the scores.
+        ``difference`` is every key - query that occurs, (T,); ``like`` has the device and dtype.
         """
         del difference, like, scale
         return None

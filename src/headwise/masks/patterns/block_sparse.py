@@ -31,12 +31,9 @@ class BlockSparse(Mask):
     def tile(self, q: range, k: range) -> Tile:
         rows = slice(max(q[0] // self.block, 0), max(q[-1] // self.block + 1, 0))
         columns = slice(k[0] // self.block, k[-1] // self.block + 1)
-        part = self.layout[:, rows, columns]
-        if not bool(part.any()):
-            return Tile.EMPTY
         inside = q[0] >= 0 and q[-1] < self.layout.shape[1] * self.block
         inside = inside and k[-1] < self.layout.shape[2] * self.block
-        return Tile.FULL if inside and bool(part.all()) else Tile.MIXED
+        return Tile.of(self.layout[:, rows, columns], inside)
 
     def tile_boundaries(self, stop: int) -> frozenset[int]:
         return frozenset(range(self.block, stop, self.block))

@@ -107,12 +107,11 @@ def window(left: int, right: int) -> Mask:
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
 
     Example:
-        >>> print(window(2, 1).draw(5))
-        ■ ■ · · ·
-        ■ ■ ■ · ·
-        ■ ■ ■ ■ ·
-        · ■ ■ ■ ■
-        · · ■ ■ ■
+        >>> print(window(2, 1).draw(4))
+        ■ ■ · ·
+        ■ ■ ■ ·
+        ■ ■ ■ ■
+        · ■ ■ ■
     """
     for side, count in (("left", left), ("right", right)):
         check_integer("window", side, count, 0, Text("use window(0, 0) for the diagonal"))
@@ -162,12 +161,11 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
     Source: Beltagy et al. 2020 (Longformer), section 3.1, dilated sliding window.
 
     Example:
-        >>> print(dilated(1, 1, step=2).draw(5))
-        ■ · ■ · ·
-        · ■ · ■ ·
-        ■ · ■ · ■
-        · ■ · ■ ·
-        · · ■ · ■
+        >>> print(dilated(1, 1, step=2).draw(4))
+        ■ · ■ ·
+        · ■ · ■
+        ■ · ■ ·
+        · ■ · ■
     """
     for side, count in (("left", left), ("right", right)):
         check_integer("dilated", side, count, 0, Text("0 sees nothing there"))

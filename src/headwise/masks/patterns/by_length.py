@@ -34,10 +34,7 @@ class Padding(Mask):
             if k[-1] < shortest:
                 return Tile.FULL
             return Tile.EMPTY if k[0] >= longest else Tile.MIXED
-        part = self.real[:, k[0] : k[-1] + 1]
-        if bool(part.all()):
-            return Tile.FULL
-        return Tile.MIXED if bool(part.any()) else Tile.EMPTY
+        return Tile.of(self.real[:, k[0] : k[-1] + 1])
 
     @property
     def name(self) -> str:
@@ -136,11 +133,10 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4, right.
 
     Example:
-        >>> print(prefix(2).draw(4))
-        ■ ■ · ·
-        ■ ■ · ·
-        ■ ■ ■ ·
-        ■ ■ ■ ■
+        >>> print(prefix(2).draw(3))
+        ■ ■ ·
+        ■ ■ ·
+        ■ ■ ■
     """
     per_sample = [lengths] if isinstance(lengths, int) else lengths
     real = _real_or_lengths("prefix", per_sample, Text("0 is causal()"))
@@ -216,12 +212,11 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
 
     Example:
         >>> from headwise.masks import causal
-        >>> print((documents([2, 3]) & causal()).draw(5))
-        ■ · · · ·
-        ■ ■ · · ·
-        · · ■ · ·
-        · · ■ ■ ·
-        · · ■ ■ ■
+        >>> print((documents([1, 3]) & causal()).draw(4))
+        ■ · · ·
+        · ■ · ·
+        · ■ ■ ·
+        · ■ ■ ■
     """
     if isinstance(parts, Tensor):
         check_dense("documents", parts)

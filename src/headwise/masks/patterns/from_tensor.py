@@ -30,10 +30,7 @@ class FromTensor(Mask):
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
         part = unexpanded(self.tensor[:, :, rows, k[0] : k[-1] + 1])
-        allowed = is_allowed(part)
-        if bool(allowed.all()):
-            return Tile.FULL
-        return Tile.MIXED if bool(allowed.any()) else Tile.EMPTY
+        return Tile.of(is_allowed(part))
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         if not self.biased:

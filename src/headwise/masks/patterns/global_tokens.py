@@ -64,10 +64,7 @@ class GlobalTokens(Mask):
 
     def _kind(self, positions: range) -> Tile:
         part = self.chosen[:, max(positions[0], 0) : max(positions[-1] + 1, 0)]
-        if not bool(part.any()):
-            return Tile.EMPTY
-        whole = part.shape[1] == len(positions) and bool(part.all())
-        return Tile.FULL if whole else Tile.MIXED
+        return Tile.of(part, part.shape[1] == len(positions))
 
 
 def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> Mask:

@@ -87,6 +87,7 @@ class Hashed(Mask):
 class Lsh(Mask):
     """The mask of `lsh`; `bind` hashes the q and k of a call."""
 
+    content_dependent = True
     count: int
     chunk: int
     buckets: tuple[int, ...] | None
@@ -107,10 +108,6 @@ class Lsh(Mask):
     @property
     def biased(self) -> bool:
         return not self.own
-
-    @property
-    def content_dependent(self) -> bool:
-        return True
 
     @property
     def name(self) -> str:

@@ -40,11 +40,10 @@ def every(step: int) -> Mask:
         BadType, BadValue: if it is no integer, below 1 or above 2^31 - 1.
 
     Example:
-        >>> print(every(2).draw(4))
-        ■ · ■ ·
-        · ■ · ■
-        ■ · ■ ·
-        · ■ · ■
+        >>> print(every(2).draw(3))
+        ■ · ■
+        · ■ ·
+        ■ · ■
     """
     check_integer("every", "step", step, 1, Text("1 is full attention"))
     return Modular(step)
@@ -98,14 +97,12 @@ def fixed(block: int, summary: int) -> Mask:
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the fixed pattern.
 
     Example:
-        >>> print(fixed(3, 1).draw(7))
-        ■ · · · · · ·
-        ■ ■ · · · · ·
-        ■ ■ ■ · · · ·
-        · · ■ ■ · · ·
-        · · ■ ■ ■ · ·
-        · · ■ ■ ■ ■ ·
-        · · ■ · · ■ ■
+        >>> print(fixed(2, 1).draw(5))
+        ■ · · · ·
+        ■ ■ · · ·
+        · ■ ■ · ·
+        · ■ ■ ■ ·
+        · ■ · ■ ■
     """
     check_integer("fixed", "block", block, 1, Text("128 is usual"))
     check_integer("fixed", "summary", summary, 0, Text("0 sees the own block only"))
@@ -133,14 +130,12 @@ def strided(stride: int) -> Mask:
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the strided pattern.
 
     Example:
-        >>> print(strided(3).draw(7))
-        ■ · · · · · ·
-        ■ ■ · · · · ·
-        ■ ■ ■ · · · ·
-        ■ ■ ■ ■ · · ·
-        · ■ ■ ■ ■ · ·
-        · · ■ ■ ■ ■ ·
-        ■ · · ■ ■ ■ ■
+        >>> print(strided(2).draw(5))
+        ■ · · · ·
+        ■ ■ · · ·
+        ■ ■ ■ · ·
+        · ■ ■ ■ ·
+        ■ · ■ ■ ■
     """
     check_integer("strided", "stride", stride, 1, Text("sqrt(length) is usual"))
     return causal() & (window(stride, 0) | every(stride))

@@ -158,12 +158,10 @@ def mask_and_offset(
         own, offset, first = mask.mask, mask.offset, mask.first
     elif mask is not None:
         own = from_tensor(mask, "b h q k")
-    elif query.shape[2] == 1 or not (
-        getattr(module, "is_causal", True) if is_causal is None else is_causal
-    ):
-        own = full()
     else:
-        own, offset = causal(), 0 if key.shape[2] > query.shape[2] else None
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        own = causal() if is_causal and query.shape[2] > 1 else full()
+        offset = 0 if own == causal() and key.shape[2] > query.shape[2] else None
     added = (getattr(module, SETTINGS, None) or Settings("")).mask
     if added is None:
         return own, offset
