@@ -102,11 +102,7 @@ class Mask(ABC):
         return None
 
     def resolve(self, shape: AttentionShape) -> "Mask":
-        """The mask for one call's shape.
-
-        Raises:
-            BadValue: if a size that the mask was made for is not the shape's.
-        """
+        """The mask for one call's shape; a required size that differs raises BadValue."""
         return self.map(lambda child: child.resolve(shape))
 
     def bind(self, content: Content) -> "Mask":
@@ -158,10 +154,7 @@ class Mask(ABC):
         return frozenset[int]().union(*(child.tile_boundaries(stop) for child in self.children()))
 
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
-        """Disjoint rectangles of queries and keys outside which no pair is allowed.
-
-        None where they are many, or unknown without evaluating the rule.
-        """
+        """Disjoint rectangles outside which no pair is allowed; None if many or unknown."""
         return None
 
     def restrict(self, q: range, k: range) -> "Mask":
@@ -193,11 +186,7 @@ class Mask(ABC):
         return mask.bind(Content(rows[:, :, query - first], rows[:, :, key - first], shape))
 
     def draw(self, queries: int, keys: int | None = None) -> str:
-        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not.
-
-        Raises:
-            BadType, BadValue: if a size is no integer, or negative.
-        """
+        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not."""
         keys = queries if keys is None else keys
         for size, count in (("queries", queries), ("keys", keys)):
             check_integer("draw", size, count, 0, Text("draw(5) is 5 x 5"))
@@ -344,10 +333,7 @@ def add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def zero_index(index: Index) -> Index:
-    """The index 0 for a tensor that has one row for all, with as many axes as ``index``.
-
-    With torch.compile an index without axes would be read as a number.
-    """
+    """The index 0 with the axes of ``index``: without axes torch.compile would read its value."""
     return index.new_zeros((1,) * index.dim())
 
 
