@@ -10,43 +10,44 @@ from typing import TYPE_CHECKING
 from headwise.renamed import install
 
 if TYPE_CHECKING:
-    from headwise.attention import attend
-    from headwise.call import Result
-    from headwise.errors import EngineRefused, HeadwiseError
-    from headwise.heads.ablation import ablate, prune
-    from headwise.heads.capture import capture
-    from headwise.masks import (
-        Mask,
-        block_sparse,
-        causal,
-        dilated,
-        documents,
-        every,
-        fixed,
-        from_tensor,
-        full,
-        global_tokens,
-        lsh,
-        padding,
-        per_head,
-        prefix,
-        random_blocks,
-        strided,
-        window,
-    )
-    from headwise.nn import MultiheadAttention, SegmentMemory, convert
-    from headwise.planning import Plan, plan
-    from headwise.positions import (
-        ALiBi,
-        Learned,
-        NoPosition,
-        Position,
-        Rotary,
-        Shaw,
-        Sinusoidal,
-        T5Bias,
-        TransformerXL,
-    )
+    from headwise.attention import attend as attend
+    from headwise.call import Result as Result
+    from headwise.errors import EngineRefused as EngineRefused
+    from headwise.errors import HeadwiseError as HeadwiseError
+    from headwise.heads.ablation import ablate as ablate
+    from headwise.heads.ablation import prune as prune
+    from headwise.heads.capture import capture as capture
+    from headwise.masks import Mask as Mask
+    from headwise.masks import block_sparse as block_sparse
+    from headwise.masks import causal as causal
+    from headwise.masks import dilated as dilated
+    from headwise.masks import documents as documents
+    from headwise.masks import every as every
+    from headwise.masks import fixed as fixed
+    from headwise.masks import from_tensor as from_tensor
+    from headwise.masks import full as full
+    from headwise.masks import global_tokens as global_tokens
+    from headwise.masks import lsh as lsh
+    from headwise.masks import padding as padding
+    from headwise.masks import per_head as per_head
+    from headwise.masks import prefix as prefix
+    from headwise.masks import random_blocks as random_blocks
+    from headwise.masks import strided as strided
+    from headwise.masks import window as window
+    from headwise.nn import MultiheadAttention as MultiheadAttention
+    from headwise.nn import SegmentMemory as SegmentMemory
+    from headwise.nn import convert as convert
+    from headwise.planning import Plan as Plan
+    from headwise.planning import plan as plan
+    from headwise.positions import ALiBi as ALiBi
+    from headwise.positions import Learned as Learned
+    from headwise.positions import NoPosition as NoPosition
+    from headwise.positions import Position as Position
+    from headwise.positions import Rotary as Rotary
+    from headwise.positions import Shaw as Shaw
+    from headwise.positions import Sinusoidal as Sinusoidal
+    from headwise.positions import T5Bias as T5Bias
+    from headwise.positions import TransformerXL as TransformerXL
 
 install()
 

@@ -99,7 +99,6 @@ def attend(
         >>> hw.attend(q, k, v)  # equal scores: the mean of the values
         tensor([[[[1., 1., 1.]]]])
     """
-    wanted = () if need is None else need
     call = Call.of(
         q,
         k,
@@ -110,34 +109,31 @@ def attend(
         dropout=dropout,
         offset=offset,
         sinks=sinks,
-        need=wanted,
+        need=() if need is None else need,
     )
     result = choose(call, engine).run(call)
     return result.output if need is None else result
 
 
 def choose(call: Call, engine: str) -> Engine:
-    """The engine to run the call.
-
-    Raises:
-        BadValue: if there is no engine of that name.
-        EngineRefused: if the engine named cannot run the call.
-    """
+    """The engine that runs the call; refuses one chosen by name that cannot."""
     if engine == AUTO:
         return best(call)
-    for candidate in ENGINES:
-        if engine == candidate.NAME:
-            return _checked(candidate, call)
-    raise one_of("engine", engine, (AUTO, *(candidate.NAME for candidate in ENGINES)))
-
-
-def _checked(engine: Engine, call: Call) -> Engine:
-    reasons = list(engine.why_not(call))
+    check_engine(engine)
+    chosen = next(candidate for candidate in ENGINES if engine == candidate.NAME)
+    reasons = list(chosen.why_not(call))
     if reasons:
         raise EngineRefused(
             "engine: '{engine}' cannot run this call: {reasons}; use engine='{auto}'",
-            engine=engine.NAME,
+            engine=engine,
             reasons=joined(Text("; "), reasons),
             auto=AUTO,
         )
-    return engine
+    return chosen
+
+
+def check_engine(engine: str) -> None:
+    """Check that an argument is the name of an engine, or "auto"."""
+    names = (AUTO, *(candidate.NAME for candidate in ENGINES))
+    if engine not in names:
+        raise one_of("engine", engine, names)

@@ -1,4 +1,4 @@
-"""One attention, validated once and frozen: what the reference and every engine are given."""
+"""One attention, validated once and frozen: the input of the reference and of every engine."""
 
 import math
 import sys
@@ -12,6 +12,7 @@ from headwise.errors import BadType, BadValue, one_of
 from headwise.lang import Text
 from headwise.masks import Mask, from_tensor, full
 from headwise.masks.arguments import Content
+from headwise.masks.mask import add
 from headwise.positions import NoPosition, Position, Stage
 from headwise.shapes import (
     LARGEST,
@@ -22,16 +23,17 @@ from headwise.shapes import (
     Sinks,
     Values,
     check_dense,
+    describe,
     format_value,
 )
 
 NEEDS = ("weights", "logsumexp", "entropy", "received", "distance", "largest")
-"""What a caller may ask for beside the output."""
+"""The optional results of an attention."""
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What an attention gives: the output, and what else was asked for.
+    """The output of an attention, and the results named in ``need``.
 
     Attributes:
         output: (B, H, Lq, Dv).
@@ -58,13 +60,14 @@ class Result:
     largest: Tensor | None = None
 
     def __repr__(self) -> str:
-        held = ((name, value) for name, value in vars(self).items() if value is not None)
-        return f"Result({', '.join(f'{name} {tuple(value.shape)}' for name, value in held)})"
+        results = ((name, value) for name, value in vars(self).items() if value is not None)
+        shapes = (f"{name} {tuple(value.shape)}" for name, value in results)
+        return f"Result({', '.join(shapes)})"
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One attention. Make it with `Call.of`, which validates; an engine can then trust it."""
+    """One attention. Make it with `Call.of`, which validates it; engines do not check it again."""
 
     q: Queries
     k: Keys
@@ -99,22 +102,13 @@ class Call:
         place, resolved = _position(position, q, v), _mask(mask).resolve(shape)
         if resolved.content_dependent:
             resolved = resolved.bind(Content(*place.content(q, k, shape), shape))
-        return cls(
-            q=q,
-            k=k,
-            v=v,
-            mask=resolved,
-            position=place,
-            scale=_scale(scale, q.shape[3]),
-            dropout=_dropout(dropout),
-            shape=shape,
-            need=_need(need),
-            sinks=_sinks(sinks, q),
-        )
+        need, sinks = _need(need), _sinks(sinks, q)
+        factor, probability = _scale(scale, q.shape[3]), checked_dropout(dropout)
+        return cls(q, k, v, resolved, place, factor, probability, shape, need, sinks)
 
     @property
     def group(self) -> int:
-        """How many query heads share one key/value head, H / G."""
+        """The number of query heads that share one key/value head, H / G."""
         return self.shape.heads // max(self.k.shape[1], 1)
 
     @property
@@ -126,7 +120,7 @@ class Call:
 
     @property
     def sums(self) -> bool:
-        """Whether each row's logsumexp is needed: because it is asked for, or for the sinks."""
+        """Whether each row's logsumexp is needed, as a result or for the sinks."""
         return "logsumexp" in self.need or self.sinks is not None
 
     def allowed(self) -> Allowed:
@@ -134,7 +128,7 @@ class Call:
         return self.mask.dense(self.shape)
 
     def position_ids(self) -> tuple[Tensor, Tensor]:
-        """Where the queries (Lq,) and the keys (Lk,) stand."""
+        """The positions of the queries (Lq,) and of the keys (Lk,)."""
         _, _, query, key = self.shape.indices()
         return query.flatten(), key.flatten()
 
@@ -149,21 +143,14 @@ class Call:
         return self.mask.biased or Stage.SCORES in self.position.stages
 
     def bias(self, q: Tensor | None = None) -> Tensor | None:
-        """What is added to the scaled scores, float32 at least, or None.
-
-        Args:
-            q: the queries, in the dtype to compute in; None means as given.
-        """
+        """The bias on the scaled scores, float32 at least, or None; q may have another dtype."""
         fixed = self.mask.bias(*self.shape.indices())
-        some = self.shape.queries and self.shape.keys
-        of = self.position.bias_grid if some else self.position.bias
-        moving = of(self.q if q is None else q, *self.position_ids(), self.scale)
-        if fixed is None or moving is None:
-            return moving if fixed is None else fixed
-        return fixed + moving
+        position = self.position
+        bias = position.bias_grid if self.shape.queries and self.shape.keys else position.bias
+        moving = bias(self.q if q is None else q, *self.position_ids(), self.scale)
+        return add(fixed, moving)
 
     def bias_requires_grad(self) -> bool:
-        """Whether what is added to the scaled scores wants a gradient."""
         if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
             return False
         zero = torch.zeros((), dtype=torch.long, device=self.q.device)
@@ -178,30 +165,20 @@ NO_POSITION = NoPosition()
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor):
-            raise BadType(
-                "{name}: expected a tensor, got {tensor_type}",
-                name=name,
-                tensor_type=type(tensor).__name__,
-            )
         check_dense(name, tensor)
         if tensor.dim() != 4 or not tensor.is_floating_point():
             raise BadValue(
-                "{name}: expected a floating point tensor (B, heads, L, D), got "
-                "{tensor_dtype} {tensor_shape}; (B, L, E) becomes (B, H, L, D) by "
-                "x.unflatten(-1, (H, D)).transpose(1, 2)",
+                "{name}: expected a floating point tensor (B, heads, L, D), got {got}; (B, L, E) "
+                "becomes (B, H, L, D) by x.unflatten(-1, (H, D)).transpose(1, 2)",
                 name=name,
-                tensor_dtype=tensor.dtype,
-                tensor_shape=tuple(tensor.shape),
+                got=describe(tensor),
             )
     _check_sizes(q, k, v)
     if not (q.dtype == k.dtype == v.dtype and q.device == k.device == v.device):
-        got = ", ".join(
-            f"{n} {t.dtype} on {t.device}" for n, t in zip("qkv", (q, k, v), strict=True)
-        )
+        places = (f"{n} {t.dtype} on {t.device}" for n, t in zip("qkv", (q, k, v), strict=True))
         raise BadValue(
             "q, k, v: must share one dtype and one device, got {got}; convert them with .to(...)",
-            got=got,
+            got=", ".join(places),
         )
 
 
@@ -216,20 +193,14 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
     for holds, size in rules:
         if not holds:
             raise BadValue(
-                "q, k, v: {size} must agree, got q {q}, k {k}, v {v}; expected q (B, H, Lq, D), "
+                "q, k, v: {size} must agree, got {shapes}; expected q (B, H, Lq, D), "
                 "k (B, G, Lk, D), v (B, G, Lk, Dv)",
                 size=size,
-                q=tuple(q.shape),
-                k=tuple(k.shape),
-                v=tuple(v.shape),
+                shapes=f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}",
             )
     if dim == 0 or (heads % groups if groups else heads):
-        raise BadValue(
-            "q, k: H must be a multiple of G and D at least 1, got H={heads}, G={groups}, D={dim}",
-            heads=heads,
-            groups=groups,
-            dim=dim,
-        )
+        got = f"H={heads}, G={groups}, D={dim}"
+        raise BadValue("q, k: H must be a multiple of G and D at least 1, got {got}", got=got)
 
 
 def _offset(offset: int) -> int:
@@ -237,10 +208,9 @@ def _offset(offset: int) -> int:
         raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
     if not torch.compiler.is_compiling() and abs(offset) > LARGEST:  # it would be a guard there
         raise BadValue(
-            "offset: must be from {minus_largest} to {largest}, got {offset}; it is "
-            "where the first query stands among the keys",
-            minus_largest=-LARGEST,
-            largest=LARGEST,
+            "offset: must be from -{most} to {most}, got {offset}; it is where the first query "
+            "stands among the keys",
+            most=LARGEST,
             offset=format_value(offset),
         )
     return offset
@@ -302,10 +272,11 @@ def _scale(scale: float | None, dim: int) -> float:
     return float(scale)
 
 
-def _dropout(dropout: float) -> float:
+def checked_dropout(dropout: object) -> float:
+    """The dropout probability as a float."""
     if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
         raise BadValue(
-            "dropout: expected a probability from 0 to 1, got {dropout}",
+            "dropout: expected a probability from 0 to 1, got {dropout}; 0 disables dropout",
             dropout=format_value(dropout),
         )
     return float(dropout)
@@ -332,23 +303,21 @@ def _sinks(sinks: Tensor | None, q: Tensor) -> Tensor | None:
     if sinks is None:
         return None
     if not isinstance(sinks, Tensor) or not sinks.is_floating_point():
-        got = sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__
         raise BadType(
             "sinks: expected a floating point tensor (H,) or None, got {got}; "
-            "torch.zeros({q_shape_1}) is one whose logits are 0",
-            got=got,
-            q_shape_1=q.shape[1],
+            "torch.zeros({heads}) is one whose logits are 0",
+            got=sinks.dtype if isinstance(sinks, Tensor) else type(sinks).__name__,
+            heads=q.shape[1],
         )
     check_dense("sinks", sinks)
     if sinks.shape != q.shape[1:2] or sinks.device != q.device:
         raise BadValue(
-            "sinks: expected one logit a head, {value} on {q_device}, got {sinks_shape} "
-            "on {sinks_device}; use sinks.expand({q_shape_1}) for one logit for all",
-            value=(q.shape[1],),
-            q_device=q.device,
-            sinks_shape=tuple(sinks.shape),
-            sinks_device=sinks.device,
-            q_shape_1=q.shape[1],
+            "sinks: expected one logit a head, ({heads},) on {device}, got {got} on {got_device}; "
+            "use sinks.expand({heads}) for one logit for all",
+            heads=q.shape[1],
+            device=q.device,
+            got=tuple(sinks.shape),
+            got_device=sinks.device,
         )
     return sinks
 

@@ -12,73 +12,51 @@ from headwise.lang import Text, joined, same
 from headwise.masks import EXAMPLES, Tile
 from headwise.masks.expression import parse
 from headwise.masks.tiles import SIDE, Tiles
-from headwise.planning import KINDS
+from headwise.planning import tile_counts
 from headwise.shapes import AttentionShape
 
-LENGTH = 16
-"""Queries and keys where neither the mask nor the reader says how many."""
-
-SMALL = 8
-"""Queries and keys of the drawings in the list of all masks."""
+LENGTH, SMALL = 16, 8
+"""Default number of queries and keys of a drawing, and that in the list of all masks."""
 
 CELLS = {"text": 48, "markdown": 48, "json": 48, "html": 256}
-"""Cells on a side of a drawing."""
+"""Cells on a side of a drawing, by format."""
 
-EVALUATED = 2**24
-"""Pairs up to which a drawing looks at each."""
+EVALUATED, COUNTED = 2**24, 2**26
+"""The most pairs that are drawn one by one; and the most in mixed tiles that are counted."""
 
-COUNTED = 2**26
-"""Pairs in mixed tiles, over all samples and heads, up to which they are counted."""
-
-DRAWN = 8
-"""Drawings, where samples or heads differ."""
-
+DRAWN = 8  # the most drawings where samples or heads differ
 SHADES = "·░▒▓■"
-
-"""Every mask once: how it is written, and what it is."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A mask at one size, and what was counted of it.
+    """A mask at one size with its counts."""
 
-    Attributes:
-        text: the expression.
-        tiles: the mask, resolved, its shape and its tiles.
-        seen: how many keys each query sees, (B or 1, H or 1, Lq) row by row; None where there are
-            too many pairs to count.
-    """
-
-    text: str
-    tiles: Tiles
-    seen: list[list[list[int]]] | None
+    text: str  # the expression
+    tiles: Tiles  # of the resolved mask
+    seen: list[list[list[int]]] | None  # keys of each query, (B or 1, H or 1, Lq), where counted
 
     @classmethod
     def of(cls, text: str, queries: int | None, keys: int | None) -> "Shown":
-        """Parse, resolve and count.
-
-        Raises:
-            BadValue: if the expression is none, or its mask does not fit the size.
-        """
+        """Parse, resolve and count; an invalid expression or size raises BadValue."""
         mask = parse(text)
-        held = mask.required_sizes()
-        keys = keys or held.get("Lk") or queries or LENGTH
-        queries = queries or held.get("Lq") or keys
-        batch, heads = held.get("B", 1), held.get("H", 1)
+        sizes = mask.required_sizes()
+        keys = keys or sizes.get("Lk") or queries or LENGTH
+        queries = queries or sizes.get("Lq") or keys
+        batch, heads = sizes.get("B", 1), sizes.get("H", 1)
         shape = AttentionShape(batch, heads, queries, keys, keys - queries, torch.device("cpu"))
         tiles = Tiles.of(mask.shown(shape), shape)
-        dear = batch * heads * (tiles.pairs(Tile.MIXED) + queries)
-        known = mask.by_distance or dear <= COUNTED
-        return cls(" ".join(text.split()), tiles, tiles.seen()[0].tolist() if known else None)
+        mixed = batch * heads * (tiles.pairs(Tile.MIXED) + queries)
+        counted = mask.by_distance or mixed <= COUNTED
+        return cls(" ".join(text.split()), tiles, tiles.seen()[0].tolist() if counted else None)
 
     @property
     def rows(self) -> list[int]:
-        """How many keys each query sees, for every sample and head that is told apart."""
+        """How many keys each query sees, for every sample and head whose masks differ."""
         return [n for sample in self.seen or () for head in sample for n in head]
 
     @property
     def pairs(self) -> int:
-        """Queries times keys."""
         return self.tiles.shape.queries * self.tiles.shape.keys
 
     def share(self) -> tuple[float, float]:
@@ -96,39 +74,40 @@ class Shown:
             kinds = Tiles.of(self.tiles.mask, shape, step).kinds
             yield Text(""), step, (kinds / 2).tolist()
             return
-        batch, heads = self.apart()
+        batch, heads = self.distinct()
         both = [(b, h) for b in range(batch) for h in range(heads)]
         for b, h in both[:DRAWN]:
-            yield _place(b, h, batch, heads), step, _pooled(self.tiles, b, h, step)
+            title = [Text("sample {index}", index=b)] * (batch > 1)
+            title += [Text("head {index}", index=h)] * (heads > 1)
+            yield joined(Text(", "), title), step, _pooled(self.tiles, b, h, step)
 
-    def apart(self) -> tuple[int, int]:
-        """How many samples and heads the rule tells apart."""
+    def distinct(self) -> tuple[int, int]:
+        """The number of samples and of heads for which the rule differs."""
         one = replace(self.tiles.shape, queries=1, keys=1).indices()
         batch, heads = (1, 1, *self.tiles.mask.rule(*one).shape)[-4:-2]
         return batch, heads
 
     def step(self, cells: int) -> int:
-        """How many queries and keys a cell stands for."""
+        """The number of queries and keys of a cell."""
         return -(-max(self.tiles.shape.queries, self.tiles.shape.keys) // cells)
 
     def document(self, kind: str) -> Document:
-        """What a person reads."""
         cells = CELLS[kind]
         drawn = [_drawing(*drawing, kind) for drawing in self.drawings(cells)]
-        batch, heads = self.apart()
-        blocks: list[Block] = [
-            Paragraph(_legend(self.step(cells), self.pairs > EVALUATED, _KEYS[kind == "html"]))
-        ]
-        blocks += [block for some in drawn for block in some]
+        batch, heads = self.distinct()
+        legend = _legend(self.step(cells), self.pairs > EVALUATED, _KEYS[kind == "html"])
+        blocks: list[Block] = [Paragraph(legend), *(block for some in drawn for block in some)]
         if len(drawn) < batch * heads and self.pairs <= EVALUATED:
             left = batch * heads - len(drawn)
             blocks.append(Paragraph(Text("{left} more are not drawn.", left=left)))
         return Document(same(self.text), (*blocks, _table(self)))
 
     def as_json(self) -> str:
-        """The same for programs; what was not counted is null."""
+        """The mask as JSON; what was not counted is null."""
         shape, rows, (least, most) = self.tiles.shape, self.rows, self.share()
-        known = self.seen is not None
+        counted, seen = self.seen is not None, None
+        if counted:
+            seen = {"min": min(rows), "mean": sum(rows) / len(rows), "max": max(rows)}
         _, step, values = next(iter(self.drawings(CELLS["json"])))
         whole = {
             "format": "headwise.show/1",
@@ -137,13 +116,11 @@ class Shown:
             "heads": shape.heads,
             "queries": shape.queries,
             "keys": shape.keys,
-            "keys_seen": {"min": min(rows), "mean": sum(rows) / len(rows), "max": max(rows)}
-            if known
-            else None,
-            "share": least if known else None,
+            "keys_seen": seen,
+            "share": least if counted else None,
             "share_between": [least, most],
-            "blind": rows.count(0) if known else None,
-            "tiles": _tiles(self.tiles),
+            "blind": rows.count(0) if counted else None,
+            "tiles": self.tiles.counts(),
             "drawing": {"pairs_on_a_side": step, "share": values},
         }
         return json.dumps(whole, ensure_ascii=False, allow_nan=False) + "\n"
@@ -157,13 +134,6 @@ def _pooled(tiles: Tiles, b: int, h: int, step: int) -> list[list[float]]:
     dense = allowed.expand(1, 1, tiles.shape.queries, tiles.shape.keys).float()
     values: list[list[float]] = avg_pool2d(dense, step, ceil_mode=True)[0, 0].tolist()
     return values
-
-
-def _place(b: int, h: int, batch: int, heads: int) -> Text:
-    """Which sample and head a drawing is of, where there is more than one; counted from 0."""
-    parts = [Text("sample {index}", index=b)] * (batch > 1)
-    parts += [Text("head {index}", index=h)] * (heads > 1)
-    return joined(Text(", "), parts)
 
 
 def _drawing(title: Text, step: int, values: list[list[float]], kind: str) -> list[Block]:
@@ -191,7 +161,7 @@ _KEYS = (
     (Text("■"), Text("▒"), Text("▓▒░ by thirds"), Text("·")),
     (Text("dark"), Text("lighter"), Text("lighter where fewer"), Text("beige")),
 )
-"""How all, mixed, some and none look: as characters, and in a figure."""
+"""The signs for all, mixed, some and none: characters, and the colours of a figure."""
 
 
 def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Text:
@@ -204,9 +174,8 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
         cell = Text("{every}: may attend, {none}: may not.", every=every, none=none)
     elif by_tile:
         cell = Text(
-            "A cell is what the mask says of {step:,} × {step:,} pairs without looking "
-            "at them: {every}: all may attend, {mixed}: mixed or not known, {none}: "
-            "none.",
+            "A cell is what the mask says of {step:,} × {step:,} pairs without looking at them: "
+            "{every}: all may attend, {mixed}: mixed or not known, {none}: none.",
             step=step,
             every=every,
             mixed=mixed,
@@ -224,24 +193,14 @@ def _legend(step: int, by_tile: bool, key: tuple[Text, Text, Text, Text]) -> Tex
 
 
 def _table(shown: Shown) -> Block:
-    shape, tiles = shown.tiles.shape, _tiles(shown.tiles)
-    size = f"{shape.queries:,} × {shape.keys:,}"
-    parts = [same(size)]
-    parts += [Text("{count} samples", count=shape.batch)] * (shape.batch > 1)
-    parts += [Text("{count} heads", count=shape.heads)] * (shape.heads > 1)
+    shape, tiles = shown.tiles.shape, tile_counts(shown.tiles.counts())
+    sizes = [same(f"{shape.queries:,} × {shape.keys:,}")]
+    sizes += [Text("{count} samples", count=shape.batch)] * (shape.batch > 1)
+    sizes += [Text("{count} heads", count=shape.heads)] * (shape.heads > 1)
     rows = [
-        (Text("queries × keys"), joined(Text(", "), parts)),
+        (Text("queries × keys"), joined(Text(", "), sizes)),
         *_counts(shown),
-        (
-            Text("tiles of {side} × {side}", side=SIDE),
-            joined(
-                Text(", "),
-                [
-                    Text("{count:,} {kinds}", count=n, kinds=KINDS[kind])
-                    for kind, n in tiles.items()
-                ],
-            ),
-        ),
+        (Text("tiles of {side} × {side}", side=SIDE), joined(Text(", "), tiles)),
     ]
     return Table((Text("what"), Text("value")), rows)
 
@@ -258,41 +217,30 @@ def _counts(shown: Shown) -> list[tuple[Text, Text]]:
         )
         return [(share, between)]
     rows = shown.rows
-    low, mean, high, blind = min(rows), sum(rows) / len(rows), max(rows), rows.count(0)
+    low, mean, high = min(rows), sum(rows) / len(rows), max(rows)
+    seen = Text("{low:,} to {high:,}, {mean:,.2f} on average", low=low, high=high, mean=mean)
+    blind = Text("{blind:,} of {num_rows:,}", blind=rows.count(0), num_rows=len(rows))
     return [
-        (
-            Text("keys a query sees"),
-            Text("{low:,} to {high:,}, {mean:,.2f} on average", low=low, high=high, mean=mean),
-        ),
+        (Text("keys a query sees"), seen),
         (share, same(f"{least:.2%}")),
-        (
-            Text("blind queries (output 0)"),
-            Text("{blind:,} of {num_rows:,}", blind=blind, num_rows=len(rows)),
-        ),
+        (Text("blind queries (output 0)"), blind),
     ]
-
-
-def _tiles(tiles: Tiles) -> dict[str, int]:
-    return {kind.value: tiles.count(kind) for kind in Tile}
 
 
 def every_mask() -> Document:
     """The list of all masks, each with a small drawing."""
-    blocks: list[Block] = [
-        Paragraph(
-            Text(
-                "Masks combine with & (both allow), | (either allows) and ~ (the opposite): "
-                'headwise show "causal() & window(3, 0)".'
-            )
-        )
-    ]
-    for text, what in EXAMPLES.values():
+    introduction = Text(
+        "Masks combine with & (both allow), | (either allows) and ~ (the opposite): "
+        'headwise show "causal() & window(3, 0)".'
+    )
+    blocks: list[Block] = [Paragraph(introduction)]
+    for text, what in EXAMPLES.items():
         blocks += [Heading(same(text), 3), Paragraph(what), Code(_small(text), "text")]
     return Document(Text("Every mask"), blocks)
 
 
 def every_mask_as_json() -> str:
-    """The same for programs."""
+    """The list of all masks as JSON."""
     masks = [
         {
             "name": text.partition("(")[0],
@@ -300,17 +248,15 @@ def every_mask_as_json() -> str:
             "what": {"en": what.en, "zh": what.zh},
             "drawing": _small(text).splitlines(),
         }
-        for text, what in EXAMPLES.values()
+        for text, what in EXAMPLES.items()
     ]
     return json.dumps({"format": "headwise.masks/1", "masks": masks}, ensure_ascii=False) + "\n"
 
 
 def _small(text: str) -> str:
     mask = parse(text)
-    held = mask.required_sizes()
-    length = held.get("Lk", SMALL)
-    shape = AttentionShape(
-        held.get("B", 1), held.get("H", 1), length, length, 0, torch.device("cpu")
-    )
+    sizes = mask.required_sizes()
+    batch, heads, length = sizes.get("B", 1), sizes.get("H", 1), sizes.get("Lk", SMALL)
+    shape = AttentionShape(batch, heads, length, length, 0, torch.device("cpu"))
     rows = mask.shown(shape).dense(shape)[0, 0].tolist()
     return "\n".join(" ".join(SHADES[-1] if seen else SHADES[0] for seen in row) for row in rows)

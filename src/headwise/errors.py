@@ -5,10 +5,10 @@
     │   ├── EngineRefused           an engine asked for by name cannot run this call
     │   └── BadFile                 a file or other input from outside cannot be used
     ├── BadType (TypeError)         an argument has the wrong type
-    └── MissingExtra (ImportError)  a face of headwise needs a package that is not installed
+    └── MissingExtra (ImportError)  a package that is needed is not installed
 
-Each message names the argument, what was expected, what came, and the way out, in English and in
-Chinese; `str(error)` is the English one.
+Each message names the argument, the expected value, the value received and a correction, in English
+and in Chinese; `str(error)` is the English one.
 """
 
 from headwise.lang import Text
@@ -68,7 +68,7 @@ class BadFile(BadValue):
 
 
 class MissingExtra(HeadwiseError, ImportError):
-    """A face of headwise needs a package that is not installed.
+    """A command or function of headwise needs a package that is not installed.
 
     Example:
         >>> str(MissingExtra.of("transformers", "inspect"))
@@ -78,13 +78,10 @@ class MissingExtra(HeadwiseError, ImportError):
     @classmethod
     def of(cls, package: str, extra: str) -> "MissingExtra":
         """The error for one missing package and the extra that brings it."""
-        command = f"pip install 'headwise[{extra}]'"
         return cls(
-            Text(
-                "this needs the package '{package}'; install it with: {command}",
-                package=package,
-                command=command,
-            )
+            "this needs the package '{package}'; install it with: {command}",
+            package=package,
+            command=f"pip install 'headwise[{extra}]'",
         )
 
 
@@ -95,10 +92,9 @@ def one_of(argument: str, value: object, allowed: tuple[str, ...]) -> BadValue:
         >>> str(one_of("engine", "cuda", ("eager", "sdpa")))
         "engine: unknown 'cuda'; expected one of 'eager', 'sdpa'"
     """
-    words = ", ".join(repr(word) for word in allowed)
     return BadValue(
         "{argument}: unknown {value!r}; expected one of {words}",
         argument=argument,
         value=value,
-        words=words,
+        words=", ".join(map(repr, allowed)),
     )

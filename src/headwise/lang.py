@@ -35,23 +35,15 @@ class Text:
         """The message in the given language."""
         plain = lang == "en" or not self.source  # gettext("") is the header of the catalogue
         template = self.source if plain else _catalogue(lang).gettext(self.source)
-        if not self.values:
-            return template
-        return template.format_map(
-            {
-                name: value.to(lang) if isinstance(value, Text) else value
-                for name, value in self.values.items()
-            }
-        )
+        values = {n: v.to(lang) if isinstance(v, Text) else v for n, v in self.values.items()}
+        return template.format_map(values) if values else template
 
     @property
     def en(self) -> str:
-        """The message in English."""
         return self.to("en")
 
     @property
     def zh(self) -> str:
-        """The message in Chinese."""
         return self.to("zh")
 
     def __str__(self) -> str:
@@ -83,7 +75,6 @@ class Translated(Text):
         self._zh = zh
 
     def to(self, lang: Lang) -> str:
-        """The message in the given language."""
         return self._zh if lang == "zh" else self.source
 
 

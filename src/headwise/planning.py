@@ -2,7 +2,7 @@
 
 import math
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,31 +20,26 @@ from headwise.masks.tiles import Tiles
 from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape, Index
 
-PIECE = 64
-"""Queries and keys of the piece that is looked at."""
+PIECE = 64  # queries and keys of the sample on which memory is measured
 
 
 def bytes_per_pair(
     rule: Callable[[Index, Index, Index, Index], Tensor | None], shape: AttentionShape
 ) -> float:
-    """The most bytes that a rule or a bias holds at once, for each pair of a query and a key.
+    """The peak memory of a rule or a bias in bytes per pair of query and key.
 
-    It is found by running it on a small piece for all samples and heads, and counts what every step
-    makes and lets go, such as distances as integers of 8 bytes.
-
-    Args:
-        rule: of a mask that is resolved for the shape.
-        shape: the call's shape, with a query and a key at least.
+    Measured on a small piece of the resolved mask for all samples and heads. It counts every
+    intermediate tensor, such as distances as integers of 8 bytes.
     """
     queries, keys = min(shape.queries, PIECE), min(shape.keys, PIECE)
     indices = replace(shape, queries=queries, keys=keys).indices()
-    with _Working(queries * keys) as working:
+    with _Working(queries * keys) as memory:
         rule(*indices)
-    return float(working.most / (queries * keys))
+    return float(memory.most / (queries * keys))
 
 
 class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of tensors of some size that are made inside and not yet let go."""
+    """Counts the bytes of tensors of at least some size that are created and not yet freed."""
 
     def __init__(self, least: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,41 +50,41 @@ class _Working(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        given = {_place(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
-                self._made(leaf, given)
+        inputs = {_address(leaf) for leaf in _tensors((args, kwargs))}
+        for leaf in _tensors(result):
+            self._count(leaf, inputs)
         return result
 
-    def _made(self, tensor: Tensor, given: set[int]) -> None:
-        """Count a tensor, unless it is small or a view of what was there before."""
-        place, size = _place(tensor), tensor.untyped_storage().nbytes()
-        if not place or size < self.least * tensor.element_size():
+    def _count(self, tensor: Tensor, inputs: set[int]) -> None:
+        """Count a tensor, unless it is small or a view of an input."""
+        address, size = _address(tensor), tensor.untyped_storage().nbytes()
+        if not address or size < self.least * tensor.element_size():
             return
-        if place not in self.users:
-            if place in given:
+        if address not in self.users:
+            if address in inputs:
                 return
             self.now += size
             self.most = max(self.most, self.now)
-        self.users[place] = self.users.get(place, 0) + 1
-        weakref.finalize(tensor, self._gone, place, size)
+        self.users[address] = self.users.get(address, 0) + 1
+        weakref.finalize(tensor, self._freed, address, size)
 
-    def _gone(self, place: int, size: int) -> None:
-        self.users[place] -= 1
-        if not self.users[place]:
-            del self.users[place]
+    def _freed(self, address: int, size: int) -> None:
+        self.users[address] -= 1
+        if not self.users[address]:
+            del self.users[address]
             self.now -= size
 
 
-def _place(tensor: Tensor) -> int:
+def _tensors(tree: object) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}
-"""The kinds of tiles."""
-
-SPARSE = ("tiled", "flex")
-"""Engines that skip empty tiles."""
+KINDS = {"empty": Text("empty"), "mixed": Text("mixed"), "full": Text("full")}  # the kinds of tiles
+SPARSE = ("tiled", "flex")  # engines that skip empty tiles
 
 
 @dataclass(frozen=True)
@@ -114,24 +109,21 @@ class Plan:
     bytes: int
 
     def rows(self) -> list[tuple[Text, Text]]:
-        """The plan as names and values."""
+        refused = [
+            (Text("not {name}", name=name), joined(Text("; "), reasons))
+            for name, reasons in self.refused.items()
+        ]
+        tiles = joined(Text(", "), tile_counts(self.tiles))
         return [
             (Text("engine"), same(self.engine)),
-            *(
-                (Text("not {name}", name=name), joined(Text("; "), reasons))
-                for name, reasons in self.refused.items()
-            ),
-            (
-                Text("tiles"),
-                joined(Text(", "), [_kind(kind, count) for kind, count in self.tiles.items()]),
-            ),
+            *refused,
+            (Text("tiles"), tiles),
             (Text("pairs in tiles that are not empty"), same(f"{self.share:.1%}")),
             (Text("FLOPs"), same(f"{self.flops:,}")),
             (Text("bytes"), same(f"{self.bytes:,}")),
         ]
 
     def describe(self, lang: Lang = "en") -> str:
-        """The plan as text."""
         return "\n".join(f"{label.to(lang)}: {value.to(lang)}" for label, value in self.rows())
 
     def __str__(self) -> str:
@@ -175,52 +167,39 @@ def plan(
         sinks=sinks,
         need=need or (),
     )
-    tiles, pairs = Tiles.of(call.mask, call.shape), call.shape.queries * call.shape.keys
+    shape, tiles = call.shape, Tiles.of(call.mask, call.shape)
+    pairs = shape.queries * shape.keys
     chosen = choose(call, engine).NAME
     refusals = ((e.NAME, list(e.why_not(call))) for e in ENGINES)
     seen = _nonempty_pairs(call, tiles) if chosen == tiled.NAME else pairs - tiles.pairs(Tile.EMPTY)
+    written = shape.batch * shape.heads * shape.queries * v.shape[3]
+    elements = q.numel() + k.numel() + v.numel() + written
+    computed = pairs  # for one head
+    if chosen in (lsh.NAME, *SPARSE):
+        computed = lsh.pairs(call) if chosen == lsh.NAME else seen
     return Plan(
         engine=chosen,
         refused={name: reasons for name, reasons in refusals if reasons},
-        tiles={kind.value: tiles.count(kind) for kind in Tile},
+        tiles=tiles.counts(),
         share=seen / pairs if pairs else 0.0,
-        flops=_flops(call, _computed_pairs(call, chosen, seen)),
-        bytes=_bytes(call, chosen),
+        flops=2 * shape.batch * shape.heads * computed * (q.shape[3] + v.shape[3]),
+        bytes=elements * q.element_size() + _score_bytes(call, chosen),
     )
 
 
-def _kind(kind: str, count: int) -> Text:
-    return Text("{count:,} {kinds}", count=count, kinds=KINDS[kind])
+def tile_counts(tiles: dict[str, int]) -> list[Text]:
+    """The number of tiles of each kind, as in "3 full"."""
+    return [Text("{count:,} {kinds}", count=n, kinds=KINDS[kind]) for kind, n in tiles.items()]
 
 
 def _nonempty_pairs(call: Call, tiles: Tiles) -> int:
-    """Pairs in tiles that are not empty, the mean over heads, which may have different masks."""
+    """Pairs in tiles that are not empty: the mean over heads, whose masks may differ."""
     groups = head_groups(call)
     by_mask = [tiles] if len(groups) == 1 else [Tiles.of(mask, call.shape) for _, mask in groups]
     pairs = call.shape.queries * call.shape.keys
     seen = (pairs - of.pairs(Tile.EMPTY) for of in by_mask)
     weighted = sum(len(heads) * n for (heads, _), n in zip(groups, seen, strict=True))
     return round(weighted / call.shape.heads) if call.shape.heads else 0
-
-
-def _computed_pairs(call: Call, engine: str, seen: int) -> int:
-    """Pairs that an engine computes for a head, of which ``seen`` lie in nonempty tiles."""
-    if engine == lsh.NAME:
-        return lsh.pairs(call)
-    return seen if engine in SPARSE else call.shape.queries * call.shape.keys
-
-
-def _flops(call: Call, pairs: int) -> int:
-    """Two products for every pair and head: q kᵀ over D, and weights v over Dv."""
-    heads = call.shape.batch * call.shape.heads
-    return 2 * heads * pairs * (call.q.shape[3] + call.v.shape[3])
-
-
-def _bytes(call: Call, engine: str) -> int:
-    shape = call.shape
-    written = shape.batch * shape.heads * shape.queries * call.v.shape[3]
-    elements = call.q.numel() + call.k.numel() + call.v.numel() + written
-    return elements * call.q.element_size() + _score_bytes(call, engine)
 
 
 def _score_bytes(call: Call, engine: str) -> int:
@@ -239,14 +218,14 @@ def _score_bytes(call: Call, engine: str) -> int:
 
 
 def _mask_bytes(call: Call, wide: int) -> int:
-    """Bytes of a mask that is written out, and of copies of the keys and values.
+    """Bytes of a dense mask, and of copies of the keys and values.
 
-    The peak is the rule while it is evaluated; or the booleans with the bias while it is computed,
-    or with the bias and the terms added to the scores.
+    The peak is the evaluation of the rule, that of the bias beside the booleans, or their sum.
     """
     first = replace(call.shape, queries=1, keys=1).indices()
     rule, bias = call.mask.rule(*first), call.mask.bias(*first)
-    allowed, biased = _mask_count(rule), 0 if bias is None else _mask_count(bias)
+    allowed = math.prod(rule.shape[:-2])  # masks that differ between samples and heads
+    biased = 0 if bias is None else math.prod(bias.shape[:-2])
     if Stage.SCORES in call.position.stages:
         biased = call.shape.batch * call.shape.heads
     numbers = max(allowed, biased) + biased
@@ -255,8 +234,3 @@ def _mask_bytes(call: Call, wide: int) -> int:
     per_pair = max(of_rule, allowed + of_bias, allowed + numbers * wide)
     copies = (call.k.numel() + call.v.numel()) * call.q.element_size()
     return math.ceil(per_pair * call.shape.queries * call.shape.keys) + copies
-
-
-def _mask_count(values: Tensor) -> int:
-    """How many masks there are over samples and heads, from the values of one pair."""
-    return math.prod(values.shape[:-2])

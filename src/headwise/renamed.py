@@ -32,12 +32,10 @@ class RenamedModules(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The specification of an old path; None for every other module."""
         del path, target
         return spec_from_loader(fullname, self) if fullname in RENAMED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Let the module take its names from the new one."""
         new = RENAMED[module.__name__]
         warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
         module.__dict__["__getattr__"] = partial(getattr, import_module(new))

@@ -1,4 +1,4 @@
-"""The legend: the letters that name sizes everywhere in headwise.
+"""The sizes of attention, the letters that name them, and checks of single arguments.
 
     B    batch
     H    query heads
@@ -27,10 +27,9 @@ LARGEST = 2**31 - 1
 """The largest whole number anywhere: no sequence is longer, and sums of a few stay in int64."""
 
 Index = Int[Tensor, "..."]
-"""Batch, head, query or key numbers, in shapes that broadcast against each other."""
+"""Batch, head, query or key numbers, whose shapes broadcast against each other."""
 
-Truth = Bool[Tensor, "..."]
-"""What a mask's rule answers: True means may attend."""
+Truth = Bool[Tensor, "..."]  # the value of a mask's rule: True means may attend
 
 Allowed = Bool[Tensor, "#b #h lq lk"]
 Queries = Float[Tensor, "b h lq d"]
@@ -41,7 +40,7 @@ Sinks = Float[Tensor, "h"]
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """The outer shape of one attention: what a mask has to know to be evaluated.
+    """The sizes of one attention, for which a mask is evaluated.
 
     A mask sees query number i at position ``i + offset``. The default offset Lk - Lq aligns
     the last query with the last key.
@@ -77,12 +76,16 @@ class AttentionShape:
         """
         if not self.queries or not self.keys:
             return torch.zeros(1, self.keys, dtype=torch.bool, device=self.device)
+        before = self.allowed_before(rule)
+        return (before[self.queries :] > before[: self.keys]).flip(0)[None]
+
+    def allowed_before(self, rule: Callable[[Index, Index, Index, Index], Truth]) -> Tensor:
+        """(Lq + Lk,), how many of the first n distances q - k, from the least, the rule allows."""
         first, stop = self.offset - self.keys + 1, self.offset + self.queries
         distance = torch.arange(first, stop, device=self.device)
-        none = torch.zeros((), dtype=torch.long, device=self.device)
-        allowed = rule(none, none, distance, none).expand(distance.shape)
-        before = torch.nn.functional.pad(allowed.long().cumsum(0), (1, 0))
-        return (before[self.queries :] > before[: self.keys]).flip(0)[None]
+        zero = torch.zeros((), dtype=torch.long, device=self.device)
+        allowed = rule(zero, zero, distance, zero).expand(distance.shape)
+        return torch.nn.functional.pad(allowed.long().cumsum(0), (1, 0))
 
 
 def broadcasts(size: int, to: int) -> bool:
@@ -93,18 +96,9 @@ def broadcasts(size: int, to: int) -> bool:
 def check_integer(
     owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
 ) -> None:
-    """Refuse what is no integer from ``least`` to `LARGEST`.
+    """Check that an argument of ``owner`` is an integer from ``least`` to `LARGEST`.
 
-    Args:
-        owner: who asks.
-        argument: its name, or a description of it.
-        value: what was given.
-        least: the smallest that is taken.
-        way_out: the hint that ends the message.
-
-    Raises:
-        BadType: if it is no integer.
-        BadValue: if it is too small or too large.
+    ``way_out`` is the hint that ends the message.
     """
     hint = Text("; {way_out}", way_out=way_out) if way_out else Text("")
     if not isinstance(value, int) or isinstance(value, bool):
@@ -135,8 +129,20 @@ def check_integer(
         )
 
 
+def check_boolean(owner: str, argument: str, value: object, way_out: Text) -> None:
+    """Check that an argument is True or False."""
+    if not isinstance(value, bool):
+        raise BadType(
+            "{owner}: {argument} must be True or False, got {value!r}; {way_out}",
+            owner=owner,
+            argument=argument,
+            value=value,
+            way_out=way_out,
+        )
+
+
 def format_value(value: object) -> str:
-    """What a message shows of a value; Python writes no integer of thousands of digits out.
+    """The value in a message; Python refuses to print integers of thousands of digits.
 
     Example:
         >>> format_value(2**31), format_value(-(10**5000)), format_value("a")
@@ -147,12 +153,19 @@ def format_value(value: object) -> str:
     return f"{'-' if value < 0 else ''}2**{math.log2(abs(value)):.1f}"
 
 
-def check_dense(argument: str, tensor: Tensor) -> None:
-    """Refuse a sparse or nested tensor.
+def describe(value: object) -> str:
+    """The dtype and shape of a tensor, or the type of another value, for a message."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return type(value).__name__
 
-    Raises:
-        BadType: if it is one.
-    """
+
+def check_dense(argument: str, tensor: object) -> None:
+    """Check that an argument is a tensor, and neither sparse nor nested."""
+    if not isinstance(tensor, Tensor):
+        raise BadType(
+            "{argument}: expected a tensor, got {got}", argument=argument, got=describe(tensor)
+        )
     if tensor.layout != torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else str(tensor.layout)
         way = "to_padded_tensor(0.0) and padding(lengths)" if tensor.is_nested else "to_dense()"

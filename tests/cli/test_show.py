@@ -67,9 +67,9 @@ def test_every_format_in_both_languages(capsys, words, kind, lang):
 
 def test_without_a_mask_every_mask_is_listed_with_a_drawing(capsys):
     names = [mask.__name__ for mask in MASKS]
-    assert [text.partition("(")[0] for text, _ in EXAMPLES.values()] == names
+    assert [text.partition("(")[0] for text in EXAMPLES] == names
     _, out, _ = run(capsys)
-    for text, what in EXAMPLES.values():
+    for text, what in EXAMPLES.items():
         assert f"▸ {text}\n\n{what.en}\n\n    " in out
     listed = data(capsys)["masks"]
     assert [mask["name"] for mask in listed] == names

@@ -13,58 +13,36 @@ from headwise.masks.patterns.global_tokens import global_tokens
 from headwise.masks.patterns.lsh import lsh
 from headwise.masks.patterns.sparse_transformer import every, fixed, strided
 
-EXAMPLES: dict[Callable[..., Mask], tuple[str, Text]] = {
-    appended: (
-        "appended(causal(), 1)",
-        Text("Keys appended to the sequence that every query sees."),
+EXAMPLES = {
+    "appended(causal(), 1)": Text("Keys appended to the sequence that every query sees."),
+    "block_sparse([[True, False], [True, True]], 4)": Text(
+        "Each block of queries sees the blocks of keys that a layout allows."
     ),
-    block_sparse: (
-        "block_sparse([[True, False], [True, True]], 4)",
-        Text("Each block of queries sees the blocks of keys that a layout allows."),
+    "causal()": Text("No query sees a later key."),
+    "dilated(1, 1, step=2)": Text("A window with gaps."),
+    "documents([3, 5])": Text("Documents packed into one sequence; each sees only itself."),
+    "every(3)": Text("Keys at distances that are multiples of a step."),
+    "fixed(4, 1)": Text(
+        "The query's block and the last keys of earlier blocks; causal (Sparse Transformer)."
     ),
-    causal: ("causal()", Text("No query sees a later key.")),
-    dilated: ("dilated(1, 1, step=2)", Text("A window with gaps.")),
-    documents: (
-        "documents([3, 5])",
-        Text("Documents packed into one sequence; each sees only itself."),
+    "from_tensor([[True, False], [True, True]])": Text("A mask from a tensor, pair by pair."),
+    "full()": Text("Every query sees every key."),
+    "global_tokens([0])": Text("Chosen tokens that see every token and that every token sees."),
+    "lsh(1, chunk=2, seed=0)": Text(
+        "Keys whose direction is close to the query's; drawn on random q and k (Reformer)."
     ),
-    every: ("every(3)", Text("Keys at distances that are multiples of a step.")),
-    fixed: (
-        "fixed(4, 1)",
-        Text("The query's block and the last keys of earlier blocks; causal (Sparse Transformer)."),
-    ),
-    from_tensor: (
-        "from_tensor([[True, False], [True, True]])",
-        Text("A mask from a tensor, pair by pair."),
-    ),
-    full: ("full()", Text("Every query sees every key.")),
-    global_tokens: (
-        "global_tokens([0])",
-        Text("Chosen tokens that see every token and that every token sees."),
-    ),
-    lsh: (
-        "lsh(1, chunk=2, seed=0)",
-        Text("Keys whose direction is close to the query's; drawn on random q and k (Reformer)."),
-    ),
-    padding: ("padding([5])", Text("Keys from a length on are padding, which no query sees.")),
-    per_head: (
-        "per_head([causal(), window(1, 1)])",
-        Text("A mask for each head; the first is drawn."),
-    ),
-    prefix: ("prefix(3)", Text("Causal, except that every query sees the whole prefix.")),
-    random_blocks: (
-        "random_blocks(2, 1, seed=0)",
-        Text("Blocks of keys drawn at random (BigBird)."),
-    ),
-    strided: (
-        "strided(3)",
-        Text("The last keys, and earlier ones at a stride; causal (Sparse Transformer)."),
-    ),
-    window: ("window(2, 1)", Text("Keys near each query.")),
+    "padding([5])": Text("Keys from a length on are padding, which no query sees."),
+    "per_head([causal(), window(1, 1)])": Text("A mask for each head; the first is drawn."),
+    "prefix(3)": Text("Causal, except that every query sees the whole prefix."),
+    "random_blocks(2, 1, seed=0)": Text("Blocks of keys drawn at random (BigBird)."),
+    "strided(3)": Text("The last keys, and earlier ones at a stride; causal (Sparse Transformer)."),
+    "window(2, 1)": Text("Keys near each query."),
 }
-"""Every mask, with an example of its expression and a description."""
+"""An expression of every mask, with a description."""
 
-MASKS = tuple(EXAMPLES)
+MASKS: tuple[Callable[..., Mask], ...] = tuple(
+    globals()[expression.partition("(")[0]] for expression in EXAMPLES
+)
 
 __all__ = [
     "EXAMPLES",

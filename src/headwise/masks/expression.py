@@ -7,6 +7,7 @@ calls of the masks in `headwise.masks.MASKS`, with literals, and ``& | ~`` have 
 import ast
 import collections.abc
 import inspect
+import operator
 import warnings
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -22,36 +23,27 @@ from headwise.masks import MASKS
 from headwise.masks.mask import Mask
 from headwise.shapes import LARGEST
 
-LONGEST = 4096
-"""Characters of an expression."""
+LONGEST, DEEPEST = 4096, 64
+"""The most characters of an expression, and the most operators, calls and lists in each other."""
 
-DEEPEST = 64
-"""Operators, calls and lists inside each other."""
-
-LARGEST_LISTED = 2**20
-"""A number in a list: it is a length or a position, and memory is taken for it."""
-
-LARGEST_SUM = 2**24
-"""The numbers of one list together."""
+LARGEST_LISTED, LARGEST_SUM = 2**20, 2**24
+"""The largest number in a list, and the largest sum: a mask allocates memory for them."""
 
 EXAMPLE = "causal() & window(3, 0)"
 
 _FUNCTIONS: dict[str, Callable[..., Mask]] = {function.__name__: function for function in MASKS}
-_SHOWN = 40
-"""Characters of the text that a message repeats."""
+_SHOWN = 40  # characters of the expression in a message
 
 
 def parse(text: str) -> Mask:
-    """The mask that an expression makes: calls of masks, ``& | ~`` and parentheses.
+    """The mask of an expression: calls of masks, ``& | ~`` and parentheses.
 
     Arguments are whole numbers, True and False, words in quotes, masks, and lists of them. A list
-    of True and False, and a list of lists, becomes a tensor.
-
-    Args:
-        text: what `repr` of a mask without tensors gives, or the like written by a person.
+    of True and False, and a list of lists, becomes a tensor. `repr` of a mask without tensors is
+    such an expression.
 
     Raises:
-        BadValue: if something else stands there; the message says what and where.
+        BadValue: if the text is no such expression; the message says what is wrong and where.
 
     Example:
         >>> parse("~padding([3, 1]) | global_tokens([0], symmetric=False)")
@@ -78,7 +70,7 @@ def parse(text: str) -> Mask:
 
 
 class _Reader:
-    """Reads one expression; knows its text to say where in it something stands."""
+    """Reads one expression, and names the position of an error in its text."""
 
     def __init__(self, text: str) -> None:
         flat = "".join(" " if character.isspace() else character for character in text)
@@ -103,12 +95,14 @@ class _Reader:
         return value
 
     def value(self, node: ast.expr, depth: int) -> Any:
-        """What a node stands for: a mask, a number, a word, a list or a tensor."""
+        """The value of a node: a mask, a number, a word, a list or a tensor."""
         if depth > DEEPEST:
             raise self.too_deep()
         match node:
             case ast.BinOp(op=ast.BitAnd() | ast.BitOr()):
-                return self.pair(node, depth)
+                left, right = self.mask(node.left, depth + 1), self.mask(node.right, depth + 1)
+                combine = operator.and_ if isinstance(node.op, ast.BitAnd) else operator.or_
+                return self.built(node, lambda: combine(left, right))
             case ast.UnaryOp(op=ast.Invert()):
                 inner = self.mask(node.operand, depth + 1)
                 return self.built(node, lambda: ~inner)
@@ -124,11 +118,6 @@ class _Reader:
                 return self.call(node, depth)
         raise self.unknown(node)
 
-    def pair(self, node: ast.BinOp, depth: int) -> Mask:
-        left, right = self.mask(node.left, depth + 1), self.mask(node.right, depth + 1)
-        both = isinstance(node.op, ast.BitAnd)
-        return self.built(node, lambda: left & right if both else left | right)
-
     def number(self, node: ast.expr, value: int, most: int = LARGEST) -> int:
         if value > most:
             raise self.wrong(node, Text("a whole number up to {most}", most=most))
@@ -136,27 +125,23 @@ class _Reader:
 
     def listed(self, node: ast.List, depth: int) -> Any:
         values = [self.value(element, depth + 1) for element in node.elts]
-        kinds = {bool if isinstance(v, bool) else type(v) for v in values}
-        if len({Mask if issubclass(kind, Mask) else kind for kind in kinds}) > 1:
-            raise self.wrong(
-                node, Text("a list of one kind: whole numbers, True and False, lists, or masks")
-            )
+        kinds = {Mask if isinstance(value, Mask) else type(value) for value in values}
+        if len(kinds) > 1:
+            expected = Text("a list of one kind: whole numbers, True and False, lists, or masks")
+            raise self.wrong(node, expected)
         if kinds == {int}:
             for element, value in zip(node.elts, values, strict=True):
                 self.number(element, value, LARGEST_LISTED)
             if sum(map(abs, values)) > LARGEST_SUM:
                 most = LARGEST_SUM
                 raise self.wrong(node, Text("numbers of at most {most} together", most=most))
-        return self.tensor(node, values) if kinds & {bool, list, Tensor} else values
-
-    def tensor(self, node: ast.List, values: list[Any]) -> Tensor:
-        """A list of True and False, or of lists, as a tensor."""
+        if not kinds & {bool, list, Tensor}:
+            return values
         rows = [torch.as_tensor(value) for value in values]
         alike = len({(row.shape, row.dtype) for row in rows}) == 1
         if not alike or rows[0].dim() > 3 or rows[0].is_floating_point():  # [] is of floats
-            raise self.wrong(
-                node, Text("rows of one length, of whole numbers or of True and False")
-            )
+            expected = Text("rows of one length, of whole numbers or of True and False")
+            raise self.wrong(node, expected)
         return torch.stack(rows)
 
     def call(self, node: ast.Call, depth: int) -> Mask:
@@ -164,14 +149,13 @@ class _Reader:
         if name not in _FUNCTIONS:
             raise self.unknown(node.func)
         function = _FUNCTIONS[name]
-        if any(isinstance(a, ast.Starred) for a in node.args) or not all(
-            word.arg for word in node.keywords
-        ):
+        starred = any(isinstance(argument, ast.Starred) for argument in node.args)
+        if starred or not all(word.arg for word in node.keywords):
             raise self.wrong(node, same(_usage(function)))
-        given = [self.value(argument, depth + 1) for argument in node.args]
+        values = [self.value(argument, depth + 1) for argument in node.args]
         named = {str(word.arg): self.value(word.value, depth + 1) for word in node.keywords}
         try:
-            bound = inspect.signature(function).bind(*given, **named)
+            bound = inspect.signature(function).bind(*values, **named)
         except TypeError:
             raise self.wrong(node, same(_usage(function))) from None
         hints = get_type_hints(function)
@@ -182,39 +166,35 @@ class _Reader:
         return self.built(node, lambda: function(*bound.args, **bound.kwargs))
 
     def built(self, node: ast.expr, make: Callable[[], Mask]) -> Mask:
-        """What ``make`` makes; a mask's own complaint gets the place where it arose."""
+        """The result of ``make``; an error of the mask gets its position in the text."""
         try:
             return make()
         except HeadwiseError as error:
-            place = self.place(node)
+            place, text = self.place(node), error.text
             raise BadValue(
-                "mask: at character {place}: {error_text}", place=place, error_text=error.text
+                "mask: at character {place}: {error_text}", place=place, error_text=text
             ) from error
 
     def unknown(self, node: ast.expr) -> BadValue:
-        """The error for what has no meaning here, with the way out that fits it."""
+        """The error for a node that is no part of an expression, with a fitting hint."""
         name = node.id if isinstance(node, ast.Name) else ""
         if name in _FUNCTIONS:
             usage = _usage(_FUNCTIONS[name])
             return self.wrong(node, Text("{usage} with parentheses", usage=usage))
         if name:
-            close = get_close_matches(name, _FUNCTIONS, n=1)
-            listed = ", ".join(close or _FUNCTIONS)
+            listed = ", ".join(get_close_matches(name, _FUNCTIONS, n=1) or _FUNCTIONS)
             return self.wrong(node, Text("one of the masks: {listed}", listed=listed))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            known = _FUNCTIONS.get(node.func.attr)
-            if known:
-                usage = _usage(known)
-                return self.wrong(node, Text("{usage} by itself", usage=usage))
+            function = _FUNCTIONS.get(node.func.attr)
+            if function:
+                return self.wrong(node, Text("{usage} by itself", usage=_usage(function)))
         if isinstance(node, ast.BoolOp | ast.BinOp | ast.UnaryOp | ast.Compare):
             return self.wrong(node, Text("masks combined with & | ~"))
-        return self.wrong(
-            node,
-            Text(
-                "calls of masks, whole numbers, True, False, words and lists, as in {example}",
-                example=EXAMPLE,
-            ),
+        expected = Text(
+            "calls of masks, whole numbers, True, False, words and lists, as in {example}",
+            example=EXAMPLE,
         )
+        return self.wrong(node, expected)
 
     def wrong(self, node: ast.expr, expected: Text) -> BadValue:
         raw = self.line.encode()
@@ -230,7 +210,7 @@ class _Reader:
         )
 
     def place(self, node: ast.expr) -> int:
-        """Where in the text a node begins, in characters from 1."""
+        """The position of a node in the text, in characters from 1."""
         return self.lead + len(self.line.encode()[: node.col_offset].decode()) + 1
 
     def unreadable(self, offset: int | None) -> BadValue:
@@ -272,28 +252,26 @@ def _usage(function: Callable[..., Mask]) -> str:
 
 
 def _fits(value: object, hint: Any) -> bool:
-    """Whether a value is what an annotation of a mask's arguments says."""
+    """Whether a value has the type of an annotation."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in inner)
     if origin is Literal:
-        return value in inner if isinstance(value, str) else False
+        return isinstance(value, str) and value in inner
     if origin is collections.abc.Sequence:
         return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     return type(value) is int if hint is int else isinstance(value, hint)
 
 
 def _words(hint: Any) -> Text:
-    """An annotation in a person's words."""
+    """The description of an annotation in a message."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        kinds = [_words(option) for option in inner if option is not NoneType]
-        return joined(Text(" or "), kinds)
+        return joined(Text(" or "), [_words(kind) for kind in inner if kind is not NoneType])
     if origin is Literal:
         return same(" | ".join(map(repr, inner)))
     if origin is collections.abc.Sequence:
-        several = _SEVERAL[inner[0]]
-        return Text("a list of {several}", several=several)
+        return Text("a list of {several}", several=_SEVERAL[inner[0]])
     return _ONE[hint]
 
 

@@ -14,22 +14,28 @@ from headwise.lang import Text
 from headwise.masks.arguments import Content
 from headwise.shapes import Allowed, AttentionShape, Index, Truth, check_integer
 
-DRAWN_DIM = 16
-"""D of the random q and k on which a mask that looks at them is drawn."""
+DRAWN_DIM = 16  # D of the random q and k on which a content-dependent mask is drawn
 
 
 class Tile(Enum):
-    """What a rectangle of queries and keys holds, over all batches and heads."""
+    """The kind of a rectangle of queries and keys, over all batches and heads."""
 
     EMPTY = "empty"  # no pair may attend
     MIXED = "mixed"  # some may, or nothing is known
     FULL = "full"  # every pair may attend
 
+    @classmethod
+    def of(cls, allowed: Tensor, inside: bool = True) -> "Tile":
+        """The kind of a rectangle from its booleans, which are all of it if ``inside``."""
+        if not bool(allowed.any()):
+            return cls.EMPTY
+        return cls.FULL if inside and bool(allowed.all()) else cls.MIXED
+
 
 if TYPE_CHECKING:
     Masks = tuple["Mask", ...]
     Names = tuple[str, ...]
-else:  # the type checker of the tests would draw an element at random
+else:  # at run time jaxtyping would check a random element
     Masks = Names = tuple
 
 
@@ -49,15 +55,16 @@ class Mask(ABC):
 
     @abstractmethod
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        """May the query at position q attend to key k? Broadcasts its four arguments."""
+        """Whether the query at position q may attend to key k; the arguments broadcast."""
 
-    @abstractmethod
     def tile(self, q: range, k: range) -> Tile:
-        """What the rectangle of query positions q and keys k holds, without evaluating it.
+        """The kind of the rectangle of query positions q and keys k, without evaluating the rule.
 
         Never `EMPTY` where a pair may attend and never `FULL` where one may not; `MIXED` is always
-        a right answer. Both ranges have step 1 and are not empty.
+        valid. Both ranges have step 1 and are not empty.
         """
+        del q, k
+        return Tile.MIXED
 
     @property
     @abstractmethod
@@ -66,8 +73,8 @@ class Mask(ABC):
 
     def children(self) -> "Masks":
         """The masks in this mask's dataclass fields, in order; a pattern has none."""
-        names = _field_names(self)
-        return tuple(child for name in names for child in _masks_in(getattr(self, name)))
+        fields = (getattr(self, name) for name in _field_names(self))
+        return tuple(child for field in fields for child in _masks_in(field))
 
     def map(self, function: Callable[["Mask"], "Mask"]) -> "Mask":
         """This mask with ``function`` applied to each of its `children`."""
@@ -100,11 +107,7 @@ class Mask(ABC):
         return None
 
     def resolve(self, shape: AttentionShape) -> "Mask":
-        """The mask for one call's shape.
-
-        Raises:
-            BadValue: if a size that the mask was made for is not the shape's.
-        """
+        """The mask for one call's shape; a required size that differs raises BadValue."""
         return self.map(lambda child: child.resolve(shape))
 
     def bind(self, content: Content) -> "Mask":
@@ -112,7 +115,7 @@ class Mask(ABC):
         return self.map(lambda child: child.bind(content))
 
     def required_sizes(self) -> dict[str, int]:
-        """The sizes B, H, Lq and Lk that the mask was made for; 1 serves every size.
+        """The required sizes of B, H, Lq and Lk; 1 fits every size.
 
         Example:
             >>> from headwise.masks import causal, full, padding, per_head
@@ -132,9 +135,9 @@ class Mask(ABC):
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         """(B or 1, Lk), False on keys that the resolved mask is known to hide from every query."""
-        return (
-            shape.visible_by_distance(self.rule) if self.by_distance else self.unpadded_keys(shape)
-        )
+        if self.by_distance:
+            return shape.visible_by_distance(self.rule)
+        return self.unpadded_keys(shape)
 
     @property
     def content_dependent(self) -> bool:
@@ -143,7 +146,7 @@ class Mask(ABC):
 
     @property
     def biased(self) -> bool:
-        """Whether the mask also adds something to the scores."""
+        """Whether the mask also adds a bias to the scores."""
         return any(child.biased for child in self.children())
 
     @property
@@ -156,10 +159,7 @@ class Mask(ABC):
         return frozenset[int]().union(*(child.tile_boundaries(stop) for child in self.children()))
 
     def allowed_blocks(self) -> list[tuple[range, range]] | None:
-        """Disjoint rectangles of queries and keys outside which nothing is allowed, or None.
-
-        None where they are many, or cannot be told without evaluating the rule.
-        """
+        """Disjoint rectangles outside which no pair is allowed; None if many or unknown."""
         return None
 
     def restrict(self, q: range, k: range) -> "Mask":
@@ -175,27 +175,23 @@ class Mask(ABC):
         return allowed.expand(batch, heads, shape.queries, shape.keys)
 
     def shown(self, shape: AttentionShape) -> "Mask":
-        """The mask resolved for a drawing: one that looks at q and k is shown random ones.
+        """The mask resolved for a drawing; a content-dependent one is bound to random q and k.
 
-        They are shared, as in the Reformer: query and key of one position are the same vector.
+        Query and key of one position are the same vector, as in the Reformer.
         """
         mask = self.resolve(shape)
         if not mask.content_dependent:
             return mask
-        _, _, query, key = (index.flatten() for index in shape.indices())
-        low = min(0, shape.offset)
+        query, key = (index.flatten() for index in shape.indices()[2:])
+        first = min(0, shape.offset)
         last = max(shape.keys, shape.queries + shape.offset)
-        drawn = torch.Generator().manual_seed(0)
-        size = (shape.batch, shape.heads, last - low, DRAWN_DIM)
-        rows = torch.randn(size, generator=drawn).to(shape.device)
-        return mask.bind(Content(rows[:, :, query - low], rows[:, :, key - low], shape))
+        generator = torch.Generator().manual_seed(0)
+        size = (shape.batch, shape.heads, last - first, DRAWN_DIM)
+        rows = torch.randn(size, generator=generator).to(shape.device)
+        return mask.bind(Content(rows[:, :, query - first], rows[:, :, key - first], shape))
 
     def draw(self, queries: int, keys: int | None = None) -> str:
-        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not.
-
-        Raises:
-            BadType, BadValue: if a size is no integer, or negative.
-        """
+        """The mask of the first batch and head as text: ``■`` may attend, ``·`` may not."""
         keys = queries if keys is None else keys
         for size, count in (("queries", queries), ("keys", keys)):
             check_integer("draw", size, count, 0, Text("draw(5) is 5 x 5"))
@@ -265,17 +261,17 @@ class And(Mask):
 
     def bind(self, content: Content) -> Mask:
         shape = content.shape
-        real = _both(content.real, self.visible_keys(shape))
+        real = both(content.real, self.visible_keys(shape))
         real = None if real is None else real.expand(shape.batch, shape.keys)
         return super().bind(replace(content, real=real))
 
     def unpadded_keys(self, shape: AttentionShape) -> Tensor | None:
-        return _both(self.left.unpadded_keys(shape), self.right.unpadded_keys(shape))
+        return both(self.left.unpadded_keys(shape), self.right.unpadded_keys(shape))
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         if self.by_distance:
             return shape.visible_by_distance(self.rule)
-        return _both(self.left.visible_keys(shape), self.right.visible_keys(shape))
+        return both(self.left.visible_keys(shape), self.right.visible_keys(shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -342,24 +338,21 @@ def add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
 
 
 def zero_index(index: Index) -> Index:
-    """The number 0 where a tensor has one row for all: an index of one entry, in as many axes.
-
-    One without axes would be read while compiling, when nothing is known of what a tensor holds.
-    """
+    """The index 0 with the axes of ``index``: without axes torch.compile would read its value."""
     return index.new_zeros((1,) * index.dim())
 
 
 def _masks_in(value: object) -> "Masks":
-    """The masks that a field holds: itself, or those of a tuple."""
+    """The masks in a dataclass field: itself, or those of a tuple."""
     values = value if isinstance(value, tuple) else (value,)
-    return tuple(one for one in values if isinstance(one, Mask))
+    return tuple(part for part in values if isinstance(part, Mask))
 
 
 def _field_names(mask: Mask) -> "Names":
     return tuple(getattr(type(mask), "__dataclass_fields__", ()))
 
 
-def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     """The keys that neither mask hides."""
     if one is None or other is None:
         return other if one is None else one

@@ -1,4 +1,4 @@
-"""What the tiles of one call hold, without evaluating the rule: a grid of empty, mixed and full."""
+"""The kind of every tile of one call, without evaluating the rule: empty, mixed or full."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,44 +9,31 @@ from torch import Tensor
 from headwise.masks.mask import And, Mask, Not, Or, Tile
 from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.sparse_transformer import Fixed
-from headwise.shapes import AttentionShape, Index, Truth
+from headwise.shapes import AttentionShape, Truth
 
-SIDE = 128
-"""Queries and keys of a tile, where nothing else is asked for."""
-
-AT_ONCE = 2**22
-"""Pairs that are evaluated at once."""
-
-NARROW = 16
-"""Tiles of a block up to which a fixed pattern is asked column by column."""
-
+SIDE = 128  # queries and keys of a tile by default
+AT_ONCE = 2**22  # pairs that are evaluated at once
+NARROW = 16  # tiles of a block up to which a fixed pattern is evaluated column by column
 _CODES = (Tile.EMPTY, Tile.MIXED, Tile.FULL)
 
 
 @dataclass(frozen=True, eq=False)
 class Tiles:
-    """The kinds of the tiles of one call. Make it with `Tiles.of`.
+    """The kinds of the tiles of one call. Make it with `Tiles.of`."""
 
-    Attributes:
-        mask: the mask, resolved for the shape.
-        shape: the call's shape.
-        side: queries and keys of a tile; the last ones may be shorter.
-        kinds: (query tiles, key tiles) of int8 on the CPU: 0 empty, 1 mixed, 2 full.
-    """
-
-    mask: Mask
+    mask: Mask  # resolved for the shape
     shape: AttentionShape
-    side: int
-    kinds: Tensor
+    side: int  # queries and keys of a tile; the last tiles may be shorter
+    kinds: Tensor  # (query tiles, key tiles), int8 on the CPU: 0 empty, 1 mixed, 2 full
 
     @classmethod
     def of(cls, mask: Mask, shape: AttentionShape, side: int = SIDE) -> "Tiles":
-        """Ask a resolved mask for all its tiles.
+        """The tiles of a resolved mask.
 
-        The parts of ``&``, ``|`` and ``~`` are asked apart. A mask that depends on the distance
-        only is asked once for each diagonal, padding once for each column, a fixed pattern near the
-        diagonal and once for each column, any other for a large rectangle first and for its halves
-        where that is mixed.
+        The parts of ``&``, ``|`` and ``~`` are classified separately. A mask of the distance needs
+        one tile for each diagonal, padding one for each column, a fixed pattern the tiles near the
+        diagonal and one for each column. Any other mask is classified by large rectangles, which
+        are halved where they are mixed.
 
         Example:
             >>> from headwise.masks import causal
@@ -59,26 +46,29 @@ class Tiles:
         wanted = torch.ones(rows, columns, dtype=torch.bool)
         return cls(mask, shape, side, _Grid(shape, side).kinds(mask, wanted))
 
-    def count(self, kind: Tile) -> int:
-        """How many tiles are of a kind."""
-        return int((self.kinds == _CODES.index(kind)).sum())
+    def counts(self) -> dict[str, int]:
+        return {kind.value: int((self.kinds == code).sum()) for code, kind in enumerate(_CODES)}
 
     def pairs(self, kind: Tile) -> int:
-        """How many pairs of query and key stand in tiles of a kind, for one sample and head."""
+        """The number of pairs of query and key in tiles of a kind, for one sample and head."""
         rows, columns = self._lengths()
         of_kind = (self.kinds == _CODES.index(kind)).long()
         return int(rows @ (of_kind @ columns))
 
     def seen(self) -> tuple[Tensor, Tensor]:
-        """How many keys each query sees, and how many queries each key is seen by.
+        """How many keys each query sees, and by how many queries each key is seen.
 
         Only mixed tiles are evaluated, some at a time.
 
         Returns:
             (B or 1, H or 1, Lq) and (B or 1, H or 1, Lk), integers on the CPU.
         """
+        queries, keys = self.shape.queries, self.shape.keys
         if self.mask.by_distance and self.kinds.numel():
-            return self._seen_by_distance()
+            before = self.shape.allowed_before(self.mask.rule).cpu()
+            by_query = before[keys:] - before[:queries]
+            by_key = (before[queries:] - before[:keys]).flip(0)
+            return by_query[None, None], by_key[None, None]
         rows, columns = self._lengths()
         full = (self.kinds == 2).long()
         by_query = (full @ columns)[None, None, :, None].repeat(1, 1, 1, self.side)
@@ -88,29 +78,13 @@ class Tiles:
                 by_query, by_key = (t.repeat(*allowed.shape[:2], 1, 1) for t in (by_query, by_key))
             by_query.index_add_(2, places[:, 0], allowed.sum(-1).cpu())
             by_key.index_add_(2, places[:, 1], allowed.sum(-2).cpu())
-        return (
-            by_query.flatten(2)[..., : self.shape.queries],
-            by_key.flatten(2)[..., : self.shape.keys],
-        )
-
-    def _seen_by_distance(self) -> tuple[Tensor, Tensor]:
-        """The same from the distances alone: sums of neighbours in one long row of them."""
-        queries, keys, offset = self.shape.queries, self.shape.keys, self.shape.offset
-        distance = torch.arange(offset - keys + 1, offset + queries)
-        none = torch.zeros((), dtype=torch.long)
-        allowed = self.mask.rule(none, none, distance, none).expand(len(distance))
-        before = torch.nn.functional.pad(allowed.long().cumsum(0), (1, 0))
-        by_query = before[keys:] - before[: len(before) - keys] if queries else distance[:0]
-        by_key = (
-            (before[queries:] - before[: len(before) - queries]).flip(0) if keys else none[None][:0]
-        )
-        return by_query[None, None], by_key[None, None]
+        return by_query.flatten(2)[..., :queries], by_key.flatten(2)[..., :keys]
 
     def _mixed(self) -> Iterator[tuple[Tensor, Truth]]:
-        """Mixed tiles, some at a time: which (n, 2), and who may (B or 1, H or 1, n, m, m)."""
-        batch, heads, device = self.shape.batch, self.shape.heads, self.shape.device
-        b = torch.arange(batch, device=device).view(-1, 1, 1, 1, 1)
-        h = torch.arange(heads, device=device).view(-1, 1, 1, 1)
+        """Mixed tiles, some at a time: their indices (n, 2), and the rule (B, H, n, side, side)."""
+        queries, keys, device = self.shape.queries, self.shape.keys, self.shape.device
+        b = torch.arange(self.shape.batch, device=device).view(-1, 1, 1, 1, 1)
+        h = torch.arange(self.shape.heads, device=device).view(-1, 1, 1, 1)
         within = torch.arange(self.side, device=device)
         mixed, start, many = (self.kinds == 1).nonzero(), 0, 1
         while start < len(mixed):
@@ -118,39 +92,32 @@ class Tiles:
             first = places.to(device) * self.side
             q = first[:, 0, None, None] + within[:, None]
             k = first[:, 1, None, None] + within
-            allowed = self._allowed(b, h, q, k)
+            inside = (q < queries) & (k < keys)
+            place = q.clamp(max=queries - 1) + self.shape.offset
+            allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
+            allowed = allowed[(None,) * (5 - allowed.dim())]
             start += many
             many = max(1, AT_ONCE * many // allowed.numel())  # B and H count where they matter
             yield places, allowed
 
-    def _allowed(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        """The rule, False outside the shape."""
-        queries, keys = self.shape.queries, self.shape.keys
-        inside = (q < queries) & (k < keys)
-        place = q.clamp(max=queries - 1) + self.shape.offset
-        allowed = self.mask.rule(b, h, place, k.clamp(max=keys - 1)) & inside
-        return allowed[(None,) * (5 - allowed.dim())]
-
     def _lengths(self) -> tuple[Tensor, Tensor]:
-        """How many queries each row of tiles has, and keys each column."""
-        ends = (self.shape.queries, self.shape.keys)
-        return tuple(  # type: ignore[return-value]
-            (end - torch.arange(count) * self.side).clamp(max=self.side)
-            for end, count in zip(ends, self.kinds.shape, strict=True)
-        )
+        """The number of queries in each row of tiles, and of keys in each column."""
+        rows, columns = (torch.arange(count) * self.side for count in self.kinds.shape)
+        shape, side = self.shape, self.side
+        return (shape.queries - rows).clamp(max=side), (shape.keys - columns).clamp(max=side)
 
 
 class _Grid:
-    """Asks masks for the tiles of one shape."""
+    """Classifies the tiles of masks for one shape."""
 
     def __init__(self, shape: AttentionShape, side: int) -> None:
         self.shape, self.side = shape, side
 
     def kinds(self, mask: Mask, wanted: Tensor) -> Tensor:
-        """The kind of each tile that is wanted, and anything for the others."""
+        """The kinds of the ``wanted`` tiles; those of the others may be wrong."""
         match mask:
             case And() | Or():
-                first, second = sorted((mask.left, mask.right), key=_dear)
+                first, second = sorted((mask.left, mask.right), key=_is_costly)
                 known = self.kinds(first, wanted)
                 both, done = isinstance(mask, And), 0 if isinstance(mask, And) else 2
                 rest = self.kinds(second, wanted & (known != done))
@@ -166,7 +133,7 @@ class _Grid:
         return self.by_diagonal(mask) if mask.by_distance else self.top_down(mask, wanted)
 
     def by_diagonal(self, mask: Mask) -> Tensor:
-        """Whole tiles of one diagonal are alike; the last row and column may be shorter."""
+        """One tile for each diagonal; those cut short in the last row and column one by one."""
         queries, keys, side = self.shape.queries, self.shape.keys, self.side
         rows, columns = -(-queries // side), -(-keys // side)
         kinds = torch.zeros(rows, columns, dtype=torch.int8)
@@ -184,7 +151,7 @@ class _Grid:
         return kinds
 
     def by_column(self, mask: Fixed) -> Tensor:
-        """Rows that stand in later blocks than all keys of a column are alike."""
+        """One tile for all rows of a column that begin after the block of the column's last key."""
         shape, side, block = self.shape, self.side, mask.block
         rows, columns = -(-shape.queries // side), -(-shape.keys // side)
         kinds = torch.zeros(rows, columns, dtype=torch.int8)
@@ -199,7 +166,7 @@ class _Grid:
         return kinds
 
     def top_down(self, mask: Mask, wanted: Tensor) -> Tensor:
-        """A rectangle of tiles that is empty or full is not opened."""
+        """Rectangles of tiles, halved where they are mixed."""
         kinds = torch.zeros(wanted.shape, dtype=torch.int8)
         waiting = [(0, wanted.shape[0], 0, wanted.shape[1])]
         while waiting:
@@ -215,13 +182,12 @@ class _Grid:
         return kinds
 
     def code(self, mask: Mask, q0: int, q1: int, k0: int, k1: int) -> int:
-        """What a mask says of a rectangle of tiles."""
         side, shape = self.side, self.shape
         rows = range(q0 * side + shape.offset, min(q1 * side, shape.queries) + shape.offset)
         columns = range(k0 * side, min(k1 * side, shape.keys))
         return _CODES.index(mask.tile(rows, columns))
 
 
-def _dear(mask: Mask) -> bool:
-    """Whether a mask has to be asked tile by tile, so that another is better asked first."""
+def _is_costly(mask: Mask) -> bool:
+    """Whether every tile has to be classified, so that the other operand comes first."""
     return not (mask.by_distance or isinstance(mask, Padding))

@@ -11,6 +11,7 @@ those of the full sequence.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,23 +19,22 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer
 from headwise.nn.validation import check_beam_index
+from headwise.shapes import check_integer, describe
 
 
 @dataclass(frozen=True, eq=False)
 class KeyValues:
-    """Keys and values, the new ones last.
+    """Keys and values, the new ones last."""
 
-    Attributes:
-        k: (B, G, S, D).
-        v: (B, G, S, Dv).
-        real: (B, S), False on padding; None where there is none.
-    """
+    k: Tensor  # (B, G, S, D)
+    v: Tensor  # (B, G, S, Dv)
+    real: Tensor | None  # (B, S), False on padding; None where there is none
 
-    k: Tensor
-    v: Tensor
-    real: Tensor | None
+    def map(self, function: Callable[[Tensor, int], Tensor]) -> "KeyValues":
+        """``function`` of each tensor and the number of its token axis."""
+        real = None if self.real is None else function(self.real, 1)
+        return KeyValues(function(self.k, 2), function(self.v, 2), real)
 
 
 class KVCache(ABC):
@@ -85,28 +85,20 @@ class KVCache(ABC):
         return extended
 
     def reset(self) -> None:
-        """Empty the cache."""
         self.seen, self._content = 0, None
 
     def reorder(self, index: Tensor) -> None:
         """Let sample i continue the old sample index[i], as in a beam search.
 
-        Args:
-            index: integers (B',), each from 0 to B - 1.
-
-        Raises:
-            BadType, BadValue: if it is no such tensor.
+        ``index`` holds integers (B',) from 0 to B - 1; BadType and BadValue refuse any other.
         """
-        old = self._content
-        if old is None:
-            return
-        check_beam_index(index, old.k.shape[0], Text("the cache"))
-        real = None if old.real is None else old.real.index_select(0, index)
-        self._content = KeyValues(old.k.index_select(0, index), old.v.index_select(0, index), real)
+        if self._content is not None:
+            check_beam_index(index, self._content.k.shape[0], Text("the cache"))
+            self._content = self._content.map(lambda rows, _: rows.index_select(0, index))
 
     @abstractmethod
     def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
-        """What `extend` returns; also updates the content of the cache."""
+        """The result of `extend`; also updates the content of the cache."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<{self.length} of {self.seen} tokens held>)"
@@ -163,29 +155,28 @@ class StaticCache(KVCache):
     def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
         # the content is the buffers, since compiled code cannot take both a tensor and its view
         first, last = self._count, self._count + k.shape[2]
-        self._check_room(last, torch.is_grad_enabled() and (k.requires_grad or v.requires_grad))
-        buffers, length = self._content, self.max_length
+        if last > self.max_length:
+            raise BadValue(
+                "StaticCache: holds max_length={max_length} tokens, got {length}; make "
+                "it larger, reset() it, or use SlidingCache(length)",
+                max_length=self.max_length,
+                length=last,
+            )
+        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+            raise BadValue(
+                "StaticCache: k and v want a gradient, which overwritten memory cannot give; use "
+                "torch.no_grad(), or GrowingCache()"
+            )
+        buffers = self._content
         if buffers is None:
-            buffers = KeyValues(_empty_buffer(k, length), _empty_buffer(v, length), None)
+            length, batch, groups = self.max_length, k.shape[0], k.shape[1]
+            new_k = k.new_zeros(batch, groups, length, k.shape[3])
+            buffers = KeyValues(new_k, v.new_zeros(batch, groups, length, v.shape[3]), None)
         buffers.k[:, :, first:last] = k.detach()
         buffers.v[:, :, first:last] = v.detach()
         real = _concatenated_real(buffers.real, first, real, k)
         self._content, self._count = KeyValues(buffers.k, buffers.v, real), last
         return KeyValues(buffers.k[:, :, :last], buffers.v[:, :, :last], real)
-
-    def _check_room(self, length: int, requires_grad: bool) -> None:
-        if length > self.max_length:
-            raise BadValue(
-                "StaticCache: holds max_length={max_length} tokens, got {length}; make "
-                "it larger, reset() it, or use SlidingCache(length)",
-                max_length=self.max_length,
-                length=length,
-            )
-        if requires_grad:
-            raise BadValue(
-                "StaticCache: k and v want a gradient, which overwritten memory cannot give; use "
-                "torch.no_grad(), or GrowingCache()"
-            )
 
 
 class SlidingCache(KVCache):
@@ -193,8 +184,7 @@ class SlidingCache(KVCache):
 
     A call attends to the tokens in the cache and to all its new tokens. With a mask that reaches at
     most ``length`` back, such as ``causal() & window(length, 0)``, the result is that of the full
-    sequence. Positions do not count the gap between the sinks and the last tokens: a relative
-    position sees the sinks where they are in the cache, as in the paper.
+    sequence. As in the paper, positions do not count the gap between the sinks and the last tokens.
 
     Args:
         length: how many of the last tokens are kept, at least 1.
@@ -224,14 +214,9 @@ class SlidingCache(KVCache):
 
     def _extended(self, k: Tensor, v: Tensor, real: Tensor | None) -> KeyValues:
         extended = _concatenated(self._content, k, v, real)
-        self._content = self._shortened(extended)
+        fits = extended.k.shape[2] <= self.sinks + self.size
+        self._content = extended if fits else extended.map(self._ends)
         return extended
-
-    def _shortened(self, content: KeyValues) -> KeyValues:
-        if content.k.shape[2] <= self.sinks + self.size:
-            return content
-        real = None if content.real is None else self._ends(content.real, 1)
-        return KeyValues(self._ends(content.k, 2), self._ends(content.v, 2), real)
 
     def _ends(self, rows: Tensor, axis: int) -> Tensor:
         """A copy of the first and last rows, so that the memory of the others is freed."""
@@ -260,21 +245,16 @@ def _concatenated_real(
     return torch.cat(parts, 1)
 
 
-def _empty_buffer(like: Tensor, length: int) -> Tensor:
-    batch, groups, _, dim = like.shape
-    return like.new_zeros(batch, groups, length, dim)
-
-
 def _check(k: Tensor, v: Tensor, real: Tensor | None, content: KeyValues | None) -> None:
     if k.dim() != 4 or v.dim() != 4 or k.shape[:3] != v.shape[:3]:
         shapes = f"k {tuple(k.shape)}, v {tuple(v.shape)}"
         raise BadValue("k, v: expected (B, G, n, D) and (B, G, n, Dv), got {shapes}", shapes=shapes)
-    if real is not None and (real.dtype != torch.bool or real.shape != (k.shape[0], k.shape[2])):
+    size = (k.shape[0], k.shape[2])
+    if real is not None and (real.dtype != torch.bool or real.shape != size):
         raise BadValue(
-            "real: expected booleans (B, n) = {expected}, True on real tokens, got {dtype} {shape}",
-            expected=(k.shape[0], k.shape[2]),
-            dtype=real.dtype,
-            shape=tuple(real.shape),
+            "real: expected booleans (B, n) = {expected}, True on real tokens, got {got}",
+            expected=size,
+            got=describe(real),
         )
     if content is None:
         return
@@ -291,9 +271,4 @@ def _check(k: Tensor, v: Tensor, real: Tensor | None, content: KeyValues | None)
 
 def described(tensor: Tensor) -> Text:
     """The dtype, shape and device of a tensor, for a message."""
-    return Text(
-        "{dtype} {shape} on {device}",
-        dtype=tensor.dtype,
-        shape=tuple(tensor.shape),
-        device=tensor.device,
-    )
+    return Text("{tensor} on {device}", tensor=describe(tensor), device=tensor.device)

@@ -8,30 +8,24 @@ from torch import Tensor, nn
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full
-from headwise.masks.arguments import check_integer
 from headwise.masks.mask import Tile
 from headwise.masks.patterns.block_sparse import RandomBlocks
 from headwise.masks.patterns.composed import Appended
 from headwise.nn.cache import KVCache, described
 from headwise.nn.validation import check_beam_index
-from headwise.shapes import AttentionShape, Index, Truth
+from headwise.shapes import AttentionShape, Index, Truth, check_integer
 
 
 @dataclass(frozen=True, eq=False)
 class CacheState:
-    """The cache of one call as it was before; all zeros without a cache.
-
-    Attributes:
-        cache: the cache, or None.
-        seen: how many tokens came before, which is the position of the first new one.
-        length: how many of them are in the cache.
-        real: (B, n), False on padding among the new keys; None where all are real.
-    """
+    """The cache as it is before a call; all zeros without a cache."""
 
     cache: KVCache | None = None
-    seen: int = 0
-    length: int = 0
-    real: Tensor | None = None
+    seen: int = 0  # how many tokens came before, which is the position of the first new one
+    length: int = 0  # how many of them are in the cache
+    real: Tensor | None = (
+        None  # (B, n), False on padding among the new keys; None where all are real
+    )
 
     @classmethod
     def of(cls, cache: KVCache | None) -> "CacheState":
@@ -47,28 +41,30 @@ class CacheState:
         return cls(cache, cache.seen, cache.length)
 
     def with_padding(self, padding: Tensor | None) -> "CacheState":
-        """The same with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
+        """The state with the ``key_padding_mask`` of the new keys, (B, n) or unbatched (n,)."""
         if self.cache is None or padding is None:
             return self
         return replace(self, real=~(padding if padding.dim() == 2 else padding[None]))
 
     def padding(self, new: Tensor | None, key: Tensor, batched: bool) -> Tensor | None:
-        """The ``key_padding_mask`` of all keys, in the cache and new.
+        """The ``key_padding_mask`` of all keys, from that of the new keys (B, n, kdim).
 
-        Args:
-            new: that of the new keys, (B, n) or unbatched (n,); must be boolean with a cache.
-            key: (B, n, kdim), the new keys.
-            batched: whether the input has a batch axis.
+        ``new`` is (B, n) or, if not ``batched``, (n,); with a cache it must be boolean.
         """
         if self.cache is None:
             return new
         real, size = self.cache.real, key.shape[:2]
-        self._check_batch(size[0])
+        if self.cache.batch not in (None, size[0]):
+            raise BadValue(
+                "cache: it holds {expected} samples, got a batch of {batch}; reset() it "
+                "before another sequence, or reorder(index) it where samples continue others",
+                expected=self.cache.batch,
+                batch=size[0],
+            )
         _check_padding(new, size if batched else size[1:])
         if new is None and real is None:
             return None
-        if new is None:
-            new = key.new_zeros(size, dtype=torch.bool)
+        new = key.new_zeros(size, dtype=torch.bool) if new is None else new
         old = key.new_zeros(size[0], self.length, dtype=torch.bool) if real is None else ~real
         padding = torch.cat((old, new.view(size).to(key.device)), 1)
         return padding if batched else padding[0]
@@ -90,33 +86,17 @@ class CacheState:
         extended = self.cache.extend(k, v, self.real)
         return extended.k, extended.v
 
-    def _check_batch(self, batch: int) -> None:
-        expected = None if self.cache is None else self.cache.batch
-        if expected not in (None, batch):
-            raise BadValue(
-                "cache: it holds {expected} samples, got a batch of {batch}; reset() it "
-                "before another sequence, or reorder(index) it where samples continue others",
-                expected=expected,
-                batch=batch,
-            )
-
 
 NO_CACHE = CacheState()
 
 
 @dataclass(frozen=True, repr=False)
 class Shifted(Mask):
-    """A mask of the full sequence, for a cache that has dropped some of its tokens.
-
-    Attributes:
-        inner: the mask of the full sequence.
-        dropped: how many tokens were dropped after the first ``kept``.
-        kept: how many of the first keys have their own positions.
-    """
+    """A mask of the full sequence, for a cache that has dropped some of its tokens."""
 
     inner: Mask
-    dropped: int
-    kept: int
+    dropped: int  # how many tokens were dropped after the first ``kept``
+    kept: int  # how many of the first keys have their own positions
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         return self.inner.rule(b, h, q + self.dropped, self._position(k))
@@ -131,10 +111,6 @@ class Shifted(Mask):
         if k[0] < self.kept:
             return Tile.MIXED
         return self.inner.tile(queries, range(k[0] + self.dropped, k[-1] + 1 + self.dropped))
-
-    @property
-    def biased(self) -> bool:
-        return self.inner.biased
 
     @property
     def name(self) -> str:
@@ -153,9 +129,8 @@ def _check_padding(padding: Tensor | None, expected: tuple[int, ...]) -> None:
         return
     if not isinstance(padding, Tensor) or padding.dtype != torch.bool:
         raise BadType(
-            "key_padding_mask: with a cache expected booleans (True = padding), got "
-            "{got}, since a cache stores which keys are real and no floats; "
-            "use mask < 0 for one of 0 and -inf",
+            "key_padding_mask: with a cache expected booleans (True = padding), got {got}, since "
+            "a cache stores which keys are real and no floats; use mask < 0 for one of 0 and -inf",
             got=padding.dtype if isinstance(padding, Tensor) else type(padding).__name__,
         )
     if padding.shape != expected:
@@ -185,19 +160,15 @@ class SegmentMemory(nn.Module):
 
     A call returns the memory and the input as one sequence, [memory; x], and keeps its last
     ``length`` states. Keys and values are computed from this context, queries from x alone, and the
-    last query stands at the last key, for masks and relative positions alike:
+    last query stands at the last key: ``context = memory(x); attention(x, context, context)``.
 
-        context = memory(x)
-        output, _ = attention(x, context, context)
+    With a causal mask and a window that reaches at most ``length`` back, one layer computes segment
+    by segment the result of the full text. The states are detached: no gradient flows into an
+    earlier segment. ``to`` moves them and ``deepcopy`` copies them, but they are not in the
+    ``state_dict``, since they belong to a text and not to the model.
 
-    With a causal mask and a window that reaches at most ``length`` back, one layer gives segment by
-    segment what it gives for the full text. The states are detached: no gradient flows into an
-    earlier segment. They are the state of a text and not of a model: ``to`` moves them,
-    ``deepcopy`` copies them, and they are not in the ``state_dict``.
-
-    Any tensor with a length can be carried, such as a padding mask: where texts are padded, a
-    second memory of the real tokens (B, L, 1) gives those of the context. Padding counts as
-    distance, so it belongs before the first segment of a text or after its last.
+    A second memory can carry the padding mask, (B, L, 1). Padding counts as distance, so it belongs
+    before the first segment of a text or after its last.
 
     Args:
         length: how many states are kept; 0 keeps none.
@@ -232,10 +203,19 @@ class SegmentMemory(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[memory; x], (B, M + L, E) or as ``batch_first`` says; its last states are kept."""
         axis = self._length_axis(x)
-        memory = self.held
-        if memory is not None:
-            _check_like(x, memory, axis)
-        context = x if memory is None else torch.cat((memory, x), axis)
+        context = x
+        if self.held is not None:
+            new, old = (
+                (*t.shape[:axis], *t.shape[axis + 1 :], t.dtype, t.device) for t in (x, self.held)
+            )
+            if new != old:
+                raise BadValue(
+                    "x: the memory holds {old}, got {new}, and only the length may differ; reset() "
+                    "it before another text",
+                    old=described(self.held),
+                    new=described(x),
+                )
+            context = torch.cat((self.held, x), axis)
         kept = min(self.length, context.shape[axis])
         self.held = context.detach().narrow(axis, context.shape[axis] - kept, kept).clone()
         return context
@@ -247,11 +227,7 @@ class SegmentMemory(nn.Module):
     def reorder(self, index: Tensor) -> None:
         """Let sample i continue the old sample index[i], as in a beam search.
 
-        Args:
-            index: integers (B',), each from 0 to B - 1.
-
-        Raises:
-            BadType, BadValue: if it is no such tensor.
+        ``index`` holds integers (B',) from 0 to B - 1; BadType and BadValue refuse any other.
         """
         if self.held is None:
             return
@@ -261,7 +237,6 @@ class SegmentMemory(nn.Module):
         self.held = self.held.index_select(axis, index)
 
     def extra_repr(self) -> str:
-        """The capacity, the layout and the number of states in memory."""
         held = 0 if self.held is None else self.held.shape[self._length_axis(self.held)]
         return f"{self.length}, batch_first={self.batch_first}, {held} held"
 
@@ -273,16 +248,3 @@ class SegmentMemory(nn.Module):
                 shape=tuple(x.shape),
             )
         return 1 if self.batch_first and x.dim() == 3 else 0
-
-
-def _check_like(x: Tensor, memory: Tensor, axis: int) -> None:
-    def fixed(t: Tensor) -> tuple[object, ...]:
-        return (*t.shape[:axis], *t.shape[axis + 1 :], t.dtype, t.device)
-
-    if fixed(x) != fixed(memory):
-        raise BadValue(
-            "x: the memory holds {old}, got {new}, and only the length may differ; reset() it "
-            "before another text",
-            old=described(memory),
-            new=described(x),
-        )

@@ -1,15 +1,15 @@
 """Conversion of a model's attention to headwise and back, with the same weights.
 
-An `nn.MultiheadAttention` is replaced by another module; a transformers model keeps its modules and
-calls another function.
+An `nn.MultiheadAttention` is replaced by another module; a transformers model keeps its modules,
+which call another function.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
-from headwise.attention import AUTO
+from headwise.attention import AUTO, check_engine
 from headwise.errors import BadType, one_of
 from headwise.lang import Text
 from headwise.masks import Mask
@@ -17,15 +17,15 @@ from headwise.nn import huggingface
 from headwise.nn.huggingface.attention_function import Settings
 from headwise.nn.multihead_attention import MultiheadAttention
 from headwise.nn.projections import PROJECTIONS, QKV
-from headwise.nn.validation import checked_engine, checked_mask
+from headwise.nn.validation import checked_mask
 
-LIBRARIES = ("headwise", "torch")
-"""The libraries that a model can be converted to."""
-
-PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
-"""The optional submodules of a headwise attention."""
-
+LIBRARIES = ("headwise", "torch")  # the libraries that a model can be converted to
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
+EXTRAS = ("mask", "position", "sinks", "global_proj", *PARTS)
+"""The options that PyTorch's module does not have."""
+
+Attention = nn.MultiheadAttention | MultiheadAttention
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,8 @@ class Conversion:
     def __str__(self) -> str:
         changed = (f"  {name or '(the model itself)'}" for name in self.changed)
         left = (f"  {name or '(the model itself)'}: {reason.en}" for name, reason in self.left)
-        return "\n".join(
-            (f"{len(self.changed)} changed", *changed, f"{len(self.left)} left", *left)
-        )
+        lines = (f"{len(self.changed)} changed", *changed, f"{len(self.left)} left", *left)
+        return "\n".join(lines)
 
 
 def convert(
@@ -58,13 +57,13 @@ def convert(
     The model is changed in place. Its outputs stay the same unless a mask is given, except for the
     differences that ``docs/differences.md`` lists.
 
-    Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention`. Weights are copied,
-    ``requires_grad`` and training mode are kept, and an attention used in several places stays
-    shared. Parameters are new objects: make the optimizer afterwards.
+    Every `torch.nn.MultiheadAttention` becomes a `headwise.MultiheadAttention` with the same
+    weights, ``requires_grad`` and training mode; one used in several places stays shared.
+    Parameters are new objects: make the optimizer afterwards.
 
     Every transformers (>= 5) model in it gets the attention implementation "headwise"; its modules
-    and parameters stay the same objects. An option that headwise does not know raises when the
-    model runs. "torch" restores the earlier implementation.
+    and parameters stay the same objects. An unknown option raises when the model runs. "torch"
+    restores the earlier implementation.
 
     Args:
         model: any module.
@@ -96,24 +95,23 @@ def convert(
         )
     if to not in LIBRARIES:
         raise one_of("to", to, LIBRARIES)
-    mask, engine = checked_mask(mask), checked_engine(engine)
+    mask = checked_mask(mask)
+    check_engine(engine)
     model, changed, left = _convert_modules(model, to, mask, engine)
     for name, module in huggingface.pretrained(model):
-        switched = (
-            huggingface.switch(module, Settings("", mask, engine))
-            if to == "headwise"
-            else huggingface.restore(module)
-        )
+        if to == "headwise":
+            switched, skipped = huggingface.switch(module, Settings("", mask, engine))
+        else:
+            switched, skipped = huggingface.restore(module)
         prefix = f"{name}." if name else ""
-        changed += [(prefix + part).rstrip(".") for part in switched.changed]
-        left += [((prefix + part).rstrip("."), reason) for part, reason in switched.left]
+        changed += [(prefix + part).rstrip(".") for part in switched]
+        left += [((prefix + part).rstrip("."), reason) for part, reason in skipped]
     return Conversion(model, tuple(changed), tuple(left))
 
 
 def _convert_modules(
     model: nn.Module, to: str, mask: Mask | None, engine: str
 ) -> tuple[nn.Module, list[str], list[tuple[str, Text]]]:
-    """Replace the attention modules of one library by those of the other."""
     source = nn.MultiheadAttention if to == "headwise" else MultiheadAttention
     shared = _shared_parameters(model)
     new: dict[nn.Module, nn.Module] = {}
@@ -126,35 +124,23 @@ def _convert_modules(
             left.append((name, reason))
             continue
         if module not in new:
-            new[module] = (
-                _to_torch(module)
-                if isinstance(module, MultiheadAttention)
-                else _to_headwise(module, mask, engine)
-            )
+            new[module] = _converted(module, mask, engine)
         changed.append(name)
-        model = _replaced(model, name, new[module])
+        if not name:
+            return new[module], changed, left
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, new[module])
     return model, changed, left
-
-
-def _replaced(model: nn.Module, name: str, module: nn.Module) -> nn.Module:
-    """The model with the submodule ``name`` replaced."""
-    if not name:
-        return module
-    owner, _, last = name.rpartition(".")
-    setattr(model.get_submodule(owner), last, module)
-    return model
 
 
 def _shared_parameters(model: nn.Module) -> set[int]:
     """The ids of parameters that belong to more than one module."""
-    owners: dict[int, int] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    modules = model.modules()
+    owners = Counter(id(p) for module in modules for p in module.parameters(recurse=False))
     return {number for number, count in owners.items() if count > 1}
 
 
-def _reason(module: nn.Module, shared: set[int]) -> Text | None:
+def _reason(module: Attention, shared: set[int]) -> Text | None:
     """Why an attention cannot be converted, or None."""
     if type(module) not in (nn.MultiheadAttention, MultiheadAttention):
         name = type(module).__name__
@@ -168,86 +154,49 @@ def _reason(module: nn.Module, shared: set[int]) -> Text | None:
 
 def _unsupported(module: MultiheadAttention) -> Text | None:
     """The first feature of a headwise module that PyTorch's module does not have, or None."""
-    for name in ("mask", "position", "sinks", "global_proj", *PARTS):
+    for name in EXTRAS:
         if getattr(module, name) is not None:
             return Text("PyTorch's module has no {name}", name=name)
     if any(type(getattr(module, name)) is not nn.Linear for name in PROJECTIONS):
         return Text("a projection is no plain nn.Linear")
     if module.num_kv_heads != module.num_heads or module.rows[0] != module.embed_dim:
         return Text("PyTorch's heads fill embed_dim and share no keys")
-    if _partly_frozen(module):
-        return Text("PyTorch packs q, k and v, and here only some of them are frozen")
+    for kind in ("weight", "bias") if module.packs else ("bias",):
+        if len({p.requires_grad for p in _qkv(module, kind) if p is not None}) > 1:
+            return Text("PyTorch packs q, k and v, and here only some of them are frozen")
     return None
 
 
-def _partly_frozen(module: MultiheadAttention) -> bool:
-    """Whether some but not all of the parameters that PyTorch packs are frozen."""
-    for kind in ("weight", "bias") if module.packs else ("bias",):
-        parameters = [getattr(getattr(module, name), kind) for name in QKV]
-        if len({p.requires_grad for p in parameters if p is not None}) > 1:
-            return True
-    return False
+def _qkv(module: Attention, kind: str) -> list[nn.Parameter | None]:
+    """The weights or biases of q, k and v; where they are packed, three times the packed one."""
+    if isinstance(module, MultiheadAttention):
+        return [getattr(getattr(module, name), kind) for name in QKV]
+    packed = getattr(module, f"in_proj_{kind}")
+    if packed is None and kind == "weight":
+        return [getattr(module, f"{name}_weight") for name in QKV]
+    return [packed] * 3
 
 
-def _to_headwise(
-    module: nn.MultiheadAttention, mask: Mask | None, engine: str
-) -> MultiheadAttention:
-    arguments = _arguments(module, module.in_proj_bias is not None)
-    new = MultiheadAttention(*arguments, mask=mask, engine=engine)
-    _copy_state(new, module)
-    packed = module.in_proj_weight
-    for name in QKV:
-        projection = getattr(new, name)
-        source = getattr(module, f"{name}_weight") if packed is None else packed
-        projection.weight.requires_grad_(source.requires_grad)
-        if projection.bias is not None:
-            projection.bias.requires_grad_(module.in_proj_bias.requires_grad)
-    return new
-
-
-def _to_torch(module: MultiheadAttention) -> nn.MultiheadAttention:
-    new = nn.MultiheadAttention(*_arguments(module, module.q_proj.bias is not None))
-    _copy_state(new, module)
-    if module.packs:
-        new.in_proj_weight.requires_grad_(module.q_proj.weight.requires_grad)
+def _converted(module: Attention, mask: Mask | None, engine: str) -> Attention:
+    """The module of the other library with the same weights, mode and ``requires_grad``."""
+    dtype = module.out_proj.weight.dtype
+    bias, bias_kv = _qkv(module, "bias")[0] is not None, module.bias_k is not None
+    options = (module.add_zero_attn, module.kdim, module.vdim, module.batch_first, "meta", dtype)
+    arguments = (module.embed_dim, module.num_heads, module.dropout, bias, bias_kv, *options)
+    new: Attention
+    if isinstance(module, MultiheadAttention):
+        new, state = nn.MultiheadAttention(*arguments), module.torch_state_dict()
     else:
-        for name in QKV:
-            weight = getattr(new, f"{name}_weight")
-            weight.requires_grad_(getattr(module, name).weight.requires_grad)
-    if new.in_proj_bias is not None:
-        new.in_proj_bias.requires_grad_(module.q_proj.bias.requires_grad)
+        new = MultiheadAttention(*arguments, mask=mask, engine=engine)
+        state = module.state_dict()
+    new.to_empty(device=module.out_proj.weight.device)
+    new.load_state_dict(state)
+    new.train(module.training)
+    originals = dict(module.named_parameters())
+    targets = [*new.parameters(), *_qkv(new, "weight"), *_qkv(new, "bias")]
+    sources = [originals.get(name) for name, _ in new.named_parameters()]
+    sources += [*_qkv(module, "weight"), *_qkv(module, "bias")]
+    for target, source in zip(targets, sources, strict=True):
+        if target is not None and source is not None:
+            target.requires_grad_(source.requires_grad)
     return new
-
-
-Arguments = tuple[int, int, float, bool, bool, bool, int | None, int | None, bool, str, torch.dtype]
-
-
-def _arguments(module: nn.MultiheadAttention | MultiheadAttention, bias: bool) -> Arguments:
-    """The positional arguments of both constructors, with parameters on the meta device."""
-    return (
-        module.embed_dim,
-        module.num_heads,
-        module.dropout,
-        bias,
-        module.bias_k is not None,
-        module.add_zero_attn,
-        module.kdim,
-        module.vdim,
-        module.batch_first,
-        "meta",
-        module.out_proj.weight.dtype,
-    )
-
-
-def _copy_state(new: nn.Module, source: nn.MultiheadAttention | MultiheadAttention) -> None:
-    """Copy weights, training mode, and ``requires_grad`` of the parameters of the same name."""
-    new.to_empty(device=source.out_proj.weight.device)
-    if isinstance(source, MultiheadAttention):
-        new.load_state_dict(source.torch_state_dict())
-    else:
-        new.load_state_dict(source.state_dict())
-    new.train(source.training)
-    parameters = dict(source.named_parameters())
-    for name, parameter in new.named_parameters():
-        if name in parameters:
-            parameter.requires_grad_(parameters[name].requires_grad)

@@ -10,11 +10,8 @@ from torch.nn.utils import skip_init
 from headwise.errors import BadType, BadValue, one_of
 from headwise.nn.validation import check_positive
 
-ROLES = ("q", "k", "v", "out")
-"""The projections, by the names that an `init` mapping uses."""
-
-INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")
-"""Every word that `init` accepts."""
+ROLES = ("q", "k", "v", "out")  # the projections, by the names that an `init` mapping uses
+INITS = ("xavier_uniform", "xavier_normal", "orthogonal", "torch")  # the values of `init`
 
 FIXUP: dict[str, Callable[[int], float]] = {
     "encoder": lambda depth: 0.67 * float(depth) ** -0.25,
@@ -25,34 +22,25 @@ FIXUP: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class ParameterFactory:
-    """Makes parameters on a device and of a dtype, without initialisation or random numbers."""
+    """Creates parameters on a device and of a dtype, without initialisation or random numbers."""
 
     device: torch.device | str | None
     dtype: torch.dtype | None
 
     def linear(self, size: int, out: int, bias: bool) -> nn.Linear:
-        """A linear layer."""
         device = torch.get_default_device() if self.device is None else self.device
-        linear: nn.Linear = skip_init(  # type: ignore[no-untyped-call]
-            nn.Linear, size, out, bias=bias, device=device, dtype=self.dtype
-        )
+        options = {"bias": bias, "device": device, "dtype": self.dtype}
+        linear: nn.Linear = skip_init(nn.Linear, size, out, **options)  # type: ignore[no-untyped-call]
         return linear
 
     def vector(self, *shape: int) -> nn.Parameter:
-        """A parameter of that shape."""
         return nn.Parameter(torch.empty(*shape, device=self.device, dtype=self.dtype))
 
 
 def words_by_role(init: object) -> dict[str, str]:
-    """The initialisation of each projection.
+    """The initialisation of each projection, of a word for all or a mapping from roles to words.
 
-    Args:
-        init: one word for all, or a mapping from roles to words; a missing role is
-            "xavier_uniform".
-
-    Raises:
-        BadType: if it is neither.
-        BadValue: if a word or a role is unknown, or "torch" is given for one projection.
+    A missing role is "xavier_uniform".
 
     Example:
         >>> words_by_role({"out": "orthogonal"})["q"]
@@ -86,22 +74,17 @@ def initialise(
     projections: Mapping[str, nn.Linear], vectors: Iterable[Tensor], init: Mapping[str, str],
     packed: bool,
 ) -> None:  # fmt: skip
-    """Initialise all parameters.
+    """Initialise the projections by role, and ``bias_k`` and ``bias_v``.
 
-    Args:
-        projections: the four, by role.
-        vectors: ``bias_k`` and ``bias_v`` where the module has them.
-        init: a word for each role.
-        packed: whether PyTorch would keep q, k and v as one matrix.
+    ``packed`` is whether PyTorch would keep q, k and v as one matrix.
     """
     if "torch" in init.values():
         _initialise_as_torch(projections, packed)
-    else:
-        for role in ROLES:
+    for role in ROLES:
+        if init[role] != "torch":
             _initialise_weight(projections[role].weight, init[role])
-    for projection in projections.values():
-        if projection.bias is not None:
-            nn.init.zeros_(projection.bias)
+        if projections[role].bias is not None:
+            nn.init.zeros_(projections[role].bias)
     for vector in vectors:
         nn.init.xavier_normal_(vector)
 
@@ -110,10 +93,9 @@ def initialise(
 def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
     """Initialise one layer of a deep model so that it trains without warm-up.
 
-    Every `headwise.MultiheadAttention` in the layer becomes "xavier_uniform", v and out times the
-    factor of `FIXUP`; every other ``nn.Linear`` likewise, times the factor; their biases are 0. The
-    paper also removes the layer norms, which is left to the caller, and initialises embeddings as
-    N(0, 1/E) times (9 N)^(-1/4).
+    All ``nn.Linear`` become "xavier_uniform" with bias 0, times the factor of `FIXUP` except q and
+    k of a `headwise.MultiheadAttention`. The paper also removes the layer norms and initialises
+    embeddings as N(0, 1/E) times (9 N)^(-1/4), which is left to the caller.
 
     Args:
         layer: one layer of the model, attention and feed-forward.
@@ -121,8 +103,8 @@ def t_fixup(layer: nn.Module, depth: int, part: str = "encoder") -> None:
         part: "encoder" or "decoder".
 
     Raises:
-        BadType: if the layer holds a `torch.nn.MultiheadAttention`, or depth is no integer.
-        BadValue: if depth is below 1 or the part unknown.
+        BadType, BadValue: if the layer holds a `torch.nn.MultiheadAttention`, depth is no integer
+            of at least 1, or the part is unknown.
 
     Source: Huang et al. 2020 (T-Fixup), section 3.2.
 
@@ -165,13 +147,12 @@ def _initialise_as_torch(projections: Mapping[str, nn.Linear], packed: bool) -> 
     """PyTorch's draws in PyTorch's order: the output projection as an nn.Linear, then q, k, v."""
     projections["out"].reset_parameters()
     weights = [projections[role].weight for role in ROLES[:3]]
-    if not packed:
-        for weight in weights:
-            nn.init.xavier_uniform_(weight)
-        return
-    fused = nn.init.xavier_uniform_(torch.cat(weights))
-    for weight, rows in zip(weights, fused.chunk(3), strict=True):
-        weight.copy_(rows)
+    fused = [torch.cat(weights)] if packed else weights
+    for matrix in fused:
+        nn.init.xavier_uniform_(matrix)
+    if packed:
+        for weight, rows in zip(weights, fused[0].chunk(3), strict=True):
+            weight.copy_(rows)
 
 
 def _initialise_weight(weight: Tensor, word: str) -> None:
@@ -210,21 +191,18 @@ class Flow:
 def measure(layers: Sequence[Layer], x: Tensor, *, seed: int = 0) -> Flow:
     """The variance of the signal and of the gradient after every layer.
 
-    Both are taken over all entries of one input and one gradient: draw x from N(0, 1), and take
-    enough entries for the differences of interest.
+    Both are taken over all entries of one input and one gradient. The gradients of parameters are
+    left unchanged.
 
     Args:
         layers: functions of one tensor, in order; of an attention
             ``lambda x: attention(x, x, x, need_weights=False)[0]``.
-        x: the input of the first layer, floating point.
+        x: the input of the first layer, floating point, large enough and drawn from N(0, 1).
         seed: of the gradient with which the backward pass starts.
 
-    Returns:
-        A `Flow`; the gradients of parameters are left unchanged.
-
     Raises:
-        BadType: if x or the output of a layer is no floating point tensor.
-        BadValue: if there is no layer, or x has fewer than two entries.
+        BadType, BadValue: if there is no layer, a tensor is not floating point, or x has fewer than
+            two entries.
 
     Example:
         >>> def double(x):

@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AUTO, attend
-from headwise.call import Result
+from headwise.attention import AUTO, attend, check_engine
+from headwise.call import Result, checked_dropout
+from headwise.errors import BadValue
 from headwise.masks import Mask, padding
 from headwise.nn import torch_compat
 from headwise.nn import validation as check
@@ -21,10 +22,8 @@ from headwise.nn.submodules import (
     apply_gate,
     apply_norm,
     apply_scale,
-    cache_refused,
-    checked_gate,
     checked_norm,
-    checked_scale,
+    without_global_rows,
 )
 from headwise.nn.validation import (
     append_keys,
@@ -55,9 +54,9 @@ class MultiheadAttention(nn.Module):
                              │ out_proj                             5 project
                         (B, L, E)
 
-    The constructor's positional arguments and `forward` are those of
-    `torch.nn.MultiheadAttention`, whose checkpoints load as well. The projections are `nn.Linear`
-    modules that are called, so that hooks, LoRA and quantisation on them work.
+    Positional arguments and `forward` are those of `torch.nn.MultiheadAttention`, whose checkpoints
+    load. The projections are `nn.Linear` modules that are called, so that hooks, LoRA and
+    quantisation work.
 
     Args:
         embed_dim: E, the size of the query and of the output (the paper's d_model).
@@ -76,11 +75,9 @@ class MultiheadAttention(nn.Module):
         num_kv_heads: G, how many key/value heads the H heads share; None means H.
         head_dim: D; None means E / H.
         engine: the engine, as in `headwise.attend`.
-        sinks: whether each head has a learned sink, a logit that belongs to no key, (H,) and 0 at
-            the start; see `headwise.attend`.
-        global_projections: whether the rows of global tokens, those of a symmetric
-            `headwise.global_tokens` in the mask, have projections of their own, ``global_proj``,
-            which start as copies of the others; see `headwise.nn.submodules`.
+        sinks: whether each head has a learned sink, (H,) and 0 at the start; see `headwise.attend`.
+        global_projections: whether the queries of a symmetric `headwise.global_tokens` in the mask
+            have projections of their own, ``global_proj``, which start as copies of the others.
         query_norm: a module that normalises each head's query before its position is applied,
             (B, H, L, D) to the same shape, such as ``nn.RMSNorm(D)`` or `headwise.nn.UnitNorm`.
         key_norm: the same for the keys (B, G, S, D), without those that are appended.
@@ -89,8 +86,7 @@ class MultiheadAttention(nn.Module):
         gate: a module that computes from the query (B, L, E) the factors on the heads' outputs,
             (B, L, H) or (B, L, H·D), such as `headwise.nn.OutputGate`.
         init: initialisation of the projections, "xavier_uniform", "xavier_normal", "orthogonal" or
-            "torch", or a mapping from "q", "k", "v", "out" to one of the first three; see
-            `headwise.nn.init` for the variances.
+            "torch", or a mapping from "q", "k", "v", "out" to one of the first three.
 
     Raises:
         BadType, BadValue: an argument is wrong; the message names it and a correction.
@@ -154,38 +150,37 @@ class MultiheadAttention(nn.Module):
         sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": self.kdim}
         check.check_positive(**sizes, vdim=self.vdim, num_kv_heads=self.num_kv_heads)
         self.head_dim = check.checked_head_dim(embed_dim, num_heads, self.num_kv_heads, head_dim)
-        self.dropout = check.checked_dropout(dropout)
+        self.dropout = checked_dropout(dropout)
         self.batch_first, self.add_zero_attn = batch_first, add_zero_attn
-        self.mask, self.engine = check.checked_mask(mask), check.checked_engine(engine)
+        check_engine(engine)
+        self.mask, self.engine = check.checked_mask(mask), engine
         self.position, self.init = position, words_by_role(init)
         inputs, dim = {embed_dim, self.kdim, self.vdim}, {self.head_dim}
         check.check_position(position, {"E": inputs, "H": {num_heads}, "D": dim, "Dv": dim})
         check.check_appended_keys(position, global_projections, add_bias_kv or add_zero_attn)
         self.query_norm = checked_norm("query_norm", query_norm, self.head_dim)
         self.key_norm = checked_norm("key_norm", key_norm, self.head_dim)
-        self.logit_scale, self.gate = checked_scale(logit_scale), checked_gate(gate)
-        factory = ParameterFactory(device, dtype)
-        self._add_projections(bias, factory)
-        self._add_vectors(add_bias_kv, sinks, factory)
+        scale, output_gate = "LogitScale(num_heads)", "OutputGate(embed_dim, num_heads)"
+        self.logit_scale = check.checked_module("logit_scale", logit_scale, f"headwise.nn.{scale}")
+        self.gate = check.checked_module("gate", gate, f"headwise.nn.{output_gate}")
+        self._add_parameters(ParameterFactory(device, dtype), bias, add_bias_kv, sinks)
         self.global_proj = GlobalProjections(self._qkv_proj) if global_projections else None
         self.reset_parameters()
         self.register_load_state_dict_pre_hook(torch_compat.unpack)  # type: ignore[no-untyped-call]
 
-    def _add_projections(self, bias: bool, factory: ParameterFactory) -> None:
+    def _add_parameters(
+        self, factory: ParameterFactory, bias: bool, add_bias_kv: bool, sinks: bool
+    ) -> None:
         q_rows, k_rows, v_rows = self.rows
         self.q_proj = factory.linear(self.embed_dim, q_rows, bias)
         self.k_proj = factory.linear(self.kdim, k_rows, bias)
         self.v_proj = factory.linear(self.vdim, v_rows, bias)
         self.out_proj = factory.linear(q_rows, self.embed_dim, bias)
-
-    def _add_vectors(self, add_bias_kv: bool, sinks: bool, factory: ParameterFactory) -> None:
-        rows = self.rows[1]
         for name in ("bias_k", "bias_v"):
-            self.register_parameter(name, factory.vector(1, 1, rows) if add_bias_kv else None)
+            self.register_parameter(name, factory.vector(1, 1, k_rows) if add_bias_kv else None)
         self.register_parameter("sinks", factory.vector(self.num_heads) if sinks else None)
 
     def reset_parameters(self) -> None:
-        """Initialise all parameters by the ``init`` of the constructor."""
         projections = {role: getattr(self, f"{role}_proj") for role in ROLES}
         vectors = [vector for vector in (self.bias_k, self.bias_v) if vector is not None]
         initialise(projections, vectors, self.init, self.packs)
@@ -248,14 +243,13 @@ class MultiheadAttention(nn.Module):
             BadType, BadValue: an argument does not fit; the message names it and a correction.
             EngineRefused: the engine named cannot run this call.
         """
-        state = self._cache_state(cache)
-        inputs = self._inputs(query, key, value, state)
-        shape, batched = self._shape(inputs, state), query.dim() == 3
+        inputs, shape, state = self._prepare(query, key, value, cache)
+        batched = query.dim() == 3
         padding = state.padding(key_padding_mask, inputs[1], batched)
         masks = torch_compat.from_torch(attn_mask, padding, is_causal, shape, batched)
         state = state.with_padding(key_padding_mask)
         need = ("weights",) if need_weights else ()
-        output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
+        output, result = self._attend(inputs, masks, need, state, shape)
         weights = returned_weights(result.weights, average_attn_weights, batched)
         return from_batch_first(output, query, self.batch_first), weights
 
@@ -310,63 +304,57 @@ class MultiheadAttention(nn.Module):
             >>> layer.attend(x, x, x, mask=hw.causal(), need=["received"]).received[0, 0]
             tensor([2.0833, 1.0833, 0.5833, 0.2500], grad_fn=<SelectBackward0>)
         """
-        mask, state = check.checked_mask(mask), self._cache_state(cache)
-        inputs = self._inputs(query, key, value, state)
-        shape = self._shape(inputs, state)
+        mask = check.checked_mask(mask)
+        inputs, shape, state = self._prepare(query, key, value, cache)
         padded = state.padding(None, inputs[1], True)
         masks = [] if padded is None else [padding(~padded)]
         masks += [] if mask is None else [state.shift(mask)]
-        output, result = self._attend(inputs, self._mask(masks, shape, state), need, state, shape)
+        output, result = self._attend(inputs, masks, need, state, shape)
         return replace(result, output=from_batch_first(output, query, self.batch_first))
 
-    def _cache_state(self, cache: KVCache | None) -> CacheState:
-        if cache is not None and self.global_proj is not None:
-            raise cache_refused()
-        return CacheState.of(cache)
-
-    def _inputs(self, query: Tensor, key: Tensor, value: Tensor, state: CacheState) -> Inputs:
+    def _prepare(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None
+    ) -> tuple[Inputs, AttentionShape, CacheState]:
         """Check the inputs, make them batch first, and add the positions of stage INPUT."""
-        inputs = (query, key, value)
+        if cache is not None and self.global_proj is not None:
+            raise BadValue(
+                "cache: with global_projections each key has two projections, and the row of a "
+                "global token sees future keys; call the module without a cache"
+            )
+        state, inputs = CacheState.of(cache), (query, key, value)
         check.check_inputs(inputs, (self.embed_dim, self.kdim, self.vdim), self.batch_first)
         check.check_dtypes(inputs, self._qkv_proj)
         x_q, x_k, x_v = (to_batch_first(x, self.batch_first) for x in inputs)
-        if self.position is None:
-            return x_q, x_k, x_v
-        embed, seen = self.position.embed, state.seen
-        first = seen + x_k.shape[1] - x_q.shape[1]
-        return embed(x_q, first), embed(x_k, seen), embed(x_v, seen)
-
-    def _shape(self, inputs: Inputs, state: CacheState) -> AttentionShape:
-        (batch, queries), keys = inputs[0].shape[:2], state.length + inputs[1].shape[1]
-        return AttentionShape(
-            batch, self.num_heads, queries, keys, keys - queries, inputs[0].device
-        )
-
-    def _mask(self, masks: list[Mask], shape: AttentionShape, state: CacheState) -> Mask:
-        """The masks of a call and of the module, resolved for the shape."""
-        own = [] if self.mask is None else [state.shift(self.mask)]
-        return torch_compat.intersect([*own, *masks]).resolve(shape)
+        (batch, queries), keys = x_q.shape[:2], state.length + x_k.shape[1]
+        device = x_q.device
+        shape = AttentionShape(batch, self.num_heads, queries, keys, keys - queries, device)
+        if self.position is not None:
+            first = state.seen + x_k.shape[1] - queries
+            x_q = self.position.embed(x_q, first)
+            x_k, x_v = (self.position.embed(x, state.seen) for x in (x_k, x_v))
+        return (x_q, x_k, x_v), shape, state
 
     def _attend(
         self,
         inputs: Inputs,
-        mask: Mask,
+        masks: list[Mask],
         need: Collection[str],
         state: CacheState,
         shape: AttentionShape,
     ) -> tuple[Tensor, Result]:
         """The output (B, L, E), and the result of the heads: project, attend, gate, project."""
         x_q, x_k, x_v = inputs
+        own = [] if self.mask is None else [state.shift(self.mask)]
+        mask = torch_compat.intersect([*own, *masks]).resolve(shape)
         x_k, x_v = zero_padding(x_k, x_v, torch_compat.real_keys(mask, shape))
         rows = None if self.global_proj is None else GlobalRows.of(mask, shape)
-        if self.global_proj is None or rows is None:
-            result = self._head_outputs(self, (x_q, x_k, x_v), mask, need, state)
-        else:
+        ordinary = mask if rows is None else without_global_rows(mask)
+        if rows is not None:
             rows.check_need(need)
-            others, own = rows.others(mask), rows.mask(mask, shape)
-            result = self._head_outputs(self, (x_q, x_k, x_v), others, need, state)
-            own_inputs = (rows.take(x_q), x_k, x_v)
-            own_result = self._head_outputs(self.global_proj, own_inputs, own, need, state)
+        result = self._head_outputs(self, (x_q, x_k, x_v), ordinary, need, state)
+        if self.global_proj is not None and rows is not None:
+            own_inputs, own_mask = (rows.take(x_q), x_k, x_v), rows.mask(mask, shape)
+            own_result = self._head_outputs(self.global_proj, own_inputs, own_mask, need, state)
             result = rows.replace_rows(result, own_result)
         heads = apply_gate(self.gate, result.output, x_q)
         return self.out_proj(merge_heads(heads)), result
@@ -381,11 +369,11 @@ class MultiheadAttention(nn.Module):
     ) -> Result:
         """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
         x_q, x_k, x_v = inputs
-        q = apply_norm(
-            "query_norm", self.query_norm, split_heads(owner.q_proj(x_q), self.num_heads)
-        )
-        k = apply_norm("key_norm", self.key_norm, split_heads(owner.k_proj(x_k), self.num_kv_heads))
+        q = split_heads(owner.q_proj(x_q), self.num_heads)
+        k = split_heads(owner.k_proj(x_k), self.num_kv_heads)
         v = split_heads(owner.v_proj(x_v), self.num_kv_heads)
+        q = apply_norm("query_norm", self.query_norm, q)
+        k = apply_norm("key_norm", self.key_norm, k)
         k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
         k, v, mask = append_keys((k, v), (self.bias_k, self.bias_v), self.add_zero_attn, mask)
@@ -404,7 +392,6 @@ class MultiheadAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """The sizes, and what differs from the defaults."""
         words = [f"{self.embed_dim}, {self.num_heads}, head_dim={self.head_dim}"]
         if self.num_kv_heads != self.num_heads:
             words.append(f"num_kv_heads={self.num_kv_heads}")

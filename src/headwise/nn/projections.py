@@ -12,8 +12,7 @@ from torch import nn
 QKV = ("q_proj", "k_proj", "v_proj")
 """The input projections of `headwise.MultiheadAttention`, in PyTorch's order."""
 
-PROJECTIONS = (*QKV, "out_proj")
-"""All projections of `headwise.MultiheadAttention`."""
+PROJECTIONS = (*QKV, "out_proj")  # all projections of `headwise.MultiheadAttention`
 
 NAMES = {
     "q_proj": ("q_proj", "wq", "to_q", "query", "q_lin", "q"),
@@ -56,42 +55,26 @@ _LIST_ITEM = re.compile(r"(?:.*\.)?(?:linears|projections|projs|layers)\.([0-3])
 class Architecture:
     """Where the attention modules of one model family keep their projections.
 
-    Attributes:
-        name: the family, after its first model.
-        out: path of the output projection from the attention module; its input is the concatenated
-            outputs of the heads.
-        size: path of the attribute that holds the head dimension D.
-        projections: paths of q, k and v; empty where they are fused.
-        fused: path of the fused q, k, v projection; "" where they are separate.
-        by_head: whether the rows of the fused projection are q, k, v of head 0, then of head 1, and
-            so on; otherwise all of q, all of k, all of v.
-        beside: prefixes of the names of parameters that belong to no head.
+    Paths begin at the attention module.
     """
 
-    name: str
-    out: str
-    size: str
-    projections: tuple[str, ...] = ()
-    fused: str = ""
-    by_head: bool = False
-    beside: tuple[str, ...] = ()
+    name: str  # the family, after its first model
+    out: str  # path of the output projection; its input is the concatenated outputs of the heads
+    size: str  # path of the attribute that holds the head dimension D
+    projections: tuple[str, ...] = ()  # paths of q, k and v; empty where they are fused
+    fused: str = ""  # path of the fused q, k, v projection; "" where they are separate
+    by_head: bool = False  # fused rows: q, k, v of head 0, then of head 1; or all q, all k, all v
+    beside: tuple[str, ...] = ()  # prefixes of the names of parameters that belong to no head
 
 
+SIZE, SELF = "attention_head_size", ("self.query", "self.key", "self.value")
 ARCHITECTURES = (
     Architecture("Llama", "o_proj", "head_dim", QKV),
     Architecture("BART", "out_proj", "head_dim", QKV),
     Architecture("T5", "o", "key_value_proj_dim", ("q", "k", "v")),
-    Architecture(
-        "BERT",
-        "output.dense",
-        "self.attention_head_size",
-        ("self.query", "self.key", "self.value"),
-        beside=("output.LayerNorm",),
-    ),
-    Architecture(
-        "ALBERT", "dense", "attention_head_size", ("query", "key", "value"), beside=("LayerNorm",)
-    ),
-    Architecture("DistilBERT", "out_lin", "attention_head_size", ("q_lin", "k_lin", "v_lin")),
+    Architecture("BERT", "output.dense", f"self.{SIZE}", SELF, beside=("output.LayerNorm",)),
+    Architecture("ALBERT", "dense", SIZE, ("query", "key", "value"), beside=("LayerNorm",)),
+    Architecture("DistilBERT", "out_lin", SIZE, ("q_lin", "k_lin", "v_lin")),
     Architecture("GPT-2", "c_proj", "head_dim", fused="c_attn"),
     Architecture("GPT-NeoX", "dense", "head_size", fused="query_key_value", by_head=True),
     Architecture("ModernBERT", "Wo", "head_dim", fused="Wqkv"),
@@ -138,10 +121,7 @@ def is_transposed(projection: nn.Module) -> bool:
 
 
 def guess_role(parameter: str) -> str | None:
-    """The role that a parameter's name suggests: "q", "k", "v", "out", a fusion such as "qkv".
-
-    Args:
-        parameter: the full name, as in ``named_parameters()``.
+    """The role that a name from ``named_parameters()`` suggests: "q", "k", "v", "out" or "qkv".
 
     Example:
         >>> [guess_role(name) for name in ("attn.W_q", "to_qkv.weight", "linears.2.bias", "proj.b")]

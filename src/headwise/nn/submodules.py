@@ -18,9 +18,7 @@ from headwise.shapes import AttentionShape
 
 
 class UnitNorm(nn.Module):
-    """Divide every vector by its Euclidean norm, so that a score is a cosine.
-
-        x / max(|x|, eps)
+    """Divide every vector by its Euclidean norm, x / max(|x|, eps), so that a score is a cosine.
 
     Used with `LogitScale`. Computed in float32 at least; a zero vector stays zero and has a finite
     gradient.
@@ -53,7 +51,6 @@ class UnitNorm(nn.Module):
         return (y * square.clamp(min=self.eps**2).rsqrt()).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The lower bound."""
         return f"eps={self.eps}"
 
 
@@ -68,12 +65,10 @@ class LogitScale(nn.Module):
         num_heads: H.
         start: initial value of s_h.
         most: upper bound of s_h, above which the gradient is 0; None means no bound.
-        device: device of the parameter.
-        dtype: dtype of the parameter.
+        device, dtype: those of the parameter.
 
     Raises:
-        BadType, BadValue: if num_heads is no positive integer, or a factor is no positive number,
-            or start is above most.
+        BadType, BadValue: if num_heads or a factor is not positive, or start is above most.
 
     Source: Henry et al. 2020 (Query-Key Normalization for Transformers), where s is g; Liu et al.
         2022 (Swin Transformer V2), scaled cosine attention, where s is 1/tau of each head with
@@ -98,8 +93,8 @@ class LogitScale(nn.Module):
         for name, value in (("start", start), ("most", start if most is None else most)):
             if not (math.isfinite(value) and value > 0):
                 raise BadValue(
-                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses "
-                    "10 and 100, and start=head_dim**-0.5 is ordinary attention",
+                    "LogitScale: {name} must be a positive number, got {value}; Swin V2 uses 10 "
+                    "and 100, and start=head_dim**-0.5 is ordinary attention",
                     name=name,
                     value=value,
                 )
@@ -115,7 +110,6 @@ class LogitScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every factor to ``start``."""
         nn.init.constant_(self.log, math.log(self.start))
 
     def forward(self) -> Tensor:
@@ -124,7 +118,6 @@ class LogitScale(nn.Module):
         return log.exp()
 
     def extra_repr(self) -> str:
-        """The number of heads, the initial factor and its bound."""
         return f"{self.log.shape[0]}, start={self.start}, most={self.most}"
 
 
@@ -140,8 +133,7 @@ class OutputGate(nn.Module):
         num_heads: H.
         head_dim: gates per head: 1, or D for one gate per output number.
         bias: whether there is a b, starting at 0; the paper has none.
-        device: device of the parameters.
-        dtype: dtype of the parameters.
+        device, dtype: those of the parameters.
 
     Raises:
         BadType, BadValue: if a size is no positive integer.
@@ -183,7 +175,7 @@ class OutputGate(nn.Module):
 
 
 def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module | None:
-    """The norm given as argument ``name``, which must be a module for vectors of size D."""
+    """The norm, which must be a module for vectors of size D, or None."""
     example = f"nn.RMSNorm({head_dim}) or headwise.nn.UnitNorm()"
     size = getattr(checked_module(name, norm, example), "normalized_shape", None)
     if size is not None and tuple(size) != (head_dim,):
@@ -197,16 +189,6 @@ def checked_norm(name: str, norm: nn.Module | None, head_dim: int) -> nn.Module 
             norm_type=type(norm).__name__,
         )
     return norm
-
-
-def checked_scale(scale: nn.Module | None) -> nn.Module | None:
-    """The logit scale, which must be a module or None."""
-    return checked_module("logit_scale", scale, "headwise.nn.LogitScale(num_heads)")
-
-
-def checked_gate(gate: nn.Module | None) -> nn.Module | None:
-    """The output gate, which must be a module or None."""
-    return checked_module("gate", gate, "headwise.nn.OutputGate(embed_dim, num_heads)")
 
 
 def apply_norm(name: str, norm: nn.Module | None, x: Tensor) -> Tensor:
@@ -263,19 +245,20 @@ def apply_gate(gate: nn.Module | None, output: Tensor, x: Tensor) -> Tensor:
 
 
 PER_QUERY = ("weights", "logsumexp", "entropy", "largest")
-"""The results besides the output that belong to one query and do not depend on its position."""
+"""The optional results of single queries that do not depend on the query's position."""
 
 
 class GlobalProjections(nn.Module):
-    """The projections of global tokens, which start as copies of the ordinary ones.
-
-    Args:
-        like: q_proj, k_proj and v_proj of the attention.
-    """
+    """The projections of global tokens; ``like`` is q_proj, k_proj and v_proj of the attention."""
 
     def __init__(self, like: Sequence[nn.Linear]) -> None:
         super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (_empty_like(linear) for linear in like)
+
+        def empty(linear: nn.Linear) -> nn.Linear:
+            factory = ParameterFactory(linear.weight.device, linear.weight.dtype)
+            return factory.linear(linear.in_features, linear.out_features, linear.bias is not None)
+
+        self.q_proj, self.k_proj, self.v_proj = map(empty, like)
 
     @torch.no_grad()
     def copy(self, like: Sequence[nn.Linear]) -> None:
@@ -287,24 +270,20 @@ class GlobalProjections(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GlobalRows:
-    """The queries that are global tokens, padded to the sample that has the most.
+    """The queries that are global tokens, padded to the sample that has the most."""
 
-    Attributes:
-        index: (B, n), positions of queries.
-        real: (B, n), False on padding.
-    """
-
-    index: Tensor
-    real: Tensor
+    index: Tensor  # (B, n), positions of queries
+    real: Tensor  # (B, n), False on padding
 
     @classmethod
     def of(cls, mask: Mask, shape: AttentionShape) -> "GlobalRows | None":
         """Those of a resolved mask; None if it has no global token."""
         b, h, query, _ = shape.indices()
         is_global: Tensor | None = None
-        for part in _symmetric(mask):
-            own = replace(part, symmetric=False).rule(b, h, query, query)
-            is_global = own if is_global is None else is_global | own
+        for part in mask.walk():
+            if isinstance(part, GlobalTokens) and part.symmetric:
+                own = replace(part, symmetric=False).rule(b, h, query, query)
+                is_global = own if is_global is None else is_global | own
         if is_global is None:
             return None
         is_global = is_global.expand(shape.batch, 1, -1, 1)[:, 0, :, 0]  # (B, Lq)
@@ -339,11 +318,6 @@ class GlobalRows:
         return rows & from_tensor(bias.expand(sizes), "b h q k")
 
     @staticmethod
-    def others(mask: Mask) -> Mask:
-        """The mask of the other rows, which use the ordinary projections."""
-        return without_global_rows(mask)
-
-    @staticmethod
     def check_need(need: Collection[str]) -> None:
         """Refuse results that sum over queries or depend on their positions."""
         for word in need:
@@ -356,7 +330,6 @@ class GlobalRows:
                 )
 
     def replace_rows(self, result: Result, own: Result) -> Result:
-        """A result with the rows of global tokens replaced by their own result."""
         names = ("output", *(name for name in PER_QUERY if getattr(result, name) is not None))
         new = {name: self.put(getattr(result, name), getattr(own, name)) for name in names}
         return replace(result, **new)
@@ -367,21 +340,3 @@ def without_global_rows(mask: Mask) -> Mask:
     if isinstance(mask, GlobalTokens):
         return replace(mask, symmetric=False)
     return mask.map(without_global_rows)
-
-
-def cache_refused() -> BadValue:
-    """The error of a module with ``global_projections`` that is called with a cache."""
-    return BadValue(
-        "cache: with global_projections each key has two projections, and the row of a "
-        "global token sees future keys; call the module without a cache"
-    )
-
-
-def _symmetric(mask: Mask) -> list[GlobalTokens]:
-    """The symmetric global tokens in a mask."""
-    return [part for part in mask.walk() if isinstance(part, GlobalTokens) and part.symmetric]
-
-
-def _empty_like(linear: nn.Linear) -> nn.Linear:
-    factory = ParameterFactory(linear.weight.device, linear.weight.dtype)
-    return factory.linear(linear.in_features, linear.out_features, linear.bias is not None)

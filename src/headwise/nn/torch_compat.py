@@ -1,22 +1,21 @@
 """The interface of `torch.nn.MultiheadAttention`: its mask arguments and its state_dict.
 
-Masks. In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added
-to the scores; in a headwise mask True means may attend.
-
-Weights. The names and shapes of the state_dict are PyTorch's:
+In PyTorch's ``attn_mask`` and ``key_padding_mask`` True means blocked, and floats are added to the
+scores; in a headwise mask True means may attend. The names of the state_dict are PyTorch's:
 
     q_proj.weight, k_proj.weight, v_proj.weight   <->  in_proj_weight, one below the other; or
                                                        q_proj_weight, k_proj_weight, v_proj_weight
     q_proj.bias,   k_proj.bias,   v_proj.bias     <->  in_proj_bias
 
-They are packed where PyTorch packs them: kdim = vdim = embed_dim, as many key/value heads as heads,
-heads that fill embed_dim. Only plain projections are renamed: where one is wrapped or quantised
-(LoRA, for example), all three keep their own names.
+They are packed where PyTorch packs them: kdim = vdim = embed_dim, no shared key/value heads, heads
+that fill embed_dim. Where a projection is wrapped or quantised, as in LoRA, none is renamed.
 """
 
+import functools
+import operator
 import warnings
 from collections.abc import Mapping, MutableMapping
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,23 +23,17 @@ from torch import Tensor, nn
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
-from headwise.masks.mask import And
+from headwise.masks.mask import And, both
 from headwise.masks.patterns.by_length import Padding
-from headwise.masks.patterns.from_tensor import (
-    FromTensor,
-    blocked_below,
-    check_float_mask,
-    unexpanded,
-)
+from headwise.masks.patterns.from_tensor import FromTensor, check_float_mask, is_allowed, unexpanded
 from headwise.nn.projections import QKV
 from headwise.shapes import AttentionShape, broadcasts
 
-STACK_LEVEL = 6
-"""The number of calls from `_warn_of_padding` to the line that called the module."""
+STACK_LEVEL = 6  # the number of calls from `_warn_of_padding` to the line that called the module
 
 
 class PaddingOrMask(UserWarning):
-    """A mask was read as (L, S) and looks like the padding (B, S) of the same batch."""
+    """A mask is read as (L, S) and looks like the padding (B, S) of the same batch."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.en)
@@ -54,19 +47,9 @@ def from_torch(
     shape: AttentionShape,
     batched: bool,
 ) -> list[Mask]:
-    """The masks that the arguments of ``forward`` mean; all of them hold together.
+    """The mask arguments of `MultiheadAttention.forward` as headwise masks, all of which hold.
 
-    Args:
-        attn_mask: True = blocked, or floats to add: (L, S), (B*H, L, S), (B, L, S), (B, 1, L, S),
-            (1, H, L, S) or (B, H, L, S); for unbatched input also (H, L, S).
-        key_padding_mask: True = padding, or floats to add: (B, S); for unbatched input (S,).
-        is_causal: no query sees a later key; the last query stands at the last key.
-        shape: B, H, L and S of this call.
-        batched: whether the input has a batch axis.
-
-    Raises:
-        BadType: if a mask is neither boolean nor floating point.
-        BadValue: if a shape does not fit or is ambiguous, or if a float mask is 0/1.
+    BadType and BadValue refuse a mask whose dtype or shape does not fit or is ambiguous.
 
     Example:
         >>> shape = AttentionShape(1, 1, 2, 3, 1, torch.device("cpu"))
@@ -90,34 +73,21 @@ def from_torch(
 
 
 def intersect(masks: list[Mask]) -> Mask:
-    """What all of the masks allow; full() if there is none."""
-    if not masks:
-        return full()
-    result = masks[0]
-    for mask in masks[1:]:
-        result = result & mask
-    return result
+    """The mask that allows what all of them allow; full() if there is none."""
+    return functools.reduce(operator.and_, masks) if masks else full()
 
 
 def real_keys(mask: Mask, shape: AttentionShape) -> Tensor | None:
-    """(B or 1, S), False on keys that paddings or tensors hide from every query; None if unknown.
-
-    No (L, S) tensor is built.
-    """
+    """(B or 1, S), False on keys that paddings or tensors hide from all queries, or None."""
     if isinstance(mask, And):
-        left, right = real_keys(mask.left, shape), real_keys(mask.right, shape)
-        return right if left is None else left if right is None else left & right
+        return both(real_keys(mask.left, shape), real_keys(mask.right, shape))
     if isinstance(mask, Padding):
         b, h, q, k = shape.indices()
         return mask.rule(b, h, q[:, :, :1], k)[:, 0, 0] if shape.queries else None
     if isinstance(mask, FromTensor):
-        visible = _visible(unexpanded(mask.tensor)).any(2).any(1)
+        visible = is_allowed(unexpanded(mask.tensor)).any(2).any(1)
         return visible.expand(-1, mask.tensor.shape[3])
     return None
-
-
-def _visible(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.bool else tensor > blocked_below(tensor.dtype)
 
 
 def _check(name: str, mask: Tensor) -> None:
@@ -148,22 +118,33 @@ def _attention(mask: Tensor, shape: AttentionShape) -> Mask:
 
 def _four_axes(mask: Tensor, shape: AttentionShape) -> Tensor:
     batch, heads, size = shape.batch, shape.heads, (shape.queries, shape.keys)
-    if mask.dim() not in (2, 3, 4) or mask.shape[-2:] != size:
-        raise _unfit(mask, shape)
-    if mask.dim() == 2:
-        return mask[None, None]
-    if mask.dim() == 4:
-        if not (broadcasts(mask.shape[0], batch) and broadcasts(mask.shape[1], heads)):
-            raise _unfit(mask, shape)
-        return mask
-    count = mask.shape[0]
-    if count == batch == heads > 1:
-        raise _ambiguous(mask)
-    if count == batch * heads:
-        return mask.reshape(batch, heads, *size)
-    if broadcasts(count, batch):
-        return mask[:, None]
-    raise _unfit(mask, shape)
+    if mask.shape[-2:] == size:
+        first = mask.shape[:-2]
+        if not first:
+            return mask[None, None]
+        if len(first) == 2 and broadcasts(first[0], batch) and broadcasts(first[1], heads):
+            return mask
+        if first == (batch,) and batch == heads > 1:
+            raise BadValue(
+                "attn_mask: {got} can be one mask per sample or one per head, since B = H; pass "
+                "attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
+                got=tuple(mask.shape),
+            )
+        if first == (batch * heads,):
+            return mask.reshape(batch, heads, *size)
+        if len(first) == 1 and broadcasts(first[0], batch):
+            return mask[:, None]
+    raise BadValue(
+        "attn_mask: expected (L, S) = {shared}, (B*H, L, S) = {flat}, (B, L, S) = {by_sample}, or "
+        "(B, H, L, S) = {by_head} where B and H may be 1, got {got}; padding (B, S) = {padding} "
+        "goes to key_padding_mask",
+        shared=size,
+        flat=(batch * heads, *size),
+        by_sample=(batch, *size),
+        by_head=(batch, heads, *size),
+        got=tuple(mask.shape),
+        padding=(batch, shape.keys),
+    )
 
 
 def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
@@ -181,17 +162,11 @@ def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
     rows = (mask if batched else mask[None]).to(shape.device)
     if rows.dtype == torch.bool:
         return padding(~rows)
-    if _is_padding(rows):
-        return padding(_visible(rows))
+    known = not (rows.requires_grad or rows.is_meta or torch.compiler.is_compiling())
+    if known and bool(((rows == 0) | ~is_allowed(rows)).all()):
+        return padding(is_allowed(rows))
     bias = rows[:, None, None, :].expand(-1, -1, shape.queries, -1)
     return FromTensor(bias, "b h q k", shape.offset)
-
-
-def _is_padding(rows: Tensor) -> bool:
-    """Whether a float mask of keys is known to hold only 0 and blocked entries."""
-    if rows.requires_grad or rows.is_meta or torch.compiler.is_compiling():
-        return False
-    return bool(((rows == 0) | (rows <= blocked_below(rows.dtype))).all())
 
 
 def _warn_of_padding(mask: Tensor, shape: AttentionShape) -> None:
@@ -209,36 +184,13 @@ def _warn_of_padding(mask: Tensor, shape: AttentionShape) -> None:
 
 def _looks_like_padding(mask: Tensor) -> bool:
     """Whether each row blocks a run at one end, as padding does, and the mask is no band."""
-    blocked = ~_visible(mask) if mask.is_floating_point() else mask
+    blocked = ~is_allowed(mask) if mask.is_floating_point() else mask
     if mask.is_floating_point() and bool((mask[~blocked] != 0).any()):
         return False  # a bias
     ends_only = bool(((blocked[:, 1:] != blocked[:, :-1]).sum(1) <= 1).all())
     same = bool((blocked == blocked[:1]).all())  # then both readings agree
     banded = mask.shape[1] > 1 and bool((blocked[1:, 1:] == blocked[:-1, :-1]).all())
     return ends_only and not same and not banded
-
-
-def _unfit(mask: Tensor, shape: AttentionShape) -> BadValue:
-    batch, heads, size = shape.batch, shape.heads, (shape.queries, shape.keys)
-    return BadValue(
-        "attn_mask: expected (L, S) = {shared}, (B*H, L, S) = {flat}, (B, L, S) = {by_sample}, or "
-        "(B, H, L, S) = {by_head} where B and H may be 1, got {got}; padding (B, S) = {padding} "
-        "goes to key_padding_mask",
-        shared=size,
-        flat=(batch * heads, *size),
-        by_sample=(batch, *size),
-        by_head=(batch, heads, *size),
-        got=tuple(mask.shape),
-        padding=(batch, shape.keys),
-    )
-
-
-def _ambiguous(mask: Tensor) -> BadValue:
-    return BadValue(
-        "attn_mask: {got} can be one mask per sample or one per head, since B = H; pass "
-        "attn_mask[:, None] for (B, 1, L, S) or attn_mask[None] for (1, H, L, S)",
-        got=tuple(mask.shape),
-    )
 
 
 class Owner(Protocol):
@@ -254,6 +206,9 @@ class Owner(Protocol):
     def packs(self) -> bool: ...
 
 
+State = MutableMapping[str, Any]
+
+
 class NotPacked:
     """In place of PyTorch's packed parameter; every use of it raises.
 
@@ -262,22 +217,18 @@ class NotPacked:
     """
 
     @classmethod
-    def __torch_function__(
-        cls, func: object, types: object, args: object = (), kwargs: object = None
-    ) -> NoReturn:
-        del func, types, args, kwargs
+    def __torch_function__(cls, *args: object, **kwargs: object) -> NoReturn:
+        del args, kwargs
         raise _not_packed()
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise AttributeError(str(_not_packed()))
+        raise AttributeError(name if name.startswith("__") else str(_not_packed()))
 
 
 class PackedBias:
     """The same for the bias, which is None in a module without bias, as in PyTorch."""
 
-    def __get__(self, module: nn.Module | None, owner: type) -> "NotPacked | None":
+    def __get__(self, module: nn.Module | None, owner: type) -> NotPacked | None:
         del owner
         bare = module is not None and getattr(module.q_proj, "bias", None) is None
         return None if bare else NotPacked()
@@ -285,15 +236,15 @@ class PackedBias:
 
 def _not_packed() -> BadType:
     return BadType(
-        "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no "
-        "packed parameter; use q_proj, k_proj and v_proj, or torch_state_dict() for the "
-        "packed names"
+        "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no packed "
+        "parameter; use q_proj, k_proj and v_proj, or torch_state_dict() for the packed names"
     )
 
 
 def pack(owner: Owner, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """A module's state_dict in PyTorch's names, in PyTorch's order."""
-    state, packed = dict(state), {}
+    state = dict(state)
+    packed: dict[str, Tensor] = {}
     if _plain(owner, state, prefix):
         weights = [state.pop(f"{prefix}{name}.weight") for name in QKV]
         if owner.packs:
@@ -306,21 +257,11 @@ def pack(owner: Owner, state: Mapping[str, Tensor], prefix: str) -> dict[str, Te
     return packed | state
 
 
-def unpack(
-    module: nn.Module,
-    state: MutableMapping[str, object],
-    prefix: str,
-    metadata: object,
-    strict: bool,
-    missing: list[str],
-    unexpected: list[str],
-    errors: list[str],
-) -> None:
+def unpack(module: nn.Module, state: State, prefix: str, *_: object) -> None:
     """Split a state_dict in PyTorch's names by projection; a pre hook of `load_state_dict`.
 
     A tensor of another size is split in three as well, so that the error names each projection.
     """
-    del metadata, strict, missing, unexpected, errors
     rows = cast("Owner", module).rows
     for kind in ("weight", "bias"):
         if any(f"{prefix}{name}.{kind}" in state for name in QKV):
@@ -336,13 +277,12 @@ def unpack(
             state[f"{prefix}{name}.weight"] = state.pop(f"{prefix}{name}_weight")
 
 
-def _plain(module: "Owner", state: Mapping[str, object], prefix: str) -> bool:
+def _plain(module: Owner, state: State, prefix: str) -> bool:
     """Whether q, k and v have a weight of PyTorch's size, at most a bias, and nothing else."""
     expected = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
     kinds = set()
-    for name, rows, columns in zip(
-        QKV, module.rows, (module.embed_dim, module.kdim, module.vdim), strict=True
-    ):
+    sizes = (module.embed_dim, module.kdim, module.vdim)
+    for name, rows, columns in zip(QKV, module.rows, sizes, strict=True):
         start = f"{prefix}{name}."
         if {key.removeprefix(start) for key in state if key.startswith(start)} != expected:
             return False

@@ -5,9 +5,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
-from headwise.attention import AUTO
-from headwise.engines import ENGINES
-from headwise.errors import BadType, BadValue, one_of
+from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, appended, full
 from headwise.nn.projections import QKV
@@ -39,12 +37,9 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def zero_padding(key: Tensor, value: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Key and value with zeros on padding, where 0 times NaN would make a gradient NaN.
+    """Key (B, n, kdim) and value (B, n, vdim) with zeros on padding, for finite gradients.
 
-    Args:
-        key: (B, n, kdim).
-        value: (B, n, vdim).
-        real: (B or 1, S), False on padding; its last n columns are those of key and value.
+    ``real`` is (B or 1, S), False on padding; its last n columns are those of key and value.
     """
     if real is None:
         return key, value
@@ -60,20 +55,21 @@ def append_keys(
 ) -> tuple[Tensor, Tensor, Mask]:
     """Append the keys of ``add_bias_kv`` and ``add_zero_attn``, which every query may attend to.
 
-    Args:
-        keys: k and v, (B, G, S, D).
-        learned: bias_k and bias_v, (1, 1, G·D), or None.
-        zeros: whether a zero key and a zero value follow.
-        mask: of the S keys.
+    ``keys`` are k and v (B, G, S, D), ``learned`` bias_k and bias_v (1, 1, G·D).
     """
-    k, v = keys
-    bias_k, bias_v = learned
-    extra = (bias_k is not None) + zeros
-    if bias_k is not None and bias_v is not None:
-        k, v = torch.cat((k, _row(bias_k, k)), 2), torch.cat((v, _row(bias_v, v)), 2)
-    if zeros:
-        k, v = (torch.cat((t, t.new_zeros(*t.shape[:2], 1, t.shape[3])), 2) for t in (k, v))
+    extra = (learned[0] is not None) + zeros
+    k, v = (_extended(t, bias, zeros) for t, bias in zip(keys, learned, strict=True))
     return k, v, appended(mask, extra) if extra and mask != full() else mask
+
+
+def _extended(rows: Tensor, bias: Tensor | None, zeros: bool) -> Tensor:
+    batch, groups, _, dim = rows.shape
+    parts = [rows]
+    if bias is not None:
+        parts.append(bias.view(1, groups, 1, dim).expand(batch, -1, -1, -1).to(rows.dtype))
+    if zeros:
+        parts.append(rows.new_zeros(batch, groups, 1, dim))
+    return torch.cat(parts, 2) if len(parts) > 1 else rows
 
 
 def returned_weights(weights: Tensor | None, average: bool, batched: bool) -> Tensor | None:
@@ -84,15 +80,8 @@ def returned_weights(weights: Tensor | None, average: bool, batched: bool) -> Te
     return weights if batched else weights[0]
 
 
-def _row(vector: Tensor, like: Tensor) -> Tensor:
-    """(1, 1, G·D) as one more key of every sample, (B, G, 1, D)."""
-    batch, groups, _, dim = like.shape
-    return vector.view(1, groups, 1, dim).expand(batch, -1, -1, -1).to(like.dtype)
-
-
 INPUTS = ("query", "key", "value")
-SIZES = {"query": "embed_dim", "key": "kdim", "value": "vdim"}
-"""The argument that sets the last axis of each input."""
+SIZES = {"query": "embed_dim", "key": "kdim", "value": "vdim"}  # the last axis of each input
 
 
 def check_positive(**sizes: object) -> None:
@@ -107,12 +96,7 @@ def check_positive(**sizes: object) -> None:
 def checked_head_dim(
     embed_dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None
 ) -> int:
-    """D, which is E / H where ``head_dim`` is None; also checks that G divides H.
-
-    Example:
-        >>> checked_head_dim(640, 4, 2, None), checked_head_dim(640, 4, 4, 256)
-        (160, 256)
-    """
+    """D, which is E / H where ``head_dim`` is None; also checks that G divides H."""
     if num_heads % num_kv_heads:
         raise BadValue(
             "num_kv_heads: expected a divisor of num_heads={num_heads}, got "
@@ -135,16 +119,6 @@ def checked_head_dim(
     return embed_dim // num_heads
 
 
-def checked_dropout(dropout: object) -> float:
-    """The dropout probability as a float."""
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
-        raise BadValue(
-            "dropout: expected a probability from 0 to 1, got {dropout!r}; 0 disables dropout",
-            dropout=dropout,
-        )
-    return float(dropout)
-
-
 def checked_mask(mask: Mask | None) -> Mask | None:
     """The mask, which must be a headwise mask or None."""
     if mask is None or isinstance(mask, Mask):
@@ -154,14 +128,6 @@ def checked_mask(mask: Mask | None) -> Mask | None:
         "hw.causal(), or hw.from_tensor(tensor), where True means may attend",
         mask_type=type(mask).__name__,
     )
-
-
-def checked_engine(engine: str) -> str:
-    """The name of the engine, which must be "auto" or one of `ENGINES`."""
-    names = (AUTO, *(known.NAME for known in ENGINES))
-    if engine not in names:
-        raise one_of("engine", engine, names)
-    return engine
 
 
 def checked_module(name: str, module: nn.Module | None, example: str) -> nn.Module | None:
@@ -177,11 +143,9 @@ def checked_module(name: str, module: nn.Module | None, example: str) -> nn.Modu
 
 
 def check_position(position: Position | None, sizes: Mapping[str, set[int]]) -> None:
-    """Check the type of a position, and the sizes that it was made for.
+    """Check the type of a position, and the sizes that it requires against those of the module.
 
-    Args:
-        position: the position, or None.
-        sizes: the sizes of the module by letter; E may have three, of query, key and value.
+    E may have several sizes, of query, key and value.
     """
     if position is None:
         return
@@ -195,9 +159,8 @@ def check_position(position: Position | None, sizes: Mapping[str, set[int]]) -> 
     for letter, size in position.expected_sizes().items():
         if sizes[letter] != {size}:
             raise BadValue(
-                "position: {name} was made for {letter}={size}, the module has "
-                "{letter}={got}; make it with the module's size, or leave it out where "
-                "query, key and value differ",
+                "position: {name} was made for {letter}={size}, the module has {letter}={got}; "
+                "make it with the module's size, or leave it out where query, key and value differ",
                 name=name,
                 letter=letter,
                 size=size,
@@ -206,10 +169,7 @@ def check_position(position: Position | None, sizes: Mapping[str, set[int]]) -> 
 
 
 def check_appended_keys(position: Position | None, global_projections: bool, append: bool) -> None:
-    """Check that positions inside attention, appended keys and global rows do not meet.
-
-    An appended key has no position, and a global row is computed apart from its neighbours.
-    """
+    """Refuse appended keys, which have no position, and global rows with a position inside."""
     inside = position is not None and bool(position.stages - {Stage.INPUT})
     name = type(position).__name__
     if inside and append:
@@ -221,9 +181,8 @@ def check_appended_keys(position: Position | None, global_projections: bool, app
         )
     if global_projections and (inside or append):
         raise BadValue(
-            "global_projections: expected no position inside attention and no appended "
-            "keys, got {other}; leave one out, or use a position added to the input, "
-            "such as hw.Learned(...)",
+            "global_projections: expected no position inside attention and no appended keys, got "
+            "{other}; leave one out, or use a position added to the input, such as hw.Learned(...)",
             other=name if inside else "add_bias_kv or add_zero_attn",
         )
 
@@ -231,14 +190,33 @@ def check_appended_keys(position: Position | None, global_projections: bool, app
 def check_inputs(inputs: tuple[Tensor, ...], sizes: tuple[int, ...], is_batch_first: bool) -> None:
     """Check query, key and value against the module and against each other.
 
-    Args:
-        inputs: query, key and value.
-        sizes: embed_dim, kdim and vdim.
-        is_batch_first: whether the layout is (B, L, E) and not (L, B, E).
+    ``sizes`` are embed_dim, kdim and vdim; the layout is (B, L, E), or else (L, B, E).
     """
     for name, x, size in zip(INPUTS, inputs, sizes, strict=True):
-        if not isinstance(x, Tensor) or x.is_nested or x.dim() not in (2, 3) or x.shape[-1] != size:
-            raise _bad_input(name, x, size)
+        if not isinstance(x, Tensor):
+            raise BadType("{name}: expected a tensor, got {type}", name=name, type=type(x).__name__)
+        if x.is_nested:
+            raise BadValue(
+                "{name}: expected a dense tensor, got a nested one; use "
+                "x.to_padded_tensor(0.0) with key_padding_mask",
+                name=name,
+            )
+        if x.dim() not in (2, 3):
+            raise BadValue(
+                "{name}: expected two axes (length, size) or three with a batch, got {shape}",
+                name=name,
+                shape=tuple(x.shape),
+            )
+        if x.shape[-1] != size:
+            raise BadValue(
+                "{name}: expected a last axis of size {argument}={size}, got {shape}; make "
+                "the module with {argument}={last} or project the input first",
+                name=name,
+                argument=SIZES[name],
+                size=size,
+                shape=tuple(x.shape),
+                last=x.shape[-1],
+            )
     query, key, value = inputs
     if not query.dim() == key.dim() == value.dim():
         raise _disagree(Text("the number of axes"), inputs)
@@ -246,9 +224,8 @@ def check_inputs(inputs: tuple[Tensor, ...], sizes: tuple[int, ...], is_batch_fi
     if query.dim() == 2:
         length = 0
     elif not query.shape[batch] == key.shape[batch] == value.shape[batch]:
-        layout = (
-            f"{'(B, L, E)' if is_batch_first else '(L, B, E)'} with batch_first={is_batch_first}"
-        )
+        axes = "(B, L, E)" if is_batch_first else "(L, B, E)"
+        layout = f"{axes} with batch_first={is_batch_first}"
         raise _disagree(Text("the batch size B, read as {layout},", layout=layout), inputs)
     if key.shape[length] != value.shape[length]:
         raise _disagree(Text("the length S of key and value"), inputs)
@@ -287,33 +264,6 @@ def check_beam_index(index: Tensor, batch: int, owner: Text) -> None:
             batch=batch,
             index=index.tolist(),
         )
-
-
-def _bad_input(name: str, x: object, size: int) -> BadType | BadValue:
-    if not isinstance(x, Tensor):
-        return BadType("{name}: expected a tensor, got {type}", name=name, type=type(x).__name__)
-    if x.is_nested:
-        return BadValue(
-            "{name}: expected a dense tensor, got a nested one; use "
-            "x.to_padded_tensor(0.0) with key_padding_mask",
-            name=name,
-        )
-    shape = tuple(x.shape)
-    if x.dim() not in (2, 3):
-        return BadValue(
-            "{name}: expected two axes (length, size) or three with a batch, got {shape}",
-            name=name,
-            shape=shape,
-        )
-    return BadValue(
-        "{name}: expected a last axis of size {argument}={size}, got {shape}; make "
-        "the module with {argument}={last} or project the input first",
-        name=name,
-        argument=SIZES[name],
-        size=size,
-        shape=shape,
-        last=shape[-1],
-    )
 
 
 def _disagree(size: Text, inputs: Iterable[Tensor]) -> BadValue:

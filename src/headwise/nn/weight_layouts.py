@@ -26,19 +26,12 @@ Split = Callable[[Tensor, int, int], tuple[Tensor, ...]]
 
 @dataclass(frozen=True)
 class Layout:
-    """An arrangement of the weights of one attention.
+    """An arrangement of the weights of one attention."""
 
-    Attributes:
-        name: the word that `load_layout` takes.
-        projections: the combinations of entries of `NAMES` that a module of this layout has.
-        split: how a fused matrix is split, or None where there is none.
-        transposed: whether matrices are (in, rows).
-    """
-
-    name: str
-    projections: tuple[tuple[str, ...], ...]
-    split: Split | None = None
-    transposed: bool = False
+    name: str  # the word that `load_layout` takes
+    projections: tuple[tuple[str, ...], ...]  # the combinations of entries of `NAMES` it may have
+    split: Split | None = None  # how a fused matrix is split
+    transposed: bool = False  # whether matrices are (in, rows)
 
 
 def _split_blocks(rows: Tensor, heads: int, groups: int) -> tuple[Tensor, ...]:
@@ -67,11 +60,10 @@ LAYOUTS = (
 
 @torch.no_grad()
 def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout: str) -> None:
-    """Copy the weights of another attention module into one of ours, all of them or none.
+    """Copy the weights of another attention module into a `MultiheadAttention`, all or none.
 
-    A bias that the other module does not have becomes 0, which is the same. Parameters keep their
-    dtype and device. Positions, norms and masks of the other module are not in its projections:
-    give them to ours.
+    A bias that the other module does not have becomes 0. Parameters keep their dtype and device.
+    Positions, norms and masks are not part of the weights: give them to the constructor.
 
     Args:
         module: made with the same num_heads, num_kv_heads and sizes as the other.
@@ -80,9 +72,8 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
         layout: "separate", "blocks", "blocks transposed" or "groups"; see the table above.
 
     Raises:
-        BadType: if the module is no `MultiheadAttention`.
-        BadValue: if the layout is unknown, or a matrix is missing, present under two names, of
-            another shape, or unknown; nothing is loaded then.
+        BadType, BadValue: if the module or the layout is wrong, or a matrix is missing, present
+            under two names, of another shape, or unknown; nothing is loaded then.
 
     Example:
         >>> theirs = {"qkv.weight": torch.randn(12, 4), "proj.weight": torch.randn(4, 4)}
@@ -96,14 +87,23 @@ def load_layout(module: MultiheadAttention, state: Mapping[str, Tensor], layout:
             "module: expected a headwise.MultiheadAttention, got {module_type}",
             module_type=type(module).__name__,
         )
-    by_name = {known.name: known for known in LAYOUTS}
+    by_name = {choice.name: choice for choice in LAYOUTS}
     if layout not in by_name:
         raise one_of("layout", layout, tuple(by_name))
     new = _renamed(state, by_name[layout], module)
     parameters = module.named_parameters()
     targets = {name: value for name, value in parameters if _owner(name) in PROJECTIONS}
     for name, target in targets.items():
-        _check_shape(name, new.get(name), target)
+        tensor = new.get(name)
+        missing_bias = tensor is None and name.endswith("bias")
+        if not missing_bias and (tensor is None or tensor.shape != target.shape):
+            raise BadValue(
+                "state: {name} should be {expected}, got {got}; make the module with the sizes of "
+                "the other, and name the layout of the other",
+                name=name,
+                expected=tuple(target.shape),
+                got=None if tensor is None else tuple(tensor.shape),
+            )
     extra = sorted(new.keys() - targets.keys())
     if extra:
         raise BadValue(
@@ -126,14 +126,19 @@ def _renamed(
     for name, role in _roles(state, layout).items():
         kind = name.rpartition(".")[2]
         rows = state[name].T if layout.transposed and kind == "weight" else state[name]
-        parts: tuple[Tensor, ...] = (rows,)
-        if role == "kv":
-            _check_rows(name, rows, 2 * module.num_kv_heads * module.head_dim)
-            parts = rows.chunk(2)
-        elif role == "qkv" and layout.split is not None:
-            _check_rows(name, rows, sum(module.rows))
-            parts = layout.split(rows, module.num_heads, module.num_kv_heads)
         ours = {"qkv": QKV, "kv": QKV[1:]}.get(role, (role,))
+        expected = sum(module.rows[-len(ours) :])
+        if len(ours) > 1 and rows.shape[0] != expected:
+            raise BadValue(
+                "state: {name} has {rows} rows, expected {expected} for the heads of the module; "
+                "make it with the num_heads, num_kv_heads and head_dim of the other",
+                name=name,
+                rows=rows.shape[0],
+                expected=expected,
+            )
+        parts: tuple[Tensor, ...] = rows.chunk(2) if role == "kv" else (rows,)
+        if role == "qkv" and layout.split is not None:
+            parts = layout.split(rows, module.num_heads, module.num_kv_heads)
         new |= {f"{own}.{kind}": part for own, part in zip(ours, parts, strict=True)}
     return new
 
@@ -159,27 +164,3 @@ def _roles(state: Mapping[str, Tensor], layout: Layout) -> dict[str, str]:
             got=", ".join(sorted(owner for _, owner in owners)) or "nothing",
         )
     return roles
-
-
-def _check_rows(name: str, rows: Tensor, expected: int) -> None:
-    if rows.shape[0] != expected:
-        raise BadValue(
-            "state: {name} has {rows} rows, expected {expected} for the heads of the module; make "
-            "it with the num_heads, num_kv_heads and head_dim of the other",
-            name=name,
-            rows=rows.shape[0],
-            expected=expected,
-        )
-
-
-def _check_shape(name: str, new: Tensor | None, target: Tensor) -> None:
-    if new is None and name.endswith("bias"):
-        return
-    if new is None or new.shape != target.shape:
-        raise BadValue(
-            "state: {name} should be {expected}, got {got}; make the module with the sizes of the "
-            "other, and name the layout of the other",
-            name=name,
-            expected=tuple(target.shape),
-            got=None if new is None else tuple(new.shape),
-        )

@@ -5,15 +5,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headwise.errors import BadValue
+from headwise.lang import Text
 from headwise.positions.position import (
     Inputs,
     Position,
     Stage,
     check_base,
     check_offset,
-    check_size,
     check_width,
 )
+from headwise.shapes import check_integer
 
 
 class Sinusoidal(Position):
@@ -27,8 +28,7 @@ class Sinusoidal(Position):
         base: the longest wavelength over 2 pi.
 
     Raises:
-        BadType: if embed_dim is no integer or base no number.
-        BadValue: if embed_dim is below 1, base is not above 1, or the input has another size.
+        BadType, BadValue: if embed_dim is no integer of at least 1, or base no number above 1.
 
     Source: Vaswani et al. 2017, section 3.5.
 
@@ -41,7 +41,7 @@ class Sinusoidal(Position):
 
     def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
         super().__init__()
-        check_size("Sinusoidal", "embed_dim", embed_dim)
+        check_integer("Sinusoidal", "embed_dim", embed_dim, 1)
         self.embed_dim = embed_dim
         self.base = check_base("Sinusoidal", base)
 
@@ -76,8 +76,8 @@ class Learned(Position):
         embed_dim: E, the size of the input.
 
     Raises:
-        BadType: if a size is no integer.
-        BadValue: if a size is below 1, or, when called, if a position outside the table is needed.
+        BadType, BadValue: if a size is no integer of at least 1, or, when called, a position is
+            outside the table.
 
     Source: Gehring et al. 2017 (ConvS2S), section 3.1; Devlin et al. 2019 (BERT).
 
@@ -90,8 +90,8 @@ class Learned(Position):
 
     def __init__(self, max_positions: int, embed_dim: int) -> None:
         super().__init__()
-        check_size("Learned", "max_positions", max_positions)
-        check_size("Learned", "embed_dim", embed_dim)
+        check_integer("Learned", "max_positions", max_positions, 1)
+        check_integer("Learned", "embed_dim", embed_dim, 1)
         self.table = nn.Parameter(torch.empty(max_positions, embed_dim))
         nn.init.normal_(self.table, std=0.02)
 
@@ -100,22 +100,19 @@ class Learned(Position):
         check_width("Learned", embed_dim, x)
         check_offset("Learned", offset)
         first, last = offset, offset + x.shape[-2]
+        needed = Text("{first} to {last}", first=first, last=last - 1)
         if first < 0:
             raise BadValue(
-                "Learned: positions {first} to {last_minus_1} were asked for, the table "
-                "begins at 0; use an offset of at least 0, and in a layer no more "
-                "queries than keys",
-                first=first,
-                last_minus_1=last - 1,
+                "Learned: positions {needed} were asked for, the table begins at 0; use an offset "
+                "of at least 0, and in a layer no more queries than keys",
+                needed=needed,
             )
         if last > positions:
             raise BadValue(
-                "Learned: positions {first} to {last_minus_1} were asked for, the table "
-                "has 0 to {positions_minus_1}; make it longer with Learned({last}, "
-                "{embed_dim})",
-                first=first,
-                last_minus_1=last - 1,
-                positions_minus_1=positions - 1,
+                "Learned: positions {needed} were asked for, the table has 0 to {most}; make it "
+                "longer with Learned({last}, {embed_dim})",
+                needed=needed,
+                most=positions - 1,
                 last=last,
                 embed_dim=embed_dim,
             )

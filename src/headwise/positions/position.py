@@ -14,8 +14,7 @@ from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import LARGEST, AttentionShape, check_integer, format_value
 
 Inputs = Float[Tensor, "*b l e"]
-PositionIds = Int[Tensor, "_"]
-"""Where queries or keys stand: integers, one for each."""
+PositionIds = Int[Tensor, "_"]  # where queries or keys stand: integers, one for each
 
 
 class Stage(Enum):
@@ -29,17 +28,11 @@ class Stage(Enum):
 
 @dataclass(frozen=True, eq=False)
 class ClippedKeyValues:
-    """Keys and values that stand for k and v, with the position's bias, from a distance on.
+    """Keys and values that stand for k and v, with the position's bias, from a distance on."""
 
-    Attributes:
-        reach: that distance, at least 0.
-        keys: (B, G, Lk, D) for keys that far behind a query, and for keys that far ahead.
-        values: (B, G, Lk, Dv), likewise.
-    """
-
-    reach: int
-    keys: tuple[Tensor, Tensor]
-    values: tuple[Tensor, Tensor]
+    reach: int  # that distance, at least 0
+    keys: tuple[Tensor, Tensor]  # (B, G, Lk, D), for keys that far behind and that far ahead
+    values: tuple[Tensor, Tensor]  # (B, G, Lk, Dv), likewise
 
 
 class Position(nn.Module, ABC):
@@ -53,11 +46,7 @@ class Position(nn.Module, ABC):
     stages: frozenset[Stage] = frozenset()
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
-        """X with its positions ``offset, offset + 1, ...`` added; x itself is left alone.
-
-        `MultiheadAttention(..., position=p)` gives what it gives without a position when the
-        caller adds ``p`` to query, key and value first.
-        """
+        """The sum of x and the encodings of its positions ``offset, offset + 1, ...``."""
         del offset
         return x
 
@@ -67,16 +56,13 @@ class Position(nn.Module, ABC):
         return q, k
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor | None:
-        """What is added to the scaled scores of some queries and some keys.
+        """The bias on the scaled scores, (B or 1, H or 1, n, m), or None.
 
         Args:
             q: the queries as given to `attend`, (B, H, n, D).
-            query: where they stand, (n,).
-            key: where the keys stand, (m,).
+            query: their positions, (n,).
+            key: the positions of the keys, (m,).
             scale: the factor on the scores.
-
-        Returns:
-            (B or 1, H or 1, n, m), or None for nothing.
         """
         del q, query, key, scale
         return None
@@ -84,75 +70,38 @@ class Position(nn.Module, ABC):
     def bias_grid(
         self, q: Tensor, query: PositionIds, key: PositionIds, scale: float
     ) -> Tensor | None:
-        """`bias` where queries and keys stand in a row, each a step after the last.
-
-        Args:
-            q: as for `bias`; all samples stand alike.
-            query: where they stand, (n,), n at least 1.
-            key: where the keys stand, (m,), m at least 1, with the same step.
-            scale: the factor on the scores.
-        """
-        found = self.relative(differences(query, key), q, scale)
-        return self.bias(q, query, key, scale) if found is None else found.bias(q, scale)
+        """`bias` where ``query`` and ``key`` both grow by the same step and are not empty."""
+        terms = self.relative(differences(query, key), q, scale)
+        return self.bias(q, query, key, scale) if terms is None else terms.bias(q, scale)
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms | None:
-        """The same where it looks at the query and the difference only: made once for all pairs.
+        """The terms of a `bias` that depends on the query and the difference only, or None.
 
-        Args:
-            difference: every key - query that occurs, (T,).
-            like: the queries as given to `attend`, for the device and the dtype.
-            scale: the factor on the scores.
-
-        Returns:
-            What gives the `bias` at those differences, or None if it hangs on more than them.
+        ``difference`` is every key - query that occurs, (T,); ``like`` has the device and dtype.
         """
         del difference, like, scale
         return None
 
     def clipped(self, k: Tensor, v: Tensor) -> ClippedKeyValues | None:
-        """Keys and values that need no bias where a pair is far apart, or None.
-
-        Args:
-            k: the keys as they meet in the scores, (B, G, Lk, D).
-            v: the values, (B, G, Lk, Dv).
-        """
+        """Keys (B, G, Lk, D) and values (B, G, Lk, Dv) that include the bias of distant pairs."""
         del k, v
         return None
 
     def values(self, weights: Tensor, query: PositionIds, key: PositionIds) -> Tensor | None:
-        """What is added to the output for weights (B, H, n, m): (B, H, n, Dv), or None."""
+        """The term of the output (B, H, n, Dv) for weights (B, H, n, m), or None."""
         del weights, query, key
         return None
 
     def expected_sizes(self) -> dict[str, int]:
-        """The sizes it was made for, out of H, D and Dv, and E of one that is added to the input.
-
-        `attend` and `MultiheadAttention` refuse others.
-        """
+        """The required sizes by letter: H, D and Dv, or E of a position added to the input."""
         return {}
 
     def forward(self, x: Inputs, offset: int = 0) -> Inputs:
-        """The same as `embed`."""
         return self.embed(x, offset)
 
 
-def check_size(name: str, what: str, value: object, least: int = 1) -> None:
-    """Refuse a size that is no integer from the least to `LARGEST`.
-
-    Raises:
-        BadType: if it is no integer.
-        BadValue: if it is too small or too large.
-    """
-    check_integer(name, what, value, least)
-
-
 def check_base(name: str, base: object) -> float:
-    """The longest wavelength over 2 pi, as a float.
-
-    Raises:
-        BadType: if it is no number.
-        BadValue: if it is not above 1, or not finite.
-    """
+    """The longest wavelength over 2 pi, as a float."""
     if isinstance(base, bool) or not isinstance(base, int | float):
         raise BadType(
             "{name}: base must be a number above 1, got {base!r}; 10000 is usual",
@@ -169,23 +118,13 @@ def check_base(name: str, base: object) -> float:
 
 
 def check_offset(name: str, offset: object) -> None:
-    """Refuse an offset that is no integer from -`LARGEST` to `LARGEST`.
-
-    Raises:
-        BadType: if it is no integer.
-        BadValue: if it is too far from 0.
-    """
-    if torch.compiler.is_compiling() or isinstance(offset, torch.SymInt):
-        return
-    check_integer(name, "offset", offset, -LARGEST)
+    """Check that an offset is an integer from -`LARGEST` to `LARGEST`, except while compiling."""
+    if not torch.compiler.is_compiling() and not isinstance(offset, torch.SymInt):
+        check_integer(name, "offset", offset, -LARGEST)
 
 
 def check_width(name: str, embed_dim: int, x: Tensor) -> None:
-    """Refuse an input whose last axis is not the one the position was made for.
-
-    Raises:
-        BadValue: if the last axis of x is not embed_dim.
-    """
+    """Check the last axis of an input."""
     if x.shape[-1] != embed_dim:
         raise BadValue(
             "{name}: made for embed_dim {embed_dim}, got an input of size {x_shape}; "

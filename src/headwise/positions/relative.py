@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from headwise.positions.absolute import sinusoids
-from headwise.positions.position import ClippedKeyValues, Position, PositionIds, Stage, check_size
+from headwise.positions.position import ClippedKeyValues, Position, PositionIds, Stage
 from headwise.positions.relative_terms import RelativeTerms
-from headwise.shapes import AttentionShape
+from headwise.shapes import AttentionShape, check_integer
 
 
 class Shaw(Position):
-    """Adds to key j, and if asked to value j, a learned vector for its distance from query i.
+    """Adds to key j, and optionally to value j, a learned vector for its distance from query i.
 
     e_ij = q_i · (k_j + a_{j-i}) · scale and output_i = sum_j w_ij (v_j + b_{j-i}); the distance is
     clipped to [-max_distance, max_distance]; all heads share the vectors, as in the paper.
@@ -23,8 +23,7 @@ class Shaw(Position):
         value_dim: Dv, to add to the values as well; None adds to the keys only.
 
     Raises:
-        BadType: if a size is no integer.
-        BadValue: if a size is too small, or, when called, if D or Dv is another.
+        BadType, BadValue: if a size is no integer, too small, or, when called, not D or Dv.
 
     Source: Shaw et al. 2018, equations 3 to 5. The vectors start as normal noise of standard
         deviation 1/sqrt(D).
@@ -36,10 +35,10 @@ class Shaw(Position):
 
     def __init__(self, max_distance: int, head_dim: int, *, value_dim: int | None = None) -> None:
         super().__init__()
-        check_size("Shaw", "max_distance", max_distance, 0)
-        check_size("Shaw", "head_dim", head_dim)
+        check_integer("Shaw", "max_distance", max_distance, 0)
+        check_integer("Shaw", "head_dim", head_dim, 1)
         if value_dim is not None:
-            check_size("Shaw", "value_dim", value_dim)
+            check_integer("Shaw", "value_dim", value_dim, 1)
         self.max_distance = max_distance
         self.table = self._drawn(head_dim)
         self.value_table = None if value_dim is None else self._drawn(value_dim)
@@ -91,8 +90,7 @@ class Shaw(Position):
         return (key[None] - query[:, None]).clamp(-far, far) + far
 
 
-AT_ONCE = 128
-"""Distances whose sinusoids are held at once."""
+AT_ONCE = 128  # distances whose sinusoids are held at once
 
 
 class TransformerXL(Position):
@@ -107,8 +105,7 @@ class TransformerXL(Position):
         embed_dim: the size of the sinusoids; None means H · D.
 
     Raises:
-        BadType: if a size is no integer.
-        BadValue: if a size is below 1, or, when called, if H or D is another.
+        BadType, BadValue: if a size is no integer of at least 1, or, when called, not H or D.
 
     Source: Dai et al. 2019, section 3.3; u, v, W_{k,R} and R keep their names: `u`, `v`,
         `projection`, sinusoids.
@@ -122,10 +119,10 @@ class TransformerXL(Position):
 
     def __init__(self, num_heads: int, head_dim: int, *, embed_dim: int | None = None) -> None:
         super().__init__()
-        check_size("TransformerXL", "num_heads", num_heads)
-        check_size("TransformerXL", "head_dim", head_dim)
+        check_integer("TransformerXL", "num_heads", num_heads, 1)
+        check_integer("TransformerXL", "head_dim", head_dim, 1)
         self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
-        check_size("TransformerXL", "embed_dim", self.embed_dim)
+        check_integer("TransformerXL", "embed_dim", self.embed_dim, 1)
         self.u = nn.Parameter(torch.empty(num_heads, head_dim))
         self.v = nn.Parameter(torch.empty(num_heads, head_dim))
         self.projection = nn.Parameter(torch.empty(num_heads, head_dim, self.embed_dim))
@@ -142,10 +139,10 @@ class TransformerXL(Position):
         if not n or not m:
             return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
         low = int((key.min() - query.max()).item())
-        places = torch.arange(low, int((key.max() - query.min()).item()) + 1, device=q.device)
-        met = self.relative(places, q, scale).products(q, scale)
+        difference = torch.arange(low, int((key.max() - query.min()).item()) + 1, device=q.device)
+        products = self.relative(difference, q, scale).products(q, scale)
         index = key[None] - query[:, None] - low
-        return met.gather(-1, index.expand(*q.shape[:2], n, m))
+        return products.gather(-1, index.expand(*q.shape[:2], n, m))
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""

@@ -12,53 +12,39 @@ from torch import Tensor
 
 
 class RelativeTerms(NamedTuple):
-    """A bias that looks at the query and the difference key - query only, T differences in a row.
+    """A bias that depends on the query and on T consecutive differences key - query only.
 
     At a difference t it is scale · (query + shift) · vectors[t] + numbers[t]. All are in float32 at
-    least: what they are made of gets its gradient from many queries.
-
-    Attributes:
-        vectors: (H or 1, T, D), or None for none; fastest where the last but one stride is 1.
-        shift: (H, D), or None for none.
-        numbers: (H, T), in place of vectors; or None for none.
+    least, since their gradients are sums over many queries.
     """
 
-    vectors: Tensor | None = None
-    shift: Tensor | None = None
-    numbers: Tensor | None = None
+    vectors: Tensor | None = None  # (H or 1, T, D); fastest where the last but one stride is 1
+    shift: Tensor | None = None  # (H, D)
+    numbers: Tensor | None = None  # (H, T), in place of vectors
 
     def at(self, where: slice) -> "RelativeTerms":
         """Some of the differences, as views."""
-        vectors, shift, numbers = self
-        return RelativeTerms(
-            None if vectors is None else vectors[:, where],
-            shift,
-            None if numbers is None else numbers[:, where],
-        )
+        vectors = None if self.vectors is None else self.vectors[:, where]
+        numbers = None if self.numbers is None else self.numbers[:, where]
+        return RelativeTerms(vectors, self.shift, numbers)
 
     def bias(self, q: Tensor, scale: float) -> Tensor:
-        """For queries (N, H, n, D) in a row and keys in a row: (N or 1, H, n, m).
-
-        The differences are all there are of them, n + m - 1, from the least.
-        """
+        """(N or 1, H, n, m) for consecutive queries (N, H, n, D) and keys; T is n + m - 1."""
         return skew(self.products(q, scale), q.shape[2])
 
     def products(self, q: Tensor, scale: float) -> Tensor:
         """The bias of each query at each difference, (N or 1, H, n, T)."""
         if self.vectors is not None:
-            found = (self.rows(q) * scale) @ self.vectors.mT
+            products = (self.rows(q) * scale) @ self.vectors.mT
             samples, heads, count, _ = q.shape
             sizes = (heads, samples, count, self.vectors.shape[1])
-            return found.view(sizes).transpose(0, 1)
+            return products.view(sizes).transpose(0, 1)
         if self.numbers is None:
             raise ValueError("Relative: neither vectors nor numbers; use None for no bias")
         return self.numbers[None, :, None].expand(1, -1, q.shape[2], -1)
 
     def rows(self, q: Tensor) -> Tensor:
-        """The shifted queries (N, H, n, D) that meet the same vectors in a row: (H or 1, ·, D).
-
-        All vectors meet all queries in one product, whatever the samples.
-        """
+        """The shifted queries (N, H, n, D) as (H or 1, ·, D), for one product with all vectors."""
         dtype = torch.promote_types(q.dtype, torch.float32)
         shared = 1 if self.vectors is None else self.vectors.shape[0]
         moved = q.to(dtype) if self.shift is None else q + self.shift[:, None]
@@ -67,9 +53,7 @@ class RelativeTerms(NamedTuple):
 
 
 def differences(query: Tensor, key: Tensor) -> Tensor:
-    """Every key - query from the least, (n + m - 1,), of places (n,) and (m,) in a row.
-
-    Both may go on by a step other than 1, if it is the same.
+    """Every key - query in order, (n + m - 1,), of positions (n,) and (m,) with the same step.
 
     Example:
         >>> differences(torch.tensor([5, 6]), torch.tensor([4, 5, 6]))
@@ -82,9 +66,9 @@ def differences(query: Tensor, key: Tensor) -> Tensor:
 
 
 def skew(products: Tensor, rows: int) -> Tensor:
-    """Of each query against each difference, (..., n, n + m - 1), those of its keys: (..., n, m).
+    """From products of queries and differences, (..., n, n + m - 1), those of keys: (..., n, m).
 
-    A view, with last stride 1, of rows that lie one after the other.
+    A view, with last stride 1, of contiguous rows.
 
     Example:
         >>> skew(torch.tensor([[-2, -1, 0, 1], [-2, -1, 0, 1]]), 2)

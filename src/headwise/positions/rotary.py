@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import BadType, BadValue, one_of
-from headwise.positions.position import Position, Stage, check_base, check_size
-from headwise.shapes import AttentionShape
+from headwise.positions.position import Position, Stage, check_base
+from headwise.shapes import AttentionShape, check_integer
 
 PAIRS = ("halves", "neighbours")
 
@@ -21,8 +21,7 @@ class Frequencies:
         base: the longest wavelength over 2 pi.
     """
 
-    length_scale = 1.0
-    """What the turned numbers are multiplied by."""
+    length_scale = 1.0  # what the turned numbers are multiplied by
 
     def __init__(self, base: float = 10000.0) -> None:
         self.base = base
@@ -48,9 +47,8 @@ class Rotary(Position):
         frequencies: the angles of the pairs in place of those of ``base``; see `Frequencies`.
 
     Raises:
-        BadType: if a size is no integer, base no number or frequencies no `Frequencies`.
-        BadValue: if rotary_dim is odd or above head_dim, base is not above 1, pairs is unknown,
-            or, when called, if D is another or given positions do not fit.
+        BadType, BadValue: if a size is no integer, rotary_dim is odd or above head_dim, base is not
+            above 1, pairs is unknown, or, when called, D or given positions do not fit.
 
     Source: Su et al. 2021 (RoFormer), section 3.2.2.
 
@@ -73,9 +71,9 @@ class Rotary(Position):
         frequencies: Frequencies | None = None,
     ) -> None:
         super().__init__()
-        check_size("Rotary", "head_dim", head_dim)
+        check_integer("Rotary", "head_dim", head_dim, 1)
         if rotary_dim is not None:
-            check_size("Rotary", "rotary_dim", rotary_dim)
+            check_integer("Rotary", "rotary_dim", rotary_dim, 1)
         self.head_dim = head_dim
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if pairs is None:
@@ -102,7 +100,7 @@ class Rotary(Position):
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
-        """The same position with explicit places, (L,) for all samples or (B, L) for each.
+        """The same encoding at explicit positions, (L,) for all samples or (B, L) for each.
 
         Left padding and caches that drop old keys need this.
         """
@@ -128,11 +126,11 @@ class Rotary(Position):
         for name, places, rows in zip(("queries", "keys"), self._places, (q, k), strict=True):
             if places.shape[-1] != rows.shape[2] or places.shape[:-1] not in ((), rows.shape[:1]):
                 raise BadValue(
-                    "Rotary: {name} have places {places_shape}, expected {value} or {value_2}",
+                    "Rotary: {name} have places {got}, expected ({length},) or ({batch}, {length})",
                     name=name,
-                    places_shape=tuple(places.shape),
-                    value=(rows.shape[2],),
-                    value_2=(rows.shape[0], rows.shape[2]),
+                    got=tuple(places.shape),
+                    batch=rows.shape[0],
+                    length=rows.shape[2],
                 )
         return self._places[0].to(q.device), self._places[1].to(k.device)
 
@@ -146,20 +144,18 @@ class Rotary(Position):
         scale = self.frequencies.length_scale
         cos, sin = (angle.cos() * scale).to(wide), (angle.sin() * scale).to(wide)
         turned, rest = rows[..., : self.rotary_dim].to(wide), rows[..., self.rotary_dim :]
-        first, second = self._split(turned)
+        if self.pairs == "halves":
+            first, second = turned.chunk(2, -1)
+        else:
+            first, second = turned[..., 0::2], turned[..., 1::2]
         pair = (first * cos - second * sin, second * cos + first * sin)
-        joined = (
-            torch.cat(pair, -1) if self.pairs == "halves" else torch.stack(pair, -1).flatten(-2)
-        )
+        if self.pairs == "halves":
+            joined = torch.cat(pair, -1)
+        else:
+            joined = torch.stack(pair, -1).flatten(-2)
         if not rest.shape[-1]:
             return joined.to(rows.dtype)
         return torch.cat((joined, rest.to(wide)), -1).to(rows.dtype)  # autocast mixes no halves
-
-    def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        if self.pairs == "halves":
-            half = self.rotary_dim // 2
-            return rows[..., :half], rows[..., half:]
-        return rows[..., 0::2], rows[..., 1::2]
 
 
 def _places(places: object, name: str) -> Tensor:
@@ -167,14 +163,11 @@ def _places(places: object, name: str) -> Tensor:
         tensor = places if isinstance(places, Tensor) else torch.tensor(places)
     except (TypeError, ValueError, RuntimeError):  # of its many, none names the argument
         raise BadType(
-            "Rotary: {name} must be numbers (L,) or (B, L), got {places!r}",
-            name=name,
-            places=places,
+            "Rotary: {name} must be numbers (L,) or (B, L), got {got}", name=name, got=repr(places)
         ) from None
     if tensor.dim() not in (1, 2) or tensor.is_complex() or tensor.dtype == torch.bool:
+        shape = tuple(tensor.shape)
         raise BadValue(
-            "Rotary: {name} must be numbers (L,) or (B, L), got {tensor_shape}",
-            name=name,
-            tensor_shape=tuple(tensor.shape),
+            "Rotary: {name} must be numbers (L,) or (B, L), got {got}", name=name, got=shape
         )
     return tensor

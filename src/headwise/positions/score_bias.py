@@ -6,9 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.errors import BadType, BadValue
-from headwise.positions.position import Position, PositionIds, Stage, check_size
+from headwise.errors import BadValue
+from headwise.lang import Text
+from headwise.positions.position import Position, PositionIds, Stage
 from headwise.positions.relative_terms import RelativeTerms
+from headwise.shapes import check_boolean, check_integer
 
 
 class ALiBi(Position):
@@ -21,8 +23,7 @@ class ALiBi(Position):
         num_heads: H.
 
     Raises:
-        BadType: if num_heads is no integer.
-        BadValue: if num_heads is below 1, or, when called, if H is another.
+        BadType, BadValue: if num_heads is no integer of at least 1, or, when called, not H.
 
     Source: Press et al. 2022, section 3; the rule for other H is that of the authors' code.
 
@@ -35,7 +36,7 @@ class ALiBi(Position):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        check_size("ALiBi", "num_heads", num_heads)
+        check_integer("ALiBi", "num_heads", num_heads, 1)
         self.num_heads = num_heads
 
     def slopes(self) -> Float[Tensor, "h"]:
@@ -81,8 +82,8 @@ class T5Bias(Position):
         bidirectional: whether keys ahead have buckets of their own.
 
     Raises:
-        BadType: if a size is no integer, or bidirectional no boolean.
-        BadValue: if a size does not work, or, when called, if H is another.
+        BadType, BadValue: if a size is no integer or too small, bidirectional is no boolean, or,
+            when called, H is another.
 
     Source: Raffel et al. 2020 (T5), section 2.1. The table starts as normal noise of standard
         deviation 0.02.
@@ -103,15 +104,11 @@ class T5Bias(Position):
         bidirectional: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(bidirectional, bool):
-            raise BadType(
-                "T5Bias: bidirectional must be True or False, got {bidirectional!r}; "
-                "T5's decoder uses False",
-                bidirectional=bidirectional,
-            )
-        check_size("T5Bias", "num_heads", num_heads)
-        check_size("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
-        check_size("T5Bias", "max_distance", max_distance)
+        way_out = Text("T5's decoder uses False")
+        check_boolean("T5Bias", "bidirectional", bidirectional, way_out)
+        check_integer("T5Bias", "num_heads", num_heads, 1)
+        check_integer("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
+        check_integer("T5Bias", "max_distance", max_distance, 1)
         near = num_buckets // (4 if bidirectional else 2)
         if max_distance <= near:
             raise BadValue(
@@ -131,9 +128,8 @@ class T5Bias(Position):
         ahead = (relative > 0).long() * buckets if self.bidirectional else 0
         distance = relative.abs() if self.bidirectional else (-relative).clamp(min=0)
         near = buckets // 2
-        growth = torch.log(distance.clamp(min=1).float() / near) / math.log(
-            self.max_distance / near
-        )
+        octaves = math.log(self.max_distance / near)
+        growth = torch.log(distance.clamp(min=1).float() / near) / octaves
         far = (near + (growth * (buckets - near)).long()).clamp(max=buckets - 1)
         return ahead + torch.where(distance < near, distance, far)
 

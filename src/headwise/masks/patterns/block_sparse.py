@@ -1,4 +1,4 @@
-"""Masks of whole blocks: a given layout, and one drawn at random (BigBird)."""
+"""Masks of whole blocks: from a layout, and from a random layout (BigBird)."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer, needs_operator
+from headwise.masks.arguments import needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense
+from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense, check_integer
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class BlockSparse(Mask):
-    """The mask of `block_sparse`. ``layout`` is (H or 1, query blocks, key blocks)."""
+    """The mask of `block_sparse`."""
 
-    layout: Tensor
+    layout: Tensor  # (H or 1, query blocks, key blocks)
     block: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
@@ -31,12 +31,9 @@ class BlockSparse(Mask):
     def tile(self, q: range, k: range) -> Tile:
         rows = slice(max(q[0] // self.block, 0), max(q[-1] // self.block + 1, 0))
         columns = slice(k[0] // self.block, k[-1] // self.block + 1)
-        part = self.layout[:, rows, columns]
-        if not bool(part.any()):
-            return Tile.EMPTY
         inside = q[0] >= 0 and q[-1] < self.layout.shape[1] * self.block
         inside = inside and k[-1] < self.layout.shape[2] * self.block
-        return Tile.FULL if inside and bool(part.all()) else Tile.MIXED
+        return Tile.of(self.layout[:, rows, columns], inside)
 
     def tile_boundaries(self, stop: int) -> frozenset[int]:
         return frozenset(range(self.block, stop, self.block))
@@ -67,7 +64,7 @@ class BlockSparse(Mask):
 
 
 def block_sparse(layout: Tensor, block: int) -> Mask:
-    """A block of queries sees the blocks of keys that its row of the layout names.
+    """A block of queries sees the blocks of keys that its row of the layout allows.
 
     What lies outside the layout is not seen; no length has to be a multiple of the block.
 
@@ -76,8 +73,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
         block: how many positions a block has, at least 1.
 
     Raises:
-        BadType: if the layout is not boolean, or the block no integer.
-        BadValue: if the layout has another rank or no block, or the block is below 1.
+        BadType, BadValue: if the layout is not boolean or of another rank, or the block below 1.
 
     Source: Gray et al. 2017, block-sparse kernels; Zaheer et al. 2020 (BigBird), appendix D.
 
@@ -105,8 +101,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
     return BlockSparse(layout if layout.dim() == 3 else layout[None], block)
 
 
-MOST = 2**24
-"""Pairs of blocks that are drawn."""
+MOST = 2**24  # the largest number of pairs of blocks in a random layout
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,10 +118,6 @@ class RandomBlocks(Mask):
             "random_blocks: the blocks are drawn for a call's length; use "
             "mask.resolve(shape) or mask.dense(shape)"
         )
-
-    def tile(self, q: range, k: range) -> Tile:
-        del q, k
-        return Tile.MIXED
 
     @property
     def name(self) -> str:
@@ -148,7 +139,7 @@ class RandomBlocks(Mask):
 
 
 def _draw(rows: int, columns: int, count: int, seed: int) -> Tensor:
-    """Row by row, each from its own seed, so that a row does not depend on the others."""
+    """A layout whose rows have seeds of their own, so that they do not depend on each other."""
     layout = torch.zeros(1, rows, columns, dtype=torch.bool)
     for row in range(rows):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + row)

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import torch
 
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer
 from headwise.masks.mask import Mask, Tile
-from headwise.shapes import Index, Truth
+from headwise.shapes import Index, Truth, check_integer
 
 
 @dataclass(frozen=True, repr=False)
 class Causal(Mask):
     """The mask of `causal`."""
+
+    name, by_distance = "causal()", True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -22,14 +23,6 @@ class Causal(Mask):
         if k[-1] <= q[0]:
             return Tile.FULL
         return Tile.EMPTY if k[0] > q[-1] else Tile.MIXED
-
-    @property
-    def name(self) -> str:
-        return "causal()"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
 
 def causal() -> Mask:
@@ -52,6 +45,8 @@ def causal() -> Mask:
 class Full(Mask):
     """The mask of `full`."""
 
+    name, by_distance = "full()", True
+
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
         return torch.ones_like(q + k, dtype=torch.bool)
@@ -59,14 +54,6 @@ class Full(Mask):
     def tile(self, q: range, k: range) -> Tile:
         del q, k
         return Tile.FULL
-
-    @property
-    def name(self) -> str:
-        return "full()"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
 
 def full() -> Mask:
@@ -80,15 +67,13 @@ def full() -> Mask:
     return Full()
 
 
-_DIAGONAL = Text("use window(0, 0) for the diagonal")
-
-
 @dataclass(frozen=True, repr=False)
 class Window(Mask):
     """The mask of `window`."""
 
     left: int
     right: int
+    by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -104,10 +89,6 @@ class Window(Mask):
     def name(self) -> str:
         return f"window({self.left}, {self.right})"
 
-    @property
-    def by_distance(self) -> bool:
-        return True
-
 
 def window(left: int, right: int) -> Mask:
     """Each query attends to ``left`` keys behind, its own key, and ``right`` keys ahead.
@@ -121,21 +102,19 @@ def window(left: int, right: int) -> Mask:
         right: how many keys ahead of its own a query sees, at least 0.
 
     Raises:
-        BadType: if a side is no integer.
-        BadValue: if a side is negative or above 2^31 - 1, which is longer than any sequence.
+        BadType, BadValue: if a side is no integer, negative, or above 2^31 - 1.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1.
 
     Example:
-        >>> print(window(2, 1).draw(5))
-        ■ ■ · · ·
-        ■ ■ ■ · ·
-        ■ ■ ■ ■ ·
-        · ■ ■ ■ ■
-        · · ■ ■ ■
+        >>> print(window(2, 1).draw(4))
+        ■ ■ · ·
+        ■ ■ ■ ·
+        ■ ■ ■ ■
+        · ■ ■ ■
     """
-    for side, reach in (("left", left), ("right", right)):
-        check_integer("window", side, reach, 0, _DIAGONAL)
+    for side, count in (("left", left), ("right", right)):
+        check_integer("window", side, count, 0, Text("use window(0, 0) for the diagonal"))
     return Window(left, right)
 
 
@@ -146,6 +125,7 @@ class Dilated(Mask):
     left: int
     right: int
     step: int
+    by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         return self._reach.rule(b, h, q, k) & ((q - k) % self.step == 0)
@@ -161,10 +141,6 @@ class Dilated(Mask):
     @property
     def name(self) -> str:
         return f"dilated({self.left}, {self.right}, step={self.step})"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
     @property
     def _reach(self) -> Window:
@@ -185,12 +161,11 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
     Source: Beltagy et al. 2020 (Longformer), section 3.1, dilated sliding window.
 
     Example:
-        >>> print(dilated(1, 1, step=2).draw(5))
-        ■ · ■ · ·
-        · ■ · ■ ·
-        ■ · ■ · ■
-        · ■ · ■ ·
-        · · ■ · ■
+        >>> print(dilated(1, 1, step=2).draw(4))
+        ■ · ■ ·
+        · ■ · ■
+        ■ · ■ ·
+        · ■ · ■
     """
     for side, count in (("left", left), ("right", right)):
         check_integer("dilated", side, count, 0, Text("0 sees nothing there"))

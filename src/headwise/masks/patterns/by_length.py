@@ -12,18 +12,23 @@ from headwise.lang import Text
 from headwise.masks.arguments import INTEGERS, check_integers, needs_operator
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.masks.patterns.by_distance import causal
-from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense, check_integer
+from headwise.shapes import (
+    AttentionShape,
+    Index,
+    Truth,
+    broadcasts,
+    check_dense,
+    check_integer,
+    describe,
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Padding(Mask):
-    """The mask of `padding`: lengths (B,), or a boolean (B, Lk) that is True on real keys.
+    """The mask of `padding`."""
 
-    ``prefix`` says that it was made by `prefix`, which messages then name.
-    """
-
-    real: Tensor
-    prefix: bool = False
+    real: Tensor  # lengths (B,), or booleans (B, Lk), True on real keys
+    prefix: bool = False  # whether `prefix` made it, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h, q
@@ -37,10 +42,7 @@ class Padding(Mask):
             if k[-1] < shortest:
                 return Tile.FULL
             return Tile.EMPTY if k[0] >= longest else Tile.MIXED
-        part = self.real[:, k[0] : k[-1] + 1]
-        if bool(part.all()):
-            return Tile.FULL
-        return Tile.MIXED if bool(part.any()) else Tile.EMPTY
+        return Tile.of(self.real[:, k[0] : k[-1] + 1])
 
     @property
     def name(self) -> str:
@@ -55,11 +57,11 @@ class Padding(Mask):
         batch, maker = self.real.shape[0], "prefix" if self.prefix else "padding"
         if not broadcasts(batch, shape.batch):
             raise BadValue(
-                "{maker}: made for a batch of {batch}, called with a batch of {batch_2}; "
+                "{maker}: made for a batch of {batch}, called with a batch of {got}; "
                 "give one length, or one row, for each sample",
                 maker=maker,
                 batch=batch,
-                batch_2=shape.batch,
+                got=shape.batch,
             )
         if self.real.dtype == torch.bool and self.real.shape[1] != shape.keys:
             raise BadValue(
@@ -91,9 +93,8 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
             opposite: pass ``~key_padding_mask``.)
 
     Raises:
-        BadType: if it is neither.
-        BadValue: if a length is negative or above 2^31 - 1, or, when called, if B or Lk do not
-            fit.
+        BadType, BadValue: if it is neither, a length is negative or above 2^31 - 1, or B or Lk do
+            not fit when called.
 
     Example:
         >>> print(padding([2]).draw(3))
@@ -102,43 +103,30 @@ def padding(real: Sequence[int] | Tensor) -> Mask:
         ■ ■ ·
     """
     blind = Text("0 makes every row of that sample blind")
-    return Padding(real_or_lengths("padding", real, blind))
+    return Padding(_real_or_lengths("padding", real, blind))
 
 
-def real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
-    """Checked lengths (B,), or booleans (B, Lk).
-
-    Args:
-        mask: who asks.
-        real: lengths or booleans, as for `padding`.
-        zero: what a length of 0 means there.
-
-    Raises:
-        BadType: if it is neither.
-        BadValue: if a length is negative or too large.
-    """
+def _real_or_lengths(mask: str, real: Sequence[int] | Tensor, zero: Text) -> Tensor:
+    """Checked lengths (B,), or booleans (B, Lk); ``zero`` is the meaning of a length of 0."""
     if not isinstance(real, Tensor):
         return torch.tensor(check_integers(mask, Text("length"), real, zero), dtype=torch.int64)
-    check_dense(mask, tensor := real)
-    if tensor.dtype == torch.bool and tensor.dim() == 2:
-        return tensor
-    if tensor.dtype not in INTEGERS or tensor.dim() != 1:
+    check_dense(mask, real)
+    if real.dtype == torch.bool and real.dim() == 2:
+        return real
+    if real.dtype not in INTEGERS or real.dim() != 1:
         raise BadType(
             "{mask}: expected lengths (B,) as integers or a boolean tensor (B, Lk) that "
-            "is True on real keys, got {tensor_dtype} {tensor_shape}; a tokenizer's mask, 1 on "
-            "real keys, becomes boolean by mask.bool()",
+            "is True on real keys, got {got}; a tokenizer's mask, 1 on real keys, becomes boolean "
+            "by mask.bool()",
             mask=mask,
-            tensor_dtype=tensor.dtype,
-            tensor_shape=tuple(tensor.shape),
+            got=describe(real),
         )
-    if not needs_operator() and not torch.compiler.is_compiling() and bool((tensor < 0).any()):
+    if not needs_operator() and not torch.compiler.is_compiling() and bool((real < 0).any()):
+        least = real.min().item()
         raise BadValue(
-            "{mask}: a length must be >= 0, got {least}; {zero}",
-            mask=mask,
-            least=tensor.min().item(),
-            zero=zero,
+            "{mask}: a length must be >= 0, got {least}; {zero}", mask=mask, least=least, zero=zero
         )
-    return tensor.long()
+    return real.long()
 
 
 def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
@@ -156,26 +144,22 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
     Source: Raffel et al. 2020 (T5), section 3.2.1, figure 4, right.
 
     Example:
-        >>> print(prefix(2).draw(4))
-        ■ ■ · ·
-        ■ ■ · ·
-        ■ ■ ■ ·
-        ■ ■ ■ ■
+        >>> print(prefix(2).draw(3))
+        ■ ■ ·
+        ■ ■ ·
+        ■ ■ ■
     """
     per_sample = [lengths] if isinstance(lengths, int) else lengths
-    nothing = Text("0 is causal()")
-    return causal() | Padding(real_or_lengths("prefix", per_sample, nothing), prefix=True)
+    real = _real_or_lengths("prefix", per_sample, Text("0 is causal()"))
+    return causal() | Padding(real, prefix=True)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Documents(Mask):
-    """The mask of `documents`: a number for each position, (B or 1, Lk).
+    """The mask of `documents`."""
 
-    ``summed`` says that it was made from lengths, which messages then speak of.
-    """
-
-    ids: Tensor
-    summed: bool = False
+    ids: Tensor  # (B or 1, Lk), the document of each position
+    summed: bool = False  # whether it was made from lengths, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
@@ -234,33 +218,28 @@ def documents(parts: Sequence[int] | Tensor) -> Mask:
             tensor (Lk,) or (B, Lk) that numbers the document of each position.
 
     Raises:
-        BadType: if it is neither.
-        BadValue: if a length is negative, if they sum to more than 2^31 - 1, or, when called, if B
-            or Lk do not fit.
+        BadType, BadValue: if it is neither, a length is negative, their sum is above 2^31 - 1, or,
+            when called, B or Lk do not fit.
 
     Source: Krell et al. 2021, packing without cross-contamination.
 
     Example:
         >>> from headwise.masks import causal
-        >>> print((documents([2, 3]) & causal()).draw(5))
-        ■ · · · ·
-        ■ ■ · · ·
-        · · ■ · ·
-        · · ■ ■ ·
-        · · ■ ■ ■
+        >>> print((documents([1, 3]) & causal()).draw(4))
+        ■ · · ·
+        · ■ · ·
+        · ■ ■ ·
+        · ■ ■ ■
     """
     if isinstance(parts, Tensor):
         check_dense("documents", parts)
         ids = parts[None] if parts.dim() == 1 else parts
         if ids.dim() != 2 or ids.dtype not in INTEGERS:
             raise BadType(
-                "documents: expected integers (Lk,) or (B, Lk), got {parts_dtype} {parts_shape}",
-                parts_dtype=parts.dtype,
-                parts_shape=tuple(parts.shape),
+                "documents: expected integers (Lk,) or (B, Lk), got {got}", got=describe(parts)
             )
         return Documents(ids.long())
-    empty = Text("a document of 0 is none")
-    lengths = check_integers("documents", Text("length"), parts, empty)
+    lengths = check_integers("documents", Text("length"), parts, Text("a document of 0 is none"))
     check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
     numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
     return Documents(numbers[None], summed=True)

@@ -8,18 +8,18 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import Content, check_integer
+from headwise.masks.arguments import Content
 from headwise.masks.mask import Mask, Tile, add
-from headwise.shapes import AttentionShape, Index, Truth
+from headwise.shapes import AttentionShape, Index, Truth, check_integer
 
 
 @dataclass(frozen=True, repr=False)
 class Appended(Mask):
-    """The mask of `appended`. Once resolved, ``own`` is how many keys the inner mask covers."""
+    """The mask of `appended`."""
 
     inner: Mask
     count: int
-    own: int | None = None
+    own: int | None = None  # once resolved, the number of keys of the inner mask
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         extra = k >= self._own()
@@ -149,8 +149,7 @@ def per_head(masks: Sequence[Mask]) -> Mask:
         masks: one mask for each query head.
 
     Raises:
-        BadType: if it is no sequence, or one of them no mask.
-        BadValue: if there is none, or, when called, if their number is not H.
+        BadType, BadValue: if it is no sequence of masks, or, when called, their number is not H.
 
     Example:
         >>> from headwise.masks import causal, full
@@ -163,12 +162,12 @@ def per_head(masks: Sequence[Mask]) -> Mask:
             "one mask for all heads needs no per_head",
             masks=masks,
         )
-    given = tuple(masks)
-    for mask in given:
+    heads = tuple(masks)
+    for mask in heads:
         if not isinstance(mask, Mask):
             raise BadType(
                 "per_head: expected masks, got {mask_type}", mask_type=type(mask).__name__
             )
-    if not given:
+    if not heads:
         raise BadValue("per_head: expected one mask for each head, got none")
-    return PerHead(given)
+    return PerHead(heads)

@@ -24,20 +24,14 @@ class FromTensor(Mask):
     offset: int | None = None
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        here = self._at(b, h, q, k)
-        return (
-            here if here.dtype == torch.bool else ~(here <= blocked_below(here.dtype))
-        )  # NaN shows
+        return is_allowed(self._at(b, h, q, k))
 
     def tile(self, q: range, k: range) -> Tile:
         if self.offset is None:
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
         part = unexpanded(self.tensor[:, :, rows, k[0] : k[-1] + 1])
-        allowed = part if part.dtype == torch.bool else ~(part <= blocked_below(part.dtype))
-        if bool(allowed.all()):
-            return Tile.FULL
-        return Tile.MIXED if bool(allowed.any()) else Tile.EMPTY
+        return Tile.of(is_allowed(part))
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         if not self.biased:
@@ -64,9 +58,9 @@ class FromTensor(Mask):
         if self.offset is not None:
             return self
         arranged = arrange(self.tensor, self.layout, shape)
-        arranged = arranged.expand(*arranged.shape[:2], shape.queries, shape.keys)
-        held = unexpanded(arranged).to(shape.device).expand(arranged.shape)
-        return FromTensor(held, "b h q k", shape.offset)
+        sizes = (*arranged.shape[:2], shape.queries, shape.keys)
+        stored = unexpanded(arranged).to(shape.device).expand(sizes)
+        return FromTensor(stored, "b h q k", shape.offset)
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
         b, h, q, k = shape.indices()
@@ -108,20 +102,14 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
             fit, the call raises an error that asks for the layout.
 
     Raises:
-        BadType: if it is neither boolean nor floating point, or not dense.
-        BadValue: if a float tensor holds only 0 and 1, which is almost surely a boolean mask in
-            disguise; if the layout is unknown; and, when called, if the shape does not fit or
-            could be read in two ways.
+        BadType, BadValue: if it is neither boolean nor floating point, not dense, or a float tensor
+            of 0 and 1 only; and, when called, if the shape does not fit or fits in two ways.
 
     Example:
         >>> print(from_tensor(torch.tensor([[True, False], [True, True]])).draw(2))
         ■ ·
         ■ ■
     """
-    if not isinstance(tensor, Tensor):
-        raise BadType(
-            "from_tensor: expected a tensor, got {tensor_type}", tensor_type=type(tensor).__name__
-        )
     check_dense("from_tensor", tensor)
     if tensor.dtype != torch.bool and not tensor.is_floating_point():
         raise BadType(
@@ -136,17 +124,13 @@ def from_tensor(tensor: Tensor, layout: Layout | None = None) -> Mask:
 
 
 def check_float_mask(tensor: Tensor, argument: str) -> None:
-    """Refuse a float mask of zeros and ones: floats are added, so it would block nothing.
-
-    Raises:
-        BadValue: if every value is 0 or 1 and at least one is 1.
-    """
+    """Refuse a float mask of zeros and ones: it is added to the scores and blocks nothing."""
     unread = torch.compiler.is_compiling() or needs_operator() or tensor.is_meta
     if tensor.dtype == torch.bool or unread:
         return
-    held = unexpanded(tensor)
-    ones = held == 1
-    if bool(ones.any()) and bool((ones | (held == 0)).all()):
+    values = unexpanded(tensor)
+    ones = values == 1
+    if bool(ones.any()) and bool((ones | (values == 0)).all()):
         raise BadValue(
             "{argument}: this float mask holds only 0 and 1; floats are added to the "
             "scores, so it would block nothing. For a mask pass .bool(); for a bias of "
@@ -156,7 +140,7 @@ def check_float_mask(tensor: Tensor, argument: str) -> None:
 
 
 def unexpanded(tensor: Tensor) -> Tensor:
-    """Every number that a tensor holds once: one entry of each axis that is expanded.
+    """The tensor with one entry of each expanded axis: every number in memory once.
 
     Example:
         >>> unexpanded(torch.zeros(3).expand(2, 3)).shape
@@ -173,22 +157,34 @@ def blocked_below(dtype: torch.dtype) -> float:
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
-def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Tensor:
-    """The tensor as (B or 1, H or 1, Lq, Lk), a view.
+def is_allowed(tensor: Tensor) -> Truth:
+    """Which entries of a boolean or float mask allow their pair; NaN does, so that it shows."""
+    return tensor if tensor.dtype == torch.bool else ~(tensor <= blocked_below(tensor.dtype))
 
-    Raises:
-        BadValue: if the shape does not fit the shape, or fits it in two ways.
-    """
+
+def arrange(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> Tensor:
+    """The tensor as (B or 1, H or 1, Lq, Lk), a view; refuses one that fits in no or two ways."""
     readings = [layout] if layout else _readings(tensor, shape)
     broadcasts = "bhqk" if layout or tensor.dim() == 4 else "bh"
     fitting = [reading for reading in readings if _fits(tensor, reading, shape, broadcasts)]
     if not fitting:
         raise _unfit(tensor, layout, shape)
     if len(fitting) > 1:
-        raise _ambiguous(tensor, fitting)
+        raise BadValue(
+            "mask: a tensor of shape {tensor_shape} can be read as {words}; say which with "
+            "from_tensor(tensor, layout='{fitting_0}')",
+            tensor_shape=tuple(tensor.shape),
+            words=" or ".join(f"'{reading}'" for reading in fitting),
+            fitting_0=fitting[0],
+        )
     if layout is None and tensor.dim() == 2 and shape.batch == shape.queries > 1:
-        raise _padding_or_mask(tensor)
-    return _view(tensor, fitting[0])
+        raise BadValue(
+            "mask: a tensor of shape {tensor_shape} can be (Lq, Lk) or the padding (B, Lk) of this "
+            "batch; say which with from_tensor(tensor, layout='q k') or padding(tensor)",
+            tensor_shape=tuple(tensor.shape),
+        )
+    views = {"q k": tensor[None, None], "b q k": tensor[:, None], "h q k": tensor[None]}
+    return views.get(fitting[0], tensor)
 
 
 def _readings(tensor: Tensor, shape: AttentionShape) -> list[Layout]:
@@ -210,16 +206,7 @@ def _fits(tensor: Tensor, layout: Layout, shape: AttentionShape, broadcasts: str
     )
 
 
-def _view(tensor: Tensor, layout: Layout) -> Tensor:
-    if layout == "q k":
-        return tensor[None, None]
-    if layout == "b q k":
-        return tensor[:, None]
-    return tensor[None] if layout == "h q k" else tensor
-
-
 def _unfit(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> BadValue:
-    expected = (shape.batch, shape.heads, shape.queries, shape.keys)
     got = Text("{shape}", shape=tuple(tensor.shape))
     if layout:
         got = Text("{shape} read as '{layout}'", shape=tuple(tensor.shape), layout=layout)
@@ -228,25 +215,5 @@ def _unfit(tensor: Tensor, layout: Layout | None, shape: AttentionShape) -> BadV
         "(Lq, Lk), (B, Lq, Lk), (H, Lq, Lk) or (B, H, Lq, Lk), where an axis may be 1 if all four "
         "or the layout are given. For padding (B, Lk) use padding(...)",
         got=got,
-        shape=expected,
-    )
-
-
-def _ambiguous(tensor: Tensor, fitting: list[Layout]) -> BadValue:
-    words = " or ".join(f"'{reading}'" for reading in fitting)
-    return BadValue(
-        "mask: a tensor of shape {tensor_shape} can be read as {words}; say which with "
-        "from_tensor(tensor, layout='{fitting_0}')",
-        tensor_shape=tuple(tensor.shape),
-        words=words,
-        fitting_0=fitting[0],
-    )
-
-
-def _padding_or_mask(tensor: Tensor) -> BadValue:
-    return BadValue(
-        "mask: a tensor of shape {tensor_shape} can be (Lq, Lk) or the padding (B, Lk) "
-        "of this batch; say which with from_tensor(tensor, layout='q k') or "
-        "padding(tensor)",
-        tensor_shape=tuple(tensor.shape),
+        shape=(shape.batch, shape.heads, shape.queries, shape.keys),
     )

@@ -1,4 +1,4 @@
-"""A few tokens that everybody sees."""
+"""Chosen tokens that every query sees and that see every key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,23 +8,31 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_boolean, check_integers
+from headwise.masks.arguments import check_integers
 from headwise.masks.mask import Mask, Tile, zero_index
-from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense
+from headwise.shapes import (
+    AttentionShape,
+    Index,
+    Truth,
+    broadcasts,
+    check_boolean,
+    check_dense,
+    describe,
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GlobalTokens(Mask):
-    """The mask of `global_tokens`. ``chosen`` is (B or 1, n) booleans from position 0 on."""
+    """The mask of `global_tokens`."""
 
-    chosen: Tensor
+    chosen: Tensor  # (B or 1, n), True on the chosen positions, from 0
     symmetric: bool
-    whole: bool
+    whole: bool  # whether `chosen` covers all keys
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del h
-        seen = self._is(b, k)
-        return seen | self._is(b, q) if self.symmetric else seen
+        seen = self._is_chosen(b, k)
+        return seen | self._is_chosen(b, q) if self.symmetric else seen
 
     def tile(self, q: range, k: range) -> Tile:
         keys, queries = self._kind(k), self._kind(q) if self.symmetric else Tile.EMPTY
@@ -46,14 +54,14 @@ class GlobalTokens(Mask):
         batch, keys = self.chosen.shape
         if not broadcasts(batch, shape.batch) or (self.whole and keys != shape.keys):
             raise BadValue(
-                "global_tokens: made for (B, Lk) = {value}, called with {value_2}; give "
-                "a row for each sample and all keys",
-                value=(batch, keys),
-                value_2=(shape.batch, shape.keys),
+                "global_tokens: made for (B, Lk) = {expected}, called with {got}; give a row for "
+                "each sample and all keys",
+                expected=(batch, keys),
+                got=(shape.batch, shape.keys),
             )
         return self
 
-    def _is(self, b: Index, position: Index) -> Truth:
+    def _is_chosen(self, b: Index, position: Index) -> Truth:
         chosen = self.chosen.to(position.device)
         last = chosen.shape[1] - 1
         if last < 0:
@@ -64,14 +72,11 @@ class GlobalTokens(Mask):
 
     def _kind(self, positions: range) -> Tile:
         part = self.chosen[:, max(positions[0], 0) : max(positions[-1] + 1, 0)]
-        if not bool(part.any()):
-            return Tile.EMPTY
-        whole = part.shape[1] == len(positions) and bool(part.all())
-        return Tile.FULL if whole else Tile.MIXED
+        return Tile.of(part, part.shape[1] == len(positions))
 
 
 def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> Mask:
-    """Everybody sees the chosen tokens and, when symmetric, they see everybody.
+    """Every query sees the chosen tokens and, when symmetric, they see every key.
 
     Longformer's pattern is ``window(w // 2, w // 2) | global_tokens(chosen)``.
 
@@ -81,9 +86,8 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         symmetric: whether a chosen token sees every key; False lets it be seen only.
 
     Raises:
-        BadType: if it is neither positions nor booleans, or symmetric is no boolean.
-        BadValue: if a position is negative or above 2^31 - 1, or, when called, if B or Lk do not
-            fit.
+        BadType, BadValue: if it is neither positions nor booleans, a position is negative or above
+            2^31 - 1, symmetric is no boolean, or, when called, B or Lk do not fit.
 
     Source: Beltagy et al. 2020 (Longformer), section 3.1, global attention.
 
@@ -99,14 +103,12 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         check_dense("global_tokens", chosen)
         if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):
             raise BadType(
-                "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got "
-                "{chosen_dtype} {chosen_shape}",
-                chosen_dtype=chosen.dtype,
-                chosen_shape=tuple(chosen.shape),
+                "global_tokens: expected positions or booleans (Lk,) or (B, Lk), got {got}",
+                got=describe(chosen),
             )
         return GlobalTokens(chosen if chosen.dim() == 2 else chosen[None], symmetric, True)
-    first = Text("0 is the first token")
-    positions = check_integers("global_tokens", Text("position"), chosen, first)
+    way_out = Text("0 is the first token")
+    positions = check_integers("global_tokens", Text("position"), chosen, way_out)
     row = torch.zeros(1, max(positions, default=-1) + 1, dtype=torch.bool)
     row[0, positions] = True
     return GlobalTokens(row, symmetric, False)

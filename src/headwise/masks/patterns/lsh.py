@@ -1,4 +1,4 @@
-"""Queries see the keys that fall into their bucket, as in the Reformer."""
+"""Queries see the keys of their hash bucket, as in the Reformer."""
 
 import math
 from collections.abc import Sequence
@@ -11,58 +11,41 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import Content, check_boolean, check_integer, needs_operator
-from headwise.masks.mask import Mask, Tile
-from headwise.shapes import AttentionShape, Index, Truth
+from headwise.masks.arguments import Content, needs_operator
+from headwise.masks.mask import Mask
+from headwise.shapes import AttentionShape, Index, Truth, check_boolean, check_integer
 
-MOST, MOST_AT_ONCE = 2**24, 2**12
-"""Buckets of one round, and of one rotation."""
-
-ALONE = 64
-"""Buckets up to which one rotation gives them all; beyond, two are multiplied."""
-
-AT_ONCE = 2**20
-"""Numbers that the rotations give at once: they stay in the cache."""
-
-LAST = -1e5
-"""What is added to the score of the own key where it is the last resort."""
+MOST, MOST_AT_ONCE = 2**24, 2**12  # the most buckets of one round, and of one rotation
+ALONE = 64  # up to so many buckets come from one rotation, more from a product of two
+AT_ONCE = 2**20  # numbers of one block of rotated rows, which fit in the cache
+LAST = -1e5  # the bias on the own key where it is the last resort
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Hashed(Mask):
-    """The mask of `lsh` for the q and k of one call: where in the order of the keys they stand.
+    """The mask of `lsh` bound to the q and k of one call.
 
-    Attributes:
-        keys: (B, G, rounds, Lk), the place of each key in the order of a round, -1 of a hidden one.
-        queries: (B, H, rounds, Lq), the place where a key like the query would stand.
-        real: (B,), how many keys are not hidden.
-        chunk: how many places make a chunk.
-        offset: position of the first query.
-        own: whether a query may see its own key like any other.
+    A place is a position in the order of the keys by bucket and position.
     """
 
-    keys: Tensor
-    queries: Tensor
-    real: Tensor
-    chunk: int
+    keys: Tensor  # (B, G, rounds, Lk), the place of each key, -1 of a hidden one
+    queries: Tensor  # (B, H, rounds, Lq), the place where a key like the query would stand
+    real: Tensor  # (B,), how many keys are not hidden
+    chunk: int  # places of a chunk
     offset: int
-    own: bool
+    own: bool  # whether a query may see its own key like any other
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         group = self.queries.shape[1] // max(self.keys.shape[1], 1)
         row, shared = q - self.offset, h // max(group, 1)
-        known = not torch.compiler.is_dynamo_compiling()  # which cannot enter cached_property
-        homes, (same, before) = (self.homes, self.chunks) if known else self._placed()
+        cached = not torch.compiler.is_dynamo_compiling()  # which rejects cached_property
+        homes, (same, before) = (self.homes, self.chunks) if cached else self._placed()
         seen = torch.zeros((), dtype=torch.bool, device=k.device)
         for number in range(self.keys.shape[2]):
-            there = homes[:, :, number][b, shared, k]
+            key_chunk = homes[:, :, number][b, shared, k]
             for chunks in (same, before):
-                seen = seen | (there == chunks[:, :, number][b, h, row])
+                seen = seen | (key_chunk == chunks[:, :, number][b, h, row])
         return seen
-
-    def tile(self, q: range, k: range) -> Tile:
-        del q, k
-        return Tile.MIXED
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         del b, h
@@ -96,15 +79,15 @@ class Hashed(Mask):
 
     def rounds(self, first: int, last: int) -> "Hashed":
         """The same with rounds first to last - 1 only."""
-        return replace(
-            self, keys=self.keys[:, :, first:last], queries=self.queries[:, :, first:last]
-        )
+        keys, queries = self.keys[:, :, first:last], self.queries[:, :, first:last]
+        return replace(self, keys=keys, queries=queries)
 
 
 @dataclass(frozen=True, repr=False)
 class Lsh(Mask):
     """The mask of `lsh`; `bind` hashes the q and k of a call."""
 
+    content_dependent = True
     count: int
     chunk: int
     buckets: tuple[int, ...] | None
@@ -118,10 +101,6 @@ class Lsh(Mask):
             "to attend(...), or see it on random ones with mask.draw(length)"
         )
 
-    def tile(self, q: range, k: range) -> Tile:
-        del q, k
-        return Tile.MIXED
-
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         del b, h
         return None if self.own else torch.where(q == k, LAST, 0.0)
@@ -129,10 +108,6 @@ class Lsh(Mask):
     @property
     def biased(self) -> bool:
         return not self.own
-
-    @property
-    def content_dependent(self) -> bool:
-        return True
 
     @property
     def name(self) -> str:
@@ -143,29 +118,29 @@ class Lsh(Mask):
     @torch.no_grad()
     def bind(self, content: Content) -> Mask:
         if not needs_operator():
-            return self.hashed(content)
-        rows, factors = (content.q.detach(), content.k.detach()), list(self.buckets or ())
-        setting = (content.shape.offset, self.count, self.chunk, factors, self.seed)
-        keys, queries, real = hashed(*rows, content.real, *setting)
-        return Hashed(keys, queries, real, self.chunk, content.shape.offset, self.own)
+            return self.hash(content)
+        factors, offset = list(self.buckets or ()), content.shape.offset
+        setting = (offset, self.count, self.chunk, factors, self.seed)
+        q, k = content.q.detach(), content.k.detach()
+        keys, queries, real = hashed(q, k, content.real, *setting)
+        return Hashed(keys, queries, real, self.chunk, offset, self.own)
 
-    def hashed(self, content: Content) -> Hashed:
-        """What `bind` gives, by operations one after the other."""
-        shape, device = content.shape, content.k.device
-        rows, groups = (shape.batch, self.count), content.k.shape[1]
-        keys = torch.empty(rows[0], groups, rows[1], shape.keys, dtype=torch.int32, device=device)
-        queries = torch.empty(
-            rows[0], shape.heads, rows[1], shape.queries, dtype=torch.int32, device=device
+    def hash(self, content: Content) -> Hashed:
+        """What `bind` returns, computed without the custom operator."""
+        shape, groups, device = content.shape, content.k.shape[1], content.k.device
+        sizes = ((groups, self.count, shape.keys), (shape.heads, self.count, shape.queries))
+        keys, queries = (
+            torch.empty(shape.batch, *size, dtype=torch.int32, device=device) for size in sizes
         )
         counts = content.counts()
         for count in sorted(set(counts)):
             if counts.count(count) == len(counts):
                 self._order(content, count, keys, queries)
                 continue
-            chosen = [sample for sample, its in enumerate(counts) if its == count]
-            into = keys[chosen], queries[chosen]
-            self._order(content.samples(chosen), count, *into)
-            keys[chosen], queries[chosen] = into
+            chosen = [sample for sample, number in enumerate(counts) if number == count]
+            parts = keys[chosen], queries[chosen]
+            self._order(content.samples(chosen), count, *parts)
+            keys[chosen], queries[chosen] = parts
         real = torch.tensor(counts, dtype=torch.int64, device=device)
         return Hashed(keys, queries, real, self.chunk, shape.offset, self.own)
 
@@ -182,19 +157,18 @@ class Lsh(Mask):
             if torch.equal(*codes):  # shared: every query stands with its key
                 queries[:, :, number] = places
                 continue
-            folded = torch.unflatten(codes[0], 1, (codes[1].shape[1], -1)).flatten(2)
-            found = torch.searchsorted(codes[1].gather(-1, order), folded)
-            queries[:, :, number] = found.clamp(max=max(count - 1, 0)).view_as(codes[0])
+            grouped = torch.unflatten(codes[0], 1, (codes[1].shape[1], -1)).flatten(2)
+            places = torch.searchsorted(codes[1].gather(-1, order), grouped)
+            queries[:, :, number] = places.clamp(max=max(count - 1, 0)).view_as(codes[0])
 
     def _directions(self, factors: tuple[int, ...], k: Tensor) -> Tensor:
-        """Random axes (G, n, D) in float32 at least: of each round, of each factor f, f / 2."""
-        found = list[Tensor]()
+        """Random axes (G, n, D), float32 at least: f / 2 for each factor f of each round."""
+        axes = list[Tensor]()
         for number in range(self.count):
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
             shapes = [(k.shape[1], factor // 2, k.shape[3]) for factor in factors]
-            found += [torch.randn(shape, generator=generator) for shape in shapes]
-        wide = torch.promote_types(k.dtype, torch.float32)
-        return torch.cat(found, 1).to(k.device, wide)
+            axes += [torch.randn(shape, generator=generator) for shape in shapes]
+        return torch.cat(axes, 1).to(k.device, torch.promote_types(k.dtype, torch.float32))
 
 
 @torch.library.custom_op("headwise::lsh", mutates_args=())
@@ -208,25 +182,18 @@ def hashed(
     buckets: Sequence[int],
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `Hashed` holds, its keys, queries and real, as one node of a graph."""
+    """The keys, queries and real of `Hashed`, as one node of a graph."""
     shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     mask = Lsh(count, chunk, tuple(buckets) or None, seed, own=True)
-    found = mask.hashed(Content(q, k, shape, real))
-    return found.keys, found.queries, found.real
+    result = mask.hash(Content(q, k, shape, real))
+    return result.keys, result.queries, result.real
 
 
 @hashed.register_fake
 def _(
-    q: Tensor,
-    k: Tensor,
-    real: Tensor | None,
-    offset: int,
-    count: int,
-    chunk: int,
-    buckets: Sequence[int],
-    seed: int,
+    q: Tensor, k: Tensor, real: object, offset: object, count: int, *_: object
 ) -> tuple[Tensor, Tensor, Tensor]:
-    del real, offset, chunk, buckets, seed
+    del real, offset
     keys, queries = (
         rows.new_empty((*rows.shape[:2], count, rows.shape[2]), dtype=torch.int32)
         for rows in (k, q)
@@ -236,21 +203,21 @@ def _(
 
 @hashed.register_vmap
 def _(
-    info: Any, axes: tuple[int | None, ...], *given: Any
+    info: Any, axes: tuple[int | None, ...], *arguments: Any
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """What is mapped over is more samples."""
+    """The mapped axis becomes more samples."""
     count = info.batch_size
-    rows = [_samples(tensor, axis, count) for tensor, axis in zip(given[:3], axes, strict=False)]
-    found = hashed(*rows, *given[3:])
-    return tuple(part.unflatten(0, (count, -1)) for part in found), (0, 0, 0)
 
+    def flat(rows: Tensor | None, axis: int | None) -> Tensor | None:
+        """(B, ...), mapped along an axis or the same for all, as (n B, ...)."""
+        if rows is None:
+            return None
+        expanded = rows.expand(count, *rows.shape) if axis is None else rows.movedim(axis, 0)
+        return expanded.flatten(0, 1)
 
-def _samples(rows: Tensor | None, axis: int | None, count: int) -> Tensor | None:
-    """Rows (B, ...) that are mapped over along an axis, or are the same for all, as (n B, ...)."""
-    if rows is None:
-        return None
-    expanded = rows.expand(count, *rows.shape) if axis is None else rows.movedim(axis, 0)
-    return expanded.flatten(0, 1)
+    tensors = [flat(rows, axis) for rows, axis in zip(arguments[:3], axes, strict=False)]
+    parts = hashed(*tensors, *arguments[3:])
+    return tuple(part.unflatten(0, (count, -1)) for part in parts), (0, 0, 0)
 
 
 def lsh(
@@ -264,33 +231,30 @@ def lsh(
     """Each query sees the keys whose direction is like its own, found by hashing.
 
     In each round a random rotation puts keys and queries into buckets: bucket j is the direction,
-    of all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then
-    by position, and cut into chunks. A query stands where a key with its bucket and position
-    would, and sees the keys of that chunk and of the one before it; before the first comes the
-    last. It sees what it sees in any round, once.
+    of all rotated axes and their opposites, that is nearest. The keys are sorted by bucket, then by
+    position, and cut into chunks. A query is placed where a key with its bucket and position would
+    be, and sees the keys of that chunk and of the one before it; before the first comes the last.
+    The keys of all rounds count once.
 
-    * With k the normalised q (shared QK) this is the Reformer's pattern. q and k may also differ.
-      Neither is normalised here: the hash looks at directions only. Keys and queries are hashed as
-      they meet in the scores, after a rotary position.
-    * ``causal() & lsh(...)`` keeps every query from later keys. Where chunks end depends on all
-      keys, though: a later token may change *which* earlier ones are seen.
-    * ``padding(lengths) & lsh(...)``: keys that one of the other masks hides from all queries stand
-      in a bucket of their own behind the others and are no chunk's; what stands in them changes
-      nothing. Told so are `padding`, tensors, and masks of the distance such as `causal`. A key
-      that only two of them together hide, or a pattern of another kind, is hashed like any other:
-      it gives nothing to the output, but moves chunks, NaN too. Name such keys with `padding`.
-    * The hashing has no gradient.
+    * With k the normalised q (shared QK) this is the Reformer's pattern. The hash uses directions
+      only, after a rotary position; q and k may differ and are not normalised. It has no gradient.
+    * ``causal() & lsh(...)`` hides later keys, but the ends of chunks depend on all keys: a later
+      token may change *which* earlier ones are seen.
+    * ``padding(lengths) & lsh(...)``: keys that the other mask hides from all queries get a bucket
+      of their own behind the others and belong to no chunk. This holds for `padding`, tensors, and
+      masks of the distance such as `causal`. A key that is hidden in another way, or only by two
+      masks together, is hashed like any other and moves chunks, NaN too: use `padding` for it.
 
     Args:
         rounds: how many rotations, at least 1. The more, the fewer near keys are missed.
         seed: of the rotations, at least 0. The same seed and input give the same pattern.
         chunk: keys of a chunk, at least 1; 64 in the paper.
-        buckets: how many there are, even; or several even numbers whose product it is, a rotation
-            for each, which is faster for many. None means the paper's 2 n / chunk for n keys that
-            are not hidden, rounded up, as one number up to 64 and as two beyond.
+        buckets: an even number; or even factors of it, a rotation for each, which is faster for
+            many. None means the paper's 2 n / chunk for n keys that are not hidden, rounded up, as
+            one number up to 64 and as two beyond.
         own: False makes a query's own key its last resort, seen only where it sees no other: the
-            Reformer's rule for shared QK, where it would outweigh all others. It does so by adding
-            -1e5 to that score, so that such a mask has no place under ``|`` and ``~``.
+            Reformer's rule for shared QK. It adds -1e5 to that score, so ``|`` and ``~`` are
+            refused.
 
     Raises:
         BadType, BadValue: if an argument is no integer, too small, odd, or no boolean.
@@ -311,13 +275,11 @@ def lsh(
     check_integer("lsh", "rounds", rounds, 1, Text("4 is usual"))
     check_integer("lsh", "chunk", chunk, 1, Text("64 is usual"))
     check_integer("lsh", "seed", seed, 0, Text("any number does"))
-    last = Text("False makes it the last resort")
-    check_boolean("lsh", "own", own, last)
-    return Lsh(rounds, chunk, _checked(buckets), seed, own)
+    check_boolean("lsh", "own", own, Text("False makes it the last resort"))
+    return Lsh(rounds, chunk, _checked_buckets(buckets), seed, own)
 
 
-def _checked(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
-    """The factors as a tuple."""
+def _checked_buckets(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
     if buckets is None:
         return None
     listed = isinstance(buckets, Sequence) and not isinstance(buckets, str)
@@ -337,7 +299,7 @@ def _checked(buckets: int | Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 def _factors(buckets: tuple[int, ...] | None, count: int, chunk: int) -> tuple[int, ...]:
-    """The factors given, or those for ``count`` keys."""
+    """The factors of the caller, or those for ``count`` keys."""
     if buckets is not None:
         return buckets
     wanted = 2 * count / chunk
@@ -357,20 +319,20 @@ def _buckets(rows: Tensor, directions: Tensor, factors: tuple[int, ...]) -> Tens
     few = max(1, AT_ONCE // max(1, rows.shape[0] * rows.shape[1] * own.shape[1]))
     halves = [factor // 2 for factor in factors]
     rounds = own.shape[1] // sum(halves)
-    found = rows.new_zeros((rounds, *rows.shape[:3]), dtype=torch.int64)
+    buckets = rows.new_zeros((rounds, *rows.shape[:3]), dtype=torch.int64)
     for first in range(0, rows.shape[2], few):
         turned = own @ rows[:, :, first : first + few].detach().to(own.dtype).mT
         digits = [_nearest(part) for part in torch.split(turned, halves * rounds, 2)]
         for number, digit in enumerate(digits):
-            here = found[number // len(factors), :, :, first : first + few]
-            here.mul_(factors[number % len(factors)]).add_(digit)
-    return found
+            block = buckets[number // len(factors), :, :, first : first + few]
+            block.mul_(factors[number % len(factors)]).add_(digit)
+    return buckets
 
 
 def _nearest(turned: Tensor) -> Tensor:
-    """Which of the axes (B, X, half, L), or behind them of their opposites, is nearest.
+    """The nearest of the axes (B, X, half, L), or behind them of their opposites.
 
-    An axis at a time: PyTorch's own search for the place of the largest is several times slower.
+    A loop over the axes is several times faster than PyTorch's argmax.
     """
     most, place = turned[:, :, 0].abs(), torch.zeros_like(turned[:, :, 0], dtype=torch.int32)
     for axis in range(1, turned.shape[2]):
@@ -384,14 +346,14 @@ def _nearest(turned: Tensor) -> Tensor:
 def _codes(content: Content, of_q: Tensor, of_k: Tensor) -> tuple[Tensor, Tensor]:
     """Buckets and positions as one number: the order of all queries and keys of a round."""
     shape, real = content.shape, content.real
-    low = min(0, shape.offset)
-    span = max(shape.keys, shape.queries + shape.offset) - low
+    first = min(0, shape.offset)
+    span = max(shape.keys, shape.queries + shape.offset) - first
     if real is not None:
         of_k = of_k.masked_fill(~real[:, None], MOST)
-    first = shape.offset - low
-    return of_q * span + _range_like(of_q) + first, of_k * span + _range_like(of_k) - low
+    query = _range_like(of_q) + shape.offset - first
+    return of_q * span + query, of_k * span + _range_like(of_k) - first
 
 
 def _range_like(rows: Tensor) -> Tensor:
-    """0, 1, 2, ... along the last axis, in the shape given."""
+    """0, 1, 2, ... along the last axis, in the shape of ``rows``."""
     return torch.arange(rows.shape[-1], device=rows.device).expand_as(rows)

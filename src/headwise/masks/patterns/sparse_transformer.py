@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from headwise.errors import BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import check_integer
 from headwise.masks.mask import Mask, Tile
 from headwise.masks.patterns.by_distance import causal, window
-from headwise.shapes import Index, Truth
+from headwise.shapes import Index, Truth, check_integer
 
 
 @dataclass(frozen=True, repr=False)
@@ -15,6 +14,7 @@ class Modular(Mask):
     """The mask of `every`."""
 
     step: int
+    by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
         del b, h
@@ -24,18 +24,13 @@ class Modular(Mask):
         if self.step == 1:
             return Tile.FULL
         nearest, furthest = q[0] - k[-1], q[-1] - k[0]
-        between = nearest // self.step == furthest // self.step and nearest % self.step
-        if between:
+        if nearest // self.step == furthest // self.step and nearest % self.step:
             return Tile.EMPTY  # no multiple of the step lies between the two distances
         return Tile.FULL if nearest == furthest else Tile.MIXED
 
     @property
     def name(self) -> str:
         return f"every({self.step})"
-
-    @property
-    def by_distance(self) -> bool:
-        return True
 
 
 def every(step: int) -> Mask:
@@ -45,11 +40,10 @@ def every(step: int) -> Mask:
         BadType, BadValue: if it is no integer, below 1 or above 2^31 - 1.
 
     Example:
-        >>> print(every(2).draw(4))
-        ■ · ■ ·
-        · ■ · ■
-        ■ · ■ ·
-        · ■ · ■
+        >>> print(every(2).draw(3))
+        ■ · ■
+        · ■ ·
+        ■ · ■
     """
     check_integer("every", "step", step, 1, Text("1 is full attention"))
     return Modular(step)
@@ -74,13 +68,12 @@ class Fixed(Mask):
         return Tile.FULL if behind is kind is Tile.FULL else Tile.MIXED
 
     def _either_way(self, q: range, k: range) -> Tile:
-        """What the rectangle holds, were later keys seen too."""
+        """The kind of the rectangle without the causal mask."""
         own = {q[0] // self.block, q[-1] // self.block}
         blocks = {k[0] // self.block, k[-1] // self.block}
         first = self.block - self.summary
-        if len(own | blocks) == 1:
-            return Tile.FULL
-        if len(blocks) == 1 and k[0] % self.block >= first:
+        in_summary = len(blocks) == 1 and k[0] % self.block >= first
+        if len(own | blocks) == 1 or in_summary:
             return Tile.FULL
         apart = k[-1] // self.block < min(own) or k[0] // self.block > max(own)
         before = len(blocks) == 1 and k[-1] % self.block < first
@@ -92,11 +85,11 @@ class Fixed(Mask):
 
 
 def fixed(block: int, summary: int) -> Mask:
-    """The own block, and the last ``summary`` keys of every block, both causal.
+    """Each query sees its block and the last ``summary`` keys of every earlier block.
 
     Args:
         block: l, the length of a block, at least 1.
-        summary: c, how many keys at the end of a block everybody sees; from 0 to ``block``.
+        summary: c, how many keys at the end of a block all later queries see; 0 to ``block``.
 
     Raises:
         BadType, BadValue: if an argument is no integer or out of range.
@@ -104,14 +97,12 @@ def fixed(block: int, summary: int) -> Mask:
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the fixed pattern.
 
     Example:
-        >>> print(fixed(3, 1).draw(7))
-        ■ · · · · · ·
-        ■ ■ · · · · ·
-        ■ ■ ■ · · · ·
-        · · ■ ■ · · ·
-        · · ■ ■ ■ · ·
-        · · ■ ■ ■ ■ ·
-        · · ■ · · ■ ■
+        >>> print(fixed(2, 1).draw(5))
+        ■ · · · ·
+        ■ ■ · · ·
+        · ■ ■ · ·
+        · ■ ■ ■ ·
+        · ■ · ■ ■
     """
     check_integer("fixed", "block", block, 1, Text("128 is usual"))
     check_integer("fixed", "summary", summary, 0, Text("0 sees the own block only"))
@@ -139,14 +130,12 @@ def strided(stride: int) -> Mask:
     Source: Child et al. 2019, section 4.3, A(1) and A(2) of the strided pattern.
 
     Example:
-        >>> print(strided(3).draw(7))
-        ■ · · · · · ·
-        ■ ■ · · · · ·
-        ■ ■ ■ · · · ·
-        ■ ■ ■ ■ · · ·
-        · ■ ■ ■ ■ · ·
-        · · ■ ■ ■ ■ ·
-        ■ · · ■ ■ ■ ■
+        >>> print(strided(2).draw(5))
+        ■ · · · ·
+        ■ ■ · · ·
+        ■ ■ ■ · ·
+        · ■ ■ ■ ·
+        ■ · ■ ■ ■
     """
     check_integer("strided", "stride", stride, 1, Text("sqrt(length) is usual"))
     return causal() & (window(stride, 0) | every(stride))

@@ -35,14 +35,7 @@ class Cap:
 
 
 class SoftCap(Position):
-    """The capped scores of one call, as a bias on scores of 0.
-
-    Args:
-        q: (B, H, Lq, D).
-        k: (B, G, Lk, D).
-        cap: the cap and the scale.
-        offset: the position of the first query.
-    """
+    """The capped scores of q (B, H, Lq, D) and k (B, G, Lk, D), as a bias on scores of 0."""
 
     stages = frozenset({Stage.SCORES})
 
@@ -78,48 +71,27 @@ def capped(
 
 
 HONOURED = (
-    "dropout",
-    "is_causal",
-    "output_attentions",
-    "position_bias",
-    "s_aux",
-    "scaling",
-    "softcap",
+    *("dropout", "is_causal", "output_attentions", "position_bias", "s_aux", "scaling", "softcap"),
 )
 """The options of a model that headwise applies."""
 
 IGNORED = (
-    "cache_position",
-    "deterministic",
-    "logits_to_keep",
-    "num_items_in_batch",
-    "output_hidden_states",
-    "output_router_logits",
-    "position_ids",
-    "sliding_window",
-    "use_cache",
+    *("cache_position", "deterministic", "logits_to_keep", "num_items_in_batch", "position_ids"),
+    *("output_hidden_states", "output_router_logits", "sliding_window", "use_cache"),
 )
 """The options that the mask already contains, or that do not concern attention."""
 
-SETTINGS = "headwise_settings"
-"""The attribute of a converted module that holds its `Settings`."""
-
+SETTINGS = "headwise_settings"  # the attribute of a converted module that holds its `Settings`
 CROSS = ("encoder_attn", "crossattention", "cross_attn", "encdecattention")
 """Parts of transformers' names for cross-attention."""
 
 
 @dataclass(frozen=True, eq=False)
 class Settings:
-    """How the attentions of a converted model run.
+    """How the attentions of a converted model run."""
 
-    Attributes:
-        before: the implementation that the model had before.
-        mask: a mask that holds together with the model's own, or None.
-        engine: the engine, as in `headwise.attend`.
-    """
-
-    before: str
-    mask: Mask | None = None
+    before: str  # the implementation that the model had before
+    mask: Mask | None = None  # holds together with the model's own mask
     engine: str = AUTO
 
 
@@ -138,7 +110,13 @@ def attention_function(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """One attention of the model: q (B, H, Lq, D), k and v (B, G, Lk, ·) to (B, Lq, H, Dv)."""
-    _check_options(options)
+    for name, option in options.items():
+        if name not in HONOURED + IGNORED and option is not None and option is not False:
+            raise BadValue(
+                "{name}: this model's attention uses it, and headwise does not know what it means; "
+                "use model.set_attn_implementation('sdpa')",
+                name=name,
+            )
     settings = getattr(module, SETTINGS, None) or Settings("")
     scale, cap = options.get("scaling"), options.get("softcap")
     mask, offset = mask_and_offset(module, query, key, attention_mask, options.get("is_causal"))
@@ -170,63 +148,35 @@ def mask_and_offset(
     mask: PatternMask | Tensor | None,
     is_causal: bool | None,
 ) -> tuple[Mask, int | None]:
-    """The mask of one attention of the model, and the position of the first query."""
-    own, offset = _of_model(module, query, key, mask, is_causal)
-    settings = getattr(module, SETTINGS, None) or Settings("")
-    return _with_converted(own, settings.mask, mask), offset
+    """The mask of one attention of the model, and the position of the first query.
 
-
-def _check_options(options: dict[str, Any]) -> None:
-    for name, value in options.items():
-        if name in HONOURED or name in IGNORED or value is None or value is False:
-            continue
-        raise BadValue(
-            "{name}: this model's attention uses it, and headwise does not know what it means; use "
-            "model.set_attn_implementation('sdpa')",
-            name=name,
-        )
-
-
-def _of_model(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    mask: PatternMask | Tensor | None,
-    is_causal: bool | None,
-) -> tuple[Mask, int | None]:
-    """The model's mask and offset.
-
-    Where the model gives none, a causal module is causal from the first key on, as in transformers'
-    "sdpa".
+    Where the model gives no mask, a causal module is causal from the first key on, as in
+    transformers' "sdpa".
     """
+    offset, first = None, 0
     if isinstance(mask, PatternMask):
-        return mask.mask, mask.offset
-    if mask is not None:
-        return from_tensor(mask, "b h q k"), None
-    causal_module = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if not causal_module or query.shape[2] == 1:
-        return full(), None
-    return causal(), 0 if key.shape[2] > query.shape[2] else None
-
-
-def _with_converted(mask: Mask, own: Mask | None, source: PatternMask | Tensor | None) -> Mask:
-    """The model's mask together with the one that it was converted with."""
-    if own is None:
-        return mask
-    if isinstance(source, PatternMask) and source.first and not own.by_distance:
+        own, offset, first = mask.mask, mask.offset, mask.first
+    elif mask is not None:
+        own = from_tensor(mask, "b h q k")
+    else:
+        is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        own = causal() if is_causal and query.shape[2] > 1 else full()
+        offset = 0 if own == causal() and key.shape[2] > query.shape[2] else None
+    added = (getattr(module, SETTINGS, None) or Settings("")).mask
+    if added is None:
+        return own, offset
+    if first and not added.by_distance:
         raise BadValue(
             "mask: {own} counts from the first token, and this model's sliding cache no "
             "longer holds the first {first}; use a mask by distance such as hw.window(3, "
             "0), or transformers.DynamicCache() without a config, which keeps all",
-            own=own,
-            first=source.first,
+            own=added,
+            first=first,
         )
-    return own if mask == full() else mask & own
+    return added if own == full() else own & added, offset
 
 
-NAME = "headwise"
-"""The value of ``attn_implementation=`` and ``model.set_attn_implementation``."""
-
+NAME = "headwise"  # the value of ``attn_implementation=`` and ``model.set_attn_implementation``
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 """The table in which a model's attention looks up its implementation."""
 
@@ -255,17 +205,8 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, mask_function)
 
 
-@dataclass(frozen=True)
-class Switched:
-    """The attentions of a model that were switched or not.
-
-    Attributes:
-        changed: names of the attentions that were switched.
-        left: names of the attentions that were not, each with the reason.
-    """
-
-    changed: tuple[str, ...]
-    left: tuple[tuple[str, Text], ...]
+Switched = tuple[list[str], list[tuple[str, Text]]]
+"""The names of the attentions that were switched, and of those that were not with the reasons."""
 
 
 def pretrained(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -281,12 +222,9 @@ def pretrained(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def switch(model: nn.Module, settings: Settings) -> Switched:
-    """Run every attention of a transformers model on headwise.
+    """Run every attention of a transformers model on headwise, its mask in self-attention only.
 
-    Args:
-        model: a transformers model.
-        settings: the engine, and the mask that holds together with the model's own, in
-            self-attention only. ``before`` is ignored.
+    ``settings.before`` is ignored.
     """
     register()
     configs = {id(config): config for _, _, config in _modules(model)}
@@ -300,13 +238,23 @@ def switch(model: nn.Module, settings: Settings) -> Switched:
         if uses_interface:
             changed.append(name)
         elif _is_attention(module):
-            left.append((name, _not_in_interface(module)))
+            reason = Text(
+                "{name} computes attention itself, and not through transformers' interface",
+                name=type(module).__name__,
+            )
+            left.append((name, reason))
         if config._attn_implementation == NAME and (
             uses_interface or module is model or hasattr(module, "set_attn_implementation")
         ):
             mask = None if is_cross_attention(name, module) else settings.mask
             setattr(module, SETTINGS, replace(settings, before=before, mask=mask))
-    return Switched(tuple(changed), tuple(left))
+    return changed, left
+
+
+SET_BY_HAND = Text(
+    "it was set by hand, so that its earlier implementation is not known; use "
+    "model.set_attn_implementation('sdpa')"
+)
 
 
 def restore(model: nn.Module) -> Switched:
@@ -319,25 +267,12 @@ def restore(model: nn.Module) -> Switched:
         if getattr(module, SETTINGS, None) is not None:
             changed.append(name)
         elif config._attn_implementation == NAME:
-            left.append((name, _SET_BY_HAND))
+            left.append((name, SET_BY_HAND))
     for _, module, config in modules:
         settings = module.__dict__.pop(SETTINGS, None)
         if settings is not None and hasattr(module, "set_attn_implementation"):
             config._attn_implementation = settings.before
-    return Switched(tuple(changed), tuple(left))
-
-
-_SET_BY_HAND = Text(
-    "it was set by hand, so that its earlier implementation is not known; use "
-    "model.set_attn_implementation('sdpa')"
-)
-
-
-def _not_in_interface(module: nn.Module) -> Text:
-    name = type(module).__name__
-    return Text(
-        "{name} computes attention itself, and not through transformers' interface", name=name
-    )
+    return changed, left
 
 
 def _modules(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:

@@ -18,6 +18,7 @@ from torch import Tensor
 from headwise.errors import BadType
 from headwise.masks import Mask, causal, documents, full, padding, window
 from headwise.masks.mask import Tile
+from headwise.nn.torch_compat import intersect
 
 Rule = Callable[..., Any]
 """A mask function of transformers: indices of sample, head, query and key to True = may attend."""
@@ -25,19 +26,12 @@ Rule = Callable[..., Any]
 
 @dataclass(frozen=True, eq=False)
 class PatternMask:
-    """The mask that a model passes to its attentions instead of a (B, 1, Lq, Lk) tensor.
+    """The mask that a model passes to its attentions instead of a (B, 1, Lq, Lk) tensor."""
 
-    Attributes:
-        mask: the mask; key number 0 is the first key in the cache.
-        offset: the position of the first query among the keys in the cache.
-        first: the position of the first key in the sequence; not 0 where a cache slides.
-        ndim: the number of axes of the tensor that it replaces.
-    """
-
-    mask: Mask
-    offset: int
-    first: int
-    ndim: int = 4
+    mask: Mask  # key number 0 is the first key in the cache
+    offset: int  # the position of the first query among the keys in the cache
+    first: int  # the position of the first key in the sequence; not 0 where a cache slides
+    ndim: int = 4  # the number of axes of the tensor that it replaces
 
     def __getitem__(self, index: object) -> Tensor:
         raise BadType(
@@ -82,15 +76,10 @@ def mask_function(
     real = _real_keys(attention_mask, keys)
     mask = mask if real is None else mask & padding(real)
     offset = q_offset - kv_offset
-    return PatternMask(_simplified(mask, offset, q_length, kv_length), offset, kv_offset)
-
-
-def _simplified(mask: Mask, offset: int, queries: int, keys: int) -> Mask:
-    """The full mask where nothing is hidden, as from the new token of a decoding step."""
-    if not queries or not keys:
-        return mask
-    tile = mask.tile(range(offset, offset + queries), range(keys))
-    return full() if tile is Tile.FULL else mask
+    if q_length and kv_length:
+        tile = mask.tile(range(offset, offset + q_length), range(kv_length))
+        mask = full() if tile is Tile.FULL else mask  # as for the new token of a decoding step
+    return PatternMask(mask, offset, kv_offset)
 
 
 def _needs_tensor(rule: Rule, q_offset: int | Tensor, options: dict[str, Any]) -> bool:
@@ -106,8 +95,8 @@ def _real_keys(attention_mask: Tensor | None, keys: _Keys) -> Tensor | None:
     """(B, Lk), False on padding; None where every key is real."""
     if attention_mask is None:
         return None
-    known = attention_mask[:, keys.first : keys.first + keys.count].bool()
-    real = torch.nn.functional.pad(known, (0, keys.count - known.shape[1]))
+    real = attention_mask[:, keys.first : keys.first + keys.count].bool()
+    real = torch.nn.functional.pad(real, (0, keys.count - real.shape[1]))
     return None if bool(real.all()) else real
 
 
@@ -115,39 +104,31 @@ def _to_mask(rule: Rule, keys: _Keys) -> Mask | None:
     """The rule as a mask, or None where a part is unknown."""
     parts = _parts(rule)
     kinds = {kind for kind, _ in parts}
-    if "remapped" in kinds and "packed" not in kinds:
-        return None  # positions start again, and nothing else separates the texts
-    mask: Mask = full()
-    for kind, variables in parts:
-        part = _part_to_mask(kind, variables, keys, "causal" in kinds)
-        if part is None:
-            return None
-        mask = part if mask == full() else mask if part == full() else mask & part
-    return mask
+    if "unknown" in kinds or ("remapped" in kinds and "packed" not in kinds):
+        return None  # remapped positions start again, and nothing else separates the texts
+    masks = [_part_to_mask(kind, variables, keys, "causal" in kinds) for kind, variables in parts]
+    return intersect([mask for mask in masks if mask != full()])
 
 
-def _part_to_mask(
-    kind: str, variables: Mapping[str, Any], keys: _Keys, is_causal: bool
-) -> Mask | None:
-    if kind in ("full", "remapped"):
-        return full()
-    if kind == "causal":
-        return causal()
-    if kind == "sliding":
-        return window(variables["sliding_window"] - 1, 0 if is_causal else keys.count)
-    if kind == "sliding both ways":
-        return window(variables["sliding_window"], variables["sliding_window"])
-    if kind == "chunked":
-        positions = torch.arange(keys.first, keys.first + keys.count, device=keys.device)
-        positions = positions - variables["left_padding"].to(keys.device)[:, None]
-        return documents(positions.div(variables["chunk_size"], rounding_mode="floor"))
-    if kind == "packed":
-        return documents(variables["packed_sequence_mask"])
-    return None
+def _part_to_mask(kind: str, variables: Mapping[str, Any], keys: _Keys, is_causal: bool) -> Mask:
+    match kind:
+        case "causal":
+            return causal()
+        case "sliding":
+            return window(variables["sliding_window"] - 1, 0 if is_causal else keys.count)
+        case "sliding both ways":
+            return window(variables["sliding_window"], variables["sliding_window"])
+        case "chunked":
+            positions = torch.arange(keys.first, keys.first + keys.count, device=keys.device)
+            positions = positions - variables["left_padding"].to(keys.device)[:, None]
+            return documents(positions.div(variables["chunk_size"], rounding_mode="floor"))
+        case "packed":
+            return documents(variables["packed_sequence_mask"])
+    return full()  # "full" and "remapped"
 
 
 def _parts(rule: Rule) -> list[tuple[str, Mapping[str, Any]]]:
-    """The rules that must all hold, each with its kind and its closure variables."""
+    """The rules that hold together, each with its kind and its closure variables."""
     from transformers import masking_utils
 
     kind = _kinds(masking_utils).get(getattr(rule, "__code__", None), "unknown")
