@@ -282,9 +282,7 @@ class MultiheadAttention(nn.Module):
         """`forward` with a headwise mask, and with other results of every head.
 
         Args:
-            query: as for `forward`.
-            key: likewise.
-            value: likewise.
+            query, key, value: as for `forward`.
             mask: holds together with the module's own mask; None means no other mask.
             need: words as in `headwise.attend`, such as ("entropy", "received"), which are measured
                 without keeping the weights.
