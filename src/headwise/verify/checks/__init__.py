@@ -36,8 +36,7 @@ class Subject:
         base: the mask that it applies by itself.
         together: the module with the two sides of a mask ``a & b`` in two arguments, or None.
         jobs: the jobs of `masked_job`, whose oracle is computed once for all checks.
-        truth: where
-    the weights are unknown and there is no oracle: the output that a job should
+        truth: where the weights are unknown and there is no oracle: the output that a job should
             have in a dtype, which is what the subject itself returns in that dtype.
     """
 
