@@ -154,7 +154,7 @@ FAULTS = (
     Fault(
         "engines",
         "tiled: each part is weighted by the share of the other",
-        r"\(its_sum - (\w+)\)\.exp\(\)",
+        r"\(new_sum - (\w+)\)\.exp\(\)",
         r"(old_sum - \1).exp()",
     ),
     Fault(
@@ -166,15 +166,15 @@ FAULTS = (
     Fault(
         "planning",
         "FLOPs: one matrix product is counted instead of two",
-        r"\(call\.q\.shape\[3\] \+ call\.v\.shape\[3\]\)",
-        "call.q.shape[3]",
+        r"computed \* \(q\.shape\[3\] \+ v\.shape\[3\]\)",
+        "computed * q.shape[3]",
         "cli/test_plan.py test_attention.py",
     ),
     Fault(
         "nn",
-        "cache: a beam gets the values of another beam (missing index)",
-        r"old\.v\.index_select\(0, index\)",
-        "old.v",
+        "cache: a beam keeps the keys and values of another (missing index)",
+        r"lambda rows, _: rows\.index_select\(0, index\)",
+        "lambda rows, _: rows",
     ),
     Fault(
         "nn",
@@ -204,8 +204,8 @@ FAULTS = (
     Fault(
         "explain",
         "the bias of V is used for K (arguments swapped)",
-        r'\("K", weights\.k, weights\.k_bias\)',
-        '("K", weights.k, weights.v_bias)',
+        r'getattr\(weights, f"\{name\}_bias"\)',
+        """getattr(weights, f"{'v' if name == 'k' else name}_bias")""",
     ),
     Fault(
         "check",
