@@ -204,7 +204,7 @@ FAULTS = (
     Fault(
         "explain",
         "the bias of V is used for K (arguments swapped)",
-        r'getattr\(weights, f"\{name\}_bias"\)',
+        r'(?<=bias = getattr\(weights, name\), )getattr\(weights, f"\{name\}_bias"\)',
         """getattr(weights, f"{'v' if name == 'k' else name}_bias")""",
     ),
     Fault(
