@@ -4,6 +4,8 @@ import math
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -203,17 +205,19 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise BadValue("q, k: H must be a multiple of G and D at least 1, got {got}", got=got)
 
 
-def _offset(offset: int) -> int:
-    if not isinstance(offset, int | torch.SymInt) or isinstance(offset, bool):
+def _offset(offset: Any) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, Integral | torch.SymInt):
         raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
-    if not torch.compiler.is_compiling() and abs(offset) > LARGEST:  # it would be a guard there
+    number: Any = offset if isinstance(offset, torch.SymInt) else int(offset)
+    if not torch.compiler.is_compiling() and abs(number) > LARGEST:  # it would be a guard there
         raise BadValue(
             "offset: must be from -{most} to {most}, got {offset}; it is where the first query "
             "stands among the keys",
             most=LARGEST,
-            offset=format_value(offset),
+            offset=format_value(number),
         )
-    return offset
+    result: int = number
+    return result
 
 
 def _mask(mask: Mask | Tensor | None) -> Mask:

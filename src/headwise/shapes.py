@@ -15,6 +15,7 @@ stand in lower case: ``Float[Tensor, "b h lq d"]``.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -95,12 +96,14 @@ def broadcasts(size: int, to: int) -> bool:
 
 def check_integer(
     owner: str, argument: str | Text, value: object, least: int, way_out: Text | None = None
-) -> None:
-    """Check that an argument of ``owner`` is an integer from ``least`` to `LARGEST`.
+) -> int:
+    """An argument of ``owner`` as an int, checked to be an integer from ``least`` to `LARGEST`.
 
-    ``way_out`` is the hint that ends the message.
+    NumPy's integers are taken as well. ``way_out`` is the hint that ends the message.
     """
     hint = Text("; {way_out}", way_out=way_out) if way_out else Text("")
+    if not isinstance(value, int) and isinstance(value, Integral):
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadType(
             "{owner}: {argument} must be an integer, got {value!r}{hint}",
@@ -127,6 +130,7 @@ def check_integer(
             most=LARGEST,
             value=format_value(value),
         )
+    return value
 
 
 def check_boolean(owner: str, argument: str, value: object, way_out: Text) -> None:

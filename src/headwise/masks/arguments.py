@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list
     if (
         listed is None
         or isinstance(values, bytes | bytearray)
-        or any(type(number) is not int for number in listed)
+        or any(isinstance(number, bool) or not isinstance(number, Integral) for number in listed)
     ):
         raise BadType(
             "{mask}: expected a sequence of integer {kind}s or a tensor, got {values!r}; a single "
@@ -29,9 +30,8 @@ def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list
             kind=kind,
             values=values,
         )
-    for number in listed:
-        check_integer(mask, Text("a {kind}", kind=kind), number, 0, way_out)
-    return listed
+    what = Text("a {kind}", kind=kind)
+    return [check_integer(mask, what, number, 0, way_out) for number in listed]
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,7 +140,7 @@ class StaticCache(KVCache):
     def __init__(self, max_length: int) -> None:
         super().__init__()
         way_out = Text("use the length of the longest sequence")
-        check_integer("StaticCache", "max_length", max_length, 1, way_out)
+        max_length = check_integer("StaticCache", "max_length", max_length, 1, way_out)
         self.max_length = max_length
         self._count = 0
 
@@ -204,8 +204,10 @@ class SlidingCache(KVCache):
 
     def __init__(self, length: int, *, sinks: int = 0) -> None:
         super().__init__()
-        check_integer("SlidingCache", "length", length, 1, Text("1023 goes with window(1023, 0)"))
-        check_integer("SlidingCache", "sinks", sinks, 0, Text("0 keeps none, 4 is usual"))
+        length = check_integer(
+            "SlidingCache", "length", length, 1, Text("1023 goes with window(1023, 0)")
+        )
+        sinks = check_integer("SlidingCache", "sinks", sinks, 0, Text("0 keeps none, 4 is usual"))
         self.size, self.sinks = length, sinks
 
     @property

@@ -196,7 +196,7 @@ class SegmentMemory(nn.Module):
     def __init__(self, length: int, *, batch_first: bool = False) -> None:
         super().__init__()
         way_out = Text("the length of a segment is usual")
-        check_integer("SegmentMemory", "length", length, 0, way_out)
+        length = check_integer("SegmentMemory", "length", length, 0, way_out)
         self.length, self.batch_first = length, batch_first
         self.register_buffer("held", None, persistent=False)
 

@@ -55,8 +55,7 @@ class MultiheadAttention(nn.Module):
                         (B, L, E)
 
     Positional arguments and `forward` are those of `torch.nn.MultiheadAttention`, whose checkpoints
-    load. The projections are `nn.Linear` modules that are called, so that hooks, LoRA and
-    quantisation work.
+    load. Hooks, LoRA and quantisation work on the projections, which are `nn.Linear` modules.
 
     Args:
         embed_dim: E, the size of the query and of the output (the paper's d_model).
@@ -266,8 +265,7 @@ class MultiheadAttention(nn.Module):
             >>> list(MultiheadAttention(8, 2, bias=False).torch_state_dict())
             ['in_proj_weight', 'out_proj.weight']
         """
-        state = self.state_dict(prefix=prefix, keep_vars=keep_vars)
-        return torch_compat.pack(self, state, prefix)
+        return torch_compat.pack(self, self.state_dict(prefix=prefix, keep_vars=keep_vars), prefix)
 
     def attend(
         self,
@@ -282,7 +280,9 @@ class MultiheadAttention(nn.Module):
         """`forward` with a headwise mask, and with other results of every head.
 
         Args:
-            query, key, value: as for `forward`.
+            query: as for `forward`.
+            key: likewise.
+            value: likewise.
             mask: holds together with the module's own mask; None means no other mask.
             need: words as in `headwise.attend`, such as ("entropy", "received"), which are measured
                 without keeping the weights.

@@ -41,7 +41,7 @@ class Sinusoidal(Position):
 
     def __init__(self, embed_dim: int, *, base: float = 10000.0) -> None:
         super().__init__()
-        check_integer("Sinusoidal", "embed_dim", embed_dim, 1)
+        embed_dim = check_integer("Sinusoidal", "embed_dim", embed_dim, 1)
         self.embed_dim = embed_dim
         self.base = check_base("Sinusoidal", base)
 
@@ -90,8 +90,8 @@ class Learned(Position):
 
     def __init__(self, max_positions: int, embed_dim: int) -> None:
         super().__init__()
-        check_integer("Learned", "max_positions", max_positions, 1)
-        check_integer("Learned", "embed_dim", embed_dim, 1)
+        max_positions = check_integer("Learned", "max_positions", max_positions, 1)
+        embed_dim = check_integer("Learned", "embed_dim", embed_dim, 1)
         self.table = nn.Parameter(torch.empty(max_positions, embed_dim))
         nn.init.normal_(self.table, std=0.02)
 

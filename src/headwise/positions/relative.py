@@ -35,10 +35,10 @@ class Shaw(Position):
 
     def __init__(self, max_distance: int, head_dim: int, *, value_dim: int | None = None) -> None:
         super().__init__()
-        check_integer("Shaw", "max_distance", max_distance, 0)
-        check_integer("Shaw", "head_dim", head_dim, 1)
+        max_distance = check_integer("Shaw", "max_distance", max_distance, 0)
+        head_dim = check_integer("Shaw", "head_dim", head_dim, 1)
         if value_dim is not None:
-            check_integer("Shaw", "value_dim", value_dim, 1)
+            value_dim = check_integer("Shaw", "value_dim", value_dim, 1)
         self.max_distance = max_distance
         self.table = self._drawn(head_dim)
         self.value_table = None if value_dim is None else self._drawn(value_dim)
@@ -119,8 +119,8 @@ class TransformerXL(Position):
 
     def __init__(self, num_heads: int, head_dim: int, *, embed_dim: int | None = None) -> None:
         super().__init__()
-        check_integer("TransformerXL", "num_heads", num_heads, 1)
-        check_integer("TransformerXL", "head_dim", head_dim, 1)
+        num_heads = check_integer("TransformerXL", "num_heads", num_heads, 1)
+        head_dim = check_integer("TransformerXL", "head_dim", head_dim, 1)
         self.embed_dim = num_heads * head_dim if embed_dim is None else embed_dim
         check_integer("TransformerXL", "embed_dim", self.embed_dim, 1)
         self.u = nn.Parameter(torch.empty(num_heads, head_dim))

@@ -71,9 +71,9 @@ class Rotary(Position):
         frequencies: Frequencies | None = None,
     ) -> None:
         super().__init__()
-        check_integer("Rotary", "head_dim", head_dim, 1)
+        head_dim = check_integer("Rotary", "head_dim", head_dim, 1)
         if rotary_dim is not None:
-            check_integer("Rotary", "rotary_dim", rotary_dim, 1)
+            rotary_dim = check_integer("Rotary", "rotary_dim", rotary_dim, 1)
         self.head_dim = head_dim
         self.rotary_dim = head_dim if rotary_dim is None else rotary_dim
         if pairs is None:

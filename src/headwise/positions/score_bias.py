@@ -36,7 +36,7 @@ class ALiBi(Position):
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
-        check_integer("ALiBi", "num_heads", num_heads, 1)
+        num_heads = check_integer("ALiBi", "num_heads", num_heads, 1)
         self.num_heads = num_heads
 
     def slopes(self) -> Float[Tensor, "h"]:
@@ -106,9 +106,9 @@ class T5Bias(Position):
         super().__init__()
         way_out = Text("T5's decoder uses False")
         check_boolean("T5Bias", "bidirectional", bidirectional, way_out)
-        check_integer("T5Bias", "num_heads", num_heads, 1)
-        check_integer("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
-        check_integer("T5Bias", "max_distance", max_distance, 1)
+        num_heads = check_integer("T5Bias", "num_heads", num_heads, 1)
+        num_buckets = check_integer("T5Bias", "num_buckets", num_buckets, 4 if bidirectional else 2)
+        max_distance = check_integer("T5Bias", "max_distance", max_distance, 1)
         near = num_buckets // (4 if bidirectional else 2)
         if max_distance <= near:
             raise BadValue(

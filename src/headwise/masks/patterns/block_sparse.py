@@ -84,7 +84,7 @@ def block_sparse(layout: Tensor, block: int) -> Mask:
         ■ ■ ■ ■
         ■ ■ ■ ■
     """
-    check_integer("block_sparse", "block", block, 1, Text("64 is usual"))
+    block = check_integer("block_sparse", "block", block, 1, Text("64 is usual"))
     if not isinstance(layout, Tensor) or layout.dtype != torch.bool:
         got = layout.dtype if isinstance(layout, Tensor) else type(layout).__name__
         raise BadType(
@@ -182,7 +182,7 @@ def random_blocks(block: int, count: int, *, seed: int) -> Mask:
         >>> [row.count("■") for row in mask.draw(6).splitlines()]
         [2, 2, 2, 2, 2, 2]
     """
-    check_integer("random_blocks", "block", block, 1, Text("64 is usual"))
-    check_integer("random_blocks", "count", count, 1, Text("3 is usual"))
-    check_integer("random_blocks", "seed", seed, 0, Text("any number does"))
+    block = check_integer("random_blocks", "block", block, 1, Text("64 is usual"))
+    count = check_integer("random_blocks", "count", count, 1, Text("3 is usual"))
+    seed = check_integer("random_blocks", "seed", seed, 0, Text("any number does"))
     return RandomBlocks(block, count, seed)

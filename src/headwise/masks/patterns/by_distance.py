@@ -113,9 +113,9 @@ def window(left: int, right: int) -> Mask:
         ■ ■ ■ ■
         · ■ ■ ■
     """
-    for side, count in (("left", left), ("right", right)):
-        check_integer("window", side, count, 0, Text("use window(0, 0) for the diagonal"))
-    return Window(left, right)
+    diagonal = Text("use window(0, 0) for the diagonal")
+    sides = (("left", left), ("right", right))
+    return Window(*(check_integer("window", side, count, 0, diagonal) for side, count in sides))
 
 
 @dataclass(frozen=True, repr=False)
@@ -167,7 +167,7 @@ def dilated(left: int, right: int, *, step: int) -> Mask:
         ■ · ■ ·
         · ■ · ■
     """
-    for side, count in (("left", left), ("right", right)):
-        check_integer("dilated", side, count, 0, Text("0 sees nothing there"))
-    check_integer("dilated", "step", step, 1, Text("1 is a plain window"))
+    left = check_integer("dilated", "left", left, 0, Text("0 sees nothing there"))
+    right = check_integer("dilated", "right", right, 0, Text("0 sees nothing there"))
+    step = check_integer("dilated", "step", step, 1, Text("1 is a plain window"))
     return Dilated(left, right, step)

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -149,7 +151,7 @@ def prefix(lengths: int | Sequence[int] | Tensor) -> Mask:
         ■ ■ ·
         ■ ■ ■
     """
-    per_sample = [lengths] if isinstance(lengths, int) else lengths
+    per_sample: Any = [lengths] if isinstance(lengths, Integral) else lengths
     real = _real_or_lengths("prefix", per_sample, Text("0 is causal()"))
     return causal() | Padding(real, prefix=True)
 

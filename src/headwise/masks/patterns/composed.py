@@ -97,7 +97,7 @@ def appended(mask: Mask, count: int) -> Mask:
             "appended: expected a mask, got {mask_type}; full() hides nothing",
             mask_type=type(mask).__name__,
         )
-    check_integer("appended", "count", count, 0, Text("add_bias_kv appends 1"))
+    count = check_integer("appended", "count", count, 0, Text("add_bias_kv appends 1"))
     return Appended(mask, count)
 
 

@@ -272,9 +272,9 @@ def lsh(
         >>> [row.count("■") for row in rows]  # the chunk of three, and the one before
         [6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6]
     """
-    check_integer("lsh", "rounds", rounds, 1, Text("4 is usual"))
-    check_integer("lsh", "chunk", chunk, 1, Text("64 is usual"))
-    check_integer("lsh", "seed", seed, 0, Text("any number does"))
+    rounds = check_integer("lsh", "rounds", rounds, 1, Text("4 is usual"))
+    chunk = check_integer("lsh", "chunk", chunk, 1, Text("64 is usual"))
+    seed = check_integer("lsh", "seed", seed, 0, Text("any number does"))
     check_boolean("lsh", "own", own, Text("False makes it the last resort"))
     return Lsh(rounds, chunk, _checked_buckets(buckets), seed, own)
 
@@ -284,8 +284,8 @@ def _checked_buckets(buckets: int | Sequence[int] | None) -> tuple[int, ...] | N
         return None
     listed = isinstance(buckets, Sequence) and not isinstance(buckets, str)
     factors: tuple[int, ...] = tuple(buckets) if listed else (buckets,)  # type: ignore
-    for factor in factors:
-        check_integer("lsh", "buckets", factor, 2, Text("None takes 2 Lk / chunk"))
+    usual = Text("None takes 2 Lk / chunk")
+    factors = tuple(check_integer("lsh", "buckets", factor, 2, usual) for factor in factors)
     uneven = not factors or any(factor % 2 for factor in factors)
     if uneven or max(factors) > MOST_AT_ONCE or math.prod(factors) > MOST:
         raise BadValue(

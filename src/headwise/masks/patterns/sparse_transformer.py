@@ -45,7 +45,7 @@ def every(step: int) -> Mask:
         · ■ ·
         ■ · ■
     """
-    check_integer("every", "step", step, 1, Text("1 is full attention"))
+    step = check_integer("every", "step", step, 1, Text("1 is full attention"))
     return Modular(step)
 
 
@@ -104,8 +104,8 @@ def fixed(block: int, summary: int) -> Mask:
         · ■ ■ ■ ·
         · ■ · ■ ■
     """
-    check_integer("fixed", "block", block, 1, Text("128 is usual"))
-    check_integer("fixed", "summary", summary, 0, Text("0 sees the own block only"))
+    block = check_integer("fixed", "block", block, 1, Text("128 is usual"))
+    summary = check_integer("fixed", "summary", summary, 0, Text("0 sees the own block only"))
     if summary > block:
         raise BadValue(
             "fixed: summary must be at most block, got {summary} and {block}; with all "
@@ -137,5 +137,5 @@ def strided(stride: int) -> Mask:
         · ■ ■ ■ ·
         ■ · ■ ■ ■
     """
-    check_integer("strided", "stride", stride, 1, Text("sqrt(length) is usual"))
+    stride = check_integer("strided", "stride", stride, 1, Text("sqrt(length) is usual"))
     return causal() & (window(stride, 0) | every(stride))
