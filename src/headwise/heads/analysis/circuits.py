@@ -233,8 +233,8 @@ def _positive_share(matrices: Tensor) -> Tensor:
 def _root(gram: Tensor) -> Tensor:
     """R with G = Rᵀ R."""
     values, vectors = torch.linalg.eigh(gram)
-    roots: Tensor = values.clamp(min=0).sqrt()[..., None]
-    return roots * vectors.mT
+    root: Tensor = values.clamp(min=0).sqrt()[..., None] * vectors.mT
+    return root
 
 
 def _norm(into: Tensor, out: Tensor) -> Tensor:
