@@ -7,7 +7,7 @@ Nothing is copied, and gradients reach the original parameters.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -83,12 +83,10 @@ def unnested(model: nn.Module) -> Iterator[None]:
 
 def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
     """The parameters of headwise's module, as views of the parameters of PyTorch's."""
-    weights: tuple[Tensor, ...] = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    weights: Sequence[Tensor] = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
     if module.in_proj_weight is not None:
         weights = module.in_proj_weight.chunk(3)
-    views: dict[str, Tensor] = {
-        f"{name}.weight": tensor for name, tensor in zip(NAMES, weights, strict=True)
-    }
+    views = {f"{name}.weight": tensor for name, tensor in zip(NAMES, weights, strict=True)}
     if module.in_proj_bias is not None:
         biases = module.in_proj_bias.chunk(3)
         views |= {f"{name}.bias": tensor for name, tensor in zip(NAMES, biases, strict=True)}
