@@ -103,13 +103,9 @@ class AttentionFunction(ABC):
 
     @abstractmethod
     def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
-        """The gradients of all tensors but the sinks, in any dtype.
+        """The gradients of all tensors but the sinks, in any dtype, where ``needed``.
 
-        Args:
-            tensors: of the forward.
-            given: the results, -inf in the logsumexp where fully masked without a sink, and their
-                gradients.
-            needed: which of the tensors need a gradient.
+        The logsumexp that is given is -inf where fully masked without a sink.
         """
 
     def has_backward(self, q: Tensor, v: Tensor) -> bool:
@@ -120,9 +116,7 @@ class AttentionFunction(ABC):
     def __call__(self, tensors: Tensors, captured: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """The results, differentiable to any order.
 
-        Args:
-            tensors: of the function.
-            captured: tensors that need a gradient too, and that the function reads by itself.
+        The function reads the captured tensors by itself; they need a gradient too.
         """
         apply: Callable[..., tuple[Tensor, Tensor]] = _OwnBackward.apply
         return apply(self, len(tensors), *tensors, *captured)

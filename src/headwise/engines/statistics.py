@@ -137,14 +137,9 @@ def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor | None) -> tuple[Ten
 def sinks_gradient(
     sinks: Tensor | None, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
 ) -> Tensor | None:
-    """The gradient of the sinks (H,), Σ p (dL' - dO·O) with p = e^(s - L'); None without sinks.
+    """The gradient of the sinks s (H,), Σ p (dL' - dO·O) with p = e^(s - L'); None without sinks.
 
-    Args:
-        sinks: s, (H,), or None.
-        grad: dO, the gradient of the output, (B, H, n, Dv).
-        output: O.
-        sums: L', the logsumexp, (B, H, n).
-        grad_sums: dL', or None.
+    O is the output (B, H, n, Dv), dO its gradient, L' the logsumexp (B, H, n) and dL' its gradient.
     """
     if sinks is None:
         return None

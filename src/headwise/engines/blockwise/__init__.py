@@ -21,6 +21,7 @@ from headwise.engines.autograd_transforms import needs_grad, no_transform_rule, 
 from headwise.engines.blockwise import streaming
 from headwise.engines.blockwise.blocks import (
     QueryBlock,
+    block_indices,
     query_blocks,
     scaled_scores,
     softmax_weights,
@@ -75,7 +76,7 @@ def run(call: Call) -> Result:
         return with_dropout(call, run)
     tiles = Tiles.of(call.mask, call.shape)
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
-    k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(call, seen[..., None, :])
+    k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(seen, call.k, call.v)
     q, k = call.position.content(call.q, k, call.shape)
     result = _allocated(call)
     learned = torch.is_grad_enabled() and (call.mask.biased or needs_grad(call))
@@ -133,8 +134,7 @@ def _attend(
     k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in qkv[1:])
     scores = scaled_scores(q, k, call.scale)
     scores = scores.to(softmax_dtype(scores.dtype))  # (B, H, n, m)
-    b, h, query, key = call.shape.indices()
-    indices = b[samples], h, query[:, :, block.rows], key[..., block.keys]
+    indices = block_indices(call, samples, block)
     places = indices[2].flatten(), indices[3].flatten()
     raw_queries = call.q[samples, :, block.rows]
     for bias in (call.mask.bias(*indices), call.position.bias(raw_queries, *places, call.scale)):

@@ -133,12 +133,9 @@ def _chunks(mask: Hashed) -> Tensor:
 
 
 def _sorted(home: Tensor, many: int, size: int) -> tuple[Tensor, Tensor]:
-    """The queries in blocks of one chunk each, (B, H, n, r), and the chunk of each block.
+    """The queries in blocks of one chunk each, (B, H, n, size), and the chunk of each block.
 
-    Args:
-        home: the chunk of each query, (B, H, Lq), below ``many``.
-        many: how many chunks there are.
-        size: rows of a block, r.
+    ``home`` is the chunk of each query, (B, H, Lq), one of so ``many``.
     """
     order = home.argsort(dim=-1, stable=True)
     chunk = home.gather(-1, order)
@@ -253,38 +250,30 @@ class Round:
     before: Tensor
 
     def pieces(self, pairs: int) -> Iterator[tuple[Blocks, Tensor | None]]:
-        """The blocks in pieces, with what is added to the scores, (B, H, n, r, 2 c) or None."""
+        """The blocks in pieces, with what is added to the scores, (B H, n, r, 2 c) or None."""
         mask, wide = self.attention.call.mask, softmax_dtype(self.attention.call.q.dtype)
         for piece in self.blocks.pieces(pairs):
-            allowed = self._allowed(piece)
             bias = mask.bias(*self._indices(piece)) if mask.biased else None
-            if allowed is None:
-                yield piece, None if bias is None else bias.to(wide)
-                continue
-            extra = torch.zeros((), device=allowed.device) if bias is None else bias
-            yield piece, torch.where(allowed, extra.to(wide), -torch.inf)
+            added = kernel.masked_bias(self._allowed(piece), bias, wide)
+            yield piece, None if added is None else added.flatten(0, 1)
 
     def _allowed(self, piece: Blocks) -> Tensor | None:
         """Which pairs of a piece are computed in this round, None for all."""
         queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
         rules = [mask.rule(*self._indices(piece)) for mask in self.attention.rest]
         rules += [rows >= 0 for rows in (queries, keys) if bool((rows < 0).any())]
-        met = self._met(piece)
-        if met is not None:
-            rules.append(met.logical_not_())
+        if self.homes.shape[2]:
+            rules.append(reduce(Tensor.logical_or_, self._met(piece)).logical_not_())
         if not rules:
             return None
         return reduce(torch.logical_and, rules).expand(*piece.queries.shape, keys.shape[4])
 
-    def _met(self, piece: Blocks) -> Tensor | None:
-        """Which pairs met in an earlier round, None in the first."""
-        met: Tensor | None = None
+    def _met(self, piece: Blocks) -> Iterator[Tensor]:
+        """Which pairs met in each earlier round."""
         for number in range(self.homes.shape[2]):
             homes = piece.key_numbers(self.homes[:, :, number])[:, :, :, None]
             for chunks in (self.same, self.before):
-                equal = take_numbers(chunks[:, :, number], piece.queries)[..., None] == homes
-                met = equal if met is None else met.logical_or_(equal)
-        return met
+                yield take_numbers(chunks[:, :, number], piece.queries)[..., None] == homes
 
     def _indices(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
@@ -300,11 +289,10 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf where fully masked."""
     q, k, v = (t.flatten(0, 1) for t in rows)
-    folded = None if added is None else added.flatten(0, 1)
-    output, logsumexp = kernel.forward(q, k, v, folded, scale)
-    if folded is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
+    output, logsumexp = kernel.forward(q, k, v, added, scale)
+    if added is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
         # The fused kernel gives 0 for a fully masked row; only then are the rows checked.
-        logsumexp = logsumexp.masked_fill((folded == -torch.inf).all(-1), -torch.inf)
+        logsumexp = logsumexp.masked_fill((added == -torch.inf).all(-1), -torch.inf)
     shape = rows[0].shape[:2]
     return torch.unflatten(output, 0, shape), torch.unflatten(logsumexp, 0, shape)[..., None]
 
@@ -328,10 +316,8 @@ def _differentiate(
     own: list[Tensor], rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the blocks."""
-    grad, output, sums = (t.flatten(0, 1) for t in own)
-    q, k, v = (t.flatten(0, 1) for t in rows)
-    folded = None if added is None else added.flatten(0, 1)
+    grad, output, sums, q, k, v = (t.flatten(0, 1) for t in (*own, *rows))
     given = BackwardInputs(grad, output, sums[..., 0])
-    gradients = kernel.backward(given, q, k, v, folded, scale)
+    gradients = kernel.backward(given, q, k, v, added, scale)
     dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in gradients)
     return dq, dk, dv

@@ -225,15 +225,9 @@ def _exact(
     terms: RelativeTerms | None,
     constant_weights: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The contribution of a part to the output, and its weights, in the softmax dtype.
+    """The contribution of some blocks to the output, and their weights, in the softmax dtype.
 
-    Args:
-        problem: the attention.
-        part: some blocks of it.
-        own: their results.
-        rows: their q, k, v and raw queries.
-        terms: the relative terms of their bias, or None.
-        constant_weights: whether the output takes the weights as constants.
+    Their results are ``own``; their q, k, v and raw queries are ``rows``.
     """
     q, k, v, raw_queries = rows
     extra = score_terms(problem, part, raw_queries, terms)

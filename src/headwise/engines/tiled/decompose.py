@@ -36,12 +36,8 @@ def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
     """Parts that hold every allowed pair exactly once.
 
     Disjuncts that depend on the distance only become one set of bands; the others become bands, or
-    rows and columns, minus the disjuncts before them; what remains becomes tiles.
-
-    Args:
-        mask: resolved for the shape.
-        shape: the outer shape.
-        side: rows of a block of queries.
+    rows and columns, minus the disjuncts before them; what remains becomes tiles. A block has about
+    ``side`` queries.
     """
     alternatives = disjuncts(mask)
     near = [term for term in alternatives if term.by_distance]
@@ -156,14 +152,10 @@ class DistanceRange:
 def bands(
     near: Mask, rest: Mask | None, shape: AttentionShape, side: int, layer: int
 ) -> list[Part]:
-    """The parts of ``near & rest``.
+    """The parts of ``near & rest``, from ``layer`` on, one more for each band.
 
-    Args:
-        near: depends on the distance only.
-        rest: any mask, evaluated pair by pair where its tiles are neither empty nor full; or None.
-        shape: the outer shape.
-        side: rows of a block of queries, for a band about 500 wide.
-        layer: of the first band; each further one is a layer above.
+    ``near`` depends on the distance only; ``rest`` is evaluated pair by pair where its tiles are
+    neither empty nor full. A block has ``side`` queries, for a band about 500 wide.
     """
     plan = list[Part]()
     for number, reach in enumerate(distance_ranges(near, shape)):

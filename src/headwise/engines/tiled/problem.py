@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.dropout import Keep
+from headwise.engines.eager import zero_masked_kv
 from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, parts
 from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.masks import Mask, Tile
@@ -138,15 +139,11 @@ class Problem:
         for rows in torch.split(q, max(1, PAIRS // self.shape.keys), 2):
             pairs = self.mask.rule(b, h, rows, k)
             seen = seen | pairs.view(*(1,) * (4 - pairs.dim()), *pairs.shape).any(2)
-        seen = seen.expand(-1, -1, self.shape.keys)  # (B or 1, H or 1, Lk)
-        if seen.shape[1] > 1:
-            seen = torch.unflatten(seen, 1, (self.k.shape[1], -1)).any(2)
-        far = self.far
-        tensors = (self.k, self.v, *(() if far is None else (*far.keys, *far.values)))
-        k, v, *clipped = (torch.where(seen[..., None], rows, 0.0) for rows in tensors)
+        seen, far = seen.expand(-1, -1, self.shape.keys), self.far
+        k, v = zero_masked_kv(seen, self.k, self.v)
         if far is not None:
-            behind, ahead, first, last = clipped
-            far = replace(far, keys=(behind, ahead), values=(first, last))
+            behind, ahead, *values = zero_masked_kv(seen, *far.keys, *far.values)
+            far = replace(far, keys=(behind, ahead), values=(values[0], values[1]))
         return replace(self, k=k, v=v, far=far)
 
 
