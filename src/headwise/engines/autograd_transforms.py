@@ -3,20 +3,21 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from headwise.call import Call
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
 from headwise.lang import Text
-from headwise.positions import Position
 
 Tensors = Sequence[Any]
 """Tensors, of which some may be None."""
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def transformed(call: Call) -> bool:
@@ -63,17 +64,12 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def with_frozen_tensors(position: Position) -> Position:
-    """A copy of a position that holds the present parameters and buffers.
+def with_frozen_tensors(module: AnyModule) -> AnyModule:
+    """A copy of a module, such as a position, that holds the present parameters and buffers.
 
-    A backward that evaluates the position again must see the tensors of the forward, although
+    A backward that evaluates a position again must see the tensors of the forward, although
     `torch.func.functional_call` has put the original ones back by then.
     """
-    frozen: Position = _frozen(position)
-    return frozen
-
-
-def _frozen(module: Any) -> Any:
     if not (module._parameters or module._buffers or module._modules):
         return module
     copy = module.__new__(type(module))
@@ -81,7 +77,8 @@ def _frozen(module: Any) -> Any:
     for name in ("_parameters", "_buffers"):
         copy.__dict__[name] = dict(copy.__dict__[name])
     copy.__dict__["_modules"] = {
-        name: child if child is None else _frozen(child) for name, child in module._modules.items()
+        name: child if child is None else with_frozen_tensors(child)
+        for name, child in module._modules.items()
     }
     return copy
 
@@ -144,10 +141,8 @@ class _OwnBackward(torch.autograd.Function):
         with without_autocast(output):
             if torch.is_grad_enabled() or not function.has_backward(q, v):
                 inputs, captured = tensors[: ctx.count], tensors[ctx.count :]
-                gradients = differentiable_gradients(
-                    function.plain, inputs, needs_grad, (grad, grad_sums), captured
-                )
-                return (None, None, *gradients)
+                grads = grad, grad_sums
+                return (None, None, *_through_plain(function, inputs, captured, needs_grad, grads))
             grad = torch.zeros_like(output) if grad is None else grad
             given = BackwardInputs(grad, output, sums, grad_sums)
             gradients = list(function.backward(tensors, given, needs_grad))
@@ -156,41 +151,30 @@ class _OwnBackward(torch.autograd.Function):
         return (None, None, *(None if x is None else x.to(tensor.dtype) for x, tensor in pairs))
 
 
-def differentiable_gradients(
-    function: Callable[[Tensors], Sequence[Tensor]],
+def _through_plain(
+    function: AttentionFunction,
     inputs: Tensors,
+    captured: Tensors,
     needs_grad: Sequence[bool],
     grad_outputs: Tensors,
-    captured: Sequence[Tensor] = (),
-) -> list[Tensor | None]:
-    """The gradients of a function, differentiable again where gradients are enabled.
-
-    Args:
-        function: gives the outputs from the inputs.
-        inputs: of the function.
-        needs_grad: which of the inputs and of ``captured`` need a gradient; the others get None.
-        grad_outputs: the gradients of the outputs, None for 0.
-        captured: leaves that the function reads without taking them as inputs.
-    """
+) -> Tensors:
+    """The gradients through `plain`, differentiable again where gradients are enabled."""
     create_graph = torch.is_grad_enabled()
+    leaves = list[Tensor | None]()
     with torch.enable_grad():
-        pairs = zip(inputs, needs_grad, strict=False)
-        leaves = [x if x is None else _leaf(x, need, create_graph) for x, need in pairs]
-        outputs = zip(function(leaves), grad_outputs, strict=True)
+        for tensor, need in zip(inputs, needs_grad, strict=False):
+            if tensor is None or create_graph:
+                leaves.append(None if tensor is None else tensor.view_as(tensor))
+            else:
+                leaves.append(tensor.detach().requires_grad_(need))
+        outputs = zip(function.plain(leaves), grad_outputs, strict=True)
         roots = [(x, grad) for x, grad in outputs if grad is not None and x.requires_grad]
-    every = (*leaves, *captured)
-    sources = [x for x, need in zip(every, needs_grad, strict=True) if need and x is not None]
+    pairs = zip((*leaves, *captured), needs_grad, strict=True)
+    sources = [x for x, need in pairs if need and x is not None]
     if not roots or not sources:
-        return [None for _ in every]
+        return [None for _ in needs_grad]
     tensors, grads = zip(*roots, strict=True)
     gradients = iter(
         torch.autograd.grad(tensors, sources, grads, create_graph=create_graph, allow_unused=True)
     )
     return [next(gradients) if need else None for need in needs_grad]
-
-
-def _leaf(tensor: Tensor, needs_grad: bool, create_graph: bool) -> Tensor:
-    """The tensor itself in the graph, or a leaf of its own where no graph is kept."""
-    if create_graph:
-        return tensor.view_as(tensor)
-    return tensor.detach().requires_grad_(needs_grad)

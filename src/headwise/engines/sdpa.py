@@ -200,6 +200,3 @@ def _with_grad_sums(
     output = torch.cat((given.output.to(wide), -more * grad_sums[..., None]), -1)
     widened = [kernel.widened(t.to(wide), width) for t in rows]
     return BackwardInputs(grad, output, given.logsumexp), widened
-
-
-__all__ = ["NAME", "run", "why_not", "without_mask", "worthwhile"]

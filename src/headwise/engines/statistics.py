@@ -1,6 +1,6 @@
 """Statistics of attention weights, and attention sinks."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import torch
@@ -59,14 +59,7 @@ def largest(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return weights.amax(-1) if len(key) else weights.sum(-1)
 
 
-Statistic = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-STATISTICS: Final[tuple[tuple[str, Statistic], ...]] = (
-    ("entropy", entropy),
-    ("received", received),
-    ("distance", distance),
-    ("largest", largest),
-)
+STATISTICS: Final = tuple((f.__name__, f) for f in (entropy, received, distance, largest))
 """Every statistic, by its word in ``need``, which is also its field of a `Result`."""
 
 

@@ -78,7 +78,13 @@ def run(call: Call) -> Result:
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
     k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(seen, call.k, call.v)
     q, k = call.position.content(call.q, k, call.shape)
-    result = _allocated(call)
+    statistics = {}
+    for name in call.need & set(RETURNED):
+        length = call.shape.keys if name == "received" else call.shape.queries
+        size = call.shape.batch, call.shape.heads, length
+        statistics[name] = q.new_zeros(size, dtype=softmax_dtype(call.q.dtype))
+    output = call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])
+    result = Result(output, **statistics)  # blocks are written to it
     learned = torch.is_grad_enabled() and (call.mask.biased or needs_grad(call))
     if not learned and q.device.type == "cpu":
         with torch.no_grad():
@@ -104,16 +110,6 @@ def block_size(call: Call) -> tuple[int, int]:
     fewest = MIN_ROWS_BIASED if Stage.SCORES in call.position.stages else MIN_ROWS
     rows = min(shape.queries, max(fewest, BLOCK_SCORES // (shape.heads * shape.keys)))
     return max(1, BLOCK_SCORES // (shape.heads * shape.keys * rows)), rows
-
-
-def _allocated(call: Call) -> Result:
-    """A result of zeros, for blocks to be written to."""
-    shape, wide = call.shape, softmax_dtype(call.q.dtype)
-    statistics = {}
-    for name in call.need & set(RETURNED):
-        length = shape.keys if name == "received" else shape.queries
-        statistics[name] = call.q.new_zeros((shape.batch, shape.heads, length), dtype=wide)
-    return Result(call.q.new_zeros(*call.q.shape[:3], call.v.shape[3]), **statistics)
 
 
 def _store(result: Result, samples: slice, block: QueryBlock, part: Result) -> None:
@@ -154,6 +150,3 @@ def _attend(
     output = weighted_values(weights.to(v.dtype), v)
     added = call.position.values(weights.to(v.dtype), *places)
     return Result(output if added is None else output + added, **statistics)
-
-
-__all__ = ["NAME", "block_size", "run", "why_not", "worthwhile"]

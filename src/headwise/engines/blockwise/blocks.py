@@ -90,13 +90,10 @@ def softmax_weights(
     fully_masked: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The softmax over keys (B, H, n, m), and over a sink of each head.
+    """The softmax over keys, (B, H, n, m), and over a sink of each head, (H,).
 
-    Args:
-        scores: (B, H, n, m), masked; where a row is fully masked, finite.
-        sinks: (H,), logits whose share no key gets; or None.
-        fully_masked: (B or 1, H or 1, n, 1), rows whose weights are 0; or None.
-        out: one axis of at least B H n m numbers, whose beginning gets the weights.
+    The scores are masked, but finite in fully masked rows (B or 1, H or 1, n, 1), whose weights are
+    0. The beginning of ``out``, one axis of at least B H n m numbers, gets the weights.
     """
     place = None if out is None else out[: scores.numel()].view(scores.shape)
     weights = torch.softmax(scores, -1, out=place)

@@ -37,7 +37,6 @@ from headwise.shapes import AttentionShape
 
 NAME = "tiled"
 
-
 COUNT = 12
 """How many tensors `TiledAttention.problem` takes; those after them are captured."""
 
@@ -90,9 +89,9 @@ def run(call: Call) -> Result:
     """Attention part by part."""
     if call.dropout and not _is_plain(call):
         return with_dropout(call, run)
-    if torch.compiler.is_compiling():
-        return _compiled(call)
-    groups = [] if call.dropout else head_groups(call)
+    if call.dropout or torch.compiler.is_compiling():
+        return _run(call)
+    groups = head_groups(call)
     return run_per_head(call, groups, _run) if len(groups) > 1 else _run(call)
 
 
@@ -104,37 +103,34 @@ def _is_plain(call: Call) -> bool:
 
 def _run(call: Call) -> Result:
     """Attention of heads that share one mask or cannot be separated."""
+    keep = Keep(call.dropout, draw_call_seed()) if call.dropout else None
+    compute = _by_operator if torch.compiler.is_compiling() else _by_function
+    output, logsumexp = compute(call, keep)
+    sums = logsumexp if "logsumexp" in call.need else None
+    return Result(output[..., : call.v.shape[3]].to(call.v.dtype), logsumexp=sums)
+
+
+def _by_function(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp by `TiledAttention`."""
     q, k, v, raw_queries = _packed(call)
+    position = with_frozen_tensors(call.position)
     relative = relative_terms(call.position, raw_queries, call.shape, call.scale)
     far = clipped_terms(call.position, call.mask, call.shape, k, v)
     clipped = () if far is None else (*far.keys, *far.values)
     q, k, v, *clipped_rows = _even(call, q, k, v, *clipped)
-    function = TiledAttention(
-        call.mask,
-        with_frozen_tensors(call.position),
-        call.scale,
-        call.shape,
-        _keep(call),
-        None if far is None else far.reach,
-    )
+    reach = None if far is None else far.reach
+    function = TiledAttention(call.mask, position, call.scale, call.shape, keep, reach)
     terms, far_rows = relative or RelativeTerms(), clipped_rows or (None,) * 4
-    tensors = (q, k, v, call.sinks, raw_queries, *terms, *far_rows)
-    return _result(call, *function(tensors, _learned(call)))
+    return function((q, k, v, call.sinks, raw_queries, *terms, *far_rows), _learned(call))
 
 
-def _compiled(call: Call) -> Result:
-    """Attention as one operator of a compiled graph."""
+def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
+    """The same as one operator of a compiled graph."""
     q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    position = (call.position, raw_queries) if acts else (None, None)
-    written = encode(call.mask, *position, _keep(call))
+    written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
     qkv = _even(call, q, k, v)
-    return _result(call, *operator(*qkv, *written, call.shape.offset, call.scale, call.sinks))
-
-
-def _keep(call: Call) -> Keep | None:
-    """The pairs that dropout keeps; None without dropout."""
-    return Keep(call.dropout, draw_call_seed()) if call.dropout else None
+    return operator(*qkv, *written, call.shape.offset, call.scale, call.sinks)
 
 
 def _packed(call: Call) -> list[Tensor]:
@@ -147,11 +143,6 @@ def _even(call: Call, *tensors: Tensor) -> list[Tensor]:
     """With one last size, where the fused kernel computes all parts."""
     even = kernel.fused(tensors[0]) and Stage.VALUES not in call.position.stages
     return kernel.even(*tensors) if even else list(tensors)
-
-
-def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
-    sums = logsumexp if "logsumexp" in call.need else None
-    return Result(output[..., : call.v.shape[3]].to(call.v.dtype), logsumexp=sums)
 
 
 def _learned(call: Call) -> list[Tensor]:

@@ -46,15 +46,21 @@ def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
         before.append(reduce(Or, near))
         plan += bands(before[0], None, shape, side, 0)
     for term in (term for term in alternatives if not term.by_distance):
-        family = _family(term, before, shape, side, _next_layer(plan))
+        family = _family(term, before, shape, side, next_layer(plan))
         if family is None:
             rest.append(term)
         else:
             plan += family
             before.append(term)
     if rest:
-        plan += tiles(_without(reduce(Or, rest), before), shape, side, _next_layer(plan))
+        remaining = reduce(And, map(Not, before), reduce(Or, rest))
+        plan += tiles(remaining, shape, side, next_layer(plan))
     return plan
+
+
+def next_layer(plan: list[Part]) -> int:
+    """The layer above all parts."""
+    return 1 + max((part.layer for part in plan), default=-1)
 
 
 def disjuncts(mask: Mask) -> list[Mask]:
@@ -75,14 +81,6 @@ def conjuncts(mask: Mask) -> list[Mask]:
     return [mask]
 
 
-def _without(mask: Mask, before: list[Mask]) -> Mask:
-    return reduce(And, (Not(term) for term in before), mask)
-
-
-def _next_layer(plan: list[Part]) -> int:
-    return 1 + max((part.layer for part in plan), default=-1)
-
-
 def _family(
     mask: Mask, before: list[Mask], shape: AttentionShape, side: int, layer: int
 ) -> list[Part] | None:
@@ -90,7 +88,7 @@ def _family(
     terms = conjuncts(mask)
     tokens = [term for term in terms if isinstance(term, GlobalTokens)]
     if tokens:
-        return _rows_and_columns(_without(mask, before), tokens[0], shape, layer)
+        return _rows_and_columns(reduce(And, map(Not, before), mask), tokens[0], shape, layer)
     near = [term for term in terms if term.by_distance]
     if not near or mostly_dense(reduce(And, near), shape):
         return None
