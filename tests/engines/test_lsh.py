@@ -8,8 +8,7 @@ import headwise as hw
 from headwise.attention import choose
 from headwise.call import Call
 from headwise.engines import best, kernel, lsh
-from headwise.engines.lsh import rounds
-from headwise.engines.lsh.rounds import Blocks
+from headwise.engines.lsh import Blocks
 from headwise.errors import EngineRefused
 from headwise.planning import plan
 from headwise.reference import reference
@@ -78,7 +77,7 @@ def test_a_bias_of_another_mask_is_added():
 
 @pytest.mark.parametrize("numbers", [1, 2**11, 2**14])
 def test_pieces_of_any_size_give_the_same(numbers, monkeypatch):
-    monkeypatch.setattr(rounds, "NUMBERS", numbers)
+    monkeypatch.setattr(lsh, "NUMBERS", numbers)
     for q, k, v in (shared(61), tensors(61, 61, dtype=torch.float32)):
         call = Call.of(q, k, v, mask=hw.lsh(3, chunk=4, seed=1) & hw.padding([61, 23]))
         accept_with_gradients(call, lsh.run(call))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 import headwise as hw
 from headwise.call import Call
 from headwise.engines import tiled
+from headwise.engines.tiled import TiledAttention
 from headwise.engines.tiled import problem as far
-from headwise.engines.tiled.autograd import TiledAttention
 from headwise.engines.tiled.problem import AHEAD, BEHIND, NEAR, Region
 from headwise.masks import Tile
 from headwise.verify.oracle.tolerance import accept

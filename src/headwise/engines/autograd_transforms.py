@@ -3,20 +3,21 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from headwise.call import Call
 from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
 from headwise.lang import Text
-from headwise.positions import Position
 
 Tensors = Sequence[Any]
 """Tensors, of which some may be None."""
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def transformed(call: Call) -> bool:
@@ -76,17 +77,12 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-def with_frozen_tensors(position: Position) -> Position:
-    """A copy of a position that holds the present parameters and buffers.
+def with_frozen_tensors(module: AnyModule) -> AnyModule:
+    """A copy of a module, such as a position, that holds the present parameters and buffers.
 
-    A backward that evaluates the position again must see the tensors of the forward, although
+    A backward that evaluates a position again must see the tensors of the forward, although
     `torch.func.functional_call` has put the original ones back by then.
     """
-    frozen: Position = _frozen(position)
-    return frozen
-
-
-def _frozen(module: Any) -> Any:
     if not (module._parameters or module._buffers or module._modules):
         return module
     copy = module.__new__(type(module))
@@ -94,7 +90,8 @@ def _frozen(module: Any) -> Any:
     for name in ("_parameters", "_buffers"):
         copy.__dict__[name] = dict(copy.__dict__[name])
     copy.__dict__["_modules"] = {
-        name: child if child is None else _frozen(child) for name, child in module._modules.items()
+        name: child if child is None else with_frozen_tensors(child)
+        for name, child in module._modules.items()
     }
     return copy
 
@@ -116,13 +113,9 @@ class AttentionFunction(ABC):
 
     @abstractmethod
     def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
-        """The gradients of all tensors but the sinks, in any dtype.
+        """The gradients of all tensors but the sinks, in any dtype, where ``needed``.
 
-        Args:
-            tensors: of the forward.
-            given: the results, -inf in the logsumexp where fully masked without a sink, and their
-                gradients.
-            needed: which of the tensors need a gradient.
+        The logsumexp that is given is -inf where fully masked without a sink.
         """
 
     def has_backward(self, q: Tensor, v: Tensor) -> bool:
@@ -133,9 +126,7 @@ class AttentionFunction(ABC):
     def __call__(self, tensors: Tensors, captured: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """The results, differentiable to any order.
 
-        Args:
-            tensors: of the function.
-            captured: tensors that need a gradient too, and that the function reads by itself.
+        The function reads the captured tensors by itself; they need a gradient too.
         """
         apply: Callable[..., tuple[Tensor, Tensor]] = _OwnBackward.apply
         return apply(self, len(tensors), *tensors, *captured)
@@ -163,10 +154,8 @@ class _OwnBackward(torch.autograd.Function):
         with without_autocast(output):
             if torch.is_grad_enabled() or not function.has_backward(q, v):
                 inputs, captured = tensors[: ctx.count], tensors[ctx.count :]
-                gradients = differentiable_gradients(
-                    function.plain, inputs, needs_grad, (grad, grad_sums), captured
-                )
-                return (None, None, *gradients)
+                grads = grad, grad_sums
+                return (None, None, *_through_plain(function, inputs, captured, needs_grad, grads))
             grad = torch.zeros_like(output) if grad is None else grad
             given = BackwardInputs(grad, output, sums, grad_sums)
             gradients = list(function.backward(tensors, given, needs_grad))
@@ -175,41 +164,30 @@ class _OwnBackward(torch.autograd.Function):
         return (None, None, *(None if x is None else x.to(tensor.dtype) for x, tensor in pairs))
 
 
-def differentiable_gradients(
-    function: Callable[[Tensors], Sequence[Tensor]],
+def _through_plain(
+    function: AttentionFunction,
     inputs: Tensors,
+    captured: Tensors,
     needs_grad: Sequence[bool],
     grad_outputs: Tensors,
-    captured: Sequence[Tensor] = (),
-) -> list[Tensor | None]:
-    """The gradients of a function, differentiable again where gradients are enabled.
-
-    Args:
-        function: gives the outputs from the inputs.
-        inputs: of the function.
-        needs_grad: which of the inputs and of ``captured`` need a gradient; the others get None.
-        grad_outputs: the gradients of the outputs, None for 0.
-        captured: leaves that the function reads without taking them as inputs.
-    """
+) -> Tensors:
+    """The gradients through `plain`, differentiable again where gradients are enabled."""
     create_graph = torch.is_grad_enabled()
+    leaves = list[Tensor | None]()
     with torch.enable_grad():
-        pairs = zip(inputs, needs_grad, strict=False)
-        leaves = [x if x is None else _leaf(x, need, create_graph) for x, need in pairs]
-        outputs = zip(function(leaves), grad_outputs, strict=True)
+        for tensor, need in zip(inputs, needs_grad, strict=False):
+            if tensor is None or create_graph:
+                leaves.append(None if tensor is None else tensor.view_as(tensor))
+            else:
+                leaves.append(tensor.detach().requires_grad_(need))
+        outputs = zip(function.plain(leaves), grad_outputs, strict=True)
         roots = [(x, grad) for x, grad in outputs if grad is not None and x.requires_grad]
-    every = (*leaves, *captured)
-    sources = [x for x, need in zip(every, needs_grad, strict=True) if need and x is not None]
+    pairs = zip((*leaves, *captured), needs_grad, strict=True)
+    sources = [x for x, need in pairs if need and x is not None]
     if not roots or not sources:
-        return [None for _ in every]
+        return [None for _ in needs_grad]
     tensors, grads = zip(*roots, strict=True)
     gradients = iter(
         torch.autograd.grad(tensors, sources, grads, create_graph=create_graph, allow_unused=True)
     )
     return [next(gradients) if need else None for need in needs_grad]
-
-
-def _leaf(tensor: Tensor, needs_grad: bool, create_graph: bool) -> Tensor:
-    """The tensor itself in the graph, or a leaf of its own where no graph is kept."""
-    if create_graph:
-        return tensor.view_as(tensor)
-    return tensor.detach().requires_grad_(needs_grad)

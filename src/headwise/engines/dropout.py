@@ -1,8 +1,8 @@
 """Dropout as a mask, computed by a hash, for any engine.
 
 Whether a weight is kept depends on a hash of the pair and of the call's seed, so that it is the
-same in every order of evaluation and in every engine. With Z the sum of
-e^s over all keys of a query and Z' that over the kept ones,
+same in every order of evaluation and in every engine. With Z the sum of e^s over all keys of a
+query and Z' that over the kept ones,
 
     1/(1-p) Σ_kept (e^s / Z) v = (output over the kept keys) · (Z' / Z) / (1-p)
 
@@ -78,11 +78,9 @@ def draw_call_seed() -> int | Tensor:
 
 
 def with_dropout(call: Call, run: Callable[[Call], Result]) -> Result:
-    """Run a call with dropout by an engine that has none.
+    """Run a call with dropout by an engine that has none, and can return the logsumexp.
 
-    Args:
-        call: the attention; all results but the output are of the weights before dropout.
-        run: runs a call without dropout, and can return its logsumexp.
+    All results but the output are of the weights before dropout.
     """
     keep = Keep(call.dropout, draw_call_seed())
     whole = run(replace(call, dropout=0.0, need=call.need | {"logsumexp"}))

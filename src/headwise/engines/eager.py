@@ -12,7 +12,6 @@ from headwise.engines.dropout import Keep, draw_call_seed
 from headwise.engines.statistics import apply_sinks, measured
 from headwise.lang import Text
 from headwise.masks import full
-from headwise.shapes import Allowed
 
 NAME = "eager"
 
@@ -32,7 +31,7 @@ def worthwhile(call: Call) -> bool:
 def run(call: Call) -> Result:
     """Attention in O(Lq Lk) memory, differentiable to any order; keys are not copied per head."""
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
-    k, v = zero_masked_kv(call, allowed)
+    k, v = zero_masked_kv(allowed.any(-2), call.k, call.v)
     q, k = call.position.content(call.q, k, call.shape)
     if q.dtype == torch.float16:  # unscaled scores may overflow it
         q, k = q.float(), k.float()
@@ -76,13 +75,14 @@ def per_head_matmul(rows: Tensor, shared: Tensor) -> Tensor:
     return (split @ shared[:, :, None]).flatten(1, 2)
 
 
-def zero_masked_kv(call: Call, allowed: Allowed) -> tuple[Tensor, Tensor]:
-    """k and v with 0 where no query of the group sees the key: 0 times NaN or inf is NaN."""
-    seen = allowed.any(-2)  # (B or 1, H or 1, Lk)
+def zero_masked_kv(seen: Tensor, *rows: Tensor) -> list[Tensor]:
+    """Keys and values with 0 where no query of the group sees them: 0 times NaN or inf is NaN.
+
+    ``seen`` is (B or 1, H or 1, Lk); the rows are (B, G, Lk, X).
+    """
     if seen.shape[1] > 1:
-        seen = torch.unflatten(seen, 1, (call.k.shape[1], call.group)).any(2)  # (B or 1, G, Lk)
-    column = seen[..., None]
-    return torch.where(column, call.k, 0.0), torch.where(column, call.v, 0.0)
+        seen = torch.unflatten(seen, 1, (rows[0].shape[1], -1)).any(2)  # (B or 1, G, Lk)
+    return [torch.where(seen[..., None], tensor, 0.0) for tensor in rows]
 
 
 def _dropped(call: Call, weights: Tensor) -> Tensor:

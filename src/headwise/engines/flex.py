@@ -65,8 +65,8 @@ def run(call: Call) -> Result:
     tiles = Tiles.of(call.mask, call.shape)
     by_query, by_key = (count.to(call.q.device) for count in tiles.seen())
     fully_masked = (by_query == 0)[..., None]  # (B or 1, H or 1, Lq, 1)
-    hidden_k, v = zero_masked_kv(call, (by_key > 0)[..., None, :])
-    q, k = call.position.content(call.q, hidden_k, call.shape)
+    k, v = zero_masked_kv(by_key > 0, call.k, call.v)
+    q, k = call.position.content(call.q, k, call.shape)
     needs_sums = "logsumexp" in call.need
     results = _compiled()(
         q,

@@ -144,6 +144,15 @@ def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Te
     return scores if added is None else scores + added
 
 
+def masked_bias(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """``added`` of a mask and a bias: the bias where allowed, -inf elsewhere; None for nothing."""
+    bias = None if bias is None else bias.to(dtype)
+    if allowed is None:
+        return bias
+    zero = torch.zeros((), dtype=dtype, device=allowed.device)
+    return torch.where(allowed, zero if bias is None else bias, -torch.inf)
+
+
 def plain_softmax(scores: Tensor, fully_masked: Tensor | None) -> tuple[Tensor, Tensor]:
     """Weights and logsumexp of masked scores (B, H, n, m), differentiable to any order.
 

@@ -52,7 +52,8 @@ def run(call: Call) -> Result:
     if without_mask(call):
         return _result(call, call.k, call.v, None)
     allowed = call.allowed()  # (B or 1, H or 1, Lq, Lk)
-    return _result(call, *zero_masked_kv(call, allowed), allowed)
+    k, v = zero_masked_kv(allowed.any(-2), call.k, call.v)
+    return _result(call, k, v, allowed)
 
 
 def without_mask(call: Call) -> bool:
@@ -129,9 +130,7 @@ def _by_own_function(
     added, fully_masked = None, None
     if allowed is not None:
         fully_masked = ~allowed.any(-1)  # (B or 1, H or 1, Lq)
-        bias, wide = call.bias(), softmax_dtype(q.dtype)
-        zero = torch.zeros((), dtype=wide, device=q.device)
-        added = torch.where(allowed, zero if bias is None else bias.to(wide), -torch.inf)
+        added = kernel.masked_bias(allowed, call.bias(), softmax_dtype(q.dtype))
     function = FusedAttention(call.scale, triangle)
     output, logsumexp = function((q, k, v, call.sinks, added, fully_masked))
     if output.shape[3] != width or output.dtype != dtype:
@@ -201,6 +200,3 @@ def _with_grad_sums(
     output = torch.cat((given.output.to(wide), -more * grad_sums[..., None]), -1)
     widened = [kernel.widened(t.to(wide), width) for t in rows]
     return BackwardInputs(grad, output, given.logsumexp), widened
-
-
-__all__ = ["NAME", "run", "why_not", "without_mask", "worthwhile"]

@@ -1,6 +1,6 @@
 """Statistics of attention weights, and attention sinks."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import torch
@@ -59,14 +59,7 @@ def largest(weights: Tensor, query: Tensor, key: Tensor) -> Tensor:
     return weights.amax(-1) if len(key) else weights.sum(-1)
 
 
-Statistic = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-STATISTICS: Final[tuple[tuple[str, Statistic], ...]] = (
-    ("entropy", entropy),
-    ("received", received),
-    ("distance", distance),
-    ("largest", largest),
-)
+STATISTICS: Final = tuple((f.__name__, f) for f in (entropy, received, distance, largest))
 """Every statistic, by its word in ``need``, which is also its field of a `Result`."""
 
 
@@ -137,14 +130,9 @@ def apply_sinks(output: Tensor, sums: Tensor, sinks: Tensor | None) -> tuple[Ten
 def sinks_gradient(
     sinks: Tensor | None, grad: Tensor, output: Tensor, sums: Tensor, grad_sums: Tensor | None
 ) -> Tensor | None:
-    """The gradient of the sinks (H,), Σ p (dL' - dO·O) with p = e^(s - L'); None without sinks.
+    """The gradient of the sinks s (H,), Σ p (dL' - dO·O) with p = e^(s - L'); None without sinks.
 
-    Args:
-        sinks: s, (H,), or None.
-        grad: dO, the gradient of the output, (B, H, n, Dv).
-        output: O.
-        sums: L', the logsumexp, (B, H, n).
-        grad_sums: dL', or None.
+    O is the output (B, H, n, Dv), dO its gradient, L' the logsumexp (B, H, n) and dL' its gradient.
     """
     if sinks is None:
         return None

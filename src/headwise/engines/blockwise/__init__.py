@@ -21,6 +21,7 @@ from headwise.engines.autograd_transforms import needs_grad, no_transform_rule, 
 from headwise.engines.blockwise import streaming
 from headwise.engines.blockwise.blocks import (
     QueryBlock,
+    block_indices,
     query_blocks,
     scaled_scores,
     softmax_weights,
@@ -75,9 +76,15 @@ def run(call: Call) -> Result:
         return with_dropout(call, run)
     tiles = Tiles.of(call.mask, call.shape)
     seen = (tiles.seen()[1] > 0).to(call.q.device)  # (B or 1, H or 1, Lk)
-    k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(call, seen[..., None, :])
+    k, v = (call.k, call.v) if bool(seen.all()) else zero_masked_kv(seen, call.k, call.v)
     q, k = call.position.content(call.q, k, call.shape)
-    result = _allocated(call)
+    statistics = {}
+    for name in call.need & set(RETURNED):
+        length = call.shape.keys if name == "received" else call.shape.queries
+        size = call.shape.batch, call.shape.heads, length
+        statistics[name] = q.new_zeros(size, dtype=softmax_dtype(call.q.dtype))
+    output = call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])
+    result = Result(output, **statistics)  # blocks are written to it
     learned = torch.is_grad_enabled() and (call.mask.biased or needs_grad(call))
     if not learned and q.device.type == "cpu":
         with torch.no_grad():
@@ -105,16 +112,6 @@ def block_size(call: Call) -> tuple[int, int]:
     return max(1, BLOCK_SCORES // (shape.heads * shape.keys * rows)), rows
 
 
-def _allocated(call: Call) -> Result:
-    """A result of zeros, for blocks to be written to."""
-    shape, wide = call.shape, softmax_dtype(call.q.dtype)
-    statistics = {}
-    for name in call.need & set(RETURNED):
-        length = shape.keys if name == "received" else shape.queries
-        statistics[name] = call.q.new_zeros((shape.batch, shape.heads, length), dtype=wide)
-    return Result(call.q.new_zeros(*call.q.shape[:3], call.v.shape[3]), **statistics)
-
-
 def _store(result: Result, samples: slice, block: QueryBlock, part: Result) -> None:
     """Write a block's result to its place; what keys receive is added up."""
     for name in ("output", *RETURNED):
@@ -133,8 +130,7 @@ def _attend(
     k, v = (rows[samples, :, block.keys].to(q.dtype) for rows in qkv[1:])
     scores = scaled_scores(q, k, call.scale)
     scores = scores.to(softmax_dtype(scores.dtype))  # (B, H, n, m)
-    b, h, query, key = call.shape.indices()
-    indices = b[samples], h, query[:, :, block.rows], key[..., block.keys]
+    indices = block_indices(call, samples, block)
     places = indices[2].flatten(), indices[3].flatten()
     raw_queries = call.q[samples, :, block.rows]
     for bias in (call.mask.bias(*indices), call.position.bias(raw_queries, *places, call.scale)):
@@ -154,6 +150,3 @@ def _attend(
     output = weighted_values(weights.to(v.dtype), v)
     added = call.position.values(weights.to(v.dtype), *places)
     return Result(output if added is None else output + added, **statistics)
-
-
-__all__ = ["NAME", "block_size", "run", "why_not", "worthwhile"]

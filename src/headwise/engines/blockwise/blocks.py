@@ -12,6 +12,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from headwise.call import Call
 from headwise.engines.statistics import key_share
 from headwise.masks.tiles import Tiles
 
@@ -42,11 +43,8 @@ def query_blocks(
 ) -> Iterator[QueryBlock]:
     """Blocks that hold every query row once, in order.
 
-    Args:
-        tiles: of the mask.
-        lengths: Lq and Lk.
-        limit: the most rows that share one range of keys; rounded to whole tiles.
-        rows: how many rows a block of so many keys may have.
+    At most ``limit`` of the Lq, Lk = ``lengths`` share one range of keys, rounded to whole tiles; a
+    block of n keys has at most rows(n) of them.
     """
     side, (queries, keys) = tiles.side, lengths
     step = max(1, limit // side)
@@ -62,14 +60,18 @@ def query_blocks(
             yield QueryBlock(slice(at, min(at + size, end)), slice(first, stop), masked)
 
 
+def block_indices(
+    call: Call, samples: slice, block: QueryBlock
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """b (b,1,1,1), h (1,H,1,1), query positions (1,1,n,1) and keys (1,1,1,m) of a block."""
+    b, h, query, key = call.shape.indices()
+    return b[samples], h, query[:, :, block.rows], key[..., block.keys]
+
+
 def scaled_scores(q: Tensor, k: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
     """q kᵀ · scale, (B, H, n, m), in the dtype of q (B, H, n, D) and k (B, G, m, D).
 
-    Args:
-        q: some queries.
-        k: some keys; query head h reads key head h // (H / G).
-        scale: the factor.
-        out: one axis of at least B H n m numbers of that dtype, whose beginning gets the scores.
+    The beginning of ``out``, one axis of at least B H n m numbers of that dtype, gets the scores.
     """
     (batch, heads, rows, _), keys = q.shape, k.shape[2]
     folded, k = _fold_heads(q, k.shape[1]), k.flatten(0, 1)  # (B G, H / G n, D), (B G, m, D)
@@ -88,13 +90,10 @@ def softmax_weights(
     fully_masked: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The softmax over keys (B, H, n, m), and over a sink of each head.
+    """The softmax over keys, (B, H, n, m), and over a sink of each head, (H,).
 
-    Args:
-        scores: (B, H, n, m), masked; where a row is fully masked, finite.
-        sinks: (H,), logits whose share no key gets; or None.
-        fully_masked: (B or 1, H or 1, n, 1), rows whose weights are 0; or None.
-        out: one axis of at least B H n m numbers, whose beginning gets the weights.
+    The scores are masked, but finite in fully masked rows (B or 1, H or 1, n, 1), whose weights are
+    0. The beginning of ``out``, one axis of at least B H n m numbers, gets the weights.
     """
     place = None if out is None else out[: scores.numel()].view(scores.shape)
     weights = torch.softmax(scores, -1, out=place)

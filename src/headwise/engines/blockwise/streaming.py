@@ -23,6 +23,7 @@ from headwise.call import Call, Result, softmax_dtype
 from headwise.engines.autograd_transforms import without_autocast
 from headwise.engines.blockwise.blocks import (
     QueryBlock,
+    block_indices,
     length,
     query_blocks,
     scaled_scores,
@@ -76,15 +77,9 @@ class Softmax(NamedTuple):
 
 
 def run(call: Call, q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, result: Result) -> None:
-    """Write the output and the statistics of all rows.
+    """Write the output and the statistics of all rows to a result of zeros.
 
-    Args:
-        call: the attention.
-        q: the queries, rotated.
-        k: the keys, rotated; 0 where no query sees them.
-        v: the values, 0 there too.
-        tiles: of the mask.
-        result: allocated and all zeros; it is written to.
+    q and k are rotated; k and v are 0 where no query sees them.
     """
     lengths = call.shape.queries, call.shape.keys
     blocks = list(query_blocks(tiles, lengths, MAX_ROWS, lambda keys: _row_limit(call, keys)))
@@ -153,8 +148,7 @@ def _head_slices(call: Call, limit: int) -> Iterator[slice]:
 
 
 def _masking(call: Call, block: QueryBlock, sample: int) -> Masking:
-    b, h, query, key = call.shape.indices()
-    b, query, key = b[sample : sample + 1], query[:, :, block.rows], key[..., block.keys]
+    b, h, query, key = block_indices(call, slice(sample, sample + 1), block)
     hidden = []
     for part in block.masked:
         columns = key[..., part]
@@ -179,9 +173,8 @@ def _bias(call: Call, block: QueryBlock, sample: int) -> Tensor | None:
     """What is added to the scores of a block, (1, H or 1, n, m), or None."""
     if not call.biased:
         return None
-    b, h, query, key = call.shape.indices()
-    query, key = query[:, :, block.rows], key[..., block.keys]
-    of_mask = call.mask.bias(b[sample : sample + 1], h, query, key)
+    b, h, query, key = block_indices(call, slice(sample, sample + 1), block)
+    of_mask = call.mask.bias(b, h, query, key)
     raw_queries = call.q[sample : sample + 1, :, block.rows]
     of_position = call.position.bias(raw_queries, query.flatten(), key.flatten(), call.scale)
     terms = [_expanded(x, query, key) for x in (of_mask, of_position) if x is not None]

@@ -4,41 +4,94 @@ A mask is decomposed into parts: bands become overlapping views of the keys and 
 kernel as one batch, other tiles are gathered, and parts that share queries are merged by their
 logsumexp. Forward and backward, without any tensor of size (Lq, Lk).
 
-    eligibility         which calls it can run, and which are worthwhile
-    per_head            heads with different masks, separately
+    eligibility         which calls it can run, as one or head by head, and which are worthwhile
     decompose, tiles    from a mask to `parts`
     problem             the tensors of one attention, and the buffers of their gradients
     scores              what is added to the scores of a part
     forward, backward   over all parts, by `batched_kernel`
-    autograd, operator  as functions for autograd and torch.compile, with an `encoding`
+    operator, encoding  the engine for torch.compile
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
 from headwise.engines import kernel
-from headwise.engines.autograd_transforms import with_frozen_tensors
+from headwise.engines.autograd_transforms import AttentionFunction, Tensors, with_frozen_tensors
 from headwise.engines.dropout import Keep, draw_call_seed, with_dropout
+from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import widen_for_sinks
-from headwise.engines.tiled.autograd import TiledAttention
+from headwise.engines.tiled import backward, forward
 from headwise.engines.tiled.eligibility import head_groups, run_per_head, why_not, worthwhile
 from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.operator import operator
-from headwise.engines.tiled.problem import clipped_terms, relative_terms
-from headwise.positions import Stage
+from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms
+from headwise.masks import Mask
+from headwise.positions import Position, Stage
+from headwise.positions.position import ClippedKeyValues
 from headwise.positions.relative_terms import RelativeTerms
+from headwise.shapes import AttentionShape
 
 NAME = "tiled"
+
+COUNT = 12
+"""How many tensors `TiledAttention.problem` takes; those after them are captured."""
+
+
+@dataclass(frozen=True, eq=False)
+class TiledAttention(AttentionFunction):
+    """The parameters of a `Problem` that are no tensors, as a function of its tensors.
+
+    Attributes:
+        mask, position, scale, shape, keep: as in `Problem`.
+        reach: the distance from which clipped keys and values replace k and v; None without them.
+    """
+
+    mask: Mask
+    position: Position
+    scale: float
+    shape: AttentionShape
+    keep: Keep | None = None
+    reach: int | None = None
+
+    def problem(self, tensors: Tensors) -> Problem:
+        """The problem of q, k, v, the sinks, the raw queries and the others, in this order.
+
+        The others are the three `RelativeTerms`, the clipped keys behind and ahead, and the clipped
+        values behind and ahead. All but q, k, v and the raw queries may be None.
+        """
+        q, k, v, sinks, raw_queries, *others = tensors[:COUNT]
+        relative, far = RelativeTerms(*others[:3]), None
+        if self.reach is not None:
+            far = ClippedKeyValues(self.reach, (others[3], others[4]), (others[5], others[6]))
+        fixed = self.mask, self.position, self.scale, self.shape
+        terms = relative if any(term is not None for term in relative) else None
+        return Problem(q, k, v, raw_queries, *fixed, terms, far, sinks, self.keep)
+
+    def forward(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        return forward.forward(self.problem(tensors))
+
+    def plain(self, tensors: Tensors) -> tuple[Tensor, Tensor]:
+        return forward.dense(self.problem(tensors))
+
+    def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
+        captured = list(zip(tensors, needed, strict=True))[COUNT:]
+        learned = [tensor for tensor, need in captured if need]
+        buffers = backward.backward(self.problem(tensors), given, learned)
+        of_problem, rest = buffers.all[: COUNT - 1], iter(buffers.learned)
+        return (*of_problem, *(next(rest) if need else None for _, need in captured))
 
 
 def run(call: Call) -> Result:
     """Attention part by part."""
     if call.dropout and not _is_plain(call):
         return with_dropout(call, run)
-    if torch.compiler.is_compiling():
-        return _compiled(call)
-    groups = [] if call.dropout else head_groups(call)
+    if call.dropout or torch.compiler.is_compiling():
+        return _run(call)
+    groups = head_groups(call)
     return run_per_head(call, groups, _run) if len(groups) > 1 else _run(call)
 
 
@@ -50,37 +103,34 @@ def _is_plain(call: Call) -> bool:
 
 def _run(call: Call) -> Result:
     """Attention of heads that share one mask or cannot be separated."""
+    keep = Keep(call.dropout, draw_call_seed()) if call.dropout else None
+    compute = _by_operator if torch.compiler.is_compiling() else _by_function
+    output, logsumexp = compute(call, keep)
+    sums = logsumexp if "logsumexp" in call.need else None
+    return Result(output[..., : call.v.shape[3]].to(call.v.dtype), logsumexp=sums)
+
+
+def _by_function(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
+    """Output and logsumexp by `TiledAttention`."""
     q, k, v, raw_queries = _packed(call)
+    position = with_frozen_tensors(call.position)
     relative = relative_terms(call.position, raw_queries, call.shape, call.scale)
     far = clipped_terms(call.position, call.mask, call.shape, k, v)
     clipped = () if far is None else (*far.keys, *far.values)
     q, k, v, *clipped_rows = _even(call, q, k, v, *clipped)
-    function = TiledAttention(
-        call.mask,
-        with_frozen_tensors(call.position),
-        call.scale,
-        call.shape,
-        _keep(call),
-        None if far is None else far.reach,
-    )
+    reach = None if far is None else far.reach
+    function = TiledAttention(call.mask, position, call.scale, call.shape, keep, reach)
     terms, far_rows = relative or RelativeTerms(), clipped_rows or (None,) * 4
-    tensors = (q, k, v, call.sinks, raw_queries, *terms, *far_rows)
-    return _result(call, *function(tensors, _learned(call)))
+    return function((q, k, v, call.sinks, raw_queries, *terms, *far_rows), _learned(call))
 
 
-def _compiled(call: Call) -> Result:
-    """Attention as one operator of a compiled graph."""
+def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
+    """The same as one operator of a compiled graph."""
     q, k, v, raw_queries = _packed(call)
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
-    position = (call.position, raw_queries) if acts else (None, None)
-    written = encode(call.mask, *position, _keep(call))
+    written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
     qkv = _even(call, q, k, v)
-    return _result(call, *operator(*qkv, *written, call.shape.offset, call.scale, call.sinks))
-
-
-def _keep(call: Call) -> Keep | None:
-    """The pairs that dropout keeps; None without dropout."""
-    return Keep(call.dropout, draw_call_seed()) if call.dropout else None
+    return operator(*qkv, *written, call.shape.offset, call.scale, call.sinks)
 
 
 def _packed(call: Call) -> list[Tensor]:
@@ -93,11 +143,6 @@ def _even(call: Call, *tensors: Tensor) -> list[Tensor]:
     """With one last size, where the fused kernel computes all parts."""
     even = kernel.fused(tensors[0]) and Stage.VALUES not in call.position.stages
     return kernel.even(*tensors) if even else list(tensors)
-
-
-def _result(call: Call, output: Tensor, logsumexp: Tensor) -> Result:
-    sums = logsumexp if "logsumexp" in call.need else None
-    return Result(output[..., : call.v.shape[3]].to(call.v.dtype), logsumexp=sums)
 
 
 def _learned(call: Call) -> list[Tensor]:

@@ -90,8 +90,9 @@ def _backward(
     if slow:
         delta = _delta(problem, given, plan, constant_weights)
         for chunk in _small(problem, slow):
-            own = _own(given, chunk)
-            if _by_products(problem, chunk, learned):
+            own, depends = _own(given, chunk), problem.mask.biased and learned
+            plain = not depends and not problem.needs_weights(chunk)
+            if plain and problem.terms(chunk) is not None:
                 add_by_products(buffers, problem, chunk, own, delta)
             else:
                 _add_exactly(buffers, problem, chunk, own, delta, learned)
@@ -205,12 +206,6 @@ def _bias_learned(problem: Problem, learned: Sequence[Tensor]) -> bool:
     return bias is not None and bias.requires_grad
 
 
-def _by_products(problem: Problem, part: Part, learned: Sequence[Tensor]) -> bool:
-    """Whether matrix products alone give the gradients of a part."""
-    fixed = not problem.mask.biased or not learned
-    return fixed and not problem.needs_weights(part) and problem.terms(part) is not None
-
-
 def _small(problem: Problem, plan: Sequence[Part]) -> Iterator[Part]:
     """Chunks small enough for several tensors of the size of their scores."""
     for part in plan:
@@ -225,15 +220,9 @@ def _exact(
     terms: RelativeTerms | None,
     constant_weights: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The contribution of a part to the output, and its weights, in the softmax dtype.
+    """The contribution of some blocks to the output, and their weights, in the softmax dtype.
 
-    Args:
-        problem: the attention.
-        part: some blocks of it.
-        own: their results.
-        rows: their q, k, v and raw queries.
-        terms: the relative terms of their bias, or None.
-        constant_weights: whether the output takes the weights as constants.
+    Their results are ``own``; their q, k, v and raw queries are ``rows``.
     """
     q, k, v, raw_queries = rows
     extra = score_terms(problem, part, raw_queries, terms)
@@ -328,23 +317,18 @@ def _add_bias(
     terms, where = problem.terms(part), problem.differences(part)
     if terms is None or where is None:
         raise ValueError("tiled: a part whose blocks differ in their differences")
-    products, (vectors, shift, numbers) = _spread(scores), buffers.relative
+    samples, heads, rows, keys = scores.shape
+    products = scores.new_zeros(heads, samples, rows, rows + keys - 1)
+    skew(products.transpose(0, 1), rows).copy_(scores)  # of each difference, 0 without a pair
+    vectors, shift, numbers = buffers.relative
     if vectors is not None and terms.vectors is not None:
         shared = products.reshape(terms.vectors.shape[0], -1, products.shape[3])
-        rows = (shared @ terms.vectors * problem.scale).view(*products.shape[:3], -1)
+        of_queries = (shared @ terms.vectors * problem.scale).view(*products.shape[:3], -1)
         if buffers.raw_queries is not None:
-            blocks = unfolded(rows.transpose(0, 1), problem.shape.batch)
+            blocks = unfolded(of_queries.transpose(0, 1), problem.shape.batch)
             part.queries.add(buffers.raw_queries, blocks)
         vectors[:, where] += ((terms.rows(raw_queries) * problem.scale).mT @ shared).mT
         if shift is not None:
-            shift += rows.sum((1, 2))
+            shift += of_queries.sum((1, 2))
     if numbers is not None:
         numbers[:, where] += products.sum((1, 2))
-
-
-def _spread(scores: Tensor) -> Tensor:
-    """The (H, N, r, T) of which `skew` shows the scores (N, H, r, m), 0 elsewhere."""
-    samples, heads, rows, keys = scores.shape
-    products = scores.new_zeros(heads, samples, rows, rows + keys - 1)
-    skew(products.transpose(0, 1), rows).copy_(scores)
-    return products

@@ -36,12 +36,8 @@ def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
     """Parts that hold every allowed pair exactly once.
 
     Disjuncts that depend on the distance only become one set of bands; the others become bands, or
-    rows and columns, minus the disjuncts before them; what remains becomes tiles.
-
-    Args:
-        mask: resolved for the shape.
-        shape: the outer shape.
-        side: rows of a block of queries.
+    rows and columns, minus the disjuncts before them; what remains becomes tiles. A block has about
+    ``side`` queries.
     """
     alternatives = disjuncts(mask)
     near = [term for term in alternatives if term.by_distance]
@@ -50,15 +46,21 @@ def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:
         before.append(reduce(Or, near))
         plan += bands(before[0], None, shape, side, 0)
     for term in (term for term in alternatives if not term.by_distance):
-        family = _family(term, before, shape, side, _next_layer(plan))
+        family = _family(term, before, shape, side, next_layer(plan))
         if family is None:
             rest.append(term)
         else:
             plan += family
             before.append(term)
     if rest:
-        plan += tiles(_without(reduce(Or, rest), before), shape, side, _next_layer(plan))
+        remaining = reduce(And, map(Not, before), reduce(Or, rest))
+        plan += tiles(remaining, shape, side, next_layer(plan))
     return plan
+
+
+def next_layer(plan: list[Part]) -> int:
+    """The layer above all parts."""
+    return 1 + max((part.layer for part in plan), default=-1)
 
 
 def disjuncts(mask: Mask) -> list[Mask]:
@@ -79,14 +81,6 @@ def conjuncts(mask: Mask) -> list[Mask]:
     return [mask]
 
 
-def _without(mask: Mask, before: list[Mask]) -> Mask:
-    return reduce(And, (Not(term) for term in before), mask)
-
-
-def _next_layer(plan: list[Part]) -> int:
-    return 1 + max((part.layer for part in plan), default=-1)
-
-
 def _family(
     mask: Mask, before: list[Mask], shape: AttentionShape, side: int, layer: int
 ) -> list[Part] | None:
@@ -94,7 +88,7 @@ def _family(
     terms = conjuncts(mask)
     tokens = [term for term in terms if isinstance(term, GlobalTokens)]
     if tokens:
-        return _rows_and_columns(_without(mask, before), tokens[0], shape, layer)
+        return _rows_and_columns(reduce(And, map(Not, before), mask), tokens[0], shape, layer)
     near = [term for term in terms if term.by_distance]
     if not near or mostly_dense(reduce(And, near), shape):
         return None
@@ -156,14 +150,10 @@ class DistanceRange:
 def bands(
     near: Mask, rest: Mask | None, shape: AttentionShape, side: int, layer: int
 ) -> list[Part]:
-    """The parts of ``near & rest``.
+    """The parts of ``near & rest``, from ``layer`` on, one more for each band.
 
-    Args:
-        near: depends on the distance only.
-        rest: any mask, evaluated pair by pair where its tiles are neither empty nor full; or None.
-        shape: the outer shape.
-        side: rows of a block of queries, for a band about 500 wide.
-        layer: of the first band; each further one is a layer above.
+    ``near`` depends on the distance only; ``rest`` is evaluated pair by pair where its tiles are
+    neither empty nor full. A block has ``side`` queries, for a band about 500 wide.
     """
     plan = list[Part]()
     for number, reach in enumerate(distance_ranges(near, shape)):

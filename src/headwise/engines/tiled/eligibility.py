@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -81,9 +82,16 @@ def head_groups(call: Call) -> list[Group]:
 
 def run_per_head(call: Call, groups: list[Group], run: Callable[[Call], Result]) -> Result:
     """Every group separately, concatenated in the order of the heads."""
-    results = [run(_part(call, heads, mask)) for heads, mask in groups]
-    order = torch.tensor([head for heads, _ in groups for head in heads], device=call.q.device)
-    back = order.argsort()
+    results, indices = list[Result](), list[Tensor]()
+    for heads, mask in groups:  # every head with its own key/value head
+        index = torch.tensor(heads, device=call.q.device)
+        q = call.q.index_select(1, index)
+        k, v = (rows.index_select(1, index // call.group) for rows in (call.k, call.v))
+        sinks = None if call.sinks is None else call.sinks.index_select(0, index)
+        shape = replace(call.shape, heads=len(heads))
+        results.append(run(replace(call, q=q, k=k, v=v, mask=mask, shape=shape, sinks=sinks)))
+        indices.append(index)
+    back = torch.cat(indices).argsort()
 
     def joined(pieces: list[Tensor]) -> Tensor:
         return torch.cat(pieces, dim=1).index_select(1, back)
@@ -112,16 +120,6 @@ def _of_head(mask: Mask, head: int) -> Mask:
     if isinstance(mask, PerHead):
         return _of_head(mask.masks[head], head)
     return mask.map(lambda child: _of_head(child, head))
-
-
-def _part(call: Call, heads: tuple[int, ...], mask: Mask) -> Call:
-    """The call of some heads, every head with its own key/value head."""
-    own = torch.tensor(heads, device=call.q.device)
-    q = call.q.index_select(1, own)
-    k, v = (rows.index_select(1, own // call.group) for rows in (call.k, call.v))
-    sinks = None if call.sinks is None else call.sinks.index_select(0, own)
-    shape = replace(call.shape, heads=len(heads))
-    return replace(call, q=q, k=k, v=v, mask=mask, shape=shape, sinks=sinks)
 
 
 def worthwhile(call: Call) -> bool:
@@ -225,21 +223,18 @@ def sampled_share(call: Call) -> float:
 def _columns(mask: Mask, q: range, k: range) -> int:
     """How many keys lie in tiles that are not empty, for some queries."""
     kind = mask.tile(q, k)
-    if kind is Tile.EMPTY:
-        return 0
-    if kind is Tile.FULL or len(k) <= ROWS:
-        return len(k)
-    return sum(_columns(mask, q, half) for half in _halves(k))
+    if kind is Tile.MIXED and len(k) > ROWS:
+        return sum(_columns(mask, q, half) for half in _halves(k))
+    return 0 if kind is Tile.EMPTY else len(k)
 
 
 def _kept(mask: Mask, q: range, k: range, levels: int) -> int:
+    """How many pairs lie in tiles that are not empty, after so many bisections."""
     kind = mask.tile(q, k)
-    if kind is Tile.EMPTY:
-        return 0
-    if kind is Tile.FULL or not levels or len(q) == 1 or len(k) == 1:
-        return len(q) * len(k)
-    halves = ((half, other) for half in _halves(q) for other in _halves(k))
-    return sum(_kept(mask, half, other, levels - 1) for half, other in halves)
+    if kind is Tile.MIXED and levels and len(q) > 1 and len(k) > 1:
+        halves = product(_halves(q), _halves(k))
+        return sum(_kept(mask, *half, levels - 1) for half in halves)
+    return 0 if kind is Tile.EMPTY else len(q) * len(k)
 
 
 def _halves(numbers: range) -> tuple[range, range]:

@@ -56,14 +56,8 @@ def operator_backward(
 ) -> list[Tensor]:
     """The gradients that are needed of q, k, v and the tensors, in that order.
 
-    Args:
-        saved: q, k, v, the output and the logsumexp.
-        optional: the gradients of output and logsumexp, None for 0; the sinks.
-        numbers: as for `operator`.
-        tensors: as for `operator`.
-        offset: as for `operator`.
-        scale: as for `operator`.
-        needs_grad: for q, k, v and each of the tensors.
+    Saved are q, k, v, the output and the logsumexp; optional are the gradients of output and
+    logsumexp, None for 0, and the sinks.
     """
     *qkv, output, logsumexp = saved
     grad, grad_sums, sinks = optional

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines.dropout import Keep
-from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, parts
+from headwise.engines.eager import zero_masked_kv
+from headwise.engines.tiled.decompose import conjuncts, disjuncts, mostly_dense, next_layer, parts
 from headwise.engines.tiled.parts import Part, StridedRows
 from headwise.masks import Mask, Tile
 from headwise.masks.mask import And
@@ -89,7 +90,7 @@ class Problem:
             inside = And(self.mask, Region(which, self.far.reach))
             for part in parts(inside, self.shape, GRAIN):
                 plan.append(replace(part, region=which, layer=part.layer + layer))
-            layer = 1 + max((part.layer for part in plan), default=-1)
+            layer = next_layer(plan)
         return plan
 
     def keys_values(self, part: Part) -> tuple[Tensor, Tensor]:
@@ -138,15 +139,11 @@ class Problem:
         for rows in torch.split(q, max(1, PAIRS // self.shape.keys), 2):
             pairs = self.mask.rule(b, h, rows, k)
             seen = seen | pairs.view(*(1,) * (4 - pairs.dim()), *pairs.shape).any(2)
-        seen = seen.expand(-1, -1, self.shape.keys)  # (B or 1, H or 1, Lk)
-        if seen.shape[1] > 1:
-            seen = torch.unflatten(seen, 1, (self.k.shape[1], -1)).any(2)
-        far = self.far
-        tensors = (self.k, self.v, *(() if far is None else (*far.keys, *far.values)))
-        k, v, *clipped = (torch.where(seen[..., None], rows, 0.0) for rows in tensors)
+        seen, far = seen.expand(-1, -1, self.shape.keys), self.far
+        k, v = zero_masked_kv(seen, self.k, self.v)
         if far is not None:
-            behind, ahead, first, last = clipped
-            far = replace(far, keys=(behind, ahead), values=(first, last))
+            behind, ahead, *values = zero_masked_kv(seen, *far.keys, *far.values)
+            far = replace(far, keys=(behind, ahead), values=(values[0], values[1]))
         return replace(self, k=k, v=v, far=far)
 
 
@@ -196,14 +193,6 @@ class Region(Mask):
         return f"place({self.which}, {self.reach})"
 
 
-def clipping_worthwhile(mask: Mask, shape: AttentionShape, reach: int) -> bool:
-    """Whether most pairs are far apart: the mask is no band, and the sequence is long."""
-    if BLOCK + 2 * (reach + GRAIN) > WORTH * shape.keys or len(disjuncts(mask)) > 1:
-        return False
-    near = [term for term in conjuncts(mask) if term.by_distance]
-    return not near or mostly_dense(reduce(And, near), shape)
-
-
 def relative_terms(
     position: Position, raw_queries: Tensor, shape: AttentionShape, scale: float
 ) -> RelativeTerms | None:
@@ -218,10 +207,17 @@ def relative_terms(
 def clipped_terms(
     position: Position, mask: Mask, shape: AttentionShape, k: Tensor, v: Tensor
 ) -> ClippedKeyValues | None:
-    """The clipped k (B, G, Lk, D), rotated, and v (B, G, Lk, Dv), if clipping is worthwhile."""
+    """The clipped k (B, G, Lk, D), rotated, and v (B, G, Lk, Dv), if most pairs are far apart.
+
+    They are if the mask is no band, and the sequence is long.
+    """
     with torch.autocast(k.device.type, enabled=False):
         far = position.clipped(k, v)
-    return far if far is not None and clipping_worthwhile(mask, shape, far.reach) else None
+    if far is None or BLOCK + 2 * (far.reach + GRAIN) > WORTH * shape.keys:
+        return None
+    near = [term for term in conjuncts(mask) if term.by_distance]
+    band = near and not mostly_dense(reduce(And, near), shape)
+    return None if band or len(disjuncts(mask)) > 1 else far
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,17 +248,13 @@ class GradientBuffers:
         def zeros(tensor: Tensor) -> Tensor:
             return torch.zeros_like(tensor, dtype=wide)
 
+        q = torch.empty_like(problem.q, dtype=wide) if written else zeros(problem.q)
+        raw = zeros(problem.raw_queries) if Stage.SCORES in problem.position.stages else None
+        terms = problem.relative or RelativeTerms()
+        relative = RelativeTerms(*(None if term is None else zeros(term) for term in terms))
         far = () if problem.far is None else (*problem.far.keys, *problem.far.values)
-        relative = problem.relative or RelativeTerms()
-        return cls(
-            torch.empty_like(problem.q, dtype=wide) if written else zeros(problem.q),
-            zeros(problem.k),
-            zeros(problem.v),
-            zeros(problem.raw_queries) if Stage.SCORES in problem.position.stages else None,
-            RelativeTerms(*(None if tensor is None else zeros(tensor) for tensor in relative)),
-            tuple(map(zeros, far)),
-            tuple(map(zeros, learned)),
-        )
+        others = tuple(map(zeros, far)), tuple(map(zeros, learned))
+        return cls(q, zeros(problem.k), zeros(problem.v), raw, relative, *others)
 
     @property
     def all(self) -> tuple[Tensor | None, ...]:

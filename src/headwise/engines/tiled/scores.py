@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import softmax_dtype
+from headwise.engines import kernel
 from headwise.engines.dropout import drops
 from headwise.engines.tiled.parts import IndexedRows, Part
 from headwise.engines.tiled.problem import Problem
@@ -48,11 +49,8 @@ def score_terms(
 ) -> ScoreTerms:
     """The terms of a part, differentiable with respect to the tensors of the bias.
 
-    Args:
-        problem: the attention.
-        part: some blocks of it.
-        raw_queries: the part's queries as they were given, (B, H, n, r, D).
-        given: the relative terms of its bias, if not those of the attention.
+    ``raw_queries`` are the part's, (B, H, n, r, D); ``given`` are the relative terms of its bias,
+    if not those of the problem.
     """
     given = problem.terms(part) if given is None else given
     pairs, extra = allowed(problem, part), bias(problem, part, raw_queries, given)
@@ -60,10 +58,9 @@ def score_terms(
         return ScoreTerms(extra, None)
     wide = softmax_dtype(problem.q.dtype)
     if extra is None and drops(problem.mask):
-        scores = _minus_infinity_where_not(pairs, wide)
+        scores: Tensor | None = _minus_infinity_where_not(pairs, wide)
     else:
-        zero = torch.zeros((), dtype=wide, device=pairs.device)
-        scores = torch.where(pairs, zero if extra is None else extra, -torch.inf)
+        scores = kernel.masked_bias(pairs, extra, wide)
     return ScoreTerms(scores, ~pairs.any(-1))
 
 

@@ -1,4 +1,9 @@
-"""Attention of sorted chunks, round by round, forward and backward."""
+"""Attention under an LSH mask, whose cost is that of its chunks and not Lq Lk.
+
+In each round queries and keys are sorted by bucket, and chunks of queries attend to two chunks of
+keys through the fused kernel. Rounds are merged by their logsumexp; a pair counts in the first
+round in which it meets. Forward and backward take O(L) memory.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,14 +12,90 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from headwise.call import Call, softmax_dtype
+from headwise.call import Call, Result, softmax_dtype
 from headwise.engines import eager, kernel
-from headwise.engines.autograd_transforms import AttentionFunction, Tensors
+from headwise.engines.autograd_transforms import (
+    AttentionFunction,
+    Tensors,
+    needs_grad,
+    no_transform_rule,
+)
 from headwise.engines.kernel import BackwardInputs
-from headwise.engines.statistics import apply_sinks
+from headwise.engines.statistics import apply_sinks, not_returned, widen_for_sinks
+from headwise.engines.tiled.decompose import conjuncts
+from headwise.engines.tiled.problem import Problem
+from headwise.lang import Text
 from headwise.masks import Mask
 from headwise.masks.patterns.lsh import Hashed
-from headwise.positions import NoPosition
+from headwise.positions import NoPosition, Stage
+
+NAME = "lsh"
+
+SHORT = 512
+"""Keys below which all scores are cheap to hold."""
+
+SHARE = 0.5
+"""The largest share of pairs in the chunks for which they are worthwhile."""
+
+NUMBERS = 1 << 19
+"""Numbers of the output that one kernel call gives: its buffers are kept and used again."""
+
+
+def why_not(call: Call) -> Iterator[Text]:
+    """Every reason why this engine cannot run the call."""
+    one = len(_hashed(call.mask)) == 1
+    if not one:
+        yield Text("the mask is not one lsh(...), alone or with others by &")
+    if "logsumexp" in call.need and needs_grad(call):
+        yield Text("its logsumexp has no gradient; use torch.no_grad()")
+    if call.dropout > 0:
+        yield Text("it has no dropout")
+    if call.empty:
+        yield Text("a size is 0")
+    if {Stage.SCORES, Stage.VALUES} & call.position.stages:
+        yield Text(
+            "{name} adds to the scores or the values, and every head has its own order here",
+            name=type(call.position).__name__,
+        )
+    if one and call.bias_requires_grad():
+        yield Text("the mask's bias wants a gradient")
+    if torch.compiler.is_compiling():
+        yield Text("it has no rule for torch.compile")
+    yield from no_transform_rule(call)
+    yield from not_returned(call.need, ("logsumexp",))
+
+
+def worthwhile(call: Call) -> bool:
+    """Whether the chunks hold at most half of all pairs, in a sequence that is not short."""
+    if call.shape.keys < SHORT or len(_hashed(call.mask)) != 1:
+        return False
+    return pairs(call) <= SHARE * call.shape.queries * call.shape.keys
+
+
+def pairs(call: Call) -> int:
+    """How many pairs of query and key a head computes, when no chunk is short."""
+    (hashed,) = _hashed(call.mask)
+    return call.shape.queries * min(2 * hashed.chunk, call.shape.keys) * hashed.keys.shape[2]
+
+
+def run(call: Call) -> Result:
+    """Attention round by round."""
+    q, k = call.position.content(call.q, call.k, call.shape)
+    problem = Problem(q, k, call.v, q, call.mask, call.position, call.scale, call.shape)
+    clean = problem.zero_masked()
+    (hashed,) = _hashed(call.mask)
+    rest = tuple(mask for mask in conjuncts(call.mask) if mask is not hashed)
+    width = call.v.shape[3]
+    widest = max(q.shape[3], width)
+    rows = (kernel.widened(t, widest) for t in widen_for_sinks(call, q, clean.k, clean.v))
+    function = ChunkedAttention(call, hashed, rest)
+    output, logsumexp = function((*(t.contiguous() for t in rows), call.sinks))
+    sums = logsumexp.detach() if "logsumexp" in call.need else None
+    return Result(output[..., :width].to(call.v.dtype), logsumexp=sums)
+
+
+def _hashed(mask: Mask) -> list[Hashed]:
+    return [part for part in conjuncts(mask) if isinstance(part, Hashed)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +214,9 @@ def _chunks(mask: Hashed) -> Tensor:
 
 
 def _sorted(home: Tensor, many: int, size: int) -> tuple[Tensor, Tensor]:
-    """The queries in blocks of one chunk each, (B, H, n, r), and the chunk of each block.
+    """The queries in blocks of one chunk each, (B, H, n, size), and the chunk of each block.
 
-    Args:
-        home: the chunk of each query, (B, H, Lq), below ``many``.
-        many: how many chunks there are.
-        size: rows of a block, r.
+    ``home`` is the chunk of each query, (B, H, Lq), one of so ``many``.
     """
     order = home.argsort(dim=-1, stable=True)
     chunk = home.gather(-1, order)
@@ -164,10 +242,6 @@ def _in_order(rows: Tensor) -> Tensor:
     return torch.arange(rows.shape[-1], device=rows.device).expand_as(rows)
 
 
-NUMBERS = 1 << 19
-"""Numbers of the output that one kernel call gives: its buffers are kept and used again."""
-
-
 @dataclass(frozen=True, eq=False)
 class ChunkedAttention(AttentionFunction):
     """Attention as a function of q, k, v and the sinks or None; all are contiguous.
@@ -187,11 +261,10 @@ class ChunkedAttention(AttentionFunction):
         wide = softmax_dtype(q.dtype)
         output = torch.empty(*q.shape[:3], v.shape[3], dtype=wide, device=q.device)
         sums = torch.empty(*q.shape[:3], 1, dtype=wide, device=q.device)
-        for number, one_round in enumerate(self.rounds()):
-            for piece, added in one_round.pieces(self._pairs(v)):
-                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
-                results = _attend(rows, added, self.call.scale)
-                _merge(output, sums, piece.queries, results, first=not number)
+        for first, piece, added in self.pieces(self._pairs(v)):
+            rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
+            results = _attend(rows, added, self.call.scale)
+            _merge(output, sums, piece.queries, results, first=first)
         output, logsumexp = apply_sinks(output, sums[..., 0], sinks)
         return output.to(v.dtype), logsumexp
 
@@ -209,24 +282,62 @@ class ChunkedAttention(AttentionFunction):
         sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)[..., None]
         results = given.grad.contiguous(), given.output, sums
         dq, dk, dv = (torch.zeros_like(t, dtype=softmax_dtype(t.dtype)) for t in (q, k, v))
-        for one_round in self.rounds():
-            for piece, added in one_round.pieces(self._pairs(v) // 2):
-                own = [take(t, piece.queries) for t in results]
-                rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
-                from_q, from_k, from_v = _differentiate(own, rows, added, self.call.scale)
-                put(dq, piece.queries, take(dq, piece.queries) + from_q)
-                piece.add_keys(dk, from_k)
-                piece.add_keys(dv, from_v)
+        for _, piece, added in self.pieces(self._pairs(v) // 2):
+            own = [take(t, piece.queries) for t in results]
+            rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
+            from_q, from_k, from_v = _differentiate(own, rows, added, self.call.scale)
+            put(dq, piece.queries, take(dq, piece.queries) + from_q)
+            piece.add_keys(dk, from_k)
+            piece.add_keys(dv, from_v)
         return dq, dk, dv
 
-    def rounds(self) -> Iterator["Round"]:
-        """All rounds, one after the other."""
+    def pieces(self, pairs: int) -> Iterator[tuple[bool, Blocks, Tensor | None]]:
+        """The blocks of all rounds in pieces of about so many pairs for one sample and head.
+
+        Yields whether it is the first round, the piece, and what is added to its scores,
+        (B H, n, r, 2 c) or None.
+        """
         chunks = (self.hashed.homes, *self.hashed.chunks)
         few = self.hashed.keys.shape[3] // self.hashed.chunk < torch.iinfo(torch.int16).max
+        mask, wide = self.call.mask, softmax_dtype(self.call.q.dtype)
         for number in range(self.hashed.keys.shape[2]):
-            earlier = (numbers[:, :, :number] for numbers in chunks)
-            met = (numbers.to(torch.int16) if few else numbers for numbers in earlier)
-            yield Round(self, Blocks.of(self.hashed.rounds(number, number + 1)), *met)
+            before = [numbers[:, :, :number] for numbers in chunks]
+            before = [numbers.to(torch.int16) for numbers in before] if few else before
+            for piece in Blocks.of(self.hashed.rounds(number, number + 1)).pieces(pairs):
+                bias = mask.bias(*self._indices(piece)) if mask.biased else None
+                added = kernel.masked_bias(self._allowed(piece, *before), bias, wide)
+                yield not number, piece, None if added is None else added.flatten(0, 1)
+
+    def _allowed(
+        self, piece: Blocks, homes: Tensor, own: Tensor, previous: Tensor
+    ) -> Tensor | None:
+        """Which pairs of a piece are computed in this round, None for all.
+
+        The others are the chunks in the rounds before: of each key (B, G, rounds, Lk), of each
+        query (B, H, rounds, Lq), and the chunk before that.
+        """
+        queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
+        rules = [mask.rule(*self._indices(piece)) for mask in self.rest]
+        rules += [rows >= 0 for rows in (queries, keys) if bool((rows < 0).any())]
+        met: Tensor | None = None
+        for number in range(homes.shape[2]):
+            of_keys = piece.key_numbers(homes[:, :, number])[:, :, :, None]
+            for chunks in (own, previous):
+                equal = take_numbers(chunks[:, :, number], piece.queries)[..., None] == of_keys
+                met = equal if met is None else met.logical_or_(equal)
+        if met is not None:
+            rules.append(met.logical_not_())
+        if not rules:
+            return None
+        return reduce(torch.logical_and, rules).expand(*piece.queries.shape, keys.shape[4])
+
+    def _indices(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
+        shape, device = self.call.shape, piece.queries.device
+        b = torch.arange(shape.batch, device=device).view(-1, 1, 1, 1, 1)
+        h = torch.arange(shape.heads, device=device).view(-1, 1, 1, 1)
+        queries = piece.queries[..., None].clamp(min=0) + shape.offset
+        return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
 
     def _pairs(self, v: Tensor) -> int:
         """How many pairs of a sample and head to compute at once, so that memory stays O(L)."""
@@ -234,77 +345,15 @@ class ChunkedAttention(AttentionFunction):
         return max(1, rows) * 2 * self.hashed.chunk
 
 
-@dataclass(frozen=True, eq=False)
-class Round:
-    """One round.
-
-    Attributes:
-        attention: of which it is a round.
-        blocks: which rows meet.
-        homes: the chunk of each key in the rounds before, (B, G, rounds, Lk).
-        same: the chunk of each query in the rounds before, (B, H, rounds, Lq).
-        before: the chunk before that.
-    """
-
-    attention: ChunkedAttention
-    blocks: Blocks
-    homes: Tensor
-    same: Tensor
-    before: Tensor
-
-    def pieces(self, pairs: int) -> Iterator[tuple[Blocks, Tensor | None]]:
-        """The blocks in pieces, with what is added to the scores, (B, H, n, r, 2 c) or None."""
-        mask, wide = self.attention.call.mask, softmax_dtype(self.attention.call.q.dtype)
-        for piece in self.blocks.pieces(pairs):
-            allowed = self._allowed(piece)
-            bias = mask.bias(*self._indices(piece)) if mask.biased else None
-            if allowed is None:
-                yield piece, None if bias is None else bias.to(wide)
-                continue
-            extra = torch.zeros((), device=allowed.device) if bias is None else bias
-            yield piece, torch.where(allowed, extra.to(wide), -torch.inf)
-
-    def _allowed(self, piece: Blocks) -> Tensor | None:
-        """Which pairs of a piece are computed in this round, None for all."""
-        queries, keys = piece.queries[..., None], piece.keys[:, :, :, None]
-        rules = [mask.rule(*self._indices(piece)) for mask in self.attention.rest]
-        rules += [rows >= 0 for rows in (queries, keys) if bool((rows < 0).any())]
-        met = self._met(piece)
-        if met is not None:
-            rules.append(met.logical_not_())
-        if not rules:
-            return None
-        return reduce(torch.logical_and, rules).expand(*piece.queries.shape, keys.shape[4])
-
-    def _met(self, piece: Blocks) -> Tensor | None:
-        """Which pairs met in an earlier round, None in the first."""
-        met: Tensor | None = None
-        for number in range(self.homes.shape[2]):
-            homes = piece.key_numbers(self.homes[:, :, number])[:, :, :, None]
-            for chunks in (self.same, self.before):
-                equal = take_numbers(chunks[:, :, number], piece.queries)[..., None] == homes
-                met = equal if met is None else met.logical_or_(equal)
-        return met
-
-    def _indices(self, piece: Blocks) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """b (B,1,1,1,1), h (H,1,1,1), query positions (B,H,n,r,1), keys (B,H,n,1,2c)."""
-        shape, device = self.attention.call.shape, piece.queries.device
-        b = torch.arange(shape.batch, device=device).view(-1, 1, 1, 1, 1)
-        h = torch.arange(shape.heads, device=device).view(-1, 1, 1, 1)
-        queries = piece.queries[..., None].clamp(min=0) + shape.offset
-        return b, h, queries, piece.keys[:, :, :, None].clamp(min=0)
-
-
 def _attend(
     rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Output (B, H, n, r, Dv) and logsumexp (B, H, n, r, 1), -inf where fully masked."""
     q, k, v = (t.flatten(0, 1) for t in rows)
-    folded = None if added is None else added.flatten(0, 1)
-    output, logsumexp = kernel.forward(q, k, v, folded, scale)
-    if folded is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
+    output, logsumexp = kernel.forward(q, k, v, added, scale)
+    if added is not None and bool(((logsumexp == 0) | (logsumexp == -torch.inf)).any()):
         # The fused kernel gives 0 for a fully masked row; only then are the rows checked.
-        logsumexp = logsumexp.masked_fill((folded == -torch.inf).all(-1), -torch.inf)
+        logsumexp = logsumexp.masked_fill((added == -torch.inf).all(-1), -torch.inf)
     shape = rows[0].shape[:2]
     return torch.unflatten(output, 0, shape), torch.unflatten(logsumexp, 0, shape)[..., None]
 
@@ -328,10 +377,8 @@ def _differentiate(
     own: list[Tensor], rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the blocks."""
-    grad, output, sums = (t.flatten(0, 1) for t in own)
-    q, k, v = (t.flatten(0, 1) for t in rows)
-    folded = None if added is None else added.flatten(0, 1)
+    grad, output, sums, q, k, v = (t.flatten(0, 1) for t in (*own, *rows))
     given = BackwardInputs(grad, output, sums[..., 0])
-    gradients = kernel.backward(given, q, k, v, folded, scale)
+    gradients = kernel.backward(given, q, k, v, added, scale)
     dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in gradients)
     return dq, dk, dv
