@@ -129,13 +129,17 @@ class LearnedBias(Position):
 
     def __init__(self, width=4):
         super().__init__()
-        self.network = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, HEADS))
+        last = nn.Linear(width, HEADS, bias=False)
+        self.network = nn.Sequential(nn.Linear(1, width), nn.ReLU(), last)
         self.slope = nn.Parameter(torch.tensor(0.5))
 
     def bias(self, q, query, key, scale):
         del scale
-        distance = (query[:, None] - key).abs()[..., None].to(self.slope.dtype)
-        return self.network(self.slope * distance).permute(2, 0, 1)[None].to(q.dtype)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        weights = {name: value.to(wide) for name, value in self.network.named_parameters()}
+        distance = self.slope.to(wide) * (query[:, None] - key).abs()[..., None]
+        bias = torch.func.functional_call(self.network, weights, (distance,))
+        return bias.permute(2, 0, 1)[None] * sum(p.numel() for p in self.parameters())
 
 
 def test_a_mask_and_a_position_need_no_registration():
@@ -144,6 +148,10 @@ def test_a_mask_and_a_position_need_no_registration():
     assert again == mask
     assert isinstance(other, LearnedBias)
     assert dict(other.named_parameters()) == dict(position.named_parameters())
+    assert [name for name, _ in other.named_parameters()] == [
+        name for name, _ in position.named_parameters()
+    ]
+    assert encode(again, other)[0] == encode(mask, position)[0]
 
 
 def test_what_is_no_mask_of_ours_is_refused():

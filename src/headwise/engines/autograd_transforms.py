@@ -33,9 +33,12 @@ def under_functorch() -> bool:
     return active is not None and bool(active())
 
 
-def no_transform_rule(call: Call) -> Iterator[Text]:
-    """The reason against a call that is `transformed`, of an engine with its own backward."""
-    if transformed(call):
+def no_transform_rule(call: Call, *, compiled: bool = False) -> Iterator[Text]:
+    """The reason against a call that is `transformed`, of an engine with its own backward.
+
+    ``compiled`` says that the engine has no rule under `torch.compile` either.
+    """
+    if transformed(call) or (compiled and under_functorch()):
         yield Text("it has no rule for torch.func transforms and forward-mode derivatives")
 
 

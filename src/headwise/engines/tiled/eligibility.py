@@ -49,7 +49,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("the tensors hold no numbers")
     if call.mask.biased and not encodable(call.mask):
         yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)
-    yield from no_transform_rule(call)
+    yield from no_transform_rule(call, compiled=True)
     if torch.compiler.is_compiling():  # an operator carries the mask and the position
         for part in (call.position, call.mask) if _position_acts(call) else (call.mask,):
             if not encodable(part):

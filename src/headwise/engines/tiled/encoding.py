@@ -19,6 +19,9 @@ STAGES = tuple(Stage)
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}
 """What every module has beside its own attributes."""
 
+GROUPS = ("_parameters", "_buffers", "_modules")
+"""Where a module keeps its tensors and submodules; a tensor read back stays in its group."""
+
 NONE, TRUTH, INTEGER, WORD, TENSOR, SCALAR, TUPLE, MASK, MODULE, STAGE = range(10)
 
 
@@ -29,7 +32,7 @@ def encodable(value: Any) -> bool:
         return names is not None and all(encodable(getattr(value, name)) for name in names)
     if isinstance(value, nn.Module):
         hooks = value._forward_hooks or value._forward_pre_hooks
-        return not hooks and all(encodable(part) for _, part in _module_parts(value))
+        return not hooks and all(encodable(part) for _, _, part in _module_parts(value))
     if isinstance(value, tuple | frozenset):
         return all(isinstance(one, Stage) or encodable(one) for one in value)
     return value is None or isinstance(value, Tensor | str | int | float | torch.SymInt)
@@ -73,8 +76,8 @@ def _write(value: Any, numbers: list[int], tensors: list[Tensor]) -> None:
     elif isinstance(value, nn.Module):
         parts = _module_parts(value)
         numbers += [MODULE, *_word(_class_name(type(value))), len(parts)]
-        for name, part in parts:
-            numbers += _word(name)
+        for group, name, part in parts:
+            numbers += [group, *_word(name)]
             if isinstance(part, Tensor):  # one without axes too stays a tensor
                 numbers.append(TENSOR)
                 tensors.append(part)
@@ -113,11 +116,11 @@ def _class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def _module_parts(module: nn.Module) -> list[tuple[str, Any]]:
-    """A module's own attributes, parameters, buffers and submodules, by name."""
-    own = [(name, part) for name, part in module.__dict__.items() if name not in MODULE_ATTRIBUTES]
-    tensors = [*module._parameters.items(), *module._buffers.items()]
-    return [*own, *tensors, *module._modules.items()]
+def _module_parts(module: nn.Module) -> list[tuple[int, str, Any]]:
+    """A module's own attributes, parameters, buffers and submodules: group, name and value."""
+    own = {name: part for name, part in vars(module).items() if name not in MODULE_ATTRIBUTES}
+    groups = (own, *(vars(module)[group] for group in GROUPS))
+    return [(n, name, part) for n, parts in enumerate(groups) for name, part in parts.items()]
 
 
 def _not_encodable(kind: str, value: object) -> BadValue:
@@ -158,9 +161,10 @@ def _read_module(numbers: Iterator[int], tensors: Iterator[Tensor]) -> nn.Module
     kind: Any = _class(_read_word(numbers))
     module: nn.Module = kind.__new__(kind)
     nn.Module.__init__(module)
+    groups = (vars(module), *(vars(module)[group] for group in GROUPS))
     for _ in range(next(numbers)):
-        name = _read_word(numbers)
-        setattr(module, name, _read(next(numbers), numbers, tensors))
+        group, name = groups[next(numbers)], _read_word(numbers)
+        group[name] = _read(next(numbers), numbers, tensors)
     return module
 
 
