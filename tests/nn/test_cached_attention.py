@@ -11,6 +11,7 @@ from headwise.errors import BadType, BadValue
 from headwise.masks import appended
 from headwise.nn import GrowingCache, KVCache, SlidingCache, StaticCache
 from headwise.nn.cache_state import Shifted
+from headwise.positions import Stage
 from headwise.shapes import AttentionShape
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import every_mask, every_position
@@ -91,7 +92,20 @@ def test_chunks_give_what_the_whole_gives(kind: str, cache: str, sizes: list[int
     accept(found, plain.output, exact(layer, given, allowed).output)
 
 
-@pytest.mark.parametrize("position", [*every_position(H, 4, 4), "Sinusoidal", "Learned"], ids=str)
+class ByPlace(hw.Position):
+    """Its bias depends on where query and key stand, and not on their difference alone."""
+
+    stages = frozenset({Stage.SCORES})
+
+    def bias(self, q: Tensor, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        del scale
+        wide = torch.promote_types(q.dtype, torch.float32)
+        return (0.1 * query[:, None].to(wide) * (key % 2))[None, None]
+
+
+@pytest.mark.parametrize(
+    "position", [*every_position(H, 4, 4), ByPlace(), "Sinusoidal", "Learned"], ids=str
+)
 @pytest.mark.parametrize("cache", ["growing", "static", "sliding"])
 def test_positions_stand_where_they_stand_in_the_whole(
     cache: str, position: hw.Position | str

@@ -13,6 +13,7 @@ from headwise.masks.patterns.block_sparse import RandomBlocks
 from headwise.masks.patterns.composed import Appended
 from headwise.nn.cache import KVCache, described
 from headwise.nn.validation import check_beam_index
+from headwise.positions import Position, Stage
 from headwise.shapes import AttentionShape, Index, Truth, check_integer
 
 
@@ -23,9 +24,7 @@ class CacheState:
     cache: KVCache | None = None
     seen: int = 0  # how many tokens came before, which is the position of the first new one
     length: int = 0  # how many of them are in the cache
-    real: Tensor | None = (
-        None  # (B, n), False on padding among the new keys; None where all are real
-    )
+    real: Tensor | None = None  # (B, n), False on padding among the new keys; None if all are real
 
     @classmethod
     def of(cls, cache: KVCache | None) -> "CacheState":
@@ -79,6 +78,14 @@ class CacheState:
             return mask
         return Shifted(mask, dropped, kept)
 
+    def shift_position(self, position: Position | None) -> Position | None:
+        """A position that counts from the first token of all, for the keys in the cache."""
+        dropped = self.seen - self.length
+        if position is None or not dropped or not position.stages & {Stage.SCORES, Stage.VALUES}:
+            return position
+        by_difference = type(position).relative is not Position.relative
+        return position if by_difference else ShiftedPosition(position, dropped)
+
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too."""
         if self.cache is None:
@@ -122,6 +129,26 @@ class Shifted(Mask):
 
     def _position(self, k: Index) -> Index:
         return torch.where(k < self.kept, k, k + self.dropped)
+
+
+class ShiftedPosition(Position):
+    """A position of the full sequence, for a cache that has dropped some of its tokens."""
+
+    def __init__(self, inner: Position, dropped: int) -> None:
+        super().__init__()
+        self.inner, self.dropped, self.stages = inner, dropped, inner.stages
+
+    def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
+        return self.inner.content(q, k, shape)
+
+    def bias(self, q: Tensor, query: Tensor, key: Tensor, scale: float) -> Tensor | None:
+        return self.inner.bias(q, query + self.dropped, key + self.dropped, scale)
+
+    def values(self, weights: Tensor, query: Tensor, key: Tensor) -> Tensor | None:
+        return self.inner.values(weights, query + self.dropped, key + self.dropped)
+
+    def expected_sizes(self) -> dict[str, int]:
+        return self.inner.expected_sizes()
 
 
 def _check_padding(padding: Tensor | None, expected: tuple[int, ...]) -> None:

@@ -375,7 +375,7 @@ class MultiheadAttention(nn.Module):
         k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)
         offset = k.shape[2] - q.shape[2]
         k, v, mask = append_keys((k, v), (self.bias_k, self.bias_v), self.add_zero_attn, mask)
-        position = self.position
+        position = state.shift_position(self.position)
         return self.attend_heads(
             apply_scale(self.logit_scale, q),
             k,
