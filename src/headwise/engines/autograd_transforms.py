@@ -33,12 +33,9 @@ def under_functorch() -> bool:
     return active is not None and bool(active())
 
 
-def no_transform_rule(call: Call, *, compiled: bool = False) -> Iterator[Text]:
-    """The reason against a call that is `transformed`, of an engine with its own backward.
-
-    ``compiled`` says that the engine has no rule under `torch.compile` either.
-    """
-    if transformed(call) or (compiled and under_functorch()):
+def no_transform_rule(call: Call, *, compiling: bool = False) -> Iterator[Text]:
+    """The reason against a call under a transform, while ``compiling`` too, of such an engine."""
+    if transformed(call) or (compiling and under_functorch()):
         yield Text("it has no rule for torch.func transforms and forward-mode derivatives")
 
 
@@ -156,9 +153,7 @@ class _OwnBackward(torch.autograd.Function):
         function, needs_grad = ctx.function, ctx.needs_input_grad[2:]
         with without_autocast(output):
             if torch.is_grad_enabled() or not function.has_backward(q, v):
-                inputs, captured = tensors[: ctx.count], tensors[ctx.count :]
-                grads = grad, grad_sums
-                return (None, None, *_through_plain(function, inputs, captured, needs_grad, grads))
+                return (None, None, *_through_plain(ctx, tensors, (grad, grad_sums)))
             grad = torch.zeros_like(output) if grad is None else grad
             given = BackwardInputs(grad, output, sums, grad_sums)
             gradients = list(function.backward(tensors, given, needs_grad))
@@ -167,25 +162,18 @@ class _OwnBackward(torch.autograd.Function):
         return (None, None, *(None if x is None else x.to(tensor.dtype) for x, tensor in pairs))
 
 
-def _through_plain(
-    function: AttentionFunction,
-    inputs: Tensors,
-    captured: Tensors,
-    needs_grad: Sequence[bool],
-    grad_outputs: Tensors,
-) -> Tensors:
+def _through_plain(ctx: Any, tensors: Tensors, grad_outputs: Tensors) -> Tensors:
     """The gradients through `plain`, differentiable again where gradients are enabled."""
-    create_graph = torch.is_grad_enabled()
-    leaves = list[Tensor | None]()
+    create_graph, needs_grad = torch.is_grad_enabled(), ctx.needs_input_grad[2:]
+    inputs, captured = list(tensors[: ctx.count]), tensors[ctx.count :]
     with torch.enable_grad():
-        for tensor, need in zip(inputs, needs_grad, strict=False):
-            if tensor is None or create_graph:
-                leaves.append(None if tensor is None else tensor.view_as(tensor))
-            else:
-                leaves.append(tensor.detach().requires_grad_(need))
-        outputs = zip(function.plain(leaves), grad_outputs, strict=True)
+        for i, x in enumerate(inputs):
+            if x is not None:
+                leaf = x.view_as(x) if create_graph else x.detach().requires_grad_(needs_grad[i])
+                inputs[i] = leaf
+        outputs = zip(ctx.function.plain(inputs), grad_outputs, strict=True)
         roots = [(x, grad) for x, grad in outputs if grad is not None and x.requires_grad]
-    pairs = zip((*leaves, *captured), needs_grad, strict=True)
+    pairs = zip((*inputs, *captured), needs_grad, strict=True)
     sources = [x for x, need in pairs if need and x is not None]
     if not roots or not sources:
         return [None for _ in needs_grad]

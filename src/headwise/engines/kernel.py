@@ -9,8 +9,7 @@ know these rows. With ``triangle``, query i sees keys 0 to i only, and nothing i
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,8 +36,7 @@ ALIGNED = 16
 """Row sizes are padded to a multiple of this, so that all rows are aligned alike."""
 
 
-@dataclass(frozen=True, eq=False)
-class BackwardInputs:
+class BackwardInputs(NamedTuple):
     """The results of an attention and their gradients, as a backward needs them.
 
     Attributes:

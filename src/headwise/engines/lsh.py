@@ -283,9 +283,12 @@ class ChunkedAttention(AttentionFunction):
         results = given.grad.contiguous(), given.output, sums
         dq, dk, dv = (torch.zeros_like(t, dtype=softmax_dtype(t.dtype)) for t in (q, k, v))
         for _, piece, added in self.pieces(self._pairs(v) // 2):
-            own = [take(t, piece.queries) for t in results]
-            rows = take(q, piece.queries), piece.take_keys(k), piece.take_keys(v)
-            from_q, from_k, from_v = _differentiate(own, rows, added, self.call.scale)
+            own = (take(t, piece.queries) for t in (*results, q))
+            rows = (*own, piece.take_keys(k), piece.take_keys(v))
+            dout, out, lse, queries, keys, values = (t.flatten(0, 1) for t in rows)
+            block = BackwardInputs(dout, out, lse[..., 0])
+            gradients = kernel.backward(block, queries, keys, values, added, self.call.scale)
+            from_q, from_k, from_v = (torch.unflatten(t, 0, q.shape[:2]) for t in gradients)
             put(dq, piece.queries, take(dq, piece.queries) + from_q)
             piece.add_keys(dk, from_k)
             piece.add_keys(dv, from_v)
@@ -371,14 +374,3 @@ def _merge(
         new_sum = torch.logaddexp(old_sum, new_sum)
     put(output, queries, new)
     put(sums, queries, new_sum)
-
-
-def _differentiate(
-    own: list[Tensor], rows: tuple[Tensor, Tensor, Tensor], added: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the blocks."""
-    grad, output, sums, q, k, v = (t.flatten(0, 1) for t in (*own, *rows))
-    given = BackwardInputs(grad, output, sums[..., 0])
-    gradients = kernel.backward(given, q, k, v, added, scale)
-    dq, dk, dv = (torch.unflatten(t, 0, rows[0].shape[:2]) for t in gradients)
-    return dq, dk, dv

@@ -66,9 +66,8 @@ def without_mask(call: Call) -> bool:
         return False
     if call.mask == full():
         return True
-    shape = call.shape
-    square = shape.queries == shape.keys and not shape.offset and call.scale > 0
-    return square and call.mask == causal()
+    square = call.shape.queries == call.shape.keys and not call.shape.offset
+    return square and call.scale > 0 and call.mask == causal()
 
 
 def _own_function(call: Call) -> bool:

@@ -106,9 +106,7 @@ def logsumexp_with_sinks(sums: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def key_share(sums: Tensor, sinks: Tensor) -> Tensor:
-    """The share e^(L - L') of a row that its keys get, from L (B, H, n) and sinks (H,).
-
-    It is 0 where a row sees no key.
+    """The share e^(L - L') of a row that its keys get, 0 if it sees none, from L and the sinks.
 
     Example:
         >>> key_share(torch.zeros(1, 2, 1), torch.tensor([0.0, -torch.inf]))

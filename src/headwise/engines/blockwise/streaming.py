@@ -106,7 +106,9 @@ def _run_block(
         distances = (query[block.rows, None] - key[block.keys]).abs().to(wide)  # (n, m)
     shared = _masking(call, block, 0) if call.mask.by_distance or not block.masked else None
     for sample in range(call.shape.batch):
-        q, k, v = (_aligned(rows[sample : sample + 1]) for rows in qkv)
+        q, k, v = (rows[sample : sample + 1] for rows in qkv)
+        # every sample is aligned in memory, so that products round alike in each
+        q, k, v = (x if x.numel() % ALIGNMENT == 0 else x.clone() for x in (q, k, v))
         masking = shared or _masking(call, block, sample)
         bias = _bias(call, block, sample)
         for heads in _head_slices(call, _head_limit(call, block)):
@@ -118,11 +120,6 @@ def _run_block(
             softmax = _softmax(call, scores, buffers[1], masking, block, heads)
             place = sample, heads, block
             _store(call, result, softmax, v[:, groups, block.keys], distances, place)
-
-
-def _aligned(sample: Tensor) -> Tensor:
-    """A sample aligned in memory as every other, so that products round alike in each."""
-    return sample if sample.numel() % ALIGNMENT == 0 else sample.clone()
 
 
 def _row_limit(call: Call, keys: int) -> int:

@@ -50,8 +50,7 @@ def backward(
         learned: tensors that the bias, or what is added to the values, depends on.
     """
     problem, grad = problem.zero_masked(), given.grad.contiguous()
-    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)
-    sums = sums[..., None]  # +inf where the weights are 0
+    sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)[..., None]
     given = BackwardInputs(grad, given.output, sums, given.grad_sums)
     plan = problem.parts(SIDE)
     constant_weights = _single_key(problem, plan)

@@ -11,7 +11,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows
+from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows, allowed_distances
 from headwise.engines.tiled.tiles import tiles
 from headwise.masks import Mask, Tile
 from headwise.masks.mask import And, Not, Or
@@ -171,9 +171,7 @@ def mostly_dense(near: Mask, shape: AttentionShape) -> bool:
 def distance_ranges(near: Mask, shape: AttentionShape) -> list[DistanceRange]:
     """The distances that a mask allows, as solid bands and at most one comb."""
     low, high = shape.offset - shape.keys + 1, shape.offset + shape.queries - 1
-    zero = torch.zeros((), dtype=torch.long, device=shape.device)
-    distances = torch.arange(low, high + 1, device=shape.device)
-    allowed = near.rule(zero, zero, distances, zero).expand(len(distances))
+    allowed = allowed_distances(near, low, high + 1, shape.device)
     places = allowed.nonzero()[:, 0]
     if not len(places):
         return []

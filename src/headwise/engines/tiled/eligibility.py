@@ -49,7 +49,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("the tensors hold no numbers")
     if call.mask.biased and not encodable(call.mask):
         yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)
-    yield from no_transform_rule(call, compiled=True)
+    yield from no_transform_rule(call, compiling=True)
     if torch.compiler.is_compiling():  # an operator carries the mask and the position
         for part in (call.position, call.mask) if _position_acts(call) else (call.mask,):
             if not encodable(part):
@@ -93,12 +93,9 @@ def run_per_head(call: Call, groups: list[Group], run: Callable[[Call], Result])
         indices.append(index)
     back = torch.cat(indices).argsort()
 
-    def joined(pieces: list[Tensor]) -> Tensor:
-        return torch.cat(pieces, dim=1).index_select(1, back)
-
+    output = torch.cat([result.output for result in results], 1).index_select(1, back)
     sums = [result.logsumexp for result in results if result.logsumexp is not None]
-    output = joined([result.output for result in results])
-    return Result(output, logsumexp=joined(sums) if sums else None)
+    return Result(output, logsumexp=torch.cat(sums, 1).index_select(1, back) if sums else None)
 
 
 def _splits(mask: Mask, shape: AttentionShape) -> bool:

@@ -39,11 +39,9 @@ def encodable(value: Any) -> bool:
 
 
 def encode(*values: Any) -> tuple[list[int], list[Tensor]]:
-    """Values as integers, and their tensors in order of appearance.
+    """Masks, positions, tensors, None, and tuples of them as integers and tensors, in order.
 
-    Args:
-        values: masks, positions, tensors, None, and tuples of them. A float is a tensor without
-            axes: such a tensor is a number that is known only when the operator runs.
+    A float is a tensor without axes, a number that is known only when the operator runs.
 
     Raises:
         BadValue: if a part is of a type that `encodable` does not know.

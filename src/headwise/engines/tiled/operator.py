@@ -6,7 +6,6 @@ terms of a position are computed inside.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +62,9 @@ def operator_backward(
     grad, grad_sums, sinks = optional
     full = torch.zeros_like(output) if grad is None else grad
     given = BackwardInputs(full, output, logsumexp, grad_sums)
-    with _autograd_enabled(), torch.autocast(output.device.type, enabled=False):
+    autograd = torch._C.DispatchKey.AutogradFunctionality  # disabled inside an operator
+    enabled = torch._C._SetExcludeDispatchKeyGuard(autograd, False)
+    with enabled, torch.autocast(output.device.type, enabled=False):
         inputs = zip((*qkv, *tensors), needs_grad, strict=True)
         leaves = [tensor.detach().requires_grad_(need) for tensor, need in inputs]
         with torch.enable_grad():
@@ -87,14 +88,6 @@ def _laid_out(gradient: Tensor, like: Tensor) -> Tensor:
     """The gradient with the strides of `torch.empty_like`, which the compiler relies on."""
     place = torch.empty_like(like)
     return gradient if gradient.stride() == place.stride() else place.copy_(gradient)
-
-
-@contextmanager
-def _autograd_enabled() -> Iterator[None]:
-    """Autograd enabled inside an operator, which runs below it."""
-    key = torch._C.DispatchKey.AutogradFunctionality
-    with torch._C._SetExcludeDispatchKeyGuard(key, False):
-        yield
 
 
 def _decoded(

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from headwise.masks import Mask
-from headwise.shapes import AttentionShape
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,7 @@ class Part:
     are merged into them.
 
     Attributes:
-        queries: the blocks of queries; no row twice.
-        keys: the blocks of keys.
+        queries, keys: the blocks; no query twice.
         mask: evaluated pair by pair; None where it allows every pair.
         band: the rule by distance, the same in every block; None where it allows every pair.
         layer: 0 for parts whose rows are written and not merged.
@@ -175,25 +173,18 @@ class Part:
         for number in range(self.queries.count):
             one = self.blocks(number, number + 1)
             for first in range(0, self.queries.size, rows):
-                yield one.rows(first, min(first + rows, self.queries.size))
+                last = min(first + rows, self.queries.size)
+                band = self.band and replace(self.band, shift=self.band.shift + first)
+                yield replace(one, queries=one.queries.slice(first, last), band=band)
 
     def blocks(self, first: int, last: int) -> "Part":
         """Blocks first to last - 1."""
         queries, keys = self.queries.blocks(first, last), self.keys.blocks(first, last)
         return replace(self, queries=queries, keys=keys)
 
-    def rows(self, first: int, last: int) -> "Part":
-        """Query rows first to last - 1 of every block."""
-        band = self.band and replace(self.band, shift=self.band.shift + first)
-        return replace(self, queries=self.queries.slice(first, last), band=band)
 
-
-def distance_band(
-    mask: Mask, queries: StridedRows, keys: StridedRows, shape: AttentionShape
-) -> Band:
-    """The band of a mask that depends on the distance only, for blocks of rows with step 1."""
-    first = queries.start + shape.offset - keys.start
-    distances = torch.arange(first - keys.size + 1, first + queries.size, device=shape.device)
-    zero = torch.zeros((), dtype=torch.long, device=shape.device)
-    allowed = mask.rule(zero, zero, distances, zero).expand(len(distances))
-    return Band(allowed, keys.size - 1)
+def allowed_distances(mask: Mask, first: int, stop: int, device: torch.device) -> Tensor:
+    """Whether a mask that depends on the distance only allows each of a range of distances."""
+    distances = torch.arange(first, stop, device=device)
+    zero = torch.zeros((), dtype=torch.long, device=device)
+    return mask.rule(zero, zero, distances, zero).expand(len(distances))

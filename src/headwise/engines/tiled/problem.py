@@ -50,10 +50,7 @@ class Problem:
     Attributes:
         q, k, v: (B, H, Lq, D), (B, G, Lk, D), (B, G, Lk, Dv); last strides 1.
         raw_queries: the queries before rotation, which a position's bias depends on; like q.
-        mask: resolved for the shape.
-        position: for its bias, and for what it adds to the values.
-        scale: the factor on the scores.
-        shape: the outer shape.
+        mask, position, scale, shape: as in `Call`; the position has rotated q and k already.
         relative: the position's terms for every difference of a key and a query, from the least, or
             None.
         far: clipped keys and values for pairs far apart, or None.
@@ -225,9 +222,8 @@ class GradientBuffers:
     """The gradients of the tensors of an attention, accumulated in the softmax dtype.
 
     Attributes:
-        q, k, v: of q, k, v.
-        raw_queries: of the raw queries, which only a position's bias depends on; or None.
-        relative: of the position's `RelativeTerms`.
+        q, k, v, relative: as in `Problem`.
+        raw_queries: None where no bias depends on them.
         far: of the keys behind, the keys ahead, the values behind, the values ahead; or empty.
         learned: of other tensors that the bias, or what is added to the values, depends on.
     """

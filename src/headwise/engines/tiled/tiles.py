@@ -8,7 +8,7 @@ from itertools import product
 
 import torch
 
-from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows, distance_band
+from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows, allowed_distances
 from headwise.masks import Mask, Tile
 from headwise.shapes import AttentionShape
 
@@ -169,7 +169,10 @@ def _view(group: list[Stripe], shape: AttentionShape, mask: Mask | None, layer: 
     rows = range(one.start + shape.offset, last.start + last.size + shape.offset)
     simpler = mask.restrict(rows, range(start, last.runs[0][1]))
     if simpler.by_distance:
-        return Part(queries, keys, band=distance_band(simpler, queries, keys, shape), layer=layer)
+        nearest = one.start + shape.offset - start - keys.size + 1
+        ends = nearest, nearest + keys.size + queries.size - 1
+        band = Band(allowed_distances(simpler, *ends, shape.device), keys.size - 1)
+        return Part(queries, keys, band=band, layer=layer)
     return Part(queries, keys, simpler, layer=layer)
 
 
