@@ -81,8 +81,8 @@ def run(call: Call) -> Result:
     statistics = {}
     for name in call.need & set(RETURNED):
         length = call.shape.keys if name == "received" else call.shape.queries
-        size = call.shape.batch, call.shape.heads, length
-        statistics[name] = q.new_zeros(size, dtype=softmax_dtype(call.q.dtype))
+        sizes = call.shape.batch, call.shape.heads, length
+        statistics[name] = q.new_zeros(sizes, dtype=softmax_dtype(call.q.dtype))
     output = call.q.new_zeros(*call.q.shape[:3], call.v.shape[3])
     result = Result(output, **statistics)  # blocks are written to it
     learned = torch.is_grad_enabled() and (call.mask.biased or needs_grad(call))

@@ -130,7 +130,9 @@ def _by_operator(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
     acts = {Stage.SCORES, Stage.VALUES} & call.position.stages
     written = encode(call.mask, *((call.position, raw_queries) if acts else (None, None)), keep)
     qkv = _even(call, q, k, v)
-    return operator(*qkv, *written, call.shape.offset, call.scale, call.sinks)
+    settings = (call.shape.offset, call.scale, call.sinks)
+    results: tuple[Tensor, Tensor] = operator(*qkv, *written, *settings)
+    return results
 
 
 def _packed(call: Call) -> list[Tensor]:
