@@ -15,6 +15,8 @@ import headwise as hw
 from headwise.call import Call
 from headwise.engines import ENGINES, can_run
 from headwise.masks import Mask
+from headwise.positions import Frequencies, Stage
+from headwise.positions.relative_terms import RelativeTerms
 from headwise.reference import reference
 from headwise.verify.oracle.tolerance import accept
 from tests.examples import DIM, HEADS, KEYS, QUERIES, every_position, tensors
@@ -179,6 +181,37 @@ def test_one_length_for_every_sample_on_flex(mask: Mask) -> None:
     (flex,) = (engine for engine in ENGINES if engine.NAME == "flex")
     with torch.no_grad():
         held(call, flex.run(call).output)
+
+
+class Kerple(hw.Position):
+    """A bias of the distance alone, of a class that no engine names."""
+
+    stages = frozenset({Stage.SCORES})
+
+    def relative(self, difference: Tensor, like: Tensor, scale: float) -> RelativeTerms:
+        del scale
+        numbers = -(1 + difference.abs()).log().to(torch.promote_types(like.dtype, torch.float32))
+        return RelativeTerms(numbers=numbers.expand(HEADS, -1))
+
+    def bias(self, q: Tensor, query: Tensor, key: Tensor, scale: float) -> Tensor:
+        del scale
+        return -(1 + (key - query[:, None]).abs()).log().to(q.dtype)[None, None]
+
+
+@pytest.mark.slow
+def test_any_bias_of_the_distance_on_flex() -> None:
+    call = Call.of(*plain(), position=Kerple())
+    (flex,) = (engine for engine in ENGINES if engine.NAME == "flex")
+    with torch.no_grad():
+        held(call, flex.run(call).output)
+
+
+def test_rotary_takes_a_base_or_frequencies() -> None:
+    assert hw.Rotary(4, pairs="halves", frequencies=Frequencies(5e5)).base == 5e5
+    with pytest.raises(hw.HeadwiseError, match="exclude each other"):
+        hw.Rotary(4, pairs="halves", base=5e5, frequencies=Frequencies())
+    with pytest.raises(hw.HeadwiseError, match="base must be above 1, got 0"):
+        hw.Rotary(4, pairs="halves", base=0)
 
 
 # --- autocast ---

@@ -22,12 +22,9 @@ from headwise.engines.eager import zero_masked_kv
 from headwise.engines.statistics import not_returned
 from headwise.lang import Text
 from headwise.masks.tiles import Tiles
-from headwise.positions import ALiBi, Stage, T5Bias
+from headwise.positions import Stage
 
 NAME = "flex"
-
-BY_DISTANCE = (ALiBi, T5Bias)
-"""Positions whose bias is a number for the head and the distance."""
 
 RECOMPILED = 256
 """The most kernels that are kept; PyTorch's own limit is 8, beyond which it refuses."""
@@ -86,12 +83,15 @@ def run(call: Call) -> Result:
 
 def _against_position(call: Call) -> Iterator[Text]:
     name, stages = type(call.position).__name__, call.position.stages
-    if Stage.SCORES in stages and not isinstance(call.position, BY_DISTANCE):
-        yield Text(
-            "{name} adds to the scores what depends on q, and this engine takes a number for the "
-            "head and the distance only",
-            name=name,
-        )
+    if Stage.SCORES in stages:
+        here = torch.zeros(1, dtype=torch.long, device=call.q.device)
+        terms = call.position.relative(here, call.q, call.scale)
+        if terms is None or terms.numbers is None:
+            yield Text(
+                "the bias of {name} is not known to depend on the head and the distance only, "
+                "as this engine needs it",
+                name=name,
+            )
     if Stage.VALUES in stages:
         yield Text("{name} adds to the values", name=name)
 

@@ -40,6 +40,11 @@ PLACES = {
 """The names of what the metrics measure that are shares."""
 
 
+def place_of(metric: Metric) -> Text:
+    """What a metric that is a share measures the attention to."""
+    return PLACES.get(metric.name, metric.title)
+
+
 def of_the_model(facts: Mapping[str, str | int], more: Sequence[Row] = ()) -> tuple[Block, ...]:
     """The model, and rows about what it read; ``facts`` are those of `model_facts`."""
     source = str(facts["source"])
@@ -67,10 +72,11 @@ def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
         )
         return (Paragraph(no_head),)
     blocks: list[Block] = []
+    places = {fact.metric.name: place_of(fact.metric) for fact in facts}
     for name, count in Counter(fact.metric.name for fact in facts).most_common():
         sentence = Text(
             "Heads that give most of their attention to {place}: {count} of {total}.",
-            place=PLACES[name],
+            place=places[name],
             count=count,
             total=total,
         )
@@ -78,7 +84,7 @@ def outstanding(statistics: Statistics, caution: Text) -> tuple[Block, ...]:
     rows = []
     for fact in facts[:MOST_FACTS]:
         shares = map(number, (fact.value, fact.usual, fact.uniform))
-        rows.append((same(str(fact.head)), PLACES[fact.metric.name], *map(same, shares)))
+        rows.append((same(str(fact.head)), place_of(fact.metric), *map(same, shares)))
     shares_of = (Text("share"), Text("median head"), Text("uniform head"))
     blocks.append(Table((Text("head"), Text("looks at"), *shares_of), rows))
     order = Text("The most unusual first: furthest above the median head.")
@@ -212,7 +218,7 @@ def _maps(seen: Inspection) -> Iterable[Block]:
         fact.head: Text(
             "{head}: {place} {share}",
             head=fact.head,
-            place=PLACES[fact.metric.name],
+            place=place_of(fact.metric),
             share=number(fact.value),
         )
         for fact in highlights(seen.statistics)

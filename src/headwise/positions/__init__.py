@@ -10,7 +10,7 @@ score_bias  a bias added to the scores: ALiBi, T5
 from headwise.positions.absolute import Learned, Sinusoidal
 from headwise.positions.position import NoPosition, Position, Stage
 from headwise.positions.relative import Shaw, TransformerXL
-from headwise.positions.rotary import Rotary
+from headwise.positions.rotary import Frequencies, Rotary
 from headwise.positions.score_bias import ALiBi, T5Bias
 
 POSITIONS = (ALiBi, Learned, NoPosition, Rotary, Shaw, Sinusoidal, T5Bias, TransformerXL)
@@ -19,6 +19,7 @@ POSITIONS = (ALiBi, Learned, NoPosition, Rotary, Shaw, Sinusoidal, T5Bias, Trans
 __all__ = [
     "POSITIONS",
     "ALiBi",
+    "Frequencies",
     "Learned",
     "NoPosition",
     "Position",

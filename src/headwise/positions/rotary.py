@@ -43,7 +43,7 @@ class Rotary(Position):
         pairs: which numbers form a pair. "halves": p and p + rotary_dim / 2, as in Llama and
             GPT-NeoX. "neighbours": 2p and 2p + 1, as in the paper and GPT-J.
         rotary_dim: how many numbers of a head are turned, from the first; None means all.
-        base: the longest wavelength over 2 pi.
+        base: the longest wavelength over 2 pi; None means 10000.
         frequencies: the angles of the pairs in place of those of ``base``; see `Frequencies`.
 
     Raises:
@@ -67,7 +67,7 @@ class Rotary(Position):
         *,
         pairs: str | None = None,
         rotary_dim: int | None = None,
-        base: float = 10000.0,
+        base: float | None = None,
         frequencies: Frequencies | None = None,
     ) -> None:
         super().__init__()
@@ -90,13 +90,17 @@ class Rotary(Position):
                 head_dim=head_dim,
                 rotary_dim=self.rotary_dim,
             )
-        self.pairs, self.base = pairs, check_base("Rotary", base)
-        self.frequencies = Frequencies(self.base) if frequencies is None else frequencies
+        if base is not None and frequencies is not None:
+            raise BadValue("Rotary: base and frequencies exclude each other; use Frequencies(base)")
+        if frequencies is None:
+            frequencies = Frequencies(check_base("Rotary", 10000.0 if base is None else base))
+        self.frequencies = frequencies
         if not isinstance(self.frequencies, Frequencies):
             raise BadType(
                 "Rotary: frequencies must be a Frequencies, got {got}; None takes those of base",
                 got=type(frequencies).__name__,
             )
+        self.pairs, self.base = pairs, self.frequencies.base
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
@@ -116,7 +120,9 @@ class Rotary(Position):
         return {"D": self.head_dim}
 
     def extra_repr(self) -> str:
-        return f'{self.head_dim}, pairs="{self.pairs}", rotary_dim={self.rotary_dim}'
+        words = f'{self.head_dim}, pairs="{self.pairs}", rotary_dim={self.rotary_dim}'
+        scaled = type(self.frequencies) is not Frequencies
+        return f"{words}, frequencies={self.frequencies}" if scaled else words
 
     def _where(self, q: Tensor, k: Tensor, shape: AttentionShape | None) -> tuple[Tensor, Tensor]:
         if self._places is None:
