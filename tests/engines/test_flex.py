@@ -197,12 +197,12 @@ def test_making_the_map_evaluates_the_mixed_tiles_only():
         ({"dropout": 0.5}, {}, "it has no dropout"),
         ({}, {"dtype": torch.float64}, "it does not compute in torch.float64"),
         ({}, {"batch": 0}, "a size is 0"),
-        ({"position": hw.Shaw(3, DIM)}, {}, "Shaw adds to the scores what depends on q"),
+        ({"position": hw.Shaw(3, DIM)}, {}, "the bias of Shaw is not known to depend on the head"),
         ({"position": hw.Shaw(3, DIM, value_dim=13)}, {}, "Shaw adds to the values"),
         (
             {"position": hw.TransformerXL(HEADS, DIM, embed_dim=5)},
             {},
-            "TransformerXL adds to the scores what depends on q",
+            "the bias of TransformerXL is not known to depend on the head",
         ),
     ],
 )

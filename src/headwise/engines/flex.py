@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines.autograd_transforms import needs_grad
+from headwise.engines.autograd_transforms import needs_grad, no_transform_rule
 from headwise.engines.eager import zero_masked_kv
 from headwise.engines.statistics import not_returned
 from headwise.lang import Text
@@ -47,6 +47,7 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("it does not compute in {dtype}", dtype=dtype)
     if device not in _DEVICES:
         yield Text("it does not run on {device}", device=device)
+    yield from no_transform_rule(call)
     yield from _against_position(call)
     yield from _against_cpu(call) if device == "cpu" else _against_gpu(call)
 
@@ -133,7 +134,8 @@ def _by_distance(call: Call) -> Tensor | None:
     distance = torch.arange(shape.queries + shape.keys - 1, device=device) - shape.queries + 1
     here = torch.zeros(1, dtype=torch.long, device=device)
     bias = call.position.bias(call.q[:, :, :1], here, distance - shape.offset, call.scale)
-    return None if bias is None else bias[0, :, 0].float().contiguous()
+    heads = call.shape.heads
+    return None if bias is None else bias[0, :, 0].float().expand(heads, -1).contiguous()
 
 
 def _block_mask(call: Call, tiles: Tiles) -> Any:

@@ -90,17 +90,16 @@ class Rotary(Position):
                 head_dim=head_dim,
                 rotary_dim=self.rotary_dim,
             )
-        if base is not None and frequencies is not None:
-            raise BadValue("Rotary: base and frequencies exclude each other; use Frequencies(base)")
         if frequencies is None:
             frequencies = Frequencies(check_base("Rotary", 10000.0 if base is None else base))
-        self.frequencies = frequencies
-        if not isinstance(self.frequencies, Frequencies):
+        elif not isinstance(frequencies, Frequencies):
             raise BadType(
                 "Rotary: frequencies must be a Frequencies, got {got}; None takes those of base",
                 got=type(frequencies).__name__,
             )
-        self.pairs, self.base = pairs, self.frequencies.base
+        elif base is not None:
+            raise BadValue("Rotary: base and frequencies exclude each other; use Frequencies(base)")
+        self.pairs, self.frequencies, self.base = pairs, frequencies, frequencies.base
         self._places: tuple[Tensor, Tensor] | None = None
 
     def at(self, queries: object, keys: object) -> "Rotary":
