@@ -121,7 +121,10 @@ def isolated(
     ):
         _watch(heard, state, limits, progress, lambda: process.poll() is not None)
         status = 0
-        if not state.ended:
+        if state.ended == "output":  # its messages of where it was may still be on the way
+            _kill(process)
+            _read_rest(heard, state, limits)
+        elif not state.ended:
             with suppress(subprocess.TimeoutExpired):  # it may have closed its pipes
                 status = process.wait(GRACE)
     if on_output is not None:
@@ -227,6 +230,17 @@ def _watch(
             deadline = deadline if seconds is None else time.monotonic() + seconds
         if state.much > limits.output or len(state.rest) > LONGEST:
             state.ended = "output"
+
+
+def _read_rest(heard: Heard, state: _ProcessState, limits: Limits) -> None:
+    """Read the messages that a killed process had written."""
+    open_pipes = 2
+    with suppress(queue.Empty):
+        while open_pipes:
+            name, chunk = heard.get(timeout=GRACE)
+            open_pipes -= not chunk
+            if name == "messages":
+                _read(state, chunk, None, limits)
 
 
 def _read(state: _ProcessState, chunk: bytes, progress: Progress, limits: Limits) -> float | None:
