@@ -351,3 +351,15 @@ def test_words_in_the_margin_of_a_table_are_tokens(caption, corner, words):
     report = check(text.replace("0.58", "0.57"))
     assert [found.printed for found in report.findings] == ["0.57"]
     assert "scores, row 2, column 2" in report.findings[0].what.en
+
+
+@pytest.mark.parametrize(("printed", "wrong"), [("6, 5", []), ("6, 7", [("7", "5")])])
+def test_a_row_written_as_a_sum_of_columns_of_the_keys(printed: str, wrong: list) -> None:
+    """The head dim is larger than the number of tokens, so rows and columns differ in number."""
+    article = (
+        "X = [[1, 0, 2, 1], [0, 1, 1, 3]], one head, identity projections.\n\n"
+        f"Scores: S[0] = 1 [1, 0] + 0 [0, 1] + 2 [2, 1] + 1 [1, 3] = [{printed}]\n"
+    )
+    report = check(article)
+    assert [(finding.printed, finding.right) for finding in report.findings] == wrong
+    assert not report.unmatched

@@ -185,6 +185,14 @@ def counted(folder: Path) -> None:
     rehash(folder)
 
 
+def flattened(folder: Path) -> None:
+    """Every sum becomes one number without axes."""
+    tensors, said = read_tensors(folder / TENSORS)
+    numbers = {name: tensor.sum().clone() for name, tensor in tensors.items()}
+    write_tensors(folder / TENSORS, numbers, said)
+    rehash(folder)
+
+
 def unsaid(folder: Path) -> None:
     (folder / TENSORS).write_bytes(safetensors({"a": torch.zeros(2)}))
     rehash(folder)
@@ -223,6 +231,7 @@ def unordered(folder: Path) -> None:
         (other_tensors, r"run\.safetensors is not the one that run\.json was written with"),
         (renamed, "expected sums that a corpus run adds up, got 'x/first/"),
         (counted, "counts/apples is no sum that a run adds up"),
+        (flattened, "first/"),
         (unsaid, "JSONDecodeError"),
         (unordered, "its header does not list its tensors"),
     ],
