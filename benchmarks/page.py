@@ -13,16 +13,15 @@ HEAD = """# Benchmarks
 
 基准测试
 
-Made by `make bench`: float32, B=1, H=8, D=64, two threads. Times are medians of {turns} turns,
-each implementation runs once per turn, each case in a process of its own; "times" is the peer's time
+Made by `make bench`: float32, B=1, H=8, D=64, two threads. Times are medians of {turns} turns, each
+implementation runs once per turn, each case in a process of its own; "times" is the peer's time
 over ours, by the clock and, in brackets, in processor time, which includes waiting: threads wait as
-by OpenMP's default. The roof is the machine's own
-product of two 1536 x 1536 matrices in the same turns. A case is measured only if headwise passes
-the acceptance rule against the float64 reference, gradients included, and its peers compute the same
-(the Reformers hash with their own random numbers; `local-attention` sees one key more under the
-causal window; the whole module is compared with PyTorch's in the tests). Forward and backward count as
-3.5 times the FLOPs of the forward. Memory is the growth of the resident size of a fresh process in
-one call.
+by OpenMP's default. The roof is the machine's own product of two 1536 x 1536 matrices in the same
+turns. A case is measured only if headwise passes the acceptance rule against the float64 reference,
+gradients included, and its peers compute the same (the Reformers hash with their own random
+numbers; `local-attention` sees one key more under the causal window; the whole module is compared
+with PyTorch's in the tests). Forward and backward count as 3.5 times the FLOPs of the forward.
+Memory is the growth of the resident size of a fresh process in one call.
 
 由 `make bench` 生成：float32，B=1，H=8，D=64，两个线程。时间为 {turns} 轮的中位数，
 每轮各方各运行一次，每项在独立进程中；“倍数”是对方用时除以我们的用时，先按时钟，括号内按处理器时间；
