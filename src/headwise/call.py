@@ -184,15 +184,23 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
+_SHARED_SIZES = (
+    Text("the batch size B of all three"),
+    Text("the head dim D of q and k"),
+    Text("the head count G of k and v"),
+    Text("the length Lk of k and v"),
+)
+
+
 def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
     (batch, heads, _, dim), groups = q.shape, k.shape[1]
-    rules = (
-        (k.shape[0] == v.shape[0] == batch, Text("the batch size B of all three")),
-        (k.shape[3] == dim, Text("the head dim D of q and k")),
-        (v.shape[1] == groups, Text("the head count G of k and v")),
-        (v.shape[2] == k.shape[2], Text("the length Lk of k and v")),
+    agree = (
+        k.shape[0] == v.shape[0] == batch,
+        k.shape[3] == dim,
+        v.shape[1] == groups,
+        v.shape[2] == k.shape[2],
     )
-    for holds, size in rules:
+    for holds, size in zip(agree, _SHARED_SIZES, strict=True):
         if not holds:
             raise BadValue(
                 "q, k, v: {size} must agree, got {shapes}; expected q (B, H, Lq, D), "

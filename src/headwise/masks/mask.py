@@ -73,7 +73,10 @@ class Mask(ABC):
 
     def children(self) -> "Masks":
         """The masks in this mask's dataclass fields, in order; a pattern has none."""
-        fields = (getattr(self, name) for name in _field_names(self))
+        names = _field_names(self)
+        if not names:  # at once, since every call asks
+            return ()
+        fields = (getattr(self, name) for name in names)
         return tuple(child for field in fields for child in _masks_in(field))
 
     def map(self, function: Callable[["Mask"], "Mask"]) -> "Mask":
