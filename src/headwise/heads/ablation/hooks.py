@@ -159,9 +159,8 @@ class _Calls:
         self._calls[id(site)] += 1
         if self._inside and number >= len(site.layers):
             raise BadValue(
-                "model: it runs {site_name} {number_plus_1} times in one pass, and here "
-                "that attention is known as {map} only; its heads cannot be told apart "
-                "by layer",
+                "model: it runs {site_name} {number_plus_1} times in one pass, and here that "
+                "attention is known as {map} only; its heads cannot be told apart by layer",
                 site_name=site.name,
                 number_plus_1=number + 1,
                 map=", ".join(map(str, site.layers)),

@@ -102,9 +102,8 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
     logits = _logits(model, run(model, batch))
     if logits.dim() != 3 or logits.shape[:2] != ids.shape:
         raise BadValue(
-            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of "
-            "your own, which takes the model and a batch and returns one loss for each "
-            "example",
+            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of your own, "
+            "which takes the model and a batch and returns one loss for each example",
             value=(*ids.shape, "V"),
             logits_shape=tuple(logits.shape),
         )

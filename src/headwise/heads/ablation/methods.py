@@ -239,9 +239,8 @@ def read(
 
 def _different_lengths(reference: int, length: int) -> BadValue:
     return BadValue(
-        "reference: expected texts of one length, that of the text to be read, got "
-        "{reference} and {given} tokens; cut them alike, and give batches of whole "
-        "texts, or use kind='mean'",
+        "reference: expected texts of one length, that of the text to be read, got {reference} and "
+        "{given} tokens; cut them alike, and give batches of whole texts, or use kind='mean'",
         reference=reference,
         given=length,
     )

@@ -224,9 +224,8 @@ def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
     if any(numbers != by_layer[0] for numbers in by_layer):
         layers = ", ".join(map(str, site.layers))
         raise BadValue(
-            "heads: {layers} are one attention with the same weights, and each loses "
-            "other heads; name the same heads in all of them, or take them out with "
-            "hw.ablate",
+            "heads: {layers} are one attention with the same weights, and each loses other heads; "
+            "name the same heads in all of them, or take them out with hw.ablate",
             layers=layers,
         )
     return by_layer[0]

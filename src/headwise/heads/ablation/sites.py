@@ -142,8 +142,7 @@ def _unknown(what: str) -> BadValue:
     names = ", ".join(architecture.name for architecture in ARCHITECTURES)
     return BadValue(
         "model: {what} has no attention whose projections are known here; known are "
-        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as "
-        "in {names}",
+        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as in {names}",
         what=what,
         names=names,
     )

@@ -95,9 +95,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {KEY: header})
     if len(content) > MOST_TENSOR_BYTES:
         raise BadFile(
-            "save: what was measured takes {num_content:,} bytes, and at most "
-            "{most_bytes:,} are read again; add --no-names, which takes less, or leave "
-            "out --save",
+            "save: what was measured takes {num_content:,} bytes, and at most {most_bytes:,} are "
+            "read again; add --no-names, which takes less, or leave out --save",
             num_content=len(content),
             most_bytes=MOST_TENSOR_BYTES,
         )

@@ -103,9 +103,8 @@ def _copy_weights(model: nn.Module, new: nn.Module) -> None:
     for name, weight in own.items():
         if name not in state or state[name].shape != weight.shape:
             raise BadType(
-                "model: expected the parts that its configuration says, got {name} of "
-                "shape {weight_shape}; take the copy before the model is pruned or "
-                "changed",
+                "model: expected the parts that its configuration says, got {name} of shape "
+                "{weight_shape}; take the copy before the model is pruned or changed",
                 name=name,
                 weight_shape=tuple(weight.shape),
             )
@@ -118,9 +117,8 @@ def _reset(model: nn.Module) -> None:
         begin: Any = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if own and begin is None:
             raise BadType(
-                "model: expected modules that can begin again, got {name} "
-                "({module_type}) without reset_parameters; give a model of transformers, "
-                "or write that method",
+                "model: expected modules that can begin again, got {name} ({module_type}) without "
+                "reset_parameters; give a model of transformers, or write that method",
                 name=name or type(model).__name__,
                 module_type=type(module).__name__,
             )

@@ -266,9 +266,8 @@ def _relation(
         name=f"syntax: {relation}",
         title=Text("syntax: {relation}", relation=relation),
         criterion=Text(
-            "finds the head of {relation} ({side}) in {better:.0%} more words than "
-            "the best fixed offset of the other half (Voita et al. 2019), and more "
-            "than the random copy",
+            "finds the head of {relation} ({side}) in {better:.0%} more words than the best fixed "
+            "offset of the other half (Voita et al. 2019), and more than the random copy",
             relation=relation,
             side=side,
             better=BETTER,

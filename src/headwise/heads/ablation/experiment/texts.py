@@ -252,9 +252,8 @@ def check_resampling(
     kept = sum(numbers[-removed:])
     if kept > MOST_NUMBERS:
         raise BadValue(
-            "how: 'resample' would keep {kept} numbers of other texts, and "
-            "{most_numbers} at most are kept; give fewer --texts or heads, or use --how "
-            "mean",
+            "how: 'resample' would keep {kept} numbers of other texts, and {most_numbers} at most "
+            "are kept; give fewer --texts or heads, or use --how mean",
             kept=kept,
             most_numbers=MOST_NUMBERS,
         )
