@@ -201,7 +201,6 @@ class Statistics:
         return tuple((above / below).tolist())
 
     def _of(self, head: Head) -> Sums:
-        """The sums of the layer that a head is in."""
         if not isinstance(head, Head):
             raise BadType(
                 "head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name", head=head

@@ -170,6 +170,5 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
 
 
 def _logits_in(answer: Any) -> Tensor | None:
-    """The logits in an output, or None."""
     logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
     return logits if isinstance(logits, Tensor) else None

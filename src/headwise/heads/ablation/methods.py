@@ -129,8 +129,7 @@ def _other_term(site: Site) -> Text | None:
     return None
 
 
-MOST_NUMBERS = 1 << 28
-"""The largest number of stored reference outputs: 1 GiB in float32."""
+MOST_NUMBERS = 1 << 28  # the largest number of stored reference outputs: 1 GiB in float32
 
 
 class Replacement(ABC):

@@ -14,8 +14,7 @@ from headwise.errors import BadValue
 from headwise.heads.names import Head
 from headwise.heads.sums import Accumulator
 
-Pairs = Collection[tuple[int, int]]
-"""(query, key), each counted from 0."""
+Pairs = Collection[tuple[int, int]]  # (query, key), each counted from 0
 
 NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted", "sure")
 """The sums of each head, in the order of their tensor."""
@@ -125,7 +124,6 @@ def _fits(mask: Tensor, table: Tensor, axis: int, name: str) -> Tensor:
 def _counted(
     table: Tensor, gold: Tensor, loose: Tensor, aligned: Tensor, candidates: Tensor | None
 ) -> Tensor:
-    """The seven sums of one head on one text."""
     shown = table if candidates is None else table.masked_fill(~candidates, -1.0)
     predicted = shown.argmax(-1, keepdim=True)  # (Lq, 1)
     judged = gold.any(-1) & aligned

@@ -51,8 +51,7 @@ def distances(weights: Float[Tensor, "h lq lk"], allowed: Tensor | None = None) 
     return (divergence * both).sum(-1) / both.sum(-1).clamp(min=1)
 
 
-SMOOTH = 1e-3
-"""The share of a uniform head that Clark et al. mix in before they compare heads."""
+SMOOTH = 1e-3  # the share of a uniform head that Clark et al. mix in before they compare heads
 
 
 def clark_distances(weights: Float[Tensor, "h lq lk"]) -> Tensor:

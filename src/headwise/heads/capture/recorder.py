@@ -157,7 +157,6 @@ class Recorder:
         return self._numbers[id(module)]
 
     def _keep(self, layer: Layer, block: WeightBlock, terms: AttentionTerms) -> None:
-        """Keep the weights of the chosen heads and rows."""
         heads = self._options.heads
         numbers = [n for n in range(terms.size[1]) if heads is None or Head(layer, n) in heads]
         if not numbers:

@@ -135,7 +135,6 @@ class Gathered:
 
 
 def _joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of all parts; the inverse of `_split`."""
     return {f"{part}/{n}": tensor for part, own in parts.items() for n, tensor in own.items()}
 
 
@@ -150,11 +149,9 @@ def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, d
     return parts
 
 
-LARGEST = 1e60
-"""An upper bound of all sums and sums of squares of texts, far from overflow."""
+LARGEST = 1e60  # an upper bound of all sums and sums of squares of texts, far from overflow
 
-MOST_COUNTED = 1 << 53
-"""The largest count: integers up to here are exact in float64."""
+MOST_COUNTED = 1 << 53  # the largest count: integers up to here are exact in float64
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,7 @@ def _unusable(option: str, folder: Path, error: OSError) -> BadFile:
 MOST_TENSOR_BYTES, MOST_JSON_BYTES = 1 << 30, 1 << 20
 """The largest tensor file and the largest run.json that are read."""
 
-KEY = "headwise"
-"""The key of the JSON in the header of a tensor file."""
+KEY = "headwise"  # the key of the JSON in the header of a tensor file
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
@@ -249,7 +248,6 @@ def open_run(folder: Path) -> Run:
 
 @contextmanager
 def _error_in(file: str) -> Iterator[None]:
-    """Add the name of a file to the message of an error."""
     try:
         yield
     except BadValue as error:
@@ -301,7 +299,6 @@ def _check_entries(data: dict[str, Any]) -> None:
 
 
 def _check_totals(data: dict[str, Any], first: Half, total: Half) -> None:
-    """Check the counts of run.json against the sums of the first half and of both."""
     documents = data["corpus"]["documents"]
     counts = (
         ("layers", data["model"]["layers"], len(total.statistics.layers)),

@@ -24,14 +24,11 @@ from headwise.heads.naming import UNEXPLAINED, Named
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
-MOST_NAMED = 5
-"""The number of heads listed for each name."""
+MOST_NAMED = 5  # the number of heads listed for each name
 
-WITH = " with "
-"""Separates the name of a pair from its second head, as in "redundant with L0H1"."""
+WITH = " with "  # separates the name of a pair from its second head, as in "redundant with L0H1"
 
-MOST_ALIGNED = 10
-"""The number of heads listed with their agreement with gold pairs."""
+MOST_ALIGNED = 10  # the number of heads listed with their agreement with gold pairs
 
 
 def report(run: Run) -> Document:
@@ -112,7 +109,6 @@ def _clear(named: Named) -> float:
 
 
 def _name_row(same_name: list[Named]) -> Row:
-    """One name and its heads, the clearest first."""
     first = same_name[0]
     title = Text("redundant with another") if WITH in first.name else first.title
     listed = ", ".join(f"{_who(named)} {number(named.value)}" for named in same_name[:MOST_NAMED])

@@ -55,14 +55,12 @@ class CorpusDocument:
     alignment: tuple[tuple[int, int], ...] | None = None
 
 
-MOST_BYTES = 1 << 20
-"""The longest line, document and text file, in bytes."""
+MOST_BYTES = 1 << 20  # the longest line, document and text file, in bytes
 
 LONGEST_NAME = 100
 """The largest number of characters in the name of a relation or of a kind of entity."""
 
-Spans = tuple[tuple[int, int], ...]
-"""(start, stop) in characters of each word."""
+Spans = tuple[tuple[int, int], ...]  # (start, stop) in characters of each word
 
 
 @dataclass(frozen=True)

@@ -106,14 +106,12 @@ def shared() -> Iterator[Share]:
         dist.destroy_process_group()
 
 
-EVERY = 10.0
-"""Seconds between two checkpoints."""
+EVERY = 10.0  # seconds between two checkpoints
 
 Progress = Callable[[int, int], None]
 """Called with the number of documents or texts done and their total."""
 
-Tell = Callable[[Text], None]
-"""Called with a status message."""
+Tell = Callable[[Text], None]  # called with a status message
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +193,6 @@ def _resumed(job: CorpusJob, own_identity: dict[str, Any]) -> tuple[Gathered, in
 
 @contextmanager
 def _damaged(file: Path) -> Iterator[None]:
-    """Add the name of a checkpoint to the message of an error."""
     try:
         yield
     except BadFile as error:

@@ -25,8 +25,7 @@ from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
 
-FEWEST = 4
-"""The smallest number of different tokens in a sequence."""
+FEWEST = 4  # the smallest number of different tokens in a sequence
 
 SEQUENCES = 48
 """The number of sequences, each of other tokens; every second one suggests names, the others test

@@ -128,8 +128,6 @@ class _DecoderLayer(_EncoderLayer):
 
 
 class _Stack(nn.Module):
-    """Embeddings of tokens and positions, and layers."""
-
     def __init__(self, tokens: int, sizes: Sizes, layer: type[_EncoderLayer]) -> None:
         super().__init__()
         self.tok_embedding = nn.Embedding(tokens, sizes.width)

@@ -18,15 +18,12 @@ from headwise.heads.sums import Accumulator, RatioEstimate, ratio_sums, tail, wi
 Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")
 
-REACH = 10
-"""The largest fixed offset; that of Clark et al. was -3 to 2."""
-
+REACH = 10  # the largest fixed offset; that of Clark et al. was -3 to 2
 OFFSETS = torch.arange(-REACH, REACH + 1)
 
 LEFT_OUT = ("root", "punct")
 
-EVERYTHING = "all"
-"""The name of all relations together: the unlabelled attachment score."""
+EVERYTHING = "all"  # the name of all relations together: the unlabelled attachment score
 
 
 @dataclass(frozen=True)
@@ -173,7 +170,6 @@ class Syntax:
         return tail(own.texts, total, squares)
 
     def _rule(self, relation: str, offset: int) -> RatioEstimate:
-        """The correct predictions of a fixed offset."""
         name = _key(relation, "offsets")
         return RatioEstimate.of(self.sums[name][offset] if name in self.sums else torch.zeros(6))
 
@@ -212,8 +208,7 @@ SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
 """For each head: texts, attention to entities, its expected value, the squares and the product of
 both, and attention to all words."""
 
-COUNTS = "counts"
-"""Texts with entities, their entities, words in entities, and all words."""
+COUNTS = "counts"  # texts with entities, their entities, words in entities, and all words
 
 
 @dataclass

@@ -22,9 +22,7 @@ from headwise.heads.naming.evidence import Evidence
 from headwise.heads.sums import holm
 from headwise.lang import Text
 
-Named = Trial
-"""A name that was assigned: a claim with a small enough corrected p-value."""
-
+Named = Trial  # a name that was assigned: a claim with a small enough corrected p-value
 UNEXPLAINED = "unexplained"
 
 
@@ -69,8 +67,7 @@ def taxonomy(
     return tuple(sorted(assigned, key=lambda trial: (trial.head, trial.chance)))
 
 
-SEED = 7919
-"""An unusual seed: the copy of an untrained model made with it would be that model."""
+SEED = 7919  # an unusual seed: the copy of an untrained model made with it would be that model
 
 
 def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
@@ -129,8 +126,7 @@ def _reset(model: nn.Module) -> None:
 MOST_WEIGHTS = 1 << 26
 """The largest number of attention weights of a text that are kept to compare heads."""
 
-MARKS = "Ġ▁Ċ"
-"""The characters that tokenizers write for a space or a line break."""
+MARKS = "Ġ▁Ċ"  # the characters that tokenizers write for a space or a line break
 
 
 def names_of_heads(

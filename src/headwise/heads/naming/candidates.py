@@ -198,7 +198,6 @@ def shares(halves: Halves) -> Iterator[Trial]:
 
 
 def _number(value: float) -> float:
-    """The value, or 0 in place of NaN."""
     return 0.0 if math.isnan(value) else value
 
 

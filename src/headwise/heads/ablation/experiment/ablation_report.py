@@ -20,9 +20,7 @@ from headwise.heads.inspection_report import Row, of_the_model, written
 from headwise.lang import Text, same
 from headwise.verify.report.formats import faults as schema_faults
 
-MOST_HEADS = 40
-"""The number of heads listed in the order of removal."""
-
+MOST_HEADS = 40  # the number of heads listed in the order of removal
 MORE = Text("more than random")
 
 
@@ -102,7 +100,6 @@ def _method(method: Method) -> Text:
 
 
 def _result(result: AblationResult) -> Text:
-    """The effect of the last step, in a sentence."""
     intact, last = result.points[0].loss, result.points[-1]
     compared = result.comparison_at(len(result.points) - 1)
     summary = Text(
@@ -126,7 +123,6 @@ def _result(result: AblationResult) -> Text:
 
 
 def _removed(result: AblationResult) -> Text:
-    """The removed heads, in a sentence."""
     if result.all_heads:
         return Text("any of them")
     if len(result.order) == 1:
@@ -135,7 +131,6 @@ def _removed(result: AblationResult) -> Text:
 
 
 def _verdict(more: Interval) -> Text:
-    """The conclusion from the difference to random heads."""
     if more.low > 0:
         return Text("these cost {more} more.", more=shown(more))
     if more.high < 0:

@@ -163,7 +163,6 @@ def run_plan(
 
 
 def _check_pool(total: int, removed: int, options: AblationOptions) -> None:
-    """Check that as many other heads exist as are removed."""
     if options.num_seeds and removed < total < 2 * removed:
         raise BadValue(
             "against: {removed} of {total} heads leave only {others} others to draw "
@@ -175,7 +174,6 @@ def _check_pool(total: int, removed: int, options: AblationOptions) -> None:
 
 
 def _check_loss(loaded: Loaded, texts: Texts) -> None:
-    """Check that the model runs on the first text and predicts a next token."""
     first = dict(texts.measured[0])
     run_checked(loaded, first)
     with torch.no_grad():
@@ -204,8 +202,6 @@ def _model_facts(loaded: Loaded) -> dict[str, str | int]:
 
 
 class _CountedLoss:
-    """A loss that reports the number of texts it has read."""
-
     def __init__(self, loss: Loss, progress: Progress, total: int) -> None:
         self._loss, self._progress, self._total, self._done = loss, progress, total, 0
 

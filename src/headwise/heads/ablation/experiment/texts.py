@@ -21,11 +21,9 @@ from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.lang import Text, same
 
-Example = Mapping[str, Tensor]
-"""The model inputs of one text, (1, L) each."""
+Example = Mapping[str, Tensor]  # the model inputs of one text, (1, L) each
 
-PIECE = 128
-"""The default number of tokens of a piece."""
+PIECE = 128  # the default number of tokens of a piece
 
 TOGETHER = 512
 """The largest number of tokens of a batch of texts of equal length, on the longer side."""
