@@ -196,14 +196,14 @@ def _check_size(heads: tuple[Head, ...], length: int) -> None:
         )
 
 
-def model_facts(loaded: Loaded, statistics: Statistics) -> dict[str, str | int]:
-    """The model's name, type and sizes, in the order of a report."""
+def model_facts(loaded: Loaded, heads: tuple[Head, ...]) -> dict[str, str | int]:
+    """The model's name, type and sizes, in the order of a report; ``heads`` are all it has."""
     return {
         "name": loaded.name,
         "source": loaded.source,
         "class": type(loaded.model).__name__,
         "type": str(loaded.config.model_type),
         "parameters": sum(weight.numel() for weight in loaded.model.parameters()),
-        "layers": len(statistics.layers),
-        "heads": len(statistics.heads()),
+        "layers": len({head.layer for head in heads}),
+        "heads": len(heads),
     }

@@ -169,7 +169,7 @@ def report(seen: Inspection) -> Document:
     return Document(
         Text("The heads of {loaded_name}", loaded_name=seen.loaded.name),
         (
-            *of_the_model(model_facts(seen.loaded, seen.statistics)),
+            *of_the_model(model_facts(seen.loaded, seen.statistics.heads())),
             *_text(seen),
             Heading(Text("What stands out on this text")),
             *outstanding(seen.statistics, caution),

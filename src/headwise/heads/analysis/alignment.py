@@ -5,14 +5,14 @@ atom after and before a reaction.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head
-from headwise.heads.sums import Accumulator
+from headwise.heads.sums import TextSums
 
 Pairs = Collection[tuple[int, int]]  # (query, key), each counted from 0
 
@@ -21,10 +21,8 @@ NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted"
 
 
 @dataclass
-class Alignment:
+class Alignment(TextSums):
     """The agreement of heads with gold pairs: the seven sums of `NAMES` by the name of the head."""
-
-    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self,
@@ -54,10 +52,6 @@ class Alignment:
             aligned = gold.any(-1) if queries is None else _fits(queries, table, 0, "queries")
             candidates = None if keys is None else _fits(keys, table, 1, "keys")
             self.sums.add(str(head), _counted(table, gold, loose, aligned, candidates))
-
-    def merge(self, other: "Alignment") -> None:
-        """Add the sums of other texts."""
-        self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
         """Every head with sums."""

@@ -1,7 +1,7 @@
 """The similarity of heads: the divergence of their attention, and groups of heads that agree."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head, Layer, by_layer
-from headwise.heads.sums import MOST_NAMES, Accumulator, RatioEstimate, ratio_sums
+from headwise.heads.sums import MOST_NAMES, RatioEstimate, TextSums, ratio_sums
 from headwise.lang import Text
 
 
@@ -132,7 +132,7 @@ def is_comparable(heads: Iterable[Head]) -> bool:
 
 
 @dataclass
-class Similarity:
+class Similarity(TextSums):
     """The similarity of every two heads of a part of a model, over many texts.
 
     A part with more pairs than `MOST_PAIRS` is ignored.
@@ -147,8 +147,6 @@ class Similarity:
         sums: for every two layers of a part the moments (H, H, 6) of the divergence of their heads
             (x) and of the sum of their departures from uniform (y), means over queries of a text.
     """
-
-    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(self, weights: Mapping[Head, Tensor], allowed: Tensor) -> None:
         """Add one text.
@@ -175,10 +173,6 @@ class Similarity:
             for other, square in zip(layers, torch.split(band, sizes, dim=1), strict=True):
                 if one <= other:
                     self.sums.add(f"{one}|{other}", square)
-
-    def merge(self, other: "Similarity") -> None:
-        """Add the sums of other texts."""
-        self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
         """Every head that was compared."""

@@ -106,8 +106,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file of `write_tensors`, in their order, and their metadata.
 
-    Raises:
-        BadFile: if it cannot be read, is too large or damaged; the caller adds the file name.
+    Raises `BadFile` if it cannot be read, is too large or damaged; the caller adds the file name.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -217,9 +216,8 @@ def is_saved(folder: Path) -> bool:
 def open_run(folder: Path) -> Run:
     """Open the run of a folder. Its files are untrusted and fully validated.
 
-    Raises:
-        BadFile: if there is none, a file is damaged or too large, the two files do not match, a
-            number is impossible, or it was measured with the metrics of another version.
+    Raises `BadFile` if there is none, a file is damaged or too large, the two files do not match, a
+    number is impossible, or it was measured with the metrics of another version.
     """
     try:
         data = _read_json(folder / JSON)

@@ -59,8 +59,7 @@ class _Sentence:
 def read_conllu(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each sentence, named by its first line.
 
-    Raises:
-        BadFile: if a line is not CoNLL-U, or words, heads and text are inconsistent.
+    Raises `BadFile` if a line is not CoNLL-U, or words, heads and text are inconsistent.
     """
     for block in blocks(file):
         yield from _sentence(block)

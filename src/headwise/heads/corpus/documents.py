@@ -86,9 +86,8 @@ class BadLine(BadFile):
 def lines(file: Path) -> Iterator[tuple[Place, str]]:
     r"""Yield every line with its place, without its line break; only one is in memory.
 
-    Raises:
-        BadFile: if the file cannot be read, or a line is longer than `MOST_BYTES`, is not UTF-8, or
-            holds a zero byte, as binary files do.
+    Raises `BadFile` if the file cannot be read, or a line is longer than `MOST_BYTES`, is not
+    UTF-8, or holds a zero byte, as binary files do.
     """
     name = clean(str(file))
     try:
@@ -149,8 +148,7 @@ def located(
 
     ``sources`` are the line of each word and its number there, if each word has a line of its own.
 
-    Raises:
-        BadFile: if the text does not consist of these words.
+    Raises `BadFile` if the text does not consist of these words.
     """
     spans, start = [], 0
     for index, word in enumerate(words):

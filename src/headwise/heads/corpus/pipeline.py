@@ -138,9 +138,8 @@ class CorpusJob:
 def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
     """The sums of this process's documents, resumed from a checkpoint.
 
-    Raises:
-        BadFile: if the folder holds another run, a file in it is damaged, a document cannot be
-            measured, or the corpus has changed. The sums up to there are kept.
+    Raises `BadFile` if the folder holds another run, a file in it is damaged, a document cannot be
+    measured, or the corpus has changed. The sums up to there are kept.
     """
     saved_identity = job.identity()
     gathered, position = _resumed(job, saved_identity)
@@ -242,9 +241,8 @@ def measure_corpus(
     A run with the same model, corpus and options in the folder is resumed if it was interrupted,
     and opened if it is finished.
 
-    Raises:
-        BadFile: if a document cannot be read, the folder cannot be created or holds another run,
-            or a file in it is damaged.
+    Raises `BadFile` if a document cannot be read, the folder cannot be created or holds another
+    run, or a file in it is damaged.
     """
     log = tell or ignore
     check_place(options.folder)
@@ -290,7 +288,8 @@ def run_of(
         "paragraphs": corpus.paragraphs,
         "truncate": truncate,
     }
-    return Run(model_facts(loaded, gathered.whole().statistics), facts, gathered, identity)
+    model = model_facts(loaded, gathered.whole().statistics.heads())
+    return Run(model, facts, gathered, identity)
 
 
 def check_place(folder: Path | None) -> None:

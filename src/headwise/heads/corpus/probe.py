@@ -55,9 +55,8 @@ def named(tokens: int, times: int, seed: int) -> str:
 def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
     """The sequences of token ids, without special tokens.
 
-    Raises:
-        BadValue: if the vocabulary is too small, the seed is out of range, or the model takes too
-            few tokens or is an encoder-decoder.
+    Raises `BadValue` if the vocabulary is too small, the seed is out of range, or the model takes
+    too few tokens or is an encoder-decoder.
     """
     _check(loaded, seed)
     tokens, times = shape(loaded.longest)

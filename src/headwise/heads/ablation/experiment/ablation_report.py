@@ -84,7 +84,7 @@ def _source(result: AblationResult) -> Text:
             "{tokens} random tokens, {times} times, seed {seed}",
             tokens=TOKENS,
             times=TIMES,
-            seed=result.plan.seed,
+            seed=result.plan.options.seed,
         )
     return same(result.texts.file)
 
@@ -117,7 +117,7 @@ def _result(result: AblationResult) -> Text:
         "{said} Without as many random heads it rises by {random} over {draws} seeds; {more}",
         said=summary,
         random=shown(compared.random),
-        draws=result.plan.num_seeds,
+        draws=result.plan.options.num_seeds,
         more=_verdict(compared.more),
     )
 
@@ -162,7 +162,7 @@ def _row(result: AblationResult, number: int) -> Row:
 
 
 def _intervals(result: AblationResult) -> Text:
-    texts, draws = len(result.texts.measured), result.plan.num_seeds
+    texts, draws = len(result.texts.measured), result.plan.options.num_seeds
     few = Text("For few of them it is somewhat too narrow (Efron & Tibshirani 1993, chapter 13).")
     if not draws:
         return Text(
@@ -192,7 +192,7 @@ def _order(result: AblationResult) -> tuple[Block, ...]:
 
 def _cautions(result: AblationResult) -> tuple[Block, ...]:
     caveats = []
-    if result.plan.order == "importance":
+    if result.plan.options.order == "importance":
         caveats.append(
             Text(
                 "The least important head goes first, by its gradient on these same texts, "
@@ -247,9 +247,9 @@ def as_json(result: AblationResult) -> str:
                 "formula": plan.method.formula.en,
                 "source": plan.method.source.en,
             },
-            "order": plan.order,
-            "seed": plan.seed,
-            "seeds": plan.num_seeds,
+            "order": plan.options.order,
+            "seed": plan.options.seed,
+            "seeds": plan.options.num_seeds,
             "confidence": CONFIDENCE,
             "heads": [str(head) for head in result.order],
             "steps": [_step(result, number) for number in range(len(result.points))],
