@@ -123,7 +123,6 @@ def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
 
 
 Column = Sequence[str | int | float | None]
-
 KINDS = ("csv", "parquet")  # the formats of a table
 
 

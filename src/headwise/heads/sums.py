@@ -13,7 +13,6 @@ from torch import Tensor
 from headwise.errors import BadFile, BadValue
 
 MOST_NAMES, MOST_NUMBERS = 1 << 16, 1 << 24  # the most sums in a file, and numbers in one of them
-
 _FORM = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 

@@ -155,9 +155,7 @@ def repeated(
 
 
 STEP = 0.1  # the share of heads ablated per step: Michel et al. 2019, section 4.2
-
-ORDERS = ("importance", "random", "given")
-"""Least important first, random order, or the order given."""
+ORDERS = ("importance", "random", "given")  # least important first, random order, or as given
 
 
 @dataclass(frozen=True)

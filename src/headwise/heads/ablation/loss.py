@@ -12,8 +12,7 @@ from headwise.heads.ablation.sites import sites
 from headwise.heads.names import Layer
 from headwise.lang import Text
 
-Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor
-"""One batch. A transformers tokenizer gives a mapping."""
+Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor  # one batch; a tokenizer gives a mapping
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
@@ -67,8 +66,7 @@ def in_evaluation(model: nn.Module) -> None:
         )
 
 
-Loss = Callable[[nn.Module, Batch], Tensor]
-"""Maps a model and a batch of B examples to the loss of each, (B,)."""
+Loss = Callable[[nn.Module, Batch], Tensor]  # maps a model and a batch to its B losses
 
 FURTHER = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling",

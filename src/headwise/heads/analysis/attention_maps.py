@@ -170,8 +170,7 @@ def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Flo
     return apart / (2 * shown.sum((0, 2, 3)))
 
 
-FROM = ("mean", "first")
-"""The attention of a split word: the mean over its pieces, or that of its first piece."""
+FROM = ("mean", "first")  # the attention of a split word: the mean over its pieces, or the first's
 
 
 def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "mean") -> Tensor:
@@ -198,10 +197,9 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
     """
     length = weights.shape[-1]
     if source not in FROM:
+        from_ = ", ".join(FROM)
         raise BadValue(
-            "source: unknown '{source}'; expected one of {from_}",
-            source=source,
-            from_=", ".join(FROM),
+            "source: unknown '{source}'; expected one of {from_}", source=source, from_=from_
         )
     if sorted(piece for word in words for piece in word) != list(range(length)) or not all(words):
         raise BadValue(

@@ -102,8 +102,7 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
     return list(members.values())
 
 
-MOST_CELLS = 1 << 22
-"""The largest number of pairs of weights compared in one text; longer ones use fewer queries."""
+MOST_CELLS = 1 << 22  # the most pairs of weights compared in a text; longer ones use fewer queries
 
 MOST_PAIRS = 1_400_000
 """The largest number of pairs of heads compared in one part of a model: 1600 heads in 40 layers.

@@ -232,9 +232,8 @@ def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
         seen = allowed.all(1)[..., None]  # (B, R, 1)
         exact, plain = (terms.finish(output) for output in outputs)
     exact, plain, actual = (tensor.where(seen, 0.0) for tensor in (exact, plain, answer[:, rows]))
-    dtype = (
-        torch.float32 if actual.dtype == torch.float64 else actual.dtype
-    )  # transformers' softmax
+    in_float32 = actual.dtype == torch.float64  # transformers' softmax
+    dtype = torch.float32 if in_float32 else actual.dtype
     return judge(actual.to(dtype), plain.to(dtype), exact)
 
 

@@ -23,8 +23,7 @@ from headwise.heads.sums import MOST_NAMES, Accumulator, SumsByPart
 from headwise.heads.sums import SUMS as MOMENTS
 from headwise.lang import Text
 
-COUNTS = ("documents", "tokens", "cut")
-"""The numbers of documents and tokens measured, and of documents truncated."""
+COUNTS = ("documents", "tokens", "cut")  # documents and tokens measured, documents truncated
 
 _ACCUMULATOR = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
 """The prefix of the names of one accumulator."""
@@ -108,7 +107,6 @@ class Gathered(SumsByPart):
 
 
 LARGEST = 1e60  # an upper bound of all sums and sums of squares of texts, far from overflow
-
 MOST_COUNTED = 1 << 53  # the largest count: integers up to here are exact in float64
 
 

@@ -28,7 +28,6 @@ from headwise.heads.corpus.documents import (
 
 COLUMNS = 10
 TEXT = "# text ="
-
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 _RANGE = re.compile(r"([1-9][0-9]{0,5})-([1-9][0-9]{0,5})", re.ASCII)
 _EMPTY = re.compile(r"[0-9]{1,6}\.[1-9][0-9]{0,5}", re.ASCII)

@@ -56,10 +56,7 @@ class CorpusDocument:
 
 
 MOST_BYTES = 1 << 20  # the longest line, document and text file, in bytes
-
-LONGEST_NAME = 100
-"""The largest number of characters in the name of a relation or of a kind of entity."""
-
+LONGEST_NAME = 100  # the most characters in the name of a relation or of a kind of entity
 Spans = tuple[tuple[int, int], ...]  # (start, stop) in characters of each word
 
 

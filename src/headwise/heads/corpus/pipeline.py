@@ -107,10 +107,7 @@ def shared() -> Iterator[Share]:
 
 
 EVERY = 10.0  # seconds between two checkpoints
-
-Progress = Callable[[int, int], None]
-"""Called with the number of documents or texts done and their total."""
-
+Progress = Callable[[int, int], None]  # called with the documents or texts done and their total
 Tell = Callable[[Text], None]  # called with a status message
 
 

@@ -24,7 +24,6 @@ from headwise.heads.corpus.readers import Corpus
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
-
 FEWEST = 4  # the smallest number of different tokens in a sequence
 
 SEQUENCES = 48

@@ -53,7 +53,6 @@ def convert(folder: Path) -> None:
 
 
 LONGEST = 210  # the number of learned positions
-
 PAD, START = 0, 1
 
 

@@ -17,12 +17,9 @@ from headwise.heads.sums import RatioEstimate, TextSums, ratio_sums, tail, wilso
 
 Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")
-
 REACH = 10  # the largest fixed offset; that of Clark et al. was -3 to 2
 OFFSETS = torch.arange(-REACH, REACH + 1)
-
 LEFT_OUT = ("root", "punct")
-
 EVERYTHING = "all"  # the name of all relations together: the unlabelled attachment score
 
 

@@ -123,9 +123,7 @@ def _reset(model: nn.Module) -> None:
             begin()
 
 
-MOST_WEIGHTS = 1 << 26
-"""The largest number of attention weights of a text that are kept to compare heads."""
-
+MOST_WEIGHTS = 1 << 26  # the most attention weights of a text that are kept to compare heads
 MARKS = "Ġ▁Ċ"  # the characters that tokenizers write for a space or a line break
 
 

@@ -19,18 +19,8 @@ from headwise.heads.naming.annotations import Entities, Syntax, heads_of_layers
 from headwise.heads.statistics import Statistics
 from headwise.heads.sums import Accumulator, RatioEstimate, SumsByPart, ratio_sums
 
-JUDGED = (
-    PREVIOUS,
-    NEXT,
-    LOCAL,
-    FAR,
-    SEPARATORS,
-    SINK,
-    PUNCTUATION,
-    INDUCTION,
-    DUPLICATE,
-    NORMALISED_ENTROPY,
-)
+_SHARES = (PREVIOUS, NEXT, LOCAL, FAR, SEPARATORS, SINK, PUNCTUATION, INDUCTION, DUPLICATE)
+JUDGED = (*_SHARES, NORMALISED_ENTROPY)
 """The metrics that names depend on, in the order of a tensor's rows."""
 
 UNIFORM = "/uniform"

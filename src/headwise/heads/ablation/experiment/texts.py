@@ -22,11 +22,8 @@ from headwise.heads.names import Head
 from headwise.lang import Text, same
 
 Example = Mapping[str, Tensor]  # the model inputs of one text, (1, L) each
-
 PIECE = 128  # the default number of tokens of a piece
-
-TOGETHER = 512
-"""The largest number of tokens of a batch of texts of equal length, on the longer side."""
+TOGETHER = 512  # the most tokens of a batch of texts of equal length, on the longer side
 
 
 @dataclass(frozen=True, eq=False)
