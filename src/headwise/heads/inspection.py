@@ -1,6 +1,7 @@
 """One text through one model: what every head does on it, and which heads stand out."""
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
@@ -15,7 +16,7 @@ from headwise.heads.metrics import METRICS, Metric
 from headwise.heads.model_inputs import encode, run, separators, tokens
 from headwise.heads.models.load import Loaded
 from headwise.heads.models.whisper import takes_sound
-from headwise.heads.names import Head
+from headwise.heads.names import Head, not_in_model
 from headwise.heads.statistics import Statistics
 
 MOSTLY = 0.5  # a head stands out by a share above this; source: the code of Clark et al. 2019
@@ -67,7 +68,6 @@ def _values(statistics: Statistics, metric: Metric, heads: list[Head]) -> dict[H
 
 MOST_CELLS = 2_000_000  # the most weights in the heat maps of a report: 16 MB of numbers
 DRAWN = 3  # the number of heads that are drawn by default
-
 EVERY = "all"
 
 
@@ -166,20 +166,8 @@ def _drawn(heads: Collection[Head] | str | None, statistics: Statistics) -> tupl
         return every
     for head in heads:
         if head not in every:
-            raise BadValue(
-                "heads: {head} does not exist; this model has {range}, counted from 0",
-                head=head,
-                range=_range(statistics),
-            )
+            raise not_in_model(head, Counter(own.layer for own in every))
     return tuple(heads)
-
-
-def _range(statistics: Statistics) -> str:
-    """The first and last head of each part: "L0H0 … L5H11"."""
-    parts: dict[str, list[Head]] = {}
-    for head in statistics.heads():
-        parts.setdefault(head.layer.part, []).append(head)
-    return ", ".join(f"{heads[0]} … {heads[-1]}" for heads in parts.values())
 
 
 def _check_size(heads: tuple[Head, ...], length: int) -> None:
@@ -196,14 +184,14 @@ def _check_size(heads: tuple[Head, ...], length: int) -> None:
         )
 
 
-def model_facts(loaded: Loaded, statistics: Statistics) -> dict[str, str | int]:
-    """The model's name, type and sizes, in the order of a report."""
+def model_facts(loaded: Loaded, heads: tuple[Head, ...]) -> dict[str, str | int]:
+    """The model's name, type and sizes, in the order of a report; ``heads`` are all it has."""
     return {
         "name": loaded.name,
         "source": loaded.source,
         "class": type(loaded.model).__name__,
         "type": str(loaded.config.model_type),
         "parameters": sum(weight.numel() for weight in loaded.model.parameters()),
-        "layers": len(statistics.layers),
-        "heads": len(statistics.heads()),
+        "layers": len({head.layer for head in heads}),
+        "heads": len(heads),
     }

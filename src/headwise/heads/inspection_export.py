@@ -54,7 +54,7 @@ def as_json(seen: Inspection) -> str:
         {
             "schema": SCHEMA,
             "headwise": headwise.__version__,
-            "model": model_facts(seen.loaded, seen.statistics),
+            "model": model_facts(seen.loaded, seen.statistics.heads()),
             "text": seen.text,
             "tokens": seen.tokens,
             "targets": seen.targets,
@@ -123,7 +123,6 @@ def values(statistics: Statistics, head: Head) -> dict[str, float | None]:
 
 
 Column = Sequence[str | int | float | None]
-
 KINDS = ("csv", "parquet")  # the formats of a table
 
 

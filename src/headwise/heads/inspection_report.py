@@ -12,14 +12,11 @@ from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
 MOST_ROWS = 100  # with more heads than this, only the extremes of each metric are shown
-
 MOST_FACTS = 12
 LONGEST_TOKEN = 40
 MOST_TOKENS = 200
 EXTREMES = 3
-
 Row = tuple[Text, ...]
-
 _SOURCES = {"packaged": Text("a package"), "directory": Text("a directory"), "hub": Text("the hub")}
 
 _FACTS = (
@@ -175,7 +172,7 @@ def report(seen: Inspection) -> Document:
     return Document(
         Text("The heads of {loaded_name}", loaded_name=seen.loaded.name),
         (
-            *of_the_model(model_facts(seen.loaded, seen.statistics)),
+            *of_the_model(model_facts(seen.loaded, seen.statistics.heads())),
             *_text(seen),
             Heading(Text("What stands out on this text")),
             *outstanding(seen.statistics, caution),
@@ -214,15 +211,10 @@ def _maps(seen: Inspection) -> Iterable[Block]:
         "learned sink."
     )
     yield Paragraph(explanation)
-    titles = {
-        fact.head: Text(
-            "{head}: {place} {share}",
-            head=fact.head,
-            place=place_of(fact.metric),
-            share=number(fact.value),
-        )
-        for fact in highlights(seen.statistics)
-    }
+    titles = {}
+    for fact in highlights(seen.statistics):
+        head, place, share = fact.head, place_of(fact.metric), number(fact.value)
+        titles[head] = Text("{head}: {place} {share}", head=head, place=place, share=share)
     for head, weights in seen.maps.items():
         rows, columns = ([short(token) for token in side] for side in seen.sides(head))
         yield HeatMap(titles.get(head, same(str(head))), weights.tolist(), rows, columns)

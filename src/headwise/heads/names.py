@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from headwise.errors import BadType, BadValue
 
 PARTS = ("", "encoder", "decoder", "cross")  # of a model; one stack of layers is the part ""
-
 _FORM = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,5})H(\d{1,5})", re.IGNORECASE | re.ASCII)
 
 
@@ -92,16 +91,29 @@ def none_such(head: Head, counts: Mapping[Layer, int]) -> BadValue:
         >>> str(none_such(Head.parse("L2H0"), {Layer("", 0): 4, Layer("", 1): 4}))
         'heads: L2H0 does not exist; there are L0H0 … L1H3, counted from 0'
     """
+    there = _range(counts)
+    return BadValue(
+        "heads: {head} does not exist; there are {there}, counted from 0", head=head, there=there
+    )
+
+
+def not_in_model(head: Head, counts: Mapping[Layer, int]) -> BadValue:
+    """The error for a head that a model lacks; ``counts`` as in `none_such`."""
+    return BadValue(
+        "heads: {head} does not exist; this model has {there}, counted from 0",
+        head=head,
+        there=_range(counts),
+    )
+
+
+def _range(counts: Mapping[Layer, int]) -> str:
+    """The first and last head of each part: "L0H0 … L5H11"."""
     ends: dict[str, tuple[Layer, Layer]] = {}
     for layer in sorted(counts):
         first, _ = ends.get(layer.part, (layer, layer))
         ends[layer.part] = (first, layer)
-    there = ", ".join(
-        f"{Head(first, 0)} … {Head(last, counts[last] - 1)}" for first, last in ends.values()
-    )
-    return BadValue(
-        "heads: {head} does not exist; there are {there}, counted from 0", head=head, there=there
-    )
+    pairs = (f"{Head(first, 0)} … {Head(last, counts[last] - 1)}" for first, last in ends.values())
+    return ", ".join(pairs)
 
 
 def _no_names(got: object) -> BadType:

@@ -169,11 +169,8 @@ class Statistics:
 
     def heads(self) -> tuple[Head, ...]:
         """Every head, layer by layer."""
-        return tuple(
-            Head(layer, number)
-            for layer, sums in self.layers.items()
-            for number in range(sums.above.shape[1])
-        )
+        sizes = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
+        return tuple(Head(layer, number) for layer, size in sizes.items() for number in range(size))
 
     def value(self, metric: Metric, head: Head) -> float:
         """One metric of one head; NaN where no query could show it.
@@ -201,7 +198,6 @@ class Statistics:
         return tuple((above / below).tolist())
 
     def _of(self, head: Head) -> Sums:
-        """The sums of the layer that a head is in."""
         if not isinstance(head, Head):
             raise BadType(
                 "head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name", head=head
@@ -214,10 +210,9 @@ class Statistics:
     def _row(self, metric: Metric) -> int:
         if metric not in self.metrics:
             name = metric.name if isinstance(metric, Metric) else repr(metric)
+            named = _named(self.metrics)
             raise BadValue(
-                "metric: {name} was not measured; there are {named}",
-                name=name,
-                named=_named(self.metrics),
+                "metric: {name} was not measured; there are {named}", name=name, named=named
             )
         return self.metrics.index(metric)
 
@@ -239,9 +234,8 @@ def _sums(layer: Layer, parts: Mapping[str, Tensor], metrics: Sequence[Metric]) 
         raise _unfit(f"{layer}: {sorted(parts)[:8]}")
     above, queries = parts["above"], parts["queries"]
     heads = above.shape[1] if above.dim() == 2 else 0
-    shapes: dict[str, tuple[int, ...]] = {
-        name: (len(metrics), heads)[:axes] for name, axes in AXES.items()
-    }
+    sizes: tuple[int, ...] = (len(metrics), heads)
+    shapes = {name: sizes[:axes] for name, axes in AXES.items()}
     shapes |= {name: (4, heads, len(profile.places)) for name, profile in CURVES.items()}
     for name, shape in shapes.items():
         tensor = parts[name]

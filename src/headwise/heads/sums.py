@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import NormalDist
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from torch import Tensor
 from headwise.errors import BadFile, BadValue
 
 MOST_NAMES, MOST_NUMBERS = 1 << 16, 1 << 24  # the most sums in a file, and numbers in one of them
-
 _FORM = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 
 
@@ -81,6 +81,63 @@ def _unfit(what: str) -> BadFile:
         "tally: expected finite float64 sums as tensors() writes them, got {what}; count again",
         what=what,
     )
+
+
+@dataclass
+class TextSums:
+    """Base of the measures that are computed from ``sums`` over texts."""
+
+    sums: Accumulator = field(default_factory=Accumulator)
+
+    def merge(self, other: Self) -> None:
+        """Add the sums of other texts."""
+        self.sums.merge(other.sums)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name; each is additive."""
+        return self.sums.tensors()
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of `tensors`; errors as `Accumulator.from_tensors`."""
+        return cls(Accumulator.from_tensors(tensors))
+
+
+@dataclass
+class SumsByPart:
+    """Base of dataclasses whose fields have `merge`, `tensors` and `from_tensors` themselves."""
+
+    def merge(self, other: Self) -> None:
+        """Add the sums of other texts."""
+        for part in fields(self):
+            getattr(self, part.name).merge(getattr(other, part.name))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All sums by name; each is additive."""
+        parts = {part.name: getattr(self, part.name).tensors() for part in fields(self)}
+        return {f"{part}/{name}": own[name] for part, own in parts.items() for name in own}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The inverse of `tensors`; raises `BadFile` if names, shapes or values are invalid."""
+        kinds: dict[str, Any] = {part.name: part.type for part in fields(cls)}
+        parts = cls._split(tensors)
+        return cls(**{name: kinds[name].from_tensors(own) for name, own in parts.items()})
+
+    @classmethod
+    def _split(cls, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each part, without the prefix of their names."""
+        parts: dict[str, dict[str, Tensor]] = {part.name: {} for part in fields(cls)}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            if part not in parts:
+                raise cls._unknown(name[:80])
+            parts[part][rest] = tensor
+        return parts
+
+    @staticmethod
+    def _unknown(name: str) -> BadFile:
+        return BadFile("expected sums that a corpus run adds up, got {name!a}", name=name)
 
 
 SUMS = ("texts", "x", "y", "xx", "xy", "yy")  # the last axis of the tensors of `ratio_sums`

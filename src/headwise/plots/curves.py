@@ -108,9 +108,9 @@ def of_ablation(sheet: Sheet, result: AblationResult) -> Iterator[tuple[str, "Fi
     rises = [point.rise or point.loss for point in result.points[1:]]
     if result.comparisons:
         rises = [comparison.theirs for comparison in result.comparisons]
-    removals = [Removal(ORDERS[result.plan.order], _from_zero(result, rises))]
+    removals = [Removal(ORDERS[result.plan.options.order], _from_zero(result, rises))]
     if result.comparisons:
-        seeds = result.plan.num_seeds
+        seeds = result.plan.options.num_seeds
         name = Text("as many random others, {seeds} seeds", seeds=seeds)
         if result.all_heads:
             name = Text("random order, {seeds} seeds", seeds=seeds)

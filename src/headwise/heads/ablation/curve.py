@@ -21,9 +21,7 @@ from headwise.heads.ablation.loss_effects import (
 from headwise.heads.ablation.sites import check_exist, every_head, parsed, sites
 from headwise.heads.names import Head
 
-Texts = Callable[[int], Batch | Collection[Batch]]
-"""Maps a seed to its texts."""
-
+Texts = Callable[[int], Batch | Collection[Batch]]  # maps a seed to its texts
 SEEDS = tuple(range(10))
 
 
@@ -156,11 +154,8 @@ def repeated(
     return ids[sampled].repeat(1, times)
 
 
-STEP = 0.1
-"""The share of heads ablated per step: Michel et al. 2019, section 4.2."""
-
-ORDERS = ("importance", "random", "given")
-"""Least important first, random order, or the order given."""
+STEP = 0.1  # the share of heads ablated per step: Michel et al. 2019, section 4.2
+ORDERS = ("importance", "random", "given")  # least important first, random order, or as given
 
 
 @dataclass(frozen=True)

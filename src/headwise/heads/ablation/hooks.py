@@ -22,9 +22,7 @@ from headwise.heads.names import Layer
 from headwise.nn import MultiheadAttention
 from headwise.nn.projections import attribute
 
-TWIN = "headwise_twin"
-"""The attribute that holds the replacing module inside the context."""
-
+TWIN = "headwise_twin"  # the attribute that holds the replacing module inside the context
 NAMES = ("q_proj", "k_proj", "v_proj")
 
 
@@ -98,8 +96,7 @@ def _views(module: nn.MultiheadAttention) -> dict[str, Tensor]:
 Edit = Callable[[Layer, Tensor], Tensor | None]
 """Maps a layer and the outputs of its heads (..., L, H, Dv) to new ones; None for no change."""
 
-Change = Callable[[Tensor], Tensor | None]
-"""The same for one attention module."""
+Change = Callable[[Tensor], Tensor | None]  # the same for one attention module
 
 
 @contextmanager
@@ -159,9 +156,8 @@ class _Calls:
         self._calls[id(site)] += 1
         if self._inside and number >= len(site.layers):
             raise BadValue(
-                "model: it runs {site_name} {number_plus_1} times in one pass, and here "
-                "that attention is known as {map} only; its heads cannot be told apart "
-                "by layer",
+                "model: it runs {site_name} {number_plus_1} times in one pass, and here that "
+                "attention is known as {map} only; its heads cannot be told apart by layer",
                 site_name=site.name,
                 number_plus_1=number + 1,
                 map=", ".join(map(str, site.layers)),
@@ -170,8 +166,6 @@ class _Calls:
 
 
 def _hook_outputs(site: Site, owner: nn.Module, change: Change) -> Any:
-    """Register a hook before the output projection."""
-
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         del module
         new = change(torch.unflatten(args[0], -1, (site.heads, site.size)))

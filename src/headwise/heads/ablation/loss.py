@@ -12,8 +12,7 @@ from headwise.heads.ablation.sites import sites
 from headwise.heads.names import Layer
 from headwise.lang import Text
 
-Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor
-"""One batch. A transformers tokenizer gives a mapping."""
+Batch = Mapping[str, Any] | tuple[Any, ...] | Tensor  # one batch; a tokenizer gives a mapping
 
 
 def run(model: nn.Module, batch: Batch) -> Any:
@@ -67,8 +66,7 @@ def in_evaluation(model: nn.Module) -> None:
         )
 
 
-Loss = Callable[[nn.Module, Batch], Tensor]
-"""Maps a model and a batch of B examples to the loss of each, (B,)."""
+Loss = Callable[[nn.Module, Batch], Tensor]  # maps a model and a batch to its B losses
 
 FURTHER = (
     "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling",
@@ -102,9 +100,8 @@ def next_token_loss(model: nn.Module, batch: Batch, *, start: int = 0) -> Tensor
     logits = _logits(model, run(model, batch))
     if logits.dim() != 3 or logits.shape[:2] != ids.shape:
         raise BadValue(
-            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of "
-            "your own, which takes the model and a batch and returns one loss for each "
-            "example",
+            "loss: expected logits of shape {value}, got {logits_shape}; give a loss of your own, "
+            "which takes the model and a batch and returns one loss for each example",
             value=(*ids.shape, "V"),
             logits_shape=tuple(logits.shape),
         )
@@ -171,6 +168,5 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
 
 
 def _logits_in(answer: Any) -> Tensor | None:
-    """The logits in an output, or None."""
     logits = answer if isinstance(answer, Tensor) else getattr(answer, "logits", None)
     return logits if isinstance(logits, Tensor) else None

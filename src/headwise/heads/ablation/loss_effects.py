@@ -74,8 +74,7 @@ def bootstrap(
     return Interval(wide.mean().item(), low, high, confidence, count)
 
 
-Group = str | Head | Collection[Head | str]
-"""Heads that are ablated together."""
+Group = str | Head | Collection[Head | str]  # heads that are ablated together
 
 
 @dataclass(frozen=True)

@@ -129,8 +129,7 @@ def _other_term(site: Site) -> Text | None:
     return None
 
 
-MOST_NUMBERS = 1 << 28
-"""The largest number of stored reference outputs: 1 GiB in float32."""
+MOST_NUMBERS = 1 << 28  # the largest number of stored reference outputs: 1 GiB in float32
 
 
 class Replacement(ABC):
@@ -239,9 +238,8 @@ def read(
 
 def _different_lengths(reference: int, length: int) -> BadValue:
     return BadValue(
-        "reference: expected texts of one length, that of the text to be read, got "
-        "{reference} and {given} tokens; cut them alike, and give batches of whole "
-        "texts, or use kind='mean'",
+        "reference: expected texts of one length, that of the text to be read, got {reference} and "
+        "{given} tokens; cut them alike, and give batches of whole texts, or use kind='mean'",
         reference=reference,
         given=length,
     )

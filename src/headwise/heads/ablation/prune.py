@@ -30,8 +30,7 @@ from headwise.positions import POSITIONS, Position
 from headwise.shapes import AttentionShape
 
 CPU = torch.device("cpu")
-CONV1D = "Conv1D"
-"""The projection class of GPT-2 in transformers."""
+CONV1D = "Conv1D"  # the projection class of GPT-2 in transformers
 
 HEAD_NORMS = ("q_norm", "k_norm", "query_norm", "key_norm", "q_layernorm", "k_layernorm")
 """Normalisations of each head; unchanged if they have the size of one head."""
@@ -197,7 +196,6 @@ def prune(model: nn.Module, heads: str | Head | Collection[Head | str]) -> nn.Mo
 
 
 def _with_headwise_attention(model: nn.Module, layers: Collection[Layer]) -> nn.Module:
-    """The model with headwise's attention in place of PyTorch's in the pruned layers."""
     for site in sites(model):
         if not isinstance(site.module, nn.MultiheadAttention) or not set(site.layers) & set(layers):
             continue
@@ -224,9 +222,8 @@ def _removed_heads(site: Site, pruned: tuple[Head, ...]) -> set[int]:
     if any(numbers != by_layer[0] for numbers in by_layer):
         layers = ", ".join(map(str, site.layers))
         raise BadValue(
-            "heads: {layers} are one attention with the same weights, and each loses "
-            "other heads; name the same heads in all of them, or take them out with "
-            "hw.ablate",
+            "heads: {layers} are one attention with the same weights, and each loses other heads; "
+            "name the same heads in all of them, or take them out with hw.ablate",
             layers=layers,
         )
     return by_layer[0]

@@ -140,9 +140,7 @@ KEY_HEADS = ("num_kv_heads", "num_key_value_heads")
 SHARES = ("num_key_value_groups",)
 WIDTHS = ("all_head_size", "inner_dim", "split_size")
 COUNTED = (*QUERY_HEADS, *KEY_HEADS, *SHARES, *WIDTHS)
-
-EMBEDDINGS = ("embed_dim", "hidden_size", "dim", "d_model")
-"""Attributes that equal H·D only before pruning."""
+EMBEDDINGS = ("embed_dim", "hidden_size", "dim", "d_model")  # equal to H·D only before pruning
 
 
 def key_heads(site: Site) -> tuple[int, ...]:

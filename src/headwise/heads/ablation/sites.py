@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from headwise.errors import BadType, BadValue
-from headwise.heads.names import Head, Layer, parse_heads
+from headwise.heads.names import Head, Layer, not_in_model, parse_heads
 from headwise.nn.huggingface.attention_function import is_cross_attention
 from headwise.nn.projections import (
     ARCHITECTURES,
@@ -105,18 +105,9 @@ def every_head(attentions: tuple[Site, ...]) -> tuple[Head, ...]:
 def check_exist(heads: tuple[Head, ...], attentions: tuple[Site, ...]) -> None:
     """Raise `BadValue` unless a model has all of the heads; the message lists its heads."""
     counts = {layer: site.heads for site in attentions for layer in site.layers}
-    last_layers = {layer.part: layer for layer in sorted(counts)}
     for head in heads:
         if head.number >= counts.get(head.layer, 0):
-            available = ", ".join(
-                f"{Head(Layer(part, 0), 0)} … {Head(layer, counts[layer] - 1)}"
-                for part, layer in last_layers.items()
-            )
-            raise BadValue(
-                "heads: {head} does not exist; this model has {there}, counted from 0",
-                head=head,
-                there=available,
-            )
+            raise not_in_model(head, counts)
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -142,8 +133,7 @@ def _unknown(what: str) -> BadValue:
     names = ", ".join(architecture.name for architecture in ARCHITECTURES)
     return BadValue(
         "model: {what} has no attention whose projections are known here; known are "
-        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as "
-        "in {names}",
+        "nn.MultiheadAttention, headwise.MultiheadAttention and those that are built as in {names}",
         what=what,
         names=names,
     )

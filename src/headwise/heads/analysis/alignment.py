@@ -5,27 +5,24 @@ atom after and before a reaction.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head
-from headwise.heads.sums import Accumulator
+from headwise.heads.sums import TextSums
 
-Pairs = Collection[tuple[int, int]]
-"""(query, key), each counted from 0."""
+Pairs = Collection[tuple[int, int]]  # (query, key), each counted from 0
 
 NAMES = ("right", "weight", "queries", "sure_hits", "possible_hits", "predicted", "sure")
 """The sums of each head, in the order of their tensor."""
 
 
 @dataclass
-class Alignment:
+class Alignment(TextSums):
     """The agreement of heads with gold pairs: the seven sums of `NAMES` by the name of the head."""
-
-    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self,
@@ -55,10 +52,6 @@ class Alignment:
             aligned = gold.any(-1) if queries is None else _fits(queries, table, 0, "queries")
             candidates = None if keys is None else _fits(keys, table, 1, "keys")
             self.sums.add(str(head), _counted(table, gold, loose, aligned, candidates))
-
-    def merge(self, other: "Alignment") -> None:
-        """Add the sums of other texts."""
-        self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
         """Every head with sums."""
@@ -125,7 +118,6 @@ def _fits(mask: Tensor, table: Tensor, axis: int, name: str) -> Tensor:
 def _counted(
     table: Tensor, gold: Tensor, loose: Tensor, aligned: Tensor, candidates: Tensor | None
 ) -> Tensor:
-    """The seven sums of one head on one text."""
     shown = table if candidates is None else table.masked_fill(~candidates, -1.0)
     predicted = shown.argmax(-1, keepdim=True)  # (Lq, 1)
     judged = gold.any(-1) & aligned

@@ -87,8 +87,7 @@ def _with_residual(layers: Sequence[Tensor]) -> list[Tensor]:
     return [0.5 * layer + 0.5 * own for layer in layers]
 
 
-LAST = 64
-"""The number of last queries that choose columns and diagonals. Source: Jiang et al. 2024."""
+LAST = 64  # the number of last queries that choose columns and diagonals. Source: Jiang et al. 2024
 
 
 def vertical_slash(
@@ -138,13 +137,11 @@ def vertical_slash(
 
 
 def _marked(sums: Tensor, most: int) -> Tensor:
-    """True at the largest of each row."""
     best = sums.topk(min(most, sums.shape[1]), -1).indices
     return torch.zeros_like(sums, dtype=torch.bool).scatter_(1, best, True)
 
 
-FIRST = 10
-"""The number of tokens of each text that are compared: Vig & Belinkov 2019, section 4.4."""
+FIRST = 10  # the number of tokens of each text that are compared: Vig & Belinkov 2019, section 4.4
 
 
 def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Float[Tensor, " h"]:
@@ -173,8 +170,7 @@ def variability(weights: Float[Tensor, "x h l l"], *, first: int = FIRST) -> Flo
     return apart / (2 * shown.sum((0, 2, 3)))
 
 
-FROM = ("mean", "first")
-"""The attention of a split word: the mean over its pieces, or that of its first piece."""
+FROM = ("mean", "first")  # the attention of a split word: the mean over its pieces, or the first's
 
 
 def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "mean") -> Tensor:
@@ -201,10 +197,9 @@ def merged(weights: Tensor, words: Sequence[Sequence[int]], *, source: str = "me
     """
     length = weights.shape[-1]
     if source not in FROM:
+        from_ = ", ".join(FROM)
         raise BadValue(
-            "source: unknown '{source}'; expected one of {from_}",
-            source=source,
-            from_=", ".join(FROM),
+            "source: unknown '{source}'; expected one of {from_}", source=source, from_=from_
         )
     if sorted(piece for word in words for piece in word) != list(range(length)) or not all(words):
         raise BadValue(

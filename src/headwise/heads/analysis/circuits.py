@@ -28,8 +28,7 @@ from headwise.nn.projections import (
     is_transposed,
 )
 
-Kind = Literal["Q", "K", "V"]
-"""Which input of a later head reads the output of an earlier one: queries, keys or values."""
+Kind = Literal["Q", "K", "V"]  # the input of a later head that reads an earlier output
 
 
 @dataclass(frozen=True, eq=False)

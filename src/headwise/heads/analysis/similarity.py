@@ -1,7 +1,7 @@
 """The similarity of heads: the divergence of their attention, and groups of heads that agree."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.errors import BadValue
 from headwise.heads.names import Head, Layer, by_layer
-from headwise.heads.sums import MOST_NAMES, Accumulator, RatioEstimate, ratio_sums
+from headwise.heads.sums import MOST_NAMES, RatioEstimate, TextSums, ratio_sums
 from headwise.lang import Text
 
 
@@ -51,8 +51,7 @@ def distances(weights: Float[Tensor, "h lq lk"], allowed: Tensor | None = None) 
     return (divergence * both).sum(-1) / both.sum(-1).clamp(min=1)
 
 
-SMOOTH = 1e-3
-"""The share of a uniform head that Clark et al. mix in before they compare heads."""
+SMOOTH = 1e-3  # the share of a uniform head that Clark et al. mix in before they compare heads
 
 
 def clark_distances(weights: Float[Tensor, "h lq lk"]) -> Tensor:
@@ -103,8 +102,7 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
     return list(members.values())
 
 
-MOST_CELLS = 1 << 22
-"""The largest number of pairs of weights compared in one text; longer ones use fewer queries."""
+MOST_CELLS = 1 << 22  # the most pairs of weights compared in a text; longer ones use fewer queries
 
 MOST_PAIRS = 1_400_000
 """The largest number of pairs of heads compared in one part of a model: 1600 heads in 40 layers.
@@ -133,7 +131,7 @@ def is_comparable(heads: Iterable[Head]) -> bool:
 
 
 @dataclass
-class Similarity:
+class Similarity(TextSums):
     """The similarity of every two heads of a part of a model, over many texts.
 
     A part with more pairs than `MOST_PAIRS` is ignored.
@@ -148,8 +146,6 @@ class Similarity:
         sums: for every two layers of a part the moments (H, H, 6) of the divergence of their heads
             (x) and of the sum of their departures from uniform (y), means over queries of a text.
     """
-
-    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(self, weights: Mapping[Head, Tensor], allowed: Tensor) -> None:
         """Add one text.
@@ -176,10 +172,6 @@ class Similarity:
             for other, square in zip(layers, torch.split(band, sizes, dim=1), strict=True):
                 if one <= other:
                     self.sums.add(f"{one}|{other}", square)
-
-    def merge(self, other: "Similarity") -> None:
-        """Add the sums of other texts."""
-        self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
         """Every head that was compared."""

@@ -18,7 +18,6 @@ from headwise.heads.metrics import KeyContext, Rows
 from headwise.heads.statistics import Baseline
 
 KEY_MULTIPLE = 64  # ranges of keys begin and end at multiples of this, for alignment
-
 LOWEST_SCORE = -1e30  # the lowest score of an allowed key; that of others is lower
 
 
@@ -167,7 +166,6 @@ class AttentionTerms:
 
 
 WEIGHTS_OF_BLOCK = 1 << 22  # the most weights of one block, over batch and heads
-
 QUERIES_OF_GROUP = 1 << 10  # metrics are computed for about this many queries at once
 CACHED_LAYOUTS = 4  # the number of cached layouts: layers with and without a window may alternate
 

@@ -88,7 +88,6 @@ def _token_ids(name: str, ids: Any) -> frozenset[int]:
 
 
 def _rows(rows: Sequence[int] | None) -> tuple[int, ...] | None:
-    """The rows in order, without duplicates."""
     if rows is None:
         return None
     if not isinstance(rows, Collection):

@@ -44,7 +44,6 @@ def torch_hooks(recorder: Recorder) -> Iterator[None]:
 
 
 def _outermost(named: list[tuple[str, nn.Module]]) -> Iterator[nn.Module]:
-    """The modules of `FUSED` that are not inside another."""
     outer: list[str] = []
     for name, module in named:
         inside = any(name.startswith(f"{outer_name}.") or not outer_name for outer_name in outer)
@@ -160,7 +159,6 @@ class _Call:
         )
 
     def _finish(self, heads: Tensor) -> Tensor:
-        """The output projection of the concatenated heads: (B, R, E)."""
         out = self.module.out_proj
         bias = None if out.bias is None else out.bias.to(heads.dtype)
         return F.linear(heads.transpose(1, 2).flatten(2), out.weight.to(heads.dtype), bias)

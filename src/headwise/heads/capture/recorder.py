@@ -157,7 +157,6 @@ class Recorder:
         return self._numbers[id(module)]
 
     def _keep(self, layer: Layer, block: WeightBlock, terms: AttentionTerms) -> None:
-        """Keep the weights of the chosen heads and rows."""
         heads = self._options.heads
         numbers = [n for n in range(terms.size[1]) if heads is None or Head(layer, n) in heads]
         if not numbers:
@@ -233,9 +232,8 @@ def _judged(terms: AttentionTerms, answer: Tensor, rows: slice) -> Verdict:
         seen = allowed.all(1)[..., None]  # (B, R, 1)
         exact, plain = (terms.finish(output) for output in outputs)
     exact, plain, actual = (tensor.where(seen, 0.0) for tensor in (exact, plain, answer[:, rows]))
-    dtype = (
-        torch.float32 if actual.dtype == torch.float64 else actual.dtype
-    )  # transformers' softmax
+    in_float32 = actual.dtype == torch.float64  # transformers' softmax
+    dtype = torch.float32 if in_float32 else actual.dtype
     return judge(actual.to(dtype), plain.to(dtype), exact)
 
 

@@ -161,7 +161,6 @@ class TokenTracker:
         return TokenPositions(None, own.to(q.device), real, _window(encoder.ids, *sizes))
 
     def _growing_stream(self, prefix: str) -> TokenStream:
-        """The text that grows in the cache."""
         cache, memory, ids = _cache(self._inputs), self._memory, self._ids(prefix)
         length = getattr(cache, "get_seq_length", None)
         seen = int(length()) if callable(length) else 0
@@ -190,7 +189,6 @@ def _cache(named: Mapping[str, Any]) -> Any:
 
 
 def _first_keys(cache: Any) -> Tensor | None:
-    """The keys of the first layer in a cache of transformers."""
     cache = getattr(cache, "self_attention_cache", cache)
     layers = getattr(cache, "layers", None)
     keys = getattr(layers[0], "keys", None) if layers else None

@@ -56,7 +56,6 @@ def transformers_hooks(recorder: Recorder) -> Iterator[None]:
 
 
 def _register() -> None:
-    """Register our names in transformers; a second time changes nothing."""
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:

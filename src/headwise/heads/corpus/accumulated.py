@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,19 +19,18 @@ from headwise.heads.naming.annotations import OFFSETS
 from headwise.heads.naming.annotations import SUMS as GIVEN
 from headwise.heads.naming.evidence import JUDGED
 from headwise.heads.statistics import Statistics
-from headwise.heads.sums import MOST_NAMES, Accumulator
+from headwise.heads.sums import MOST_NAMES, Accumulator, SumsByPart
 from headwise.heads.sums import SUMS as MOMENTS
 from headwise.lang import Text
 
-COUNTS = ("documents", "tokens", "cut")
-"""The numbers of documents and tokens measured, and of documents truncated."""
+COUNTS = ("documents", "tokens", "cut")  # documents and tokens measured, documents truncated
 
 _ACCUMULATOR = re.compile(r"[^/]+/(counts|alignment|(evidence|random)/[^/]+)(?=/)")
 """The prefix of the names of one accumulator."""
 
 
 @dataclass
-class Half:
+class Half(SumsByPart):
     """Sums over every second document.
 
     ``counts`` are those named in `COUNTS`; ``evidence`` and ``random`` are the evidence for names,
@@ -49,31 +48,14 @@ class Half:
         for name, number in zip(COUNTS, (1, tokens, int(cut)), strict=True):
             self.counts.add(name, torch.tensor(number))
 
-    def merge(self, other: "Half") -> None:
-        """Add the sums of other documents."""
-        for part in fields(self):
-            getattr(self, part.name).merge(getattr(other, part.name))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All sums by name; each is additive."""
-        parts: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(self)}
-        parts["alignment"] = self.alignment.sums
-        return _joined({name: part.tensors() for name, part in parts.items()})
-
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Half":
         """The inverse of `tensors`; raises `BadFile` if names, shapes or values are invalid."""
-        parts = _split(tensors, tuple(part.name for part in fields(cls)))
+        statistics = cls._split(tensors)["statistics"]
         check_sums(tensors)
-        statistics = Statistics.from_tensors(parts["statistics"])
-        check_quotients(parts["statistics"])
-        return cls(
-            Accumulator.from_tensors(parts["counts"]),
-            statistics,
-            Alignment(Accumulator.from_tensors(parts["alignment"])),
-            Evidence.from_tensors(parts["evidence"]),
-            Evidence.from_tensors(parts["random"]),
-        )
+        half = super().from_tensors(tensors)
+        check_quotients(statistics)
+        return half
 
     def number(self, name: str) -> int:
         """One of the counts."""
@@ -81,7 +63,7 @@ class Half:
 
 
 @dataclass
-class Gathered:
+class Gathered(SumsByPart):
     """The sums of documents with even numbers and of those with odd numbers."""
 
     first: Half = field(default_factory=Half)
@@ -108,10 +90,6 @@ class Gathered:
         random.merge(self.second.random)
         return taxonomy(*halves, random)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All sums by name; each is additive."""
-        return _joined({"first": self.first.tensors(), "second": self.second.tensors()})
-
     def kept(self) -> dict[str, Tensor]:
         """`tensors`; raises `BadValue` if there are more than can be read again."""
         tensors = self.tensors()
@@ -127,34 +105,9 @@ class Gathered:
                 )
         return tensors
 
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Gathered":
-        """The inverse of `tensors`; raises `BadFile`, to which the caller adds the file name."""
-        parts = _split(tensors, ("first", "second"))
-        return cls(Half.from_tensors(parts["first"]), Half.from_tensors(parts["second"]))
 
-
-def _joined(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of all parts; the inverse of `_split`."""
-    return {f"{part}/{n}": tensor for part, own in parts.items() for n, tensor in own.items()}
-
-
-def _split(tensors: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of each part, without the prefix of their names."""
-    parts: dict[str, dict[str, Tensor]] = {name: {} for name in names}
-    for name, tensor in tensors.items():
-        part, _, rest = name.partition("/")
-        if part not in parts:
-            raise BadFile("expected sums that a corpus run adds up, got {name!a}", name=name[:80])
-        parts[part][rest] = tensor
-    return parts
-
-
-LARGEST = 1e60
-"""An upper bound of all sums and sums of squares of texts, far from overflow."""
-
-MOST_COUNTED = 1 << 53
-"""The largest count: integers up to here are exact in float64."""
+LARGEST = 1e60  # an upper bound of all sums and sums of squares of texts, far from overflow
+MOST_COUNTED = 1 << 53  # the largest count: integers up to here are exact in float64
 
 
 @dataclass(frozen=True)
@@ -204,9 +157,8 @@ _FORMS = tuple((re.compile(form.name), form) for form in FORMS)
 def check_sums(tensors: Mapping[str, Tensor]) -> None:
     """Validate the sums of one half of a corpus, named as `Half.tensors` names them.
 
-    Raises:
-        BadFile: if one has an unknown name, a wrong dtype or shape, is not finite, or is a negative
-            count; the caller adds the file name.
+    Raises `BadFile` if one has an unknown name, a wrong dtype or shape, is not finite, or is a
+    negative count; the caller adds the file name.
     """
     above = {name: tensor for name, tensor in tensors.items() if name.endswith("/above")}
     heads = {name.split("/")[1]: tensor.shape[-1] for name, tensor in above.items() if tensor.dim()}

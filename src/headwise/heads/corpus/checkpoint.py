@@ -81,8 +81,7 @@ def _unusable(option: str, folder: Path, error: OSError) -> BadFile:
 MOST_TENSOR_BYTES, MOST_JSON_BYTES = 1 << 30, 1 << 20
 """The largest tensor file and the largest run.json that are read."""
 
-KEY = "headwise"
-"""The key of the JSON in the header of a tensor file."""
+KEY = "headwise"  # the key of the JSON in the header of a tensor file
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
@@ -95,9 +94,8 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, {KEY: header})
     if len(content) > MOST_TENSOR_BYTES:
         raise BadFile(
-            "save: what was measured takes {num_content:,} bytes, and at most "
-            "{most_bytes:,} are read again; add --no-names, which takes less, or leave "
-            "out --save",
+            "save: what was measured takes {num_content:,} bytes, and at most {most_bytes:,} are "
+            "read again; add --no-names, which takes less, or leave out --save",
             num_content=len(content),
             most_bytes=MOST_TENSOR_BYTES,
         )
@@ -108,8 +106,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a file of `write_tensors`, in their order, and their metadata.
 
-    Raises:
-        BadFile: if it cannot be read, is too large or damaged; the caller adds the file name.
+    Raises `BadFile` if it cannot be read, is too large or damaged; the caller adds the file name.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -219,9 +216,8 @@ def is_saved(folder: Path) -> bool:
 def open_run(folder: Path) -> Run:
     """Open the run of a folder. Its files are untrusted and fully validated.
 
-    Raises:
-        BadFile: if there is none, a file is damaged or too large, the two files do not match, a
-            number is impossible, or it was measured with the metrics of another version.
+    Raises `BadFile` if there is none, a file is damaged or too large, the two files do not match, a
+    number is impossible, or it was measured with the metrics of another version.
     """
     try:
         data = _read_json(folder / JSON)
@@ -250,7 +246,6 @@ def open_run(folder: Path) -> Run:
 
 @contextmanager
 def _error_in(file: str) -> Iterator[None]:
-    """Add the name of a file to the message of an error."""
     try:
         yield
     except BadValue as error:
@@ -302,7 +297,6 @@ def _check_entries(data: dict[str, Any]) -> None:
 
 
 def _check_totals(data: dict[str, Any], first: Half, total: Half) -> None:
-    """Check the counts of run.json against the sums of the first half and of both."""
     documents = data["corpus"]["documents"]
     counts = (
         ("layers", data["model"]["layers"], len(total.statistics.layers)),

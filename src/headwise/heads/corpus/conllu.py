@@ -28,7 +28,6 @@ from headwise.heads.corpus.documents import (
 
 COLUMNS = 10
 TEXT = "# text ="
-
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 _RANGE = re.compile(r"([1-9][0-9]{0,5})-([1-9][0-9]{0,5})", re.ASCII)
 _EMPTY = re.compile(r"[0-9]{1,6}\.[1-9][0-9]{0,5}", re.ASCII)
@@ -59,8 +58,7 @@ class _Sentence:
 def read_conllu(file: Path) -> Iterator[CorpusDocument]:
     """Yield a document for each sentence, named by its first line.
 
-    Raises:
-        BadFile: if a line is not CoNLL-U, or words, heads and text are inconsistent.
+    Raises `BadFile` if a line is not CoNLL-U, or words, heads and text are inconsistent.
     """
     for block in blocks(file):
         yield from _sentence(block)

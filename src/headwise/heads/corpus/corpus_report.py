@@ -24,14 +24,9 @@ from headwise.heads.naming import UNEXPLAINED, Named
 from headwise.heads.statistics import Statistics
 from headwise.lang import Text, same
 
-MOST_NAMED = 5
-"""The number of heads listed for each name."""
-
-WITH = " with "
-"""Separates the name of a pair from its second head, as in "redundant with L0H1"."""
-
-MOST_ALIGNED = 10
-"""The number of heads listed with their agreement with gold pairs."""
+MOST_NAMED = 5  # the number of heads listed for each name
+WITH = " with "  # separates the name of a pair from its second head, as in "redundant with L0H1"
+MOST_ALIGNED = 10  # the number of heads listed with their agreement with gold pairs
 
 
 def report(run: Run) -> Document:
@@ -87,23 +82,15 @@ def _names(names: tuple[Named, ...], measured: tuple[Head, ...]) -> tuple[Block,
         kinds.setdefault(named.name.partition(WITH)[0], []).append(named)
     blocks: list[Block] = [Heading(Text("Names of heads")), summary]
     if not is_comparable(measured):
-        blocks.append(
-            Paragraph(Text("No head is called redundant: {reason}.", reason=NOT_COMPARED))
-        )
+        uncompared = Text("No head is called redundant: {reason}.", reason=NOT_COMPARED)
+        blocks.append(Paragraph(uncompared))
     if kinds:
         blocks.append(Table(_NAME_COLUMNS, [_name_row(same_name) for same_name in kinds.values()]))
     return tuple(blocks)
 
 
-_NAME_COLUMNS = (
-    Text("name"),
-    Text("heads"),
-    Text("the clearest"),
-    Text("must pass"),
-    Text("uniform"),
-    Text("random weights"),
-    Text("best offset"),
-)
+_BARS = (Text("must pass"), Text("uniform"), Text("random weights"), Text("best offset"))
+_NAME_COLUMNS = (Text("name"), Text("heads"), Text("the clearest"), *_BARS)
 
 
 def _clear(named: Named) -> float:
@@ -112,7 +99,6 @@ def _clear(named: Named) -> float:
 
 
 def _name_row(same_name: list[Named]) -> Row:
-    """One name and its heads, the clearest first."""
     first = same_name[0]
     title = Text("redundant with another") if WITH in first.name else first.title
     listed = ", ".join(f"{_who(named)} {number(named.value)}" for named in same_name[:MOST_NAMED])

@@ -55,14 +55,9 @@ class CorpusDocument:
     alignment: tuple[tuple[int, int], ...] | None = None
 
 
-MOST_BYTES = 1 << 20
-"""The longest line, document and text file, in bytes."""
-
-LONGEST_NAME = 100
-"""The largest number of characters in the name of a relation or of a kind of entity."""
-
-Spans = tuple[tuple[int, int], ...]
-"""(start, stop) in characters of each word."""
+MOST_BYTES = 1 << 20  # the longest line, document and text file, in bytes
+LONGEST_NAME = 100  # the most characters in the name of a relation or of a kind of entity
+Spans = tuple[tuple[int, int], ...]  # (start, stop) in characters of each word
 
 
 @dataclass(frozen=True)
@@ -88,9 +83,8 @@ class BadLine(BadFile):
 def lines(file: Path) -> Iterator[tuple[Place, str]]:
     r"""Yield every line with its place, without its line break; only one is in memory.
 
-    Raises:
-        BadFile: if the file cannot be read, or a line is longer than `MOST_BYTES`, is not UTF-8, or
-            holds a zero byte, as binary files do.
+    Raises `BadFile` if the file cannot be read, or a line is longer than `MOST_BYTES`, is not
+    UTF-8, or holds a zero byte, as binary files do.
     """
     name = clean(str(file))
     try:
@@ -151,8 +145,7 @@ def located(
 
     ``sources`` are the line of each word and its number there, if each word has a line of its own.
 
-    Raises:
-        BadFile: if the text does not consist of these words.
+    Raises `BadFile` if the text does not consist of these words.
     """
     spans, start = [], 0
     for index, word in enumerate(words):

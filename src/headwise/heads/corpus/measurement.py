@@ -29,9 +29,7 @@ from headwise.heads.naming import random_copy, take
 from headwise.heads.naming.assignment import compared, punctuation
 from headwise.lang import Text, joined
 
-MOST_WEIGHTS = 1 << 28
-"""The largest number of attention weights of all heads kept for one document."""
-
+MOST_WEIGHTS = 1 << 28  # the largest number of attention weights of all heads kept for one document
 ARROW = ">>"
 ATOM = re.compile(r"\[(?!(?:PAD|UNK|CLS|SEP|MASK)\]).+|Cl|Br|[BCNOPSFIbcnops]")
 """A token of SMILES that is an atom. Source: the SMILES specification (opensmiles.org)."""
@@ -159,7 +157,6 @@ class Measurer:
         return half
 
     def _captured(self, loaded: Loaded, inputs: dict[str, Tensor], keep: bool) -> Recorder:
-        """A capture of the model, with the weights of every head or of none."""
         heads, special = "all" if keep else (), separators(loaded.tokenizer)
         with capture(
             loaded.model, heads=heads, separators=special, punctuation=self.points
@@ -170,7 +167,6 @@ class Measurer:
 
 @contextmanager
 def _errors_of(document: CorpusDocument) -> Iterator[None]:
-    """Add the name of a document to the message of an error."""
     try:
         yield
     except HeadwiseError as error:

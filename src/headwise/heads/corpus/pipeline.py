@@ -106,14 +106,9 @@ def shared() -> Iterator[Share]:
         dist.destroy_process_group()
 
 
-EVERY = 10.0
-"""Seconds between two checkpoints."""
-
-Progress = Callable[[int, int], None]
-"""Called with the number of documents or texts done and their total."""
-
-Tell = Callable[[Text], None]
-"""Called with a status message."""
+EVERY = 10.0  # seconds between two checkpoints
+Progress = Callable[[int, int], None]  # called with the documents or texts done and their total
+Tell = Callable[[Text], None]  # called with a status message
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +135,8 @@ class CorpusJob:
 def run(job: CorpusJob, progress: Progress | None = None) -> Gathered:
     """The sums of this process's documents, resumed from a checkpoint.
 
-    Raises:
-        BadFile: if the folder holds another run, a file in it is damaged, a document cannot be
-            measured, or the corpus has changed. The sums up to there are kept.
+    Raises `BadFile` if the folder holds another run, a file in it is damaged, a document cannot be
+    measured, or the corpus has changed. The sums up to there are kept.
     """
     saved_identity = job.identity()
     gathered, position = _resumed(job, saved_identity)
@@ -195,7 +189,6 @@ def _resumed(job: CorpusJob, own_identity: dict[str, Any]) -> tuple[Gathered, in
 
 @contextmanager
 def _damaged(file: Path) -> Iterator[None]:
-    """Add the name of a checkpoint to the message of an error."""
     try:
         yield
     except BadFile as error:
@@ -245,9 +238,8 @@ def measure_corpus(
     A run with the same model, corpus and options in the folder is resumed if it was interrupted,
     and opened if it is finished.
 
-    Raises:
-        BadFile: if a document cannot be read, the folder cannot be created or holds another run,
-            or a file in it is damaged.
+    Raises `BadFile` if a document cannot be read, the folder cannot be created or holds another
+    run, or a file in it is damaged.
     """
     log = tell or ignore
     check_place(options.folder)
@@ -293,7 +285,8 @@ def run_of(
         "paragraphs": corpus.paragraphs,
         "truncate": truncate,
     }
-    return Run(model_facts(loaded, gathered.whole().statistics), facts, gathered, identity)
+    model = model_facts(loaded, gathered.whole().statistics.heads())
+    return Run(model, facts, gathered, identity)
 
 
 def check_place(folder: Path | None) -> None:

@@ -24,9 +24,7 @@ from headwise.heads.corpus.readers import Corpus
 from headwise.heads.models.load import Loaded
 
 TOKENS, TIMES = 25, 4
-
-FEWEST = 4
-"""The smallest number of different tokens in a sequence."""
+FEWEST = 4  # the smallest number of different tokens in a sequence
 
 SEQUENCES = 48
 """The number of sequences, each of other tokens; every second one suggests names, the others test
@@ -56,9 +54,8 @@ def named(tokens: int, times: int, seed: int) -> str:
 def sequences(loaded: Loaded, seed: int = 0) -> list[list[int]]:
     """The sequences of token ids, without special tokens.
 
-    Raises:
-        BadValue: if the vocabulary is too small, the seed is out of range, or the model takes too
-            few tokens or is an encoder-decoder.
+    Raises `BadValue` if the vocabulary is too small, the seed is out of range, or the model takes
+    too few tokens or is an encoder-decoder.
     """
     _check(loaded, seed)
     tokens, times = shape(loaded.longest)

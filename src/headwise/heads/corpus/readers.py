@@ -269,8 +269,7 @@ def look_through(
 
     ``check`` is called with each document.
 
-    Raises:
-        BadFile: if a document cannot be read, or there is none.
+    Raises `BadFile` if a document cannot be read, or there is none.
     """
     count = 0
     for document in reader(file, paragraphs=paragraphs)(file):

@@ -15,7 +15,6 @@ ENTROPY = Metric(
     sums=lambda rows: averaged(rows.entropy, rows.context.chooses),
 )
 
-
 EFFECTIVE_KEYS = Metric(
     name="effective_keys",
     label=Text("effective keys"),
@@ -46,7 +45,6 @@ NORMALISED_ENTROPY = Metric(
     reads=("entropy", "choices", "chooses"),
     sums=_normalised_entropy,
 )
-
 
 SMOOTHED_ENTROPY = Metric(
     name="smoothed_entropy",
@@ -89,7 +87,6 @@ CONFIDENCE = Metric(
     reads=("most",),
     sums=_confidence,
 )
-
 
 BLOCKS = Metric(
     name="blocks",

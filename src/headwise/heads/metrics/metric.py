@@ -16,9 +16,7 @@ AT_ONCE = 1 << 17  # numbers that the entropy copies at once, to stay in the pro
 RUN = 64  # keys per run: the largest weight of each run is found first
 SHARE = 10  # the heaviest blocks are one in this many
 SMOOTH = 1e-4  # the share of a uniform head that Clark et al. mix into each row for its entropy
-
-Sums = tuple[Tensor, Tensor]
-"""Numerator and denominator of each query; each broadcasts to (B, H, R)."""
+Sums = tuple[Tensor, Tensor]  # numerator and denominator of each query; both broadcast to (B, H, R)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -10,7 +10,6 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 Fact = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # axis 2 is R, the queries of the block
-
 T = TypeVar("T")
 
 

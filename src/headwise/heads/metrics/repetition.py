@@ -36,7 +36,6 @@ INDUCTION = Metric(
     sums=lambda rows: rows.on_repeats("after"),
 )
 
-
 STRIPE = Metric(
     name="stripe",
     label=Text("stripe"),

@@ -37,7 +37,6 @@ SINK = Metric(
     sums=_sink,
 )
 
-
 UNSPENT = Metric(
     name="unspent",
     label=Text("unspent"),
@@ -104,7 +103,6 @@ FROM_OTHERS = Metric(
     reads=("sets",),
     sums=_from_separators(False),
 )
-
 
 SEGMENT = Metric(
     name="segment",

@@ -17,8 +17,7 @@ from headwise.heads.models.catalogue import (
     model_named,
 )
 
-is_here, place_of = is_cached, model_folder
-"""Earlier names, still accepted."""
+is_here, place_of = is_cached, model_folder  # earlier names, still accepted
 
 __all__ = [
     "MODELS",

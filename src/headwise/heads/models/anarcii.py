@@ -53,7 +53,6 @@ def convert(folder: Path) -> None:
 
 
 LONGEST = 210  # the number of learned positions
-
 PAD, START = 0, 1
 
 
@@ -128,8 +127,6 @@ class _DecoderLayer(_EncoderLayer):
 
 
 class _Stack(nn.Module):
-    """Embeddings of tokens and positions, and layers."""
-
     def __init__(self, tokens: int, sizes: Sizes, layer: type[_EncoderLayer]) -> None:
         super().__init__()
         self.tok_embedding = nn.Embedding(tokens, sizes.width)

@@ -307,7 +307,6 @@ def _rotary_halves(weight: Tensor, heads: int) -> Tensor:
 
 
 def _write_bpe_tokenizer(values: dict[str, Any], folder: Path) -> None:
-    """SmolLM2's tokenizer: single digits, then GPT-2's byte-level BPE."""
     try:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     except ImportError as error:

@@ -27,9 +27,7 @@ from headwise.heads.models.catalogue import MODELS, PackagedModel, fetch, is_cac
 from headwise.lang import Text
 
 Progress = Callable[[Text], None]  # receives a line on each step of loading
-
 OPENERS = {"anarcii": anarcii.open_folder}  # of packaged models that are not transformers'
-
 _HUB_ID = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96})?", re.ASCII)
 
 

@@ -16,11 +16,8 @@ from headwise.lang import Text, same
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model.safetensors", INDEX)
-
 ADAPTER = "adapter_config.json"  # it names another model, which transformers would download
-
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-
 MOST_WEIGHT_INDEX_BYTES = 2**26  # the largest index that is read; it has a line for each tensor
 
 
@@ -130,23 +127,14 @@ def check_finite(name: str, model: nn.Module) -> None:
 
 
 CONFIG = "config.json"
-VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "tokenizer.model",
-    "sentencepiece.bpe.model",
-)
+_SENTENCE_PIECE = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCE_PIECE)
 """Most tokenizers need one of these files; those of bytes have none."""
 
 TOKENIZERS = (VOCABULARIES[0], "tokenizer_config.json", *VOCABULARIES[1:])
-
 MOST_BYTES = 2**20  # the largest config.json that is read
-
 MOST_LAYERS = 1024
 MOST_SIZE = 2**24
-
 _LAYERS = re.compile(r"(?:\w*_)?layers?")
 _SIZES = re.compile(
     r"(?:\w*_)?(?:size|dim|embd|d_model|inner|d_ff|d_kv|heads?|positions|embeddings|ctx|groups)"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote, unquote
 
@@ -13,20 +13,14 @@ from headwise.errors import BadValue
 from headwise.heads.analysis.attention_maps import between
 from headwise.heads.corpus.documents import Entity, Parse
 from headwise.heads.names import Head, by_layer
-from headwise.heads.sums import Accumulator, RatioEstimate, ratio_sums, tail, wilson
+from headwise.heads.sums import RatioEstimate, TextSums, ratio_sums, tail, wilson
 
 Direction = Literal["to head", "from head"]
 DIRECTIONS: tuple[Direction, ...] = ("to head", "from head")
-
-REACH = 10
-"""The largest fixed offset; that of Clark et al. was -3 to 2."""
-
+REACH = 10  # the largest fixed offset; that of Clark et al. was -3 to 2
 OFFSETS = torch.arange(-REACH, REACH + 1)
-
 LEFT_OUT = ("root", "punct")
-
-EVERYTHING = "all"
-"""The name of all relations together: the unlabelled attachment score."""
+EVERYTHING = "all"  # the name of all relations together: the unlabelled attachment score
 
 
 @dataclass(frozen=True)
@@ -49,15 +43,13 @@ def _key(relation: str, rest: str) -> str:
 
 
 @dataclass
-class Syntax:
+class Syntax(TextSums):
     """Accuracy of each head on each relation, over all texts.
 
     Attributes:
         sums: moments of correct predictions for each relation, direction and layer; those of each
             fixed offset; and the products of both.
     """
-
-    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self, weights: Mapping[Head, Tensor], words: Sequence[Sequence[int]], parse: Parse
@@ -100,10 +92,6 @@ class Syntax:
                     key = _key(name, f"{direction.replace(' ', '-')}/{layer}")
                     self.sums.add(key, own)
                     self.sums.add(f"{key}/offsets", product)
-
-    def merge(self, other: "Syntax") -> None:
-        """Add other sums."""
-        self.sums.merge(other.sums)
 
     def relations(self) -> tuple[str, ...]:
         """Every relation, the most frequent first; includes "all"."""
@@ -173,7 +161,6 @@ class Syntax:
         return tail(own.texts, total, squares)
 
     def _rule(self, relation: str, offset: int) -> RatioEstimate:
-        """The correct predictions of a fixed offset."""
         name = _key(relation, "offsets")
         return RatioEstimate.of(self.sums[name][offset] if name in self.sums else torch.zeros(6))
 
@@ -212,15 +199,12 @@ SUMS = ("texts", "given", "expected", "gg", "ge", "ee", "asked")
 """For each head: texts, attention to entities, its expected value, the squares and the product of
 both, and attention to all words."""
 
-COUNTS = "counts"
-"""Texts with entities, their entities, words in entities, and all words."""
+COUNTS = "counts"  # texts with entities, their entities, words in entities, and all words
 
 
 @dataclass
-class Entities:
+class Entities(TextSums):
     """Attention of each head to named entities, over all texts."""
-
-    sums: Accumulator = field(default_factory=Accumulator)
 
     def add(
         self,
@@ -230,8 +214,7 @@ class Entities:
     ) -> None:
         """Add one text, as in `Syntax.add`; one without entities or of entities alone is ignored.
 
-        Raises:
-            BadValue: if an entity is no span of the words.
+        Raises `BadValue` if an entity is no span of the words.
         """
         inside = _marked(entities, len(words))
         if not 0 < int(inside.sum()) < len(words):
@@ -247,10 +230,6 @@ class Entities:
             one = torch.ones_like(observed)
             sums = (one, observed, expected, observed**2, observed * expected, expected**2)
             self.sums.add(str(layer), torch.stack((*sums, received.sum(-1)), -1))
-
-    def merge(self, other: "Entities") -> None:
-        """Add other sums."""
-        self.sums.merge(other.sums)
 
     def heads(self) -> tuple[Head, ...]:
         """Every measured head."""

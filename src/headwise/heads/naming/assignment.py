@@ -22,9 +22,7 @@ from headwise.heads.naming.evidence import Evidence
 from headwise.heads.sums import holm
 from headwise.lang import Text
 
-Named = Trial
-"""A name that was assigned: a claim with a small enough corrected p-value."""
-
+Named = Trial  # a name that was assigned: a claim with a small enough corrected p-value
 UNEXPLAINED = "unexplained"
 
 
@@ -69,8 +67,7 @@ def taxonomy(
     return tuple(sorted(assigned, key=lambda trial: (trial.head, trial.chance)))
 
 
-SEED = 7919
-"""An unusual seed: the copy of an untrained model made with it would be that model."""
+SEED = 7919  # an unusual seed: the copy of an untrained model made with it would be that model
 
 
 def random_copy(model: nn.Module, *, seed: int = SEED) -> nn.Module:
@@ -103,9 +100,8 @@ def _copy_weights(model: nn.Module, new: nn.Module) -> None:
     for name, weight in own.items():
         if name not in state or state[name].shape != weight.shape:
             raise BadType(
-                "model: expected the parts that its configuration says, got {name} of "
-                "shape {weight_shape}; take the copy before the model is pruned or "
-                "changed",
+                "model: expected the parts that its configuration says, got {name} of shape "
+                "{weight_shape}; take the copy before the model is pruned or changed",
                 name=name,
                 weight_shape=tuple(weight.shape),
             )
@@ -118,9 +114,8 @@ def _reset(model: nn.Module) -> None:
         begin: Any = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if own and begin is None:
             raise BadType(
-                "model: expected modules that can begin again, got {name} "
-                "({module_type}) without reset_parameters; give a model of transformers, "
-                "or write that method",
+                "model: expected modules that can begin again, got {name} ({module_type}) without "
+                "reset_parameters; give a model of transformers, or write that method",
                 name=name or type(model).__name__,
                 module_type=type(module).__name__,
             )
@@ -128,11 +123,8 @@ def _reset(model: nn.Module) -> None:
             begin()
 
 
-MOST_WEIGHTS = 1 << 26
-"""The largest number of attention weights of a text that are kept to compare heads."""
-
-MARKS = "Ġ▁Ċ"
-"""The characters that tokenizers write for a space or a line break."""
+MOST_WEIGHTS = 1 << 26  # the most attention weights of a text that are kept to compare heads
+MARKS = "Ġ▁Ċ"  # the characters that tokenizers write for a space or a line break
 
 
 def names_of_heads(

@@ -24,9 +24,7 @@ class Trial:
     A number that is undefined or unknown is NaN.
 
     Attributes:
-        head: the head.
-        name: the name.
-        title: the name in the reader's language.
+        head, name, title: the head, its name, and that name in the reader's language.
         criterion: the condition of the name.
         found: the value in the first half, which suggested the name.
         value: the value in the second half, an unbiased estimate.
@@ -133,16 +131,9 @@ CRITERIA = (
 )
 """Every name that depends on one share."""
 
-
-BETTER = 0.1
-"""By which share of words a head must exceed the best offset. Source: Voita et al. 2019, 5.2.1."""
-
-WIDE = 0.8
-"""The smallest normalised entropy of a diffuse head: 3.8 of 4.85 nats, Clark et al. 2019, section
-3.2."""
-
-NAMED, ALIKE = 1.5, 0.8
-"""The smallest lift of an entity head, and the smallest agreement of redundant heads; both ours."""
+BETTER = 0.1  # the lead over the best offset, as a share of words. Source: Voita et al. 2019, 5.2.1
+WIDE = 0.8  # least normalised entropy of a diffuse head: 3.8 of 4.85 nats, Clark et al. 2019, 3.2
+NAMED, ALIKE = 1.5, 0.8  # the least lift of an entity head, agreement of redundant heads; ours
 
 
 @dataclass(frozen=True)
@@ -198,7 +189,6 @@ def shares(halves: Halves) -> Iterator[Trial]:
 
 
 def _number(value: float) -> float:
-    """The value, or 0 in place of NaN."""
     return 0.0 if math.isnan(value) else value
 
 
@@ -266,9 +256,8 @@ def _relation(
         name=f"syntax: {relation}",
         title=Text("syntax: {relation}", relation=relation),
         criterion=Text(
-            "finds the head of {relation} ({side}) in {better:.0%} more words than "
-            "the best fixed offset of the other half (Voita et al. 2019), and more "
-            "than the random copy",
+            "finds the head of {relation} ({side}) in {better:.0%} more words than the best fixed "
+            "offset of the other half (Voita et al. 2019), and more than the random copy",
             relation=relation,
             side=side,
             better=BETTER,

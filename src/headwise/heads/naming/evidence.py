@@ -17,27 +17,17 @@ from headwise.heads.metrics.token_kinds import PUNCTUATION, SEPARATORS, SINK
 from headwise.heads.names import Head
 from headwise.heads.naming.annotations import Entities, Syntax, heads_of_layers
 from headwise.heads.statistics import Statistics
-from headwise.heads.sums import Accumulator, RatioEstimate, ratio_sums
+from headwise.heads.sums import Accumulator, RatioEstimate, SumsByPart, ratio_sums
 
-JUDGED = (
-    PREVIOUS,
-    NEXT,
-    LOCAL,
-    FAR,
-    SEPARATORS,
-    SINK,
-    PUNCTUATION,
-    INDUCTION,
-    DUPLICATE,
-    NORMALISED_ENTROPY,
-)
+_SHARES = (PREVIOUS, NEXT, LOCAL, FAR, SEPARATORS, SINK, PUNCTUATION, INDUCTION, DUPLICATE)
+JUDGED = (*_SHARES, NORMALISED_ENTROPY)
 """The metrics that names depend on, in the order of a tensor's rows."""
 
 UNIFORM = "/uniform"
 
 
 @dataclass
-class Evidence:
+class Evidence(SumsByPart):
     """All sums that names depend on.
 
     Attributes:
@@ -91,34 +81,6 @@ class Evidence:
         if readers and document.entities is not None:
             self.entities.add(readers, words, document.entities)
 
-    def merge(self, other: "Evidence") -> None:
-        """Add the evidence of other texts of the same model."""
-        for own, more in zip(self._parts().values(), other._parts().values(), strict=True):
-            own.merge(more)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All sums by name; each is additive."""
-        parts = {part: sums.tensors() for part, sums in self._parts().items()}
-        return {f"{part}/{name}": own[name] for part, own in parts.items() for name in own}
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Evidence":
-        """The inverse of `tensors`; raises `BadFile` if a name is unknown."""
-        evidence = cls()
-        parts: dict[str, dict[str, Tensor]] = {part: {} for part in evidence._parts()}
-        for name, tensor in tensors.items():
-            part, _, rest = name.partition("/")
-            if part not in parts:
-                raise BadFile(
-                    "evidence: expected sums that Evidence.tensors() writes, got "
-                    "{name!a}; measure again",
-                    name=name[:80],
-                )
-            parts[part][rest] = tensor
-        for part, sums in evidence._parts().items():
-            sums.merge(Accumulator.from_tensors(parts[part]))
-        return evidence
-
     def heads(self) -> tuple[Head, ...]:
         """Every measured head, layer by layer."""
         layers = {n: s.shape[1] for n, s in self.metrics.sums.items() if not n.endswith(UNIFORM)}
@@ -134,10 +96,9 @@ class Evidence:
         above, below = self.metrics[f"{head.layer}{UNIFORM}"][JUDGED.index(metric)].tolist()
         return above / below if below else float("nan")
 
-    def _parts(self) -> dict[str, Accumulator]:
-        return {
-            "metrics": self.metrics,
-            "syntax": self.syntax.sums,
-            "entities": self.entities.sums,
-            "similarity": self.similarity.sums,
-        }
+    @staticmethod
+    def _unknown(name: str) -> BadFile:
+        return BadFile(
+            "evidence: expected sums that Evidence.tensors() writes, got {name!a}; measure again",
+            name=name,
+        )

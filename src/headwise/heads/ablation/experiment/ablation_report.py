@@ -20,9 +20,7 @@ from headwise.heads.inspection_report import Row, of_the_model, written
 from headwise.lang import Text, same
 from headwise.verify.report.formats import faults as schema_faults
 
-MOST_HEADS = 40
-"""The number of heads listed in the order of removal."""
-
+MOST_HEADS = 40  # the number of heads listed in the order of removal
 MORE = Text("more than random")
 
 
@@ -86,7 +84,7 @@ def _source(result: AblationResult) -> Text:
             "{tokens} random tokens, {times} times, seed {seed}",
             tokens=TOKENS,
             times=TIMES,
-            seed=result.plan.seed,
+            seed=result.plan.options.seed,
         )
     return same(result.texts.file)
 
@@ -102,7 +100,6 @@ def _method(method: Method) -> Text:
 
 
 def _result(result: AblationResult) -> Text:
-    """The effect of the last step, in a sentence."""
     intact, last = result.points[0].loss, result.points[-1]
     compared = result.comparison_at(len(result.points) - 1)
     summary = Text(
@@ -120,13 +117,12 @@ def _result(result: AblationResult) -> Text:
         "{said} Without as many random heads it rises by {random} over {draws} seeds; {more}",
         said=summary,
         random=shown(compared.random),
-        draws=result.plan.num_seeds,
+        draws=result.plan.options.num_seeds,
         more=_verdict(compared.more),
     )
 
 
 def _removed(result: AblationResult) -> Text:
-    """The removed heads, in a sentence."""
     if result.all_heads:
         return Text("any of them")
     if len(result.order) == 1:
@@ -135,7 +131,6 @@ def _removed(result: AblationResult) -> Text:
 
 
 def _verdict(more: Interval) -> Text:
-    """The conclusion from the difference to random heads."""
     if more.low > 0:
         return Text("these cost {more} more.", more=shown(more))
     if more.high < 0:
@@ -167,7 +162,7 @@ def _row(result: AblationResult, number: int) -> Row:
 
 
 def _intervals(result: AblationResult) -> Text:
-    texts, draws = len(result.texts.measured), result.plan.num_seeds
+    texts, draws = len(result.texts.measured), result.plan.options.num_seeds
     few = Text("For few of them it is somewhat too narrow (Efron & Tibshirani 1993, chapter 13).")
     if not draws:
         return Text(
@@ -197,7 +192,7 @@ def _order(result: AblationResult) -> tuple[Block, ...]:
 
 def _cautions(result: AblationResult) -> tuple[Block, ...]:
     caveats = []
-    if result.plan.order == "importance":
+    if result.plan.options.order == "importance":
         caveats.append(
             Text(
                 "The least important head goes first, by its gradient on these same texts, "
@@ -252,9 +247,9 @@ def as_json(result: AblationResult) -> str:
                 "formula": plan.method.formula.en,
                 "source": plan.method.source.en,
             },
-            "order": plan.order,
-            "seed": plan.seed,
-            "seeds": plan.num_seeds,
+            "order": plan.options.order,
+            "seed": plan.options.seed,
+            "seeds": plan.options.num_seeds,
             "confidence": CONFIDENCE,
             "heads": [str(head) for head in result.order],
             "steps": [_step(result, number) for number in range(len(result.points))],

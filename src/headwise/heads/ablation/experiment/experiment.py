@@ -19,6 +19,7 @@ from headwise.heads.ablation.loss_effects import How
 from headwise.heads.ablation.methods import UNIFORM, Method, check_uniform, method_named
 from headwise.heads.ablation.sites import every_head, sites
 from headwise.heads.corpus.pipeline import Progress, ignore
+from headwise.heads.inspection import model_facts
 from headwise.heads.model_inputs import run as run_checked
 from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
@@ -40,21 +41,6 @@ class AblationPlan:
     def method(self) -> Method:
         """The ablation method."""
         return method_named(self.options.how)
-
-    @property
-    def order(self) -> str:
-        """The order of removal: "given" or "importance"."""
-        return self.options.order
-
-    @property
-    def seed(self) -> int:
-        """The first seed."""
-        return self.options.seed
-
-    @property
-    def num_seeds(self) -> int:
-        """The number of seeds of the comparison with random heads; 0 for no comparison."""
-        return self.options.num_seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +133,8 @@ def run_plan(
         step=1 / steps, how=how,
     )  # fmt: skip
     comparisons: tuple[Comparison, ...] = ()
+    every = every_head(sites(loaded.model))
     if options.num_seeds:
-        every = every_head(sites(loaded.model))
         comparisons = compared(
             loaded.model,
             lambda seed: texts.share(seed - options.seed, options.num_seeds),
@@ -159,11 +145,10 @@ def run_plan(
             others=every if len(plan.heads) == len(every) else None,
         )
     counted.finish()
-    return AblationResult(_model_facts(loaded), plan, points, comparisons)
+    return AblationResult(model_facts(loaded, every), plan, points, comparisons)
 
 
 def _check_pool(total: int, removed: int, options: AblationOptions) -> None:
-    """Check that as many other heads exist as are removed."""
     if options.num_seeds and removed < total < 2 * removed:
         raise BadValue(
             "against: {removed} of {total} heads leave only {others} others to draw "
@@ -175,7 +160,6 @@ def _check_pool(total: int, removed: int, options: AblationOptions) -> None:
 
 
 def _check_loss(loaded: Loaded, texts: Texts) -> None:
-    """Check that the model runs on the first text and predicts a next token."""
     first = dict(texts.measured[0])
     run_checked(loaded, first)
     with torch.no_grad():
@@ -190,22 +174,7 @@ def _check_loss(loaded: Loaded, texts: Texts) -> None:
         )
 
 
-def _model_facts(loaded: Loaded) -> dict[str, str | int]:
-    attentions = sites(loaded.model)
-    return {
-        "name": loaded.name,
-        "source": loaded.source,
-        "class": type(loaded.model).__name__,
-        "type": str(loaded.config.model_type),
-        "parameters": sum(weight.numel() for weight in loaded.model.parameters()),
-        "layers": sum(len(site.layers) for site in attentions),
-        "heads": len(every_head(attentions)),
-    }
-
-
 class _CountedLoss:
-    """A loss that reports the number of texts it has read."""
-
     def __init__(self, loss: Loss, progress: Progress, total: int) -> None:
         self._loss, self._progress, self._total, self._done = loss, progress, total, 0
 

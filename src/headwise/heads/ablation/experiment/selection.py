@@ -17,8 +17,7 @@ from headwise.heads.inspection_export import faults
 from headwise.heads.names import Head, parse_heads
 from headwise.lang import Text, same
 
-MAX_JSON_BYTES = 1 << 26
-"""The largest JSON file that is read."""
+MAX_JSON_BYTES = 1 << 26  # the largest JSON file that is read
 
 
 @dataclass(frozen=True, eq=False)

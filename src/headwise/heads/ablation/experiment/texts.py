@@ -21,14 +21,9 @@ from headwise.heads.models.load import Loaded
 from headwise.heads.names import Head
 from headwise.lang import Text, same
 
-Example = Mapping[str, Tensor]
-"""The model inputs of one text, (1, L) each."""
-
-PIECE = 128
-"""The default number of tokens of a piece."""
-
-TOGETHER = 512
-"""The largest number of tokens of a batch of texts of equal length, on the longer side."""
+Example = Mapping[str, Tensor]  # the model inputs of one text, (1, L) each
+PIECE = 128  # the default number of tokens of a piece
+TOGETHER = 512  # the most tokens of a batch of texts of equal length, on the longer side
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,9 +247,8 @@ def check_resampling(
     kept = sum(numbers[-removed:])
     if kept > MOST_NUMBERS:
         raise BadValue(
-            "how: 'resample' would keep {kept} numbers of other texts, and "
-            "{most_numbers} at most are kept; give fewer --texts or heads, or use --how "
-            "mean",
+            "how: 'resample' would keep {kept} numbers of other texts, and {most_numbers} at most "
+            "are kept; give fewer --texts or heads, or use --how mean",
             kept=kept,
             most_numbers=MOST_NUMBERS,
         )
