@@ -12,8 +12,7 @@ from headwise.check.expression_tree import Token, is_matrix, pairs, scan
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
-MOST_BYTES = 1_000_000
-"""The longest article that is read; a worked example is a thousandth of it."""
+MOST_BYTES = 1_000_000  # the longest article that is read; a worked example is a thousandth of it
 
 _ALIKE: dict[int, int] = str.maketrans(
     "０１２３４５６７８９．，；：＝＋－−–×＊／（）［］｛｝｜％＿＾～“”　、⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from headwise.errors import BadFile
 
-NOISE = 1e-9
-"""The share of a value that float64 arithmetic may add to half a printed step."""
+NOISE = 1e-9  # the share of a value that float64 arithmetic may add to half a printed step
 
 MOST_POWER = 280
 """The largest power of ten that is read; 25 digits before it still make a finite number."""

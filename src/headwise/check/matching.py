@@ -14,11 +14,8 @@ from headwise.check.labels import Hint, IndexBases, IndexRef
 from headwise.check.statements import Statement
 from headwise.check.targets import FACTORS, Quantities, Target
 
-ASIDE = 0.35
-"""The cost of one disagreement with the context, as a share of wrong numbers."""
-
-PLAIN_SHARE = 0.4
-"""The largest share of wrong numbers in an array that is matched without a label."""
+ASIDE = 0.35  # the cost of one disagreement with the context, as a share of wrong numbers
+PLAIN_SHARE = 0.4  # the largest share of wrong numbers in an array that is matched without a label
 
 MOST_READINGS, MOST_NODES = 100_000, 64
 """The most readings compared for one problem setup, and the most expressions in one equation."""

@@ -23,8 +23,7 @@ from headwise.masks import Mask, causal, from_tensor
 MOST_ROWS, MOST_COLUMNS, MOST_HEADS = 64, 512, 32
 
 Notes = tuple[Text, ...]
-MaskFor = Callable[[int, int], Mask]
-"""Build a mask from the number of heads and the length."""
+MaskFor = Callable[[int, int], Mask]  # build a mask from the number of heads and the length
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,7 @@ from headwise.check.expression_tree import (
 )
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
 
-SENTENCE = 60
-"""A label longer than this is running text, in which a lone letter is no symbol."""
+SENTENCE = 60  # a label longer than this is running text, in which a lone letter is no symbol
 
 
 @dataclass(frozen=True)

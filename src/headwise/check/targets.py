@@ -14,8 +14,7 @@ from headwise.lang import Text, joined, same
 ROUNDED = 0.005
 """A printed number with a smaller step counts as rounded; 0.5 and 0.25 count as exact."""
 
-Value = tuple[float, float]
-"""A value and the bound of its rounding error."""
+Value = tuple[float, float]  # a value and the bound of its rounding error
 
 
 def consistent(node: Node, result: Printed) -> bool:
@@ -78,8 +77,7 @@ def _apply(node: Apply) -> Value | None:
     return None
 
 
-MOST_EXACT = 2
-"""With at most this many decimals an input counts as exact."""
+MOST_EXACT = 2  # with at most this many decimals an input counts as exact
 
 DRAWS, SAFETY = 24, 1.5
 """The number of random shifts of the inputs by half a printed step, and the factor on the largest
@@ -88,8 +86,7 @@ change."""
 Rows = list[list[float]]
 Inputs = tuple[Tensor, Projections]
 
-Place = tuple[str, int | None]
-"""A matrix: its key, and its head from 1 or None."""
+Place = tuple[str, int | None]  # a matrix: its key, and its head from 1 or None
 
 
 def rounded(grid: Grid) -> bool:

@@ -42,8 +42,7 @@ HELP = Text(
 )
 
 FORMATS = (*reporting.FORMATS, *reporting.TABLES)
-PROBES = ("repeated",)
-"""What may be read in place of a text."""
+PROBES = ("repeated",)  # what may be read in place of a text
 
 
 _HELP_TEXTS = {

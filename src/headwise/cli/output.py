@@ -83,8 +83,7 @@ def logger(lang: Lang, *, quiet: bool = False) -> Callable[[Text], None]:
     return log
 
 
-EVERY = 10.0
-"""Seconds between two lines where there is no terminal."""
+EVERY = 10.0  # seconds between two lines where there is no terminal
 
 DOCUMENTS = Text("documents")
 

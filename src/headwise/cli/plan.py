@@ -25,8 +25,7 @@ HELP = Text(
 )
 
 LONGEST = 2**18
-MOST = 4096
-"""Samples, heads, and numbers of a head."""
+MOST = 4096  # samples, heads, and numbers of a head
 
 HEADS, HEAD_DIM = 8, 64
 DTYPES = ("float32", "float64", "bfloat16", "float16")

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from headwise.plots.figure import Sheet
 
 
-WIDTH = 100
-"""Cells in a line where no terminal says otherwise."""
+WIDTH = 100  # cells in a line where no terminal says otherwise
 
 SUFFIXES = {".txt": "text", ".md": "markdown", ".tex": "latex"}
 SUFFIXES |= {f".{name}": name for name in ("html", "json", "csv", "parquet")}
@@ -31,8 +30,7 @@ SUFFIXES |= {f".{name}": name for name in ("html", "json", "csv", "parquet")}
 FORMATS = ("text", "markdown", "html", "json")
 """What every command can write; `explain` writes LaTeX as well."""
 
-TABLES = ("csv", "parquet")
-"""What a command with a table of numbers can write as well."""
+TABLES = ("csv", "parquet")  # what a command with a table of numbers can write as well
 
 PATH = click.Path(path_type=Path)
 

@@ -24,8 +24,7 @@ SUMMARY = Text("Hold an attention against an exact oracle and name its mistake."
 
 EMBED_DIM, HEADS = 15, 3
 SECONDS, MEMORY = 120, 4096
-SHOWN = 20
-"""How many lines of what a target prints are passed on."""
+SHOWN = 20  # how many lines of what a target prints are passed on
 
 _HELP = Text(
     "TARGET is path/to/file.py:Name or package.Name: a class of modules, a module, or a function "

@@ -22,8 +22,7 @@ from headwise.lang import Lang, Text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-STEPS = 254
-"""Levels of a weight in a heat map's bytes; the level 255 means not allowed."""
+STEPS = 254  # levels of a weight in a heat map's bytes; the level 255 means not allowed
 
 
 def render(document: blocks.Document, lang: Lang = "en") -> str:

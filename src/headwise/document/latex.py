@@ -10,11 +10,8 @@ from headwise.document.formulas import math
 from headwise.document.text_format import clean, clean_lines
 from headwise.lang import Lang, Text
 
-LINE = 68
-"""Characters of numbers that fit on a line of the page; a wider matrix is cut into parts."""
-
-HEAT = 12
-"""Tokens on a side of a heat map that is written as a table of percentages."""
+LINE = 68  # characters of numbers that fit on a line of the page; a wider matrix is cut into parts
+HEAT = 12  # tokens on a side of a heat map that is written as a table of percentages
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

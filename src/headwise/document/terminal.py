@@ -11,8 +11,7 @@ from headwise.lang import Lang, Text
 
 SHADES = " ░▒▓█"
 BLOCKED = "·"
-LARGEST = 48
-"""Cells on a side; a larger map is pooled, each cell the largest weight of its block."""
+LARGEST = 48  # cells on a side; a larger map is pooled, each cell the largest weight of its block
 
 LEGEND = Text(
     "each cell a weight: '{shades}' from 0 to 1 in fifths, '{blocked}' not allowed",
@@ -56,8 +55,7 @@ def drawn(heat: blocks.HeatMap) -> tuple[list[tuple[str, str]], list[Text]]:
     return rows, [LEGEND, note] if step > 1 else [LEGEND]
 
 
-LABEL = 16
-"""Cells that a row label takes at most; a longer one is cut."""
+LABEL = 16  # cells that a row label takes at most; a longer one is cut
 
 _BOLD, _GREEN, _RED = "1", "32", "31"
 

@@ -37,8 +37,7 @@ def _harmless(character: str) -> str:
     return "\u2421" if code == 0x7F else f"\\u{code:04x}"
 
 
-FIXED_BELOW = 1e9
-"""From here on a number is written with an exponent."""
+FIXED_BELOW = 1e9  # from here on a number is written with an exponent
 
 
 def decimal(value: float, precision: int) -> str:

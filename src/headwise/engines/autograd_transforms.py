@@ -14,8 +14,7 @@ from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
 from headwise.lang import Text
 
-Tensors = Sequence[Any]
-"""Tensors, of which some may be None."""
+Tensors = Sequence[Any]  # tensors, of which some may be None
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 

@@ -22,11 +22,8 @@ from headwise.shapes import Index, Truth
 FIRST, SECOND = 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
 """The factors of MurmurHash3's finaliser, as signed integers of 32 bits."""
 
-KEYS = 0x5BD1E995
-"""Distinguishes the hash of a key from that of a query with the same number."""
-
-CALLS = 1 << 31
-"""How many seeds there are."""
+KEYS = 0x5BD1E995  # distinguishes the hash of a key from that of a query with the same number
+CALLS = 1 << 31  # how many seeds there are
 
 
 @dataclass(frozen=True, repr=False)

@@ -29,11 +29,8 @@ _BACKWARD = _operator("_scaled_dot_product_flash_attention_for_cpu_backward")
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-THIN = 8
-"""Keys below which the fused backward loses digits, and products are used."""
-
-ALIGNED = 16
-"""Row sizes are padded to a multiple of this, so that all rows are aligned alike."""
+THIN = 8  # keys below which the fused backward loses digits, and products are used
+ALIGNED = 16  # row sizes are padded to a multiple of this, so that all rows are aligned alike
 
 
 class BackwardInputs(NamedTuple):

@@ -31,11 +31,8 @@ from headwise.positions import NoPosition, Stage
 
 NAME = "lsh"
 
-SHORT = 512
-"""Keys below which all scores are cheap to hold."""
-
-SHARE = 0.5
-"""The largest share of pairs in the chunks for which they are worthwhile."""
+SHORT = 512  # keys below which all scores are cheap to hold
+SHARE = 0.5  # the largest share of pairs in the chunks for which they are worthwhile
 
 NUMBERS = 1 << 19
 """Numbers of the output that one kernel call gives: its buffers are kept and used again."""

@@ -24,8 +24,7 @@ from headwise.errors import BadFile, BadValue, MissingExtra
 from headwise.explain.number_tables import from_lists, from_text
 from headwise.lang import Text, joined, same
 
-MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22
-"""The limits of a file that is read."""
+MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22  # the limits of a file that is read
 
 CONTAINERS = (".safetensors", ".pth", ".pt")
 """File types that hold named tensors; a name may follow the path after a colon."""

@@ -103,11 +103,8 @@ def _read(file: InputFile, shapes: _Shapes) -> tuple[Tensor, Layout]:
     return values, "q k" if values.dim() == 2 else "h q k"
 
 
-MOST_BYTES = 4 * 2**30
-"""The largest file that is opened, before and after decompression."""
-
-MOST_NUMBERS = 2**26
-"""The most numbers of one projection."""
+MOST_BYTES = 4 * 2**30  # the largest file that is opened, before and after decompression
+MOST_NUMBERS = 2**26  # the most numbers of one projection
 
 MARKS = ("in_proj_weight", "q_proj.weight", "q_proj_weight")
 """Every set of projections has a tensor of one of these names."""

@@ -14,11 +14,8 @@ from headwise.lang import Text
 MOST_TERMS = 8
 """The longest sum that is written out; of a longer one the first three terms and the last."""
 
-KEYS_SHOWN = 12
-"""The most keys that are written out: those with the largest weights."""
-
-LARGE_SCORE = 20.0
-"""Above this magnitude the largest score is subtracted before exp."""
+KEYS_SHOWN = 12  # the most keys that are written out: those with the largest weights
+LARGE_SCORE = 20.0  # above this magnitude the largest score is subtracted before exp
 
 
 def row_derivation(trace: Trace, head: int, row: int, precision: int, most: int) -> list[Block]:

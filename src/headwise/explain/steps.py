@@ -21,8 +21,7 @@ MOST_TOKENS_DRAWN = 512
 SMALL, SELECTED = 12, 64
 """The most rows or columns of a matrix that is shown whole, and of one of the selected head."""
 
-CORNER = 4
-"""Rows and columns of the corner that is shown of a large matrix."""
+CORNER = 4  # rows and columns of the corner that is shown of a large matrix
 
 
 def steps(

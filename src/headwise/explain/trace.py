@@ -20,8 +20,7 @@ from headwise.reference import reference
 MOST_SCORES = 2**23
 """The most scores, H L L, of one trace, which keeps several float64 copies of them."""
 
-WIDEST = 4096
-"""The most columns of X for which projections (E, E) are built."""
+WIDEST = 4096  # the most columns of X for which projections (E, E) are built
 
 MOST_PRECISION = 15
 

@@ -22,11 +22,8 @@ from headwise.plots.heat_maps import heat_map, overview, panels, similarity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Named = Iterator[tuple[str, "Figure"]]
-"""Figures with the names of their files, without an ending."""
-
-LINES_OF_KIND = 2
-"""How many heads that attend to the same kind of token have a line."""
+Named = Iterator[tuple[str, "Figure"]]  # figures with the names of their files, without an ending
+LINES_OF_KIND = 2  # how many heads that attend to the same kind of token have a line
 
 PARTS = {"": same(""), "encoder": Text("encoder, "), "decoder": Text("decoder, ")}
 PARTS |= {"cross": Text("cross-attention, ")}

@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-UNSEEN = 1e-4
-"""A share below this is lower than the line is thick."""
-
-TICKS = 9
-"""About how many places have a tick."""
+UNSEEN = 1e-4  # a share below this is lower than the line is thick
+TICKS = 9  # about how many places have a tick
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,8 +25,7 @@ CHINESE = (
 )  # fmt: skip
 """How the names of font files with Chinese characters begin, the best first."""
 
-PROBE = "注意力头熵前一个词元"
-"""Characters that a font for Chinese has to have."""
+PROBE = "注意力头熵前一个词元"  # characters that a font for Chinese has to have
 
 PLAIN = "DejaVu Sans"
 """The font that matplotlib brings along: Latin, Greek, Cyrillic, mathematics; no Chinese."""
@@ -99,8 +98,7 @@ def _characters(file: Path) -> frozenset[int]:
         return frozenset()
 
 
-DOTS = 160
-"""Dots an inch of a PNG."""
+DOTS = 160  # dots an inch of a PNG
 
 INK, FAINT, MISSING = "#222222", "#888888", "#e4e4e4"
 """The colours of text, of what is less important, and of cells without a value."""

@@ -24,11 +24,8 @@ MAP = "YlGnBu"
 MOST_NAMED = 60
 """Up to this many tokens stand at an axis each; of more every n-th does, with its number."""
 
-LONGEST = 16
-"""Characters of a token at an axis."""
-
-CELL = 0.19
-"""Inches of a cell, while the figure is small enough."""
+LONGEST = 16  # characters of a token at an axis
+CELL = 0.19  # inches of a cell, while the figure is small enough
 
 
 def heat_map(
@@ -74,8 +71,7 @@ def _short(token: str) -> str:
 
 DIVERGENCE_MAP = "YlGnBu_r"
 
-TOGETHER = 0.1
-"""Nats up to which the heads of a frame differ from each other at most."""
+TOGETHER = 0.1  # nats up to which the heads of a frame differ from each other at most
 
 MOST_NAMED_HEADS = 80
 """Up to this many heads each have their name at the axes; of more every n-th does."""
@@ -119,8 +115,7 @@ def _frames(axes: "Axes", clusters: Sequence[Sequence[int]]) -> None:
         start += len(group)
 
 
-ACROSS = 4
-"""Panels in a row."""
+ACROSS = 4  # panels in a row
 
 OPEN = ("entropy", "effective_keys", "distance")
 """The metrics that have no upper end 1: their panel reaches to their largest value."""

@@ -36,17 +36,13 @@ from headwise.positions import Stage
 
 NAME = "rows"
 
-RETURNED = ("logsumexp", *(name for name, _ in STATISTICS))
-"""What it returns beside the output."""
-
-BLOCK_SCORES = 2**21
-"""Scores of one block, unless the minimum of rows needs more."""
+RETURNED = ("logsumexp", *(name for name, _ in STATISTICS))  # what it returns beside the output
+BLOCK_SCORES = 2**21  # scores of one block, unless the minimum of rows needs more
 
 MIN_ROWS, MIN_ROWS_BIASED = 32, 128
 """Rows of a block; more where a position's bias is computed for each block, at a fixed cost."""
 
-LARGE = 2**21
-"""Scores from which blocks are faster as well: 8 MB of them exceed a cache."""
+LARGE = 2**21  # scores from which blocks are faster as well: 8 MB of them exceed a cache
 
 
 def why_not(call: Call) -> Iterator[Text]:

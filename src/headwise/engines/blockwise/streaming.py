@@ -34,14 +34,9 @@ from headwise.engines.statistics import key_share, logsumexp_with_sinks
 from headwise.masks.tiles import Tiles
 from headwise.positions import Stage
 
-BLOCK_SCORES = 2**20
-"""Scores of one block: few enough for a cache, and enough for every thread."""
-
-MAX_ROWS, MIN_ROWS = 256, 32
-"""Rows of a block."""
-
-ALIGNMENT = 16
-"""Numbers after which memory is as well aligned as at its beginning."""
+BLOCK_SCORES = 2**20  # scores of one block: few enough for a cache, and enough for every thread
+MAX_ROWS, MIN_ROWS = 256, 32  # rows of a block
+ALIGNMENT = 16  # numbers after which memory is as well aligned as at its beginning
 
 
 class Masking(NamedTuple):

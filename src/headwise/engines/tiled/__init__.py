@@ -37,8 +37,7 @@ from headwise.shapes import AttentionShape
 
 NAME = "tiled"
 
-COUNT = 12
-"""How many tensors `TiledAttention.problem` takes; those after them are captured."""
+COUNT = 12  # how many tensors `TiledAttention.problem` takes; those after them are captured
 
 
 @dataclass(frozen=True, eq=False)

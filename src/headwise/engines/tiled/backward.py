@@ -24,8 +24,7 @@ from headwise.engines.tiled.scores import chunks_with_terms, folded, score_terms
 from headwise.positions import Stage
 from headwise.positions.relative_terms import RelativeTerms, skew
 
-SIDE = 128
-"""Rows of a block of queries."""
+SIDE = 128  # rows of a block of queries
 
 ROWS = 1 << 19
 """Numbers of the gradient of q that one kernel call gives; k's and v's are some times as many."""

@@ -18,18 +18,12 @@ from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.shapes import AttentionShape, Index, Truth
 
-GAP = 64
-"""A gap of more distances than this splits a band in two."""
-
-RUN = 4
-"""Consecutive distances from which a run is a band, and no tooth of a comb."""
-
-TOOTH = 16
-"""The least number of queries of a residue class for which a comb is worthwhile."""
+GAP = 64  # a gap of more distances than this splits a band in two
+RUN = 4  # consecutive distances from which a run is a band, and no tooth of a comb
+TOOTH = 16  # the least number of queries of a residue class for which a comb is worthwhile
 
 
-MOST = 8
-"""The most disjuncts that a mask is expanded into."""
+MOST = 8  # the most disjuncts that a mask is expanded into
 
 
 def parts(mask: Mask, shape: AttentionShape, side: int) -> list[Part]:

@@ -22,20 +22,17 @@ from headwise.masks.patterns.global_tokens import GlobalTokens
 from headwise.positions import Stage
 from headwise.shapes import AttentionShape
 
-Group = tuple[tuple[int, ...], Mask]
-"""Some heads, and the mask that they share."""
+Group = tuple[tuple[int, ...], Mask]  # some heads, and the mask that they share
 
 SHORT, LONG = 512, 2048
 """Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is expensive."""
 
-LEVELS = 5
-"""How often an estimate bisects the queries and the keys."""
+LEVELS = 5  # how often an estimate bisects the queries and the keys
 
 SHARE, SCATTERED = 0.5, 0.25
 """The largest share of pairs, in large tiles and in small ones, for which tiles are worthwhile."""
 
-SAMPLES, ROWS = 16, 64
-"""Blocks of queries that are sampled, and queries of a block."""
+SAMPLES, ROWS = 16, 64  # blocks of queries that are sampled, and queries of a block
 
 
 def why_not(call: Call) -> Iterator[Text]:

@@ -16,20 +16,11 @@ from headwise.engines.tiled.problem import Problem, finite
 from headwise.engines.tiled.scores import ScoreTerms, chunks_with_terms, score_terms, values
 from headwise.shapes import AttentionShape
 
-SIDE = 64
-"""Rows of a block of queries."""
-
-SCORES = 1 << 22
-"""Scores that may be written out at once, over all samples and heads."""
-
-MOVING = 1 << 21
-"""The same where a position computes a bias for them."""
-
-DROPPED = 1 << 19
-"""Pairs whose dropout is computed at once: few enough for a cache."""
-
-ROWS = 1 << 21
-"""Numbers of the output that one kernel call gives."""
+SIDE = 64  # rows of a block of queries
+SCORES = 1 << 22  # scores that may be written out at once, over all samples and heads
+MOVING = 1 << 21  # the same where a position computes a bias for them
+DROPPED = 1 << 19  # pairs whose dropout is computed at once: few enough for a cache
+ROWS = 1 << 21  # numbers of the output that one kernel call gives
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor]:

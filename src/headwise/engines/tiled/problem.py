@@ -26,19 +26,13 @@ from headwise.positions.position import ClippedKeyValues
 from headwise.positions.relative_terms import RelativeTerms, differences
 from headwise.shapes import AttentionShape, Index, Truth
 
-BLOCK = 256
-"""Queries that have the same keys in a region."""
-
-GRAIN = 64
-"""A region begins and ends at multiples of so many keys."""
+BLOCK = 256  # queries that have the same keys in a region
+GRAIN = 64  # a region begins and ends at multiples of so many keys
 
 NEAR, BEHIND, AHEAD = 0, -1, 1
 
-WORTH = 0.5
-"""The largest share of keys in the near region for which clipping is worthwhile."""
-
-PAIRS = 1 << 22
-"""Pairs whose rule is written out at once."""
+WORTH = 0.5  # the largest share of keys in the near region for which clipping is worthwhile
+PAIRS = 1 << 22  # pairs whose rule is written out at once
 
 Numbers = TypeVar("Numbers", int, Tensor)
 

@@ -12,8 +12,7 @@ from headwise.engines.tiled.parts import Band, IndexedRows, Part, StridedRows, a
 from headwise.masks import Mask, Tile
 from headwise.shapes import AttentionShape
 
-Run = tuple[int, int]
-"""From one number to before another."""
+Run = tuple[int, int]  # from one number to before another
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,7 @@ def attempt(subject: Subject, job: Job) -> Outcome | None:
         return None
 
 
-LENGTH = 7
-"""The length of the contract's sequences; it differs from every other size."""
+LENGTH = 7  # the length of the contract's sequences; it differs from every other size
 
 
 def masked_job(
@@ -140,8 +139,7 @@ def unmasked_job(
     return job if subject.refuses(job) is None else replace(job, mask=causal())
 
 
-PADDED = padding([LENGTH, LENGTH - 3])
-"""Padding at the end of sample 1."""
+PADDED = padding([LENGTH, LENGTH - 3])  # padding at the end of sample 1
 
 
 def random_pairs(seed: int) -> Mask:
@@ -161,8 +159,7 @@ def expected(subject: Subject, job: Job, dtype: torch.dtype = torch.float64) -> 
     return oracle(job, dtype)["output"] if subject.truth is None else subject.truth(job, dtype)
 
 
-Part = tuple[slice | list[int], ...]
-"""An index of an output."""
+Part = tuple[slice | list[int], ...]  # an index of an output
 
 
 def judge_expected(output: Tensor, subject: Subject, job: Job, part: Part = ()) -> Verdict:

@@ -34,8 +34,7 @@ from headwise.verify.oracle import oracle, torch_attention
 from headwise.verify.oracle.jobs import Job, Outcome, Weights, cross_job, self_job
 from headwise.verify.oracle.tolerance import Evidence, judge, judge_gradients
 
-LARGE = 200.0
-"""A score whose exponential overflows in float32."""
+LARGE = 200.0  # a score whose exponential overflows in float32
 
 MASKS: tuple[tuple[str, Mask], ...] = (
     ("no mask", full()),
@@ -254,8 +253,7 @@ CONTRACT: tuple[Check, ...] = (
 )
 
 
-TIMES = 37
-"""How often a short sequence is repeated; a prime, so that no block ends where it ends."""
+TIMES = 37  # how often a short sequence is repeated; a prime, so that no block ends where it ends
 
 
 def _one_token_of_two(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:

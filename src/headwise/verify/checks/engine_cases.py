@@ -11,8 +11,7 @@ from headwise.call import Call
 from headwise.masks import Mask
 from headwise.positions import ALiBi, Position, Rotary, Shaw, T5Bias, TransformerXL
 
-Draw = Callable[..., Tensor]
-"""Normal numbers in float64: ``draw(5, 7)``."""
+Draw = Callable[..., Tensor]  # normal numbers in float64: ``draw(5, 7)``
 
 
 @dataclass(frozen=True)

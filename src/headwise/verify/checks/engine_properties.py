@@ -22,8 +22,7 @@ from headwise.verify.oracle.tolerance import (
     steps_of,
 )
 
-SMALL = 300
-"""Gradients are judged where Lq times Lk is at most this."""
+SMALL = 300  # gradients are judged where Lq times Lk is at most this
 
 
 def forward(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:

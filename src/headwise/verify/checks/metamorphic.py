@@ -28,11 +28,8 @@ from headwise.verify.checks import (
 from headwise.verify.oracle.jobs import Job, Outcome, cross_job
 from headwise.verify.oracle.tolerance import Evidence, Verdict, judge
 
-REAL = LENGTH - 3
-"""How many tokens of the padded sample are real."""
-
-ORDER = (2, 0, 5, 6, 1, 3, 4)
-"""An order in which no token keeps its place."""
+REAL = LENGTH - 3  # how many tokens of the padded sample are real
+ORDER = (2, 0, 5, 6, 1, 3, 4)  # an order in which no token keeps its place
 
 
 def batch_independent(subject: Subject, dtype: torch.dtype) -> Iterator[Evidence]:

@@ -23,8 +23,7 @@ STEPS = [step for _, step in QUANTITIES]
 INSIDE = QUANTITIES[STEPS.index("score") : STEPS.index("merge")]
 """The quantities between the split and the merge."""
 
-BLOCKED = -1e4
-"""Scores at or below are taken as blocked, since -1e9 is often used for -inf."""
+BLOCKED = -1e4  # scores at or below are taken as blocked, since -1e9 is often used for -inf
 
 
 class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

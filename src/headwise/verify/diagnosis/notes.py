@@ -127,8 +127,7 @@ def _dropped(subject: Subject) -> Iterator[Text]:
 
 OF_QUERIES = re.compile(r"(?i)(^|[._])(q|k|query|key)_?(layer_?)?(norm|ln)$")
 
-QUERIES = 5
-"""Fewer queries than keys, so that the two ways of aligning a causal mask differ."""
+QUERIES = 5  # fewer queries than keys, so that the two ways of aligning a causal mask differ
 
 
 def choices(conventions: Conventions, subject: Subject) -> Iterator[Text]:

@@ -18,8 +18,7 @@ from headwise.verify.target.conventions import Conventions, Runner
 from headwise.verify.target.module_runner import ModuleRunner
 from headwise.verify.target.runners import FunctionRunner, runner
 
-GRADIENT = "gradient"
-"""The gradient of the sum of the squared output."""
+GRADIENT = "gradient"  # the gradient of the sum of the squared output
 
 DIGITS = 6
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwise.verify.mistakes import Mistake
 
-LARGEST = 1 << 20
-"""The number of characters of source that are read."""
+LARGEST = 1 << 20  # the number of characters of source that are read
 
 PATTERNS = {
     "project": r"q_?proj|k_?proj|v_?proj|qkv|to_[qkv]|w_?[qkv]\b|query|key|value|c_attn|linear",

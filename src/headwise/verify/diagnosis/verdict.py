@@ -28,8 +28,7 @@ from headwise.verify.target.discovery import black_box, find_conventions
 from headwise.verify.target.runners import FunctionRunner, runner, subject_of
 from headwise.verify.target.runners import compiled as under_compile
 
-DTYPE = torch.float32
-"""The dtype in which targets are run: most of them work in no other."""
+DTYPE = torch.float32  # the dtype in which targets are run: most of them work in no other
 
 
 Status = Literal["accepted", "differs", "unproven"]
@@ -145,8 +144,7 @@ def _with_compiled(report: Report) -> Report:
     return replace(report, findings=(*report.findings, examine(COMPILED, subject, DTYPE)))
 
 
-Called = tuple[str, int, int]
-"""The target's name, E and H."""
+Called = tuple[str, int, int]  # the target's name, E and H
 
 Progress = Callable[[str], None] | None
 

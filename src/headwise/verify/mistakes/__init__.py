@@ -26,8 +26,7 @@ __all__ = ["MISTAKES", "Mistake", "combine"]
 GRADIENTS = ("gradients", "masked_gradients")
 """The checks of mistakes that leave every output correct."""
 
-FAR = 2.0**-4
-"""No rounding changes an output by more than this share of its largest number."""
+FAR = 2.0**-4  # no rounding changes an output by more than this share of its largest number
 
 
 @dataclass(frozen=True, eq=False)

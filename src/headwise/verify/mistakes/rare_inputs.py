@@ -14,8 +14,7 @@ from headwise.verify.oracle.jobs import StepContext
 RATES = (0.1, 0.2, 0.3, 0.5, 0.05, 0.15, 0.25, 0.4, 0.6)
 """Probabilities of dropout that are written into code, the common ones first."""
 
-BLOCKS = (64, 128, 32, 16, 256)
-"""Sizes of blocks of keys, the common ones first."""
+BLOCKS = (64, 128, 32, 16, 256)  # sizes of blocks of keys, the common ones first
 
 
 def _dropped(rate: float) -> dict[str, Step]:

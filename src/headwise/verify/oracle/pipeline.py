@@ -13,8 +13,7 @@ from headwise.masks.patterns.from_tensor import FromTensor
 from headwise.verify.oracle import steps
 from headwise.verify.oracle.jobs import Job, StepContext, seeded_rng
 
-Trace = dict[str, Tensor]
-"""Every quantity of one run by its name, in the order of `QUANTITIES`."""
+Trace = dict[str, Tensor]  # every quantity of one run by its name, in the order of `QUANTITIES`
 
 QUANTITIES: tuple[tuple[str, str], ...] = (
     ("q", "project"),

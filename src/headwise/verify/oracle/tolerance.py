@@ -60,8 +60,7 @@ class Verdict:
         return self.worst / unit if unit else float("inf")
 
 
-Evidence = tuple[str, Verdict]
-"""A trial by its name, and its verdict."""
+Evidence = tuple[str, Verdict]  # a trial by its name, and its verdict
 
 
 def judge(result: Tensor, plain: Tensor, oracle: Tensor) -> Verdict:
@@ -128,8 +127,7 @@ def judge_job(outcome: Outcome, job: Job) -> Verdict:
     return judge(outcome.output, plain["output"], exact["output"])
 
 
-Leaves = Mapping[str, Tensor]
-"""Tensors to differentiate by, by name."""
+Leaves = Mapping[str, Tensor]  # tensors to differentiate by, by name
 
 
 def gradients(output: Tensor, leaves: Leaves, *, again: bool = True) -> dict[str, Tensor]:

@@ -29,11 +29,8 @@ from headwise.verify.target import NotRecognised, no_memory
 START = 120.0
 """Seconds that Python and PyTorch may take to load before the target's own time begins."""
 
-GRACE = 2.0
-"""Seconds for a process that has run out of time to report its position."""
-
-LONGEST = 32 << 20
-"""The size limit of one report in bytes."""
+GRACE = 2.0  # seconds for a process that has run out of time to report its position
+LONGEST = 32 << 20  # the size limit of one report in bytes
 
 BOOT = """\
 import json, sys

@@ -18,8 +18,7 @@ from headwise.errors import HeadwiseError
 LARGEST_FILE = 256 << 20
 
 
-Send = Callable[[str, object], None]
-"""Sends one message, its kind and value, to the parent process."""
+Send = Callable[[str, object], None]  # sends one message, its kind and value, to the parent process
 
 
 def _send(stream: TextIO, kind: str, value: object) -> None:

@@ -25,8 +25,7 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 """The Python types of each JSON type; a bool is an int only in Python."""
 
-QUIET = ("$schema", "$defs", "title", "description")
-"""Keywords without a rule."""
+QUIET = ("$schema", "$defs", "title", "description")  # keywords without a rule
 
 
 def schema() -> dict[str, Any]:

@@ -75,8 +75,7 @@ def without_example(error: NotRecognised) -> BadFile:
 
 RUNS_CODE = Text("This runs the code of the target as it stands, with your rights.")
 
-LARGEST = 1 << 20
-"""The number of bytes of a file in which names are searched."""
+LARGEST = 1 << 20  # the number of bytes of a file in which names are searched
 
 
 def load(target: str) -> object:

@@ -41,8 +41,7 @@ LENGTH = (
     *("context_size", "max_position_embeddings", "n_ctx", "ctx_len", "sequence_length"),
 )
 CONFIG = ("config", "cfg", "args", "conf", "hparams")
-LONGEST = 64
-"""The length given to constructors that require one."""
+LONGEST = 64  # the length given to constructors that require one
 
 
 def make(cls: type[nn.Module], embed_dim: int, heads: int, dropout: float = 0.0) -> nn.Module:

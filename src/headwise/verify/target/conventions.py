@@ -167,8 +167,7 @@ def tensors_of(result: object, dtype: torch.dtype) -> object:
     return torch.as_tensor(result).to(dtype)
 
 
-Masks = Mapping[str, Tensor]
-"""The mask arguments of one call, by name."""
+Masks = Mapping[str, Tensor]  # the mask arguments of one call, by name
 
 
 class Runner(ABC):

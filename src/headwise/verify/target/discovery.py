@@ -248,8 +248,7 @@ class _MaskTrial:
         return self.runner.run(job, self.masks)
 
 
-Fits = Callable[[_MaskTrial], bool]
-"""Whether an encoding fits what was observed."""
+Fits = Callable[[_MaskTrial], bool]  # whether an encoding fits what was observed
 
 
 def _trials(conventions: Conventions, job: Job, argument: str) -> list[_MaskTrial]:

@@ -38,8 +38,7 @@ SMALL = 1e-4
 """The share of a change that is rounding in float32: sums of a hundred products are accurate to
 1e-5, and the curvature of a softmax of scores around 1 is far larger."""
 
-MOST_PARAMETERS = 64
-"""A module with more parameters is more than one attention."""
+MOST_PARAMETERS = 64  # a module with more parameters is more than one attention
 
 
 @dataclass(frozen=True)

@@ -177,8 +177,7 @@ def _given(subject: Subject, job: Job) -> Tensor:
     return outcome.output.detach()
 
 
-BACKEND = "aot_eager"
-"""The backend traces forward and backward, and requires no C++ compiler."""
+BACKEND = "aot_eager"  # the backend traces forward and backward, and requires no C++ compiler
 
 
 def compiled(conventions: Conventions) -> Conventions | None:
