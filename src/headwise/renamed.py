@@ -32,7 +32,6 @@ class RenamedModules(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        del path, target
         return spec_from_loader(fullname, self) if fullname in RENAMED else None
 
     def exec_module(self, module: ModuleType) -> None:

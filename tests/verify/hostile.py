@@ -1,5 +1,4 @@
 """Targets that hang, leave, crash or take too much. Importing this file does none of it."""
-# ruff: noqa: ARG002
 
 import ctypes
 import os

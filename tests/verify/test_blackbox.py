@@ -1,5 +1,4 @@
 """Targets whose weights cannot be found: what is said of them, and that it can be a failure."""
-# ruff: noqa: ARG002
 
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,5 +1,4 @@
 """Attentions that people write: the right ones pass, the wrong ones are named."""
-# ruff: noqa: ARG002
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
 """Attentions of PyTorch and transformers: right answers, their known faults, or an adapter."""
-# ruff: noqa: ARG002
 
 from collections.abc import Callable
 

@@ -139,11 +139,9 @@ class CommandGroup(click.Group):
         spoken(self, lang)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
         if cmd_name not in COMMANDS:
             return None
         return spoken(import_module(f"headwise.cli.{cmd_name}").command(self.lang), self.lang)

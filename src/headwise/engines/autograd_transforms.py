@@ -119,7 +119,6 @@ class AttentionFunction(ABC):
 
     def has_backward(self, q: Tensor, v: Tensor) -> bool:
         """Whether `backward` is exact for these tensors; otherwise `plain` is differentiated."""
-        del q, v
         return True
 
     def __call__(self, tensors: Tensors, captured: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:

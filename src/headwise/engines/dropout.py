@@ -60,7 +60,6 @@ class Keep(Mask):
         return mixed >= threshold
 
     def tile(self, q: range, k: range) -> Tile:
-        del q, k
         return Tile.MIXED
 
     @property

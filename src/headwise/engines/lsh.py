@@ -274,7 +274,6 @@ class ChunkedAttention(AttentionFunction):
         return result.output, result.logsumexp
 
     def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
-        del needed
         q, k, v, _ = tensors
         sums = given.logsumexp.masked_fill(given.logsumexp == -torch.inf, torch.inf)[..., None]
         results = given.grad.contiguous(), given.output, sums

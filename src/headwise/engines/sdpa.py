@@ -174,7 +174,6 @@ class FusedAttention(AttentionFunction):
         return kernel.suits(q, v)
 
     def backward(self, tensors: Tensors, given: BackwardInputs, needed: Sequence[bool]) -> Tensors:
-        del needed
         q, k, v, _, added, _ = tensors
         width, sums = q.shape[3], given.logsumexp
         finite = sums.masked_fill(sums == -torch.inf, torch.inf)  # there the weights are 0

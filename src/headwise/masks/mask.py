@@ -63,7 +63,6 @@ class Mask(ABC):
         Never `EMPTY` where a pair may attend and never `FULL` where one may not; `MIXED` is always
         valid. Both ranges have step 1 and are not empty.
         """
-        del q, k
         return Tile.MIXED
 
     @property
@@ -106,7 +105,6 @@ class Mask(ABC):
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
         """What is added to the scaled scores before the softmax, or None for nothing."""
-        del b, h, q, k
         return None
 
     def resolve(self, shape: AttentionShape) -> "Mask":
@@ -133,7 +131,6 @@ class Mask(ABC):
 
     def unpadded_keys(self, shape: AttentionShape) -> Tensor | None:
         """(B, Lk), False on padding; None where the mask has none."""
-        del shape
         return None
 
     def visible_keys(self, shape: AttentionShape) -> Tensor | None:
@@ -167,7 +164,6 @@ class Mask(ABC):
 
     def restrict(self, q: range, k: range) -> "Mask":
         """A simpler mask with the same rule inside a rectangle; its bias may differ."""
-        del q, k
         return self
 
     def dense(self, shape: AttentionShape) -> Allowed:

@@ -218,7 +218,6 @@ class NotPacked:
 
     @classmethod
     def __torch_function__(cls, *args: object, **kwargs: object) -> NoReturn:
-        del args, kwargs
         raise _not_packed()
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -229,7 +228,6 @@ class PackedBias:
     """The same for the bias, which is None in a module without bias, as in PyTorch."""
 
     def __get__(self, module: nn.Module | None, owner: type) -> NotPacked | None:
-        del owner
         bare = module is not None and getattr(module.q_proj, "bias", None) is None
         return None if bare else NotPacked()
 

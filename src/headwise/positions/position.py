@@ -47,12 +47,10 @@ class Position(nn.Module, ABC):
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         """The sum of x and the encodings of its positions ``offset, offset + 1, ...``."""
-        del offset
         return x
 
     def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
         """The q (B, H, Lq, D) and k (B, G, Lk, D) whose product is the score of the content."""
-        del shape
         return q, k
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor | None:
@@ -64,7 +62,6 @@ class Position(nn.Module, ABC):
             key: the positions of the keys, (m,).
             scale: the factor on the scores.
         """
-        del q, query, key, scale
         return None
 
     def bias_grid(
@@ -79,17 +76,14 @@ class Position(nn.Module, ABC):
 
         ``difference`` is every key - query that occurs, (T,); ``like`` has the device and dtype.
         """
-        del difference, like, scale
         return None
 
     def clipped(self, k: Tensor, v: Tensor) -> ClippedKeyValues | None:
         """Keys (B, G, Lk, D) and values (B, G, Lk, Dv) that include the bias of distant pairs."""
-        del k, v
         return None
 
     def values(self, weights: Tensor, query: PositionIds, key: PositionIds) -> Tensor | None:
         """The term of the output (B, H, n, Dv) for weights (B, H, n, m), or None."""
-        del weights, query, key
         return None
 
     def expected_sizes(self) -> dict[str, int]:

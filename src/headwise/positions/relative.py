@@ -52,7 +52,6 @@ class Shaw(Position):
         return wide.gather(-1, index)
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
-        del scale
         far = self.max_distance
         wide = torch.promote_types(like.dtype, torch.float32)
         table = self.table.double().T  # so that what many differences share sums its gradient well
@@ -131,7 +130,6 @@ class TransformerXL(Position):
         nn.init.xavier_uniform_(self.projection.view(num_heads * head_dim, self.embed_dim))
 
     def content(self, q: Tensor, k: Tensor, shape: AttentionShape) -> tuple[Tensor, Tensor]:
-        del shape
         return q + self.u.to(q.dtype)[:, None], k
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
@@ -146,7 +144,6 @@ class TransformerXL(Position):
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""
-        del scale
         wide = torch.promote_types(like.dtype, torch.float32)
         return RelativeTerms(self._vectors(difference, wide), self.v.to(wide))
 

@@ -47,11 +47,9 @@ class ALiBi(Position):
         return torch.cat((first, twice[0::2][: self.num_heads - power]))
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
-        del scale
         return self._at(query[:, None] - key[None], q)[None]
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
-        del scale
         return RelativeTerms(numbers=self._at(difference, like))
 
     def _at(self, distance: Tensor, like: Tensor) -> Tensor:
@@ -134,13 +132,11 @@ class T5Bias(Position):
         return ahead + torch.where(distance < near, distance, far)
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
-        del scale
         wide = torch.promote_types(q.dtype, torch.float32)
         buckets = self.bucket(key[None] - query[:, None])  # (n, m)
         return self.table.to(wide)[buckets].permute(2, 0, 1)[None]
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
-        del scale
         wide = torch.promote_types(like.dtype, torch.float32)
         table = self.table.double().T  # so that what many differences share sums its gradient well
         return RelativeTerms(numbers=table[:, self.bucket(difference)].to(wide))

@@ -1,5 +1,4 @@
 """Masks that are taken and hide nothing, or hide something else; the right one of each kind."""
-# ruff: noqa: ARG002
 
 import math
 

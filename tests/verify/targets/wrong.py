@@ -1,5 +1,5 @@
 """Wrong multi-head attentions: each class says its mistake by its name."""
-# ruff: noqa: N801, ARG002
+# ruff: noqa: N801
 
 import math
 

@@ -120,11 +120,9 @@ class KeyColumns(Mask):
     numbers: Tensor
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h, q
         return torch.isin(k, self.numbers)
 
     def tile(self, q: range, k: range) -> Tile:
-        del q, k
         return Tile.MIXED
 
     @property

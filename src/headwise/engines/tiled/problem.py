@@ -156,7 +156,6 @@ class Region(Mask):
     reach: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h
         first, last = self._ends(q)
         if self.which == BEHIND:
             return k < first

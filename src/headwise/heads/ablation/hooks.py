@@ -137,12 +137,10 @@ class _Calls:
         self._inside = False
 
     def begin(self, model: nn.Module, args: Any) -> None:
-        del model, args
         self._calls.clear()
         self._inside = True
 
     def end(self, model: nn.Module, args: Any, output: Any) -> None:
-        del model, args, output
         self._inside = False
 
     def change(self, site: Site, heads: Tensor) -> Tensor | None:

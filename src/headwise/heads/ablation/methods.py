@@ -152,7 +152,6 @@ class Zero(Replacement):
     """Zero; also for queries, whose heads then attend to all keys equally."""
 
     def heads(self, layer: Layer, output: Tensor) -> Tensor:
-        del layer
         return torch.zeros_like(output)
 
 
@@ -186,11 +185,9 @@ class Resample(Replacement):
         self._numbers = 0
 
     def begin(self, model: nn.Module, args: Any) -> None:
-        del model, args
         self._drawn = None
 
     def learn(self, layer: Layer, output: Tensor, batch: Batch) -> None:
-        del batch
         self._numbers += output.numel()
         if self._numbers > MOST_NUMBERS:
             raise BadValue(

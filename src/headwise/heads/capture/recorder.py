@@ -60,14 +60,12 @@ class Recorder:
 
     def start(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Forward pre-hook: layers are counted from 0 again."""
-        del model
         self._tracker.start(args, kwargs)
         self._calls.clear()
         self._inside = True
 
     def stop(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Forward hook."""
-        del model, args
         self._tracker.finish(output)
         self._layouts.forget()
         self._inside = False

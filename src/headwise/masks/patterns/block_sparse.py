@@ -20,7 +20,6 @@ class BlockSparse(Mask):
     block: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b
         layout = self.layout.to(k.device)
         _, rows, columns = layout.shape
         row, column = q // self.block, k // self.block
@@ -113,7 +112,6 @@ class RandomBlocks(Mask):
     seed: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h, q, k
         raise BadValue(
             "random_blocks: the blocks are drawn for a call's length; use "
             "mask.resolve(shape) or mask.dense(shape)"

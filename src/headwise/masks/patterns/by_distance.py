@@ -16,7 +16,6 @@ class Causal(Mask):
     name, by_distance = "causal()", True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h
         return k <= q
 
     def tile(self, q: range, k: range) -> Tile:
@@ -48,11 +47,9 @@ class Full(Mask):
     name, by_distance = "full()", True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h
         return torch.ones_like(q + k, dtype=torch.bool)
 
     def tile(self, q: range, k: range) -> Tile:
-        del q, k
         return Tile.FULL
 
 
@@ -76,7 +73,6 @@ class Window(Mask):
     by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h
         return (k >= q - self.left) & (k <= q + self.right)
 
     def tile(self, q: range, k: range) -> Tile:

@@ -33,12 +33,10 @@ class Padding(Mask):
     prefix: bool = False  # whether `prefix` made it, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del h, q
         real = self.real.to(k.device)
         return real[b, k] if real.dtype == torch.bool else k < real[b]
 
     def tile(self, q: range, k: range) -> Tile:
-        del q
         if self.real.dtype != torch.bool:
             shortest, longest = self._extremes
             if k[-1] < shortest:
@@ -164,7 +162,6 @@ class Documents(Mask):
     summed: bool = False  # whether it was made from lengths, for messages
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del h
         ids = self.ids.to(k.device)
         if not ids.shape[1]:
             return torch.zeros_like(q + k, dtype=torch.bool)

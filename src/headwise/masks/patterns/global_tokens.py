@@ -30,7 +30,6 @@ class GlobalTokens(Mask):
     whole: bool  # whether `chosen` covers all keys
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del h
         seen = self._is_chosen(b, k)
         return seen | self._is_chosen(b, q) if self.symmetric else seen
 

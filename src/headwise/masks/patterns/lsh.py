@@ -48,7 +48,6 @@ class Hashed(Mask):
         return seen
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
-        del b, h
         return None if self.own else torch.where(q == k, LAST, 0.0)
 
     @property
@@ -95,14 +94,12 @@ class Lsh(Mask):
     own: bool
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h, q, k
         raise BadValue(
             "lsh: who sees whom depends on the queries and keys of a call; pass the mask "
             "to attend(...), or see it on random ones with mask.draw(length)"
         )
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
-        del b, h
         return None if self.own else torch.where(q == k, LAST, 0.0)
 
     @property

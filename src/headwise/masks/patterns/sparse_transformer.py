@@ -17,7 +17,6 @@ class Modular(Mask):
     by_distance = True
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h
         return (q - k) % self.step == 0
 
     def tile(self, q: range, k: range) -> Tile:
@@ -57,7 +56,6 @@ class Fixed(Mask):
     summary: int
 
     def rule(self, b: Index, h: Index, q: Index, k: Index) -> Truth:
-        del b, h
         own = q // self.block == k // self.block
         return (k <= q) & (own | (k % self.block >= self.block - self.summary))
 

@@ -44,7 +44,6 @@ class SoftCap(Position):
         self.q, self.k, self.cap, self.offset = q, k, cap, offset
 
     def bias(self, q: Tensor, query: PositionIds, key: PositionIds, scale: float) -> Tensor:
-        del scale  # part of the cap; q is 0
         if q.shape[:2] != self.q.shape[:2]:
             raise BadValue(
                 "softcap: expected all samples and heads at once, {expected}, got {got}; use "

@@ -244,7 +244,7 @@ class MaskZero(Packed):
 
 
 class MaskUnused(Packed):
-    def forward(self, x, mask=None):  # noqa: ARG002
+    def forward(self, x, mask=None):
         q, k, v = self.parts(x)
         s = q @ k.mT / q.shape[-1]
         return self.proj((s.softmax(-1) @ v).transpose(1, 2).flatten(2))

@@ -189,7 +189,7 @@ class PadTen(Attention):
 class SequenceFirst(nn.Module):
     """(B, L, E) given to a module that reads (L, B, E)."""
 
-    def __init__(self, hidden_size, num_heads, batch_first=True):  # noqa: ARG002
+    def __init__(self, hidden_size, num_heads, batch_first=True):
         super().__init__()
         self.attention = nn.MultiheadAttention(hidden_size, num_heads)
 
