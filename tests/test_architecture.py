@@ -55,9 +55,8 @@ MAY_TAKE_KEYWORDS = {"attention_function", "mask_function", "check_positive"}
 """transformers passes options of its own; a check takes every size by its name."""
 
 MOST_LINES_OF_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 400, 60, 8
-MOST_FILES, MOST_LINES = 227, 42_450
-"""A ratchet: lower these when the source shrinks, and raise them only for a new feature. The aim is
-230 files and 42,000 lines."""
+MOST_FILES, MOST_LINES = 226, 42_000
+"""A ratchet: lower these when the source shrinks, and raise them only for a new feature."""
 MOST_FILES_OF_FOLDER = 13
 LARGER_FOLDERS = {"check": 14}
 """Folders that still hold more."""

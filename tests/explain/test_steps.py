@@ -12,10 +12,9 @@ from headwise.cli.explain import EXAMPLE, TOKENS
 from headwise.document import Document, Formula, Heading, Matrix, Paragraph, Working
 from headwise.document.formulas import math as drawable
 from headwise.errors import BadValue
-from headwise.explain import trace_json as writer
+from headwise.explain import trace as writer
 from headwise.explain.steps import matrix_blocks, steps
-from headwise.explain.trace import KEYS, Projections, trace
-from headwise.explain.trace_json import FORMULAS, as_json
+from headwise.explain.trace import FORMULAS, KEYS, Projections, as_json, trace
 
 X = torch.tensor(EXAMPLE, dtype=torch.float64)
 

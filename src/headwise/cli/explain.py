@@ -58,8 +58,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.explain.steps import steps
-    from headwise.explain.trace import check_ranges
-    from headwise.explain.trace_json import as_json
+    from headwise.explain.trace import as_json, check_ranges
 
     inputs = (values.x, values.tokens, values.weights, values.mask, values.bias)
     destination = Destination(values.format, values.output, lang, FORMATS, inputs)

@@ -62,7 +62,6 @@ def batched_mask(call: Call) -> bool:
 
 
 def _inputs(call: Call) -> Iterator[Tensor]:
-    """Every tensor that the output depends on."""
     yield from (call.q, call.k, call.v, *call.position.parameters(), *call.mask.tensors())
     if call.sinks is not None:
         yield call.sinks

@@ -124,7 +124,6 @@ def _row_limit(call: Call, keys: int) -> int:
 
 
 def _head_limit(call: Call, block: QueryBlock) -> int:
-    """Heads of a block."""
     if Stage.VALUES in call.position.stages:
         return call.shape.heads
     return min(call.shape.heads, max(1, BLOCK_SCORES // block.pairs))

@@ -110,7 +110,6 @@ def _run(call: Call) -> Result:
 
 
 def _by_function(call: Call, keep: Keep | None) -> tuple[Tensor, Tensor]:
-    """Output and logsumexp by `TiledAttention`."""
     q, k, v, raw_queries = _packed(call)
     position = with_frozen_tensors(call.position)
     relative = relative_terms(call.position, raw_queries, call.shape, call.scale)

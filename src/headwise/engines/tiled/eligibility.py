@@ -110,7 +110,6 @@ def _depends_on_head(mask: Mask, shape: AttentionShape) -> bool:
 
 
 def _of_head(mask: Mask, head: int) -> Mask:
-    """The mask of one head."""
     if isinstance(mask, PerHead):
         return _of_head(mask.masks[head], head)
     return mask.map(lambda child: _of_head(child, head))

@@ -146,7 +146,6 @@ def _table(module: nn.Module) -> Any:
 
 
 def _home(module: nn.Module) -> object:
-    """The module of transformers that defines it."""
     return sys.modules[type(module).__module__]
 
 

@@ -293,7 +293,6 @@ def _without_choices(value: Any) -> Any:
 
 
 def _nested_items(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and its value, however deep."""
     for item in value.values() if isinstance(value, dict) else value:
         if isinstance(item, dict | list):
             yield from _nested_items(item)

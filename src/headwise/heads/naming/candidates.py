@@ -168,8 +168,8 @@ def shares(halves: Halves) -> Iterator[Trial]:
         metric, spreads = criterion.metric, halves.spreads(criterion.metric)
         for head in halves.heads():
             spread = spreads[head.layer.part]
-            first_bar, bar = (
-                max(criterion.least, LIFT * _number(half.uniform(metric, head)), spread.high)
+            first_bar, bar = (  # NaN is never the maximum
+                max(criterion.least, LIFT * half.uniform(metric, head), spread.high)
                 for half in (halves.first, halves.second)
             )
             suggested, tested = halves.first.share(metric, head), halves.second.share(metric, head)
@@ -186,10 +186,6 @@ def shares(halves: Halves) -> Iterator[Trial]:
                 texts=tested.texts,
                 chance=tested.tail(bar) if suggested.value > first_bar else 1.0,
             )
-
-
-def _number(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
 
 
 def diffuse(halves: Halves) -> Iterator[Trial]:

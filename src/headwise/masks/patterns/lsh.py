@@ -69,7 +69,6 @@ class Hashed(Mask):
         return self._placed()[1]
 
     def _placed(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The `homes` and the `chunks`."""
         homes = torch.div(self.keys, self.chunk, rounding_mode="floor")
         same = torch.div(self.queries, self.chunk, rounding_mode="floor")
         last = torch.div((self.real - 1).clamp(min=0), self.chunk, rounding_mode="floor")

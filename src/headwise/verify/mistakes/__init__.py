@@ -139,7 +139,6 @@ def _matches(pipeline: Pipeline, seen: Observation) -> bool:
 
 
 def _acts(replacement: Replacement, seen: Observation) -> bool:
-    """Whether a mistake changes an observed output."""
     wrong, (plain, right) = _output(Pipeline().with_steps(replacement), seen.wide), seen.ordinary
     if wrong is None or right is None or plain is None:
         return wrong is None
