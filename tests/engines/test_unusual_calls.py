@@ -186,7 +186,7 @@ def test_one_length_for_every_sample_on_flex(mask: Mask) -> None:
 class Kerple(hw.Position):
     """A bias of the distance alone, of a class that no engine names."""
 
-    stages = frozenset({Stage.SCORES})
+    stages, by_distance = frozenset({Stage.SCORES}), True
 
     def relative(self, difference: Tensor, like: Tensor, scale: float) -> RelativeTerms:
         del scale

@@ -84,15 +84,12 @@ def run(call: Call) -> Result:
 
 def _against_position(call: Call) -> Iterator[Text]:
     name, stages = type(call.position).__name__, call.position.stages
-    if Stage.SCORES in stages:
-        here = torch.zeros(1, dtype=torch.long, device=call.q.device)
-        terms = call.position.relative(here, call.q, call.scale)
-        if terms is None or terms.numbers is None:
-            yield Text(
-                "the bias of {name} is not known to depend on the head and the distance only, "
-                "as this engine needs it",
-                name=name,
-            )
+    if Stage.SCORES in stages and not call.position.by_distance:
+        yield Text(
+            "the bias of {name} is not known to depend on the head and the distance only, "
+            "as this engine needs it",
+            name=name,
+        )
     if Stage.VALUES in stages:
         yield Text("{name} adds to the values", name=name)
 

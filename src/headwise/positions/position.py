@@ -44,6 +44,7 @@ class Position(nn.Module, ABC):
     """
 
     stages: frozenset[Stage] = frozenset()
+    by_distance = False  # whether the bias depends on the head and the difference only
 
     def embed(self, x: Inputs, offset: int = 0) -> Inputs:
         """The sum of x and the encodings of its positions ``offset, offset + 1, ...``."""

@@ -32,7 +32,7 @@ class ALiBi(Position):
         [0.7071, 0.3536, 0.1768, 0.0884]
     """
 
-    stages = frozenset({Stage.SCORES})
+    stages, by_distance = frozenset({Stage.SCORES}), True
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class T5Bias(Position):
         [8, 1, 0, 17, 24]
     """
 
-    stages = frozenset({Stage.SCORES})
+    stages, by_distance = frozenset({Stage.SCORES}), True
 
     def __init__(
         self,
