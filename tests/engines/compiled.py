@@ -467,7 +467,7 @@ SIZES = ((2, 4, 4, 37), (3, 6, 2, 41), (2, 6, 6, LONG), (2, 4, 2, LONG + 99))
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dynamic", [True, None])
+@pytest.mark.parametrize("dynamic", [True, pytest.param(None, marks=pytest.mark.slow)])
 def test_one_compiled_function_serves_every_size(
     mask: Mask, position: hw.Position | None, dynamic: bool | None
 ) -> None:
