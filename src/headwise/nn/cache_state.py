@@ -194,6 +194,9 @@ class SegmentMemory(nn.Module):
     earlier segment. ``to`` moves them and ``deepcopy`` copies them, but they are not in the
     ``state_dict``, since they belong to a text and not to the model.
 
+    Positions count from the first state in the memory, so the position encoding must depend on the
+    difference key - query only.
+
     A second memory can carry the padding mask, (B, L, 1). Padding counts as distance, so it belongs
     before the first segment of a text or after its last.
 
