@@ -64,7 +64,7 @@ def test_a_right_attention_passes(name: str) -> None:
 def test_a_mask_that_is_not_understood_is_left_alone_and_said() -> None:
     report = verify(target("Shifting"))
     notes = [note.en for note in report.notes]
-    assert "mask: how it takes a mask was not found, so no mask was given to it" in notes
+    assert "mask: its mask convention was not recognised, so no mask was passed" in notes
     assert not report.accepted
 
 

@@ -72,7 +72,7 @@ def check_place(path: Path, inputs: Iterable[Path] = ()) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Type and mode of what a path leads to; None where it leads to nothing yet."""
+    """Type and mode of the file at a path; None if there is none."""
     try:
         return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

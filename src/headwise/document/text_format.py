@@ -20,7 +20,7 @@ def clean(text: str) -> str:
 
 
 def clean_lines(text: str) -> list[str]:
-    """The lines of a text, each made harmless; tabs become four spaces."""
+    """The lines of a text without control characters; a tab becomes four spaces."""
     return [clean(line.replace("\t", "    ")) for line in text.splitlines()]
 
 

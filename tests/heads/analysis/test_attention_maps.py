@@ -47,7 +47,7 @@ def test_heads_choose_each_for_themselves() -> None:
 @pytest.mark.parametrize("name", ["verticals", "slashes", "last"])
 def test_numbers_must_be_positive(name: str) -> None:
     given = {"verticals": 1, "slashes": 1, name: 0}
-    with pytest.raises(BadValue, match=f"{name}: expected a number from 1 on, got 0"):
+    with pytest.raises(BadValue, match=f"{name}: expected a number >= 1, got 0"):
         vertical_slash(EYE[None], **given)
 
 

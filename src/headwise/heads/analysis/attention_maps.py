@@ -121,7 +121,7 @@ def vertical_slash(
     for name, number in (("verticals", verticals), ("slashes", slashes), ("last", last)):
         if number < 1:
             raise BadValue(
-                "{name}: expected a number from 1 on, got {number}; use {name}=1 for the least",
+                "{name}: expected a number >= 1, got {number}; the smallest is {name}=1",
                 name=name,
                 number=number,
             )

@@ -307,7 +307,7 @@ def _check_totals(data: dict[str, Any], first: Half, total: Half) -> None:
     for name, expected, measured in counts:
         if expected != measured:
             raise BadFile(
-                "{json} says {wanted} {name}, and {tensors} has sums of {found}",
+                "{json} gives {wanted} {name}, but {tensors} has sums of {found}",
                 json=JSON,
                 wanted=expected,
                 name=name,

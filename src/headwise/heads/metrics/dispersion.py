@@ -49,7 +49,7 @@ NORMALISED_ENTROPY = Metric(
 SMOOTHED_ENTROPY = Metric(
     name="smoothed_entropy",
     label=Text("smoothed entropy"),
-    title=Text("entropy after a little of a uniform head is mixed in, in nats"),
+    title=Text("entropy of the weights mixed with a small uniform share, in nats"),
     formula=Text("mean_i -Σ_j A'[i,j] log A'[i,j], A' = 0.9999 A + 0.0001 / N, N all keys"),
     source=Text("the code of Clark et al. 2019; N counts keys that are not allowed as well"),
     reads=("smoothed",),

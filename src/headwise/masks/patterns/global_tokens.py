@@ -82,7 +82,7 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
     Args:
         chosen: positions, the same in every sample; or a boolean tensor (Lk,) or (B, Lk), True on
             the chosen tokens.
-        symmetric: whether a chosen token sees every key; False lets it be seen only.
+        symmetric: whether a chosen token also sees every key.
 
     Raises:
         BadType, BadValue: if it is neither positions nor booleans, a position is negative or above
@@ -97,7 +97,9 @@ def global_tokens(chosen: Sequence[int] | Tensor, *, symmetric: bool = True) -> 
         · ■ · ·
         · ■ · ·
     """
-    check_boolean("global_tokens", "symmetric", symmetric, Text("False lets it be seen only"))
+    check_boolean(
+        "global_tokens", "symmetric", symmetric, Text("False: all see it, not the reverse")
+    )
     if isinstance(chosen, Tensor):
         check_dense("global_tokens", chosen)
         if chosen.dtype != torch.bool or chosen.dim() not in (1, 2):

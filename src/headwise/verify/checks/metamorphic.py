@@ -176,6 +176,6 @@ METAMORPHIC: tuple[Check, ...] = (
     Check.of(blind_rows_alone, Text("a fully padded sample does not affect the others")),
     Check.of(permutation_equivariant, Text("permuted tokens give permuted outputs")),
     Check.of(deterministic, Text("in eval the same input gives bitwise equal outputs")),
-    Check.of(weights_sum_to_one, Text("returned weights sum to 1, and are 0 where hidden")),
+    Check.of(weights_sum_to_one, Text("returned weights sum to 1 and are 0 on masked keys")),
     Check.of(masked_gradients, Text("no gradient reaches a hidden token; all are finite")),
 )

@@ -50,7 +50,7 @@ def _calls(conventions: Conventions) -> Iterator[Text]:
 def _masks(conventions: Conventions) -> Iterator[Text]:
     for argument in conventions.unknown:
         yield Text(
-            "{argument}: how it takes a mask was not found, so no mask was given to it",
+            "{argument}: its mask convention was not recognised, so no mask was passed",
             argument=argument,
         )
     signature = conventions.runner.signature
