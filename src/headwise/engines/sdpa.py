@@ -71,7 +71,6 @@ def without_mask(call: Call) -> bool:
 
 
 def _own_function(call: Call) -> bool:
-    """Whether `FusedAttention` can run a call."""
     if torch.compiler.is_compiling() or call.dropout or not kernel.fused(call.q):
         return False
     return not call.empty and not call.bias_requires_grad()

@@ -254,7 +254,6 @@ def _shrink_separate(module: nn.Module, paths: tuple[str, ...], kept: Kept, size
 
 
 def _shrink_vectors(module: nn.Module, kept: Kept, size: int) -> None:
-    """Prune the other parameters of single heads."""
     heads = torch.tensor(kept.heads)
     keep(module, "sinks", 0, heads)
     for name in ("bias_k", "bias_v"):

@@ -94,7 +94,6 @@ _NAME_COLUMNS = (Text("name"), Text("heads"), Text("the clearest"), *_BARS)
 
 
 def _clear(named: Named) -> float:
-    """The distance of a value from its threshold."""
     return named.value - named.bar if math.isfinite(named.value - named.bar) else 0.0
 
 
