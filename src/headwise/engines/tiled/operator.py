@@ -134,21 +134,21 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Any, ...]:
-    (numbers, offset, scale), (*saved, sinks) = ctx.setting, ctx.saved_tensors[:6]
-    tensors = list(ctx.saved_tensors[6:])
+    numbers, offset, scale = ctx.setting
+    q, k, v, output, logsumexp, sinks, *tensors = ctx.saved_tensors  # a checkpoint gives them once
     needs_grad = [*ctx.needs_input_grad[:3], *ctx.needs_input_grad[4]]
     gradients: Iterator[Tensor] = iter(())
     if any(needs_grad):
         optional = [grad, grad_sums, sinks]
         setting = numbers, tensors, offset, scale, needs_grad
+        saved = [q, k, v, output, logsumexp]
         gradients = iter(operator_backward(saved, optional, *setting))
-    q, k, v, *others = (next(gradients) if need else None for need in needs_grad)
+    grads = [next(gradients) if need else None for need in needs_grad]
     of_sinks = None
     if ctx.needs_input_grad[7]:
-        output, logsumexp = saved[3:]
         full = torch.zeros_like(output) if grad is None else grad
         of_sinks = sinks_gradient(sinks, full, output, logsumexp, grad_sums)
-    return q, k, v, None, others, None, None, of_sinks
+    return *grads[:3], None, grads[3:], None, None, of_sinks
 
 
 operator.register_autograd(_backward, setup_context=_setup_context)
