@@ -261,9 +261,9 @@ def test_every_number_of_a_description_is_held_to_what_it_can_be(folder: Path) -
             with pytest.raises(BadFile, match=rf"{part}(\.{name}: expected| of run\.json lacks)"):
                 open_run(folder)
     for part, name, said in (
-        ("model", "layers", "says 3 layers, and run.safetensors has sums of 2"),
-        ("model", "heads", "says 7 heads, and run.safetensors has sums of 6"),
-        ("corpus", "documents", "says 4 documents, and run.safetensors has sums of 3"),
+        ("model", "layers", "gives 3 layers, but run.safetensors has sums of 2"),
+        ("model", "heads", "gives 7 heads, but run.safetensors has sums of 6"),
+        ("corpus", "documents", "gives 4 documents, but run.safetensors has sums of 3"),
     ):
         put(part, name, whole[part][name] + 1)
         with pytest.raises(BadFile, match=re.escape(said)):
