@@ -29,6 +29,9 @@ _BACKWARD = _operator("_scaled_dot_product_flash_attention_for_cpu_backward")
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
+BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
+"""The integer type of the size of each softmax dtype, and the integer with the bits of its -inf."""
+
 THIN = 8  # keys below which the fused backward loses digits, and products are used
 ALIGNED = 16  # row sizes are padded to a multiple of this, so that all rows are aligned alike
 
@@ -141,11 +144,21 @@ def plain_scores(q: Tensor, k: Tensor, added: Tensor | None, scale: float) -> Te
 
 def masked_bias(allowed: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """``added`` of a mask and a bias: the bias where allowed, -inf elsewhere; None for nothing."""
-    bias = None if bias is None else bias.to(dtype)
     if allowed is None:
-        return bias
-    zero = torch.zeros((), dtype=dtype, device=allowed.device)
-    return torch.where(allowed, zero if bias is None else bias, -torch.inf)
+        return None if bias is None else bias.to(dtype)
+    if bias is None:
+        return minus_infinity_where_not(allowed, dtype)
+    return torch.where(allowed, bias.to(dtype), -torch.inf)
+
+
+def minus_infinity_where_not(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """0 where a pair is allowed and -inf elsewhere, in float32 or float64.
+
+    By integer arithmetic: `torch.where` takes 4 times as long for a triangle, and 30 times as long
+    where the allowed pairs have no pattern.
+    """
+    integers, bits = BITS[dtype]
+    return allowed.to(integers).sub_(1).bitwise_and_(bits).view(dtype)
 
 
 def plain_softmax(scores: Tensor, fully_masked: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -27,6 +27,10 @@ Group = tuple[tuple[int, ...], Mask]  # some heads, and the mask that they share
 SHORT, LONG = 512, 2048
 """Keys below which all scores are cheap to hold, and from which a bias of (Lq, Lk) is expensive."""
 
+DENSE = (
+    LONG * LONG
+)  # pairs from which a mask is never written out: that is slower, and O(L²) memory
+
 LEVELS = 5  # how often an estimate bisects the queries and the keys
 
 SHARE, SCATTERED = 0.5, 0.25
@@ -119,7 +123,7 @@ def worthwhile(call: Call) -> bool:
     """Whether the engine is the best choice for a call.
 
     It is where at least half of the pairs lie in empty tiles, or where other engines would write
-    out a position's bias (Lq, Lk); not for short sequences.
+    out a mask or a position's bias for many pairs; not for short sequences.
     """
     shape = call.shape
     if shape.keys < SHORT or next(why_not(call), None) is not None:
@@ -127,6 +131,8 @@ def worthwhile(call: Call) -> bool:
     biased = shape.keys >= LONG and _position_acts(call) and not call.mask.biased
     if call.mask in (full(), causal()):
         return biased and shape.queries > 1
+    if shape.queries * shape.keys >= DENSE:
+        return True
     if torch.compiler.is_compiling():
         return biased or _sparse_at_compile_time(call)
     groups = head_groups(call)

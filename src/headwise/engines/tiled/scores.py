@@ -10,13 +10,9 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
-from headwise.engines.dropout import drops
 from headwise.engines.tiled.parts import IndexedRows, Part
 from headwise.engines.tiled.problem import Problem
 from headwise.positions.relative_terms import RelativeTerms
-
-BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
-"""The integers of a dtype's size, and the one whose bits are its -inf."""
 
 
 class ScoreTerms(NamedTuple):
@@ -57,20 +53,8 @@ def score_terms(
     if pairs is None:
         return ScoreTerms(extra, None)
     wide = softmax_dtype(problem.q.dtype)
-    if extra is None and drops(problem.mask):
-        scores: Tensor | None = _minus_infinity_where_not(pairs, wide)
-    else:
-        scores = kernel.masked_bias(pairs, extra, wide)
+    scores = kernel.masked_bias(pairs, extra, wide)
     return ScoreTerms(scores, ~pairs.any(-1))
-
-
-def _minus_infinity_where_not(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a pair may attend and -inf elsewhere, by integer arithmetic.
-
-    `torch.where` takes ten times as long where the pairs follow no pattern.
-    """
-    whole, bits = BITS[dtype]
-    return (~allowed).to(whole).mul_(bits).view(dtype)
 
 
 def allowed(problem: Problem, part: Part) -> Tensor | None:
