@@ -11,7 +11,7 @@ from headwise.engines import kernel
 from headwise.engines.dropout import Keep, drops, kept_share
 from headwise.engines.statistics import apply_sinks
 from headwise.engines.tiled import batched_kernel
-from headwise.engines.tiled.parts import Part, StridedRows
+from headwise.engines.tiled.parts import IndexedRows, Part, StridedRows
 from headwise.engines.tiled.problem import Problem, finite
 from headwise.engines.tiled.scores import ScoreTerms, chunks_with_terms, score_terms, values
 from headwise.shapes import AttentionShape
@@ -21,6 +21,7 @@ SCORES = 1 << 22  # scores that may be written out at once, over all samples and
 MOVING = 1 << 21  # the same where a position computes a bias for them
 DROPPED = 1 << 19  # pairs whose dropout is computed at once: few enough for a cache
 ROWS = 1 << 21  # numbers of the output that one kernel call gives
+COPIED = 1 << 22  # numbers of keys and values that may be gathered at once, or those of one block
 
 
 def forward(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -75,6 +76,10 @@ def max_pairs(problem: Problem, part: Part, numbers: int = ROWS) -> int:
     """
     heads = problem.shape.batch * problem.shape.heads
     rows = max(1, numbers // (heads * problem.v.shape[3])) * part.keys.size
+    if isinstance(part.keys, IndexedRows):
+        width = problem.k.shape[3] + problem.v.shape[3]
+        blocks = COPIED // (problem.k.shape[0] * problem.k.shape[1] * width * part.keys.size)
+        rows = min(rows, max(1, blocks) * part.queries.size * part.keys.size)
     if drops(problem.mask):
         return max(1, min(DROPPED // heads, rows))
     if problem.position_biases(part):
