@@ -74,6 +74,13 @@ def padded_keys() -> str:
     return f"k = v = {_row(key)}, 2 real keys, q = 0\noutput {_row(output)}"
 
 
+def nonfinite_keys() -> str:
+    """The output of each query under a causal mask, where the third key is NaN."""
+    x = torch.tensor([1.0, 2.0, torch.nan, 4.0]).view(1, 1, 4, 1)
+    output = hw.attend(torch.zeros(1, 1, 4, 1), x, x, mask=hw.causal())
+    return f"k = v = [1, 2, nan, 4], causal, q = 0\noutput {_numbers(output.flatten().tolist())}"
+
+
 def softmax() -> str:
     """A row of 4096 equal scores in bfloat16: the sum of its weights, here and in bfloat16."""
     query, key = torch.zeros(1, 1, 1, 1).bfloat16(), torch.zeros(1, 1, 4099, 1).bfloat16()
@@ -185,6 +192,7 @@ PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("0006-query-positions", query_positions),
     ("0007-blind-rows", blind_rows),
     ("0008-padded-keys", padded_keys),
+    ("0022-nonfinite-keys", nonfinite_keys),
     ("0009-softmax", softmax),
     ("0010-scale", scale),
     ("0011-weights-before-dropout", weights_before_dropout),

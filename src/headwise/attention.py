@@ -6,7 +6,7 @@ from typing import overload
 from torch import Tensor
 
 from headwise.call import Call, Result
-from headwise.engines import ENGINES, Engine, best
+from headwise.engines import ENGINES, Engine, best, nonfinite
 from headwise.errors import EngineRefused, one_of
 from headwise.lang import Text, joined
 from headwise.masks import Mask
@@ -111,7 +111,7 @@ def attend(
         sinks=sinks,
         need=() if need is None else need,
     )
-    result = choose(call, engine).run(call)
+    result = nonfinite.run(choose(call, engine), call)
     return result.output if need is None else result
 
 
