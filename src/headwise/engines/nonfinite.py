@@ -31,7 +31,7 @@ def run(engine: Engine, call: Call) -> Result:
 
 def _is_unreadable(call: Call) -> bool:
     """Whether no number can be read: while compiling, under a transform, or not on a CPU."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or under_functorch():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() or under_functorch():
         return True
     return call.q.device.type != "cpu" or isinstance(call.q, FakeTensor)
 
@@ -59,7 +59,7 @@ def _queries_that_attend(call: Call, bad: Tensor) -> Tensor:
     b, h, q, _ = call.shape.indices()
     attend = bad.new_zeros(call.q.shape[:3])
     numbers = bad.any(1).any(0).nonzero()[:, 0]
-    for some in numbers.split(max(1, PAIRS // max(1, attend.numel()))):
+    for some in torch.split(numbers, max(1, PAIRS // max(1, attend.numel()))):
         allowed = call.mask.rule(b, h, q, some[None, None, None])
         attend |= (allowed & bad[:, :, None, some]).any(-1)
     return attend
