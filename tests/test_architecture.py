@@ -324,7 +324,7 @@ CATALOGUES = (
     (
         "engines",
         "headwise.engines:ENGINES",
-        {"autograd_transforms", "dropout", "kernel", "statistics"},
+        {"autograd_transforms", "dropout", "kernel", "nonfinite", "statistics"},
     ),
     (
         "cli",

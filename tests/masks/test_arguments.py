@@ -30,7 +30,7 @@ FITTING = {
     "padding": {"real": [2]},
     "per_head": {"masks": [hw.causal()]},
     "prefix": {"lengths": 2},
-    "random_blocks": {"block": 2, "count": 1, "seed": 0},
+    "random_blocks": {"block": 2, "count": 1, "seed": 0, "heads": 1},
     "strided": {"stride": 2},
     "window": {"left": 1, "right": 1},
 }

@@ -83,8 +83,7 @@ class CacheState:
         dropped = self.seen - self.length
         if position is None or not dropped or not position.stages & {Stage.SCORES, Stage.VALUES}:
             return position
-        by_difference = type(position).relative is not Position.relative
-        return position if by_difference else ShiftedPosition(position, dropped)
+        return position if position.by_difference else ShiftedPosition(position, dropped)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Earlier and new keys and values, (B, G, S, D); the cache then has the new ones too."""

@@ -1,6 +1,6 @@
 """Position encodings.
 
-position    the interface, and `NoPosition`
+position    the interface, `NoPosition`, and `Combined` of two
 absolute    added to the input: sinusoidal, learned
 rotary      rotation of queries and keys
 relative    terms for the difference key - query: Shaw, Transformer-XL
@@ -8,7 +8,7 @@ score_bias  a bias added to the scores: ALiBi, T5
 """
 
 from headwise.positions.absolute import Learned, Sinusoidal
-from headwise.positions.position import NoPosition, Position, Stage
+from headwise.positions.position import Combined, NoPosition, Position, Stage
 from headwise.positions.relative import Shaw, TransformerXL
 from headwise.positions.rotary import Frequencies, Rotary
 from headwise.positions.score_bias import ALiBi, T5Bias
@@ -19,6 +19,7 @@ POSITIONS = (ALiBi, Learned, NoPosition, Rotary, Shaw, Sinusoidal, T5Bias, Trans
 __all__ = [
     "POSITIONS",
     "ALiBi",
+    "Combined",
     "Frequencies",
     "Learned",
     "NoPosition",
