@@ -23,7 +23,7 @@ ROOMS = (
     ("lang",),
     ("errors",),
     ("shapes",),
-    ("masks", "positions"),
+    ("masks", "positions", "score_functions"),
     ("call",),
     ("reference", "engines"),
     ("attention",),

@@ -11,6 +11,7 @@ from headwise.errors import EngineRefused, one_of
 from headwise.lang import Text, joined
 from headwise.masks import Mask
 from headwise.positions import Position
+from headwise.score_functions import ScoreMod
 from headwise.shapes import Keys, Queries, Values
 
 AUTO = "auto"
@@ -28,6 +29,8 @@ def attend(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: None = None,
     engine: str = AUTO,
 ) -> Tensor: ...
@@ -43,6 +46,8 @@ def attend(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: Collection[str],
     engine: str = AUTO,
 ) -> Result: ...
@@ -57,10 +62,12 @@ def attend(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Tensor | Result:
-    """softmax(q kᵀ · scale + bias) v over the keys that the mask allows, for each head.
+    """softmax(f(q kᵀ · scale) + bias) v over the keys that the mask allows, for each head.
 
     Args:
         q: queries (B, H, Lq, D).
@@ -78,6 +85,12 @@ def attend(
         sinks: one logit per head (H,), a further term of every softmax that belongs to no key. A
             head may so attend to nothing: its weights sum to less than 1. 0 is Miller's
             "softmax off by one", -inf none.
+        softcap: c in c · tanh(scores / c), applied to the scaled scores before any bias; None
+            means no cap.
+        score_mod: a function ``(score, b, h, q_idx, kv_idx) -> score`` of the scaled and capped
+            scores, as `torch.nn.attention.flex_attention` takes it: ``q_idx`` counts the queries
+            from 0. It is called with tensors that broadcast, the scores in float32 at least. What
+            blocks a pair belongs into ``mask``; see `headwise.from_mask_mod`.
         need: what else to return: "weights", "logsumexp", and the statistics of the weights
             "entropy", "received", "distance" and "largest"; see `Result`. None gives the bare
             output.
@@ -91,7 +104,8 @@ def attend(
         EngineRefused: the engine named cannot run this call; the message has every reason.
 
     Source: Vaswani et al. 2017, equation 1; Q, K, V there are one head's q, k, v here. Sinks: Xiao
-        et al. 2023 (StreamingLLM), and the model card of gpt-oss (OpenAI 2025).
+        et al. 2023 (StreamingLLM), and the model card of gpt-oss (OpenAI 2025). Soft cap: Gemma 2
+        (Riviere et al. 2024), section 2.
 
     Example:
         >>> import torch, headwise as hw
@@ -109,6 +123,8 @@ def attend(
         dropout=dropout,
         offset=offset,
         sinks=sinks,
+        softcap=softcap,
+        score_mod=score_mod,
         need=() if need is None else need,
     )
     result = choose(call, engine).run(call)

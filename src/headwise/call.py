@@ -16,6 +16,14 @@ from headwise.masks import Mask, from_tensor, full
 from headwise.masks.arguments import Content
 from headwise.masks.mask import add
 from headwise.positions import NoPosition, Position, Stage
+from headwise.score_functions import (
+    ScoreFunction,
+    ScoreMod,
+    checked_score_mod,
+    checked_softcap,
+    reads_learned,
+    score_function,
+)
 from headwise.shapes import (
     LARGEST,
     Allowed,
@@ -81,6 +89,8 @@ class Call:
     shape: AttentionShape
     need: frozenset[str]
     sinks: Sinks | None = None
+    softcap: float | None = None
+    score_mod: ScoreMod | None = None
 
     @classmethod
     def of(
@@ -96,6 +106,8 @@ class Call:
         offset: int | None = None,
         need: Collection[str] = (),
         sinks: Tensor | None = None,
+        softcap: float | None = None,
+        score_mod: ScoreMod | None = None,
     ) -> "Call":
         """The validated call; the arguments are those of `headwise.attend`."""
         _check_tensors(q, k, v)
@@ -106,7 +118,8 @@ class Call:
             resolved = resolved.bind(Content(*place.content(q, k, shape), shape))
         need, sinks = _need(need), _sinks(sinks, q)
         factor, probability = _scale(scale, q.shape[3]), checked_dropout(dropout)
-        return cls(q, k, v, resolved, place, factor, probability, shape, need, sinks)
+        functions = checked_softcap(softcap), checked_score_mod(score_mod)
+        return cls(q, k, v, resolved, place, factor, probability, shape, need, sinks, *functions)
 
     @property
     def group(self) -> int:
@@ -143,6 +156,16 @@ class Call:
     def biased(self) -> bool:
         """Whether anything is added to the scaled scores."""
         return self.mask.biased or Stage.SCORES in self.position.stages
+
+    @property
+    def score_function(self) -> ScoreFunction | None:
+        """The function of the scaled scores, before the bias: soft cap and ``score_mod``."""
+        return score_function(self.softcap, self.score_mod, self.shape.offset)
+
+    def score_mod_requires_grad(self) -> bool:
+        """Whether ``score_mod`` reads a tensor that requires a gradient."""
+        function = self.score_function
+        return function is not None and not self.empty and reads_learned(function, self.shape)
 
     def bias(self, q: Tensor | None = None) -> Tensor | None:
         """The bias on the scaled scores, float32 at least, or None; q may have another dtype."""

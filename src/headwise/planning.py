@@ -18,6 +18,7 @@ from headwise.lang import Lang, Text, joined, same
 from headwise.masks import Mask, Tile
 from headwise.masks.tiles import Tiles
 from headwise.positions import Position, Stage
+from headwise.score_functions import ScoreMod
 from headwise.shapes import AttentionShape, Index
 
 PIECE = 64  # queries and keys of the sample on which memory is measured
@@ -141,6 +142,8 @@ def plan(
     dropout: float = 0.0,
     offset: int | None = None,
     sinks: Tensor | None = None,
+    softcap: float | None = None,
+    score_mod: ScoreMod | None = None,
     need: Collection[str] | None = None,
     engine: str = AUTO,
 ) -> Plan:
@@ -165,6 +168,8 @@ def plan(
         dropout=dropout,
         offset=offset,
         sinks=sinks,
+        softcap=softcap,
+        score_mod=score_mod,
         need=need or (),
     )
     shape, tiles = call.shape, Tiles.of(call.mask, call.shape)

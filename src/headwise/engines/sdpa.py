@@ -36,6 +36,10 @@ def why_not(call: Call) -> Iterator[Text]:
         yield Text("{name} adds to the values", name=type(call.position).__name__)
     if call.q.dtype in HALF and call.biased:
         yield Text("it would round the bias to {dtype}", dtype=call.q.dtype)
+    if call.softcap is not None:
+        yield Text("PyTorch's kernel has no soft cap")
+    if call.score_mod is not None:
+        yield Text("PyTorch's kernel takes no score_mod")
     if call.sinks is not None and not _own_function(call):
         yield Text("it has sinks on a CPU only, without dropout, torch.compile or a learned bias")
     yield from no_transform_rule(call)

@@ -22,7 +22,7 @@ from headwise.nn.validation import checked_mask
 LIBRARIES = ("headwise", "torch")  # the libraries that a model can be converted to
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PARTS = ("query_norm", "key_norm", "logit_scale", "gate")
-EXTRAS = ("mask", "position", "sinks", "global_proj", *PARTS)
+EXTRAS = ("mask", "position", "sinks", "softcap", "global_proj", *PARTS)
 """The options that PyTorch's module does not have."""
 
 Attention = nn.MultiheadAttention | MultiheadAttention

@@ -14,8 +14,9 @@ that fill embed_dim. Where a projection is wrapped or quantised, as in LoRA, non
 import functools
 import operator
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -193,19 +194,6 @@ def _looks_like_padding(mask: Tensor) -> bool:
     return ends_only and not same and not banded
 
 
-class Owner(Protocol):
-    """The sizes of the module, and whether PyTorch would pack its weights."""
-
-    embed_dim: int
-    kdim: int
-    vdim: int
-
-    @property
-    def rows(self) -> tuple[int, int, int]: ...
-    @property
-    def packs(self) -> bool: ...
-
-
 State = MutableMapping[str, Any]
 
 
@@ -232,6 +220,66 @@ class PackedBias:
         return None if bare else NotPacked()
 
 
+class TorchInterface(nn.Module, ABC):
+    """The names that other code reads from a `torch.nn.MultiheadAttention`."""
+
+    _qkv_same_embed_dim = False  # prevents torch's encoder layer from bypassing this module
+    in_proj_weight = NotPacked()
+    in_proj_bias = PackedBias()
+    embed_dim: int
+    kdim: int
+    vdim: int
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+
+    @property
+    @abstractmethod
+    def rows(self) -> tuple[int, int, int]:
+        """The rows of q_proj, k_proj and v_proj."""
+
+    @property
+    @abstractmethod
+    def packs(self) -> bool:
+        """Whether PyTorch would keep the weights of q, k and v as one matrix (3E, E)."""
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Initialise every parameter again."""
+
+    def _reset_parameters(self) -> None:
+        self.reset_parameters()
+
+    @property
+    def q_proj_weight(self) -> Tensor:
+        """``q_proj.weight``, as where PyTorch keeps the weights apart; so are the next two."""
+        return self.q_proj.weight
+
+    @property
+    def k_proj_weight(self) -> Tensor:
+        return self.k_proj.weight
+
+    @property
+    def v_proj_weight(self) -> Tensor:
+        return self.v_proj.weight
+
+    def torch_state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
+        """The weights under the names of `torch.nn.MultiheadAttention`, as copies where packed.
+
+        `load_state_dict` takes these names as well as the module's own.
+
+        Args:
+            prefix: what every name begins with.
+            keep_vars: as for `nn.Module.state_dict`.
+
+        Example:
+            >>> import headwise as hw
+            >>> list(hw.MultiheadAttention(8, 2, bias=False).torch_state_dict())
+            ['in_proj_weight', 'out_proj.weight']
+        """
+        return pack(self, self.state_dict(prefix=prefix, keep_vars=keep_vars), prefix)
+
+
 def _not_packed() -> BadType:
     return BadType(
         "in_proj_weight, in_proj_bias: headwise keeps the projections apart and has no packed "
@@ -239,7 +287,7 @@ def _not_packed() -> BadType:
     )
 
 
-def pack(owner: Owner, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def pack(owner: TorchInterface, state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """A module's state_dict in PyTorch's names, in PyTorch's order."""
     state = dict(state)
     packed: dict[str, Tensor] = {}
@@ -260,7 +308,7 @@ def unpack(module: nn.Module, state: State, prefix: str, *_: object) -> None:
 
     A tensor of another size is split in three as well, so that the error names each projection.
     """
-    rows = cast("Owner", module).rows
+    rows = cast("TorchInterface", module).rows
     for kind in ("weight", "bias"):
         if any(f"{prefix}{name}.{kind}" in state for name in QKV):
             continue
@@ -275,7 +323,7 @@ def unpack(module: nn.Module, state: State, prefix: str, *_: object) -> None:
             state[f"{prefix}{name}.weight"] = state.pop(f"{prefix}{name}_weight")
 
 
-def _plain(module: Owner, state: State, prefix: str) -> bool:
+def _plain(module: TorchInterface, state: State, prefix: str) -> bool:
     """Whether q, k and v have a weight of PyTorch's size, at most a bias, and nothing else."""
     expected = {"weight", "bias"} if f"{prefix}q_proj.bias" in state else {"weight"}
     kinds = set()

@@ -129,6 +129,8 @@ def _attend(
     indices = block_indices(call, samples, block)
     places = indices[2].flatten(), indices[3].flatten()
     raw_queries = call.q[samples, :, block.rows]
+    if call.score_function is not None:
+        scores = call.score_function(scores, *indices).clone()  # biases are added in place
     for bias in (call.mask.bias(*indices), call.position.bias(raw_queries, *places, call.scale)):
         scores = scores if bias is None else scores.add_(bias.to(scores.dtype))
     fully_masked = None

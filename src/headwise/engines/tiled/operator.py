@@ -1,8 +1,8 @@
 """The engine as operators that `torch.compile` and `torch.export` carry as one node.
 
 Beside q, k and v the operators take what `encoding.encode` writes: a mask, and where there is more,
-a position, the raw queries and the pairs that dropout keeps, or None for any of them. The relative
-terms of a position are computed inside.
+a position, the raw queries, the pairs that dropout keeps and the soft cap, or None for any of them.
+The relative terms of a position are computed inside.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from headwise.engines.tiled.encoding import decode
 from headwise.engines.tiled.forward import forward
 from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms
 from headwise.positions import NoPosition
+from headwise.score_functions import score_function
 from headwise.shapes import AttentionShape
 
 
@@ -100,16 +101,18 @@ def _decoded(
 ) -> Problem:
     """The problem whose mask, position, raw queries and kept pairs are encoded."""
     (q, k, v), (mask, others) = qkv, decode(numbers, tensors)
-    position, raw_queries, keep = others or (None, None, None)
+    position, raw_queries, keep, softcap = (*others, *(None,) * 4)[:4]
     position, raw_queries = position or NoPosition(), q if raw_queries is None else raw_queries
     shape = AttentionShape(q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset, q.device)
     relative = relative_terms(position, raw_queries, shape, scale)
-    far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
+    function, far = score_function(softcap, None, offset), None
+    if function is None:
+        far = clipped_terms(position, mask, shape, k[..., : raw_queries.shape[3]], v)
     if far is not None:  # its keys as wide as k, which may have been widened for the kernel
         behind, ahead = (kernel.widened(keys, k.shape[3]) for keys in far.keys)
         far = replace(far, keys=(behind, ahead))
     fixed = mask, position, scale, shape
-    return Problem(q, k, v, raw_queries, *fixed, relative, far, sinks, keep)
+    return Problem(q, k, v, raw_queries, *fixed, relative, far, sinks, keep, function)
 
 
 @operator.register_fake

@@ -256,7 +256,8 @@ def _recording_headwise(
     def _attend_heads(*args: Any, **kwargs: Any) -> Any:
         result = inner(*args, **kwargs)
         with torch.no_grad():
-            options = {key: kwargs.get(key) for key in ("mask", "position", "offset", "sinks")}
+            names = ("mask", "position", "offset", "sinks", "softcap")
+            options = {name: kwargs.get(name) for name in names}
             call = Call.of(*(tensor.detach() for tensor in args), **options)  # type: ignore[arg-type]
             terms = replace(terms_of_call(call), appended=appended)
             real = real_keys(call)
