@@ -100,6 +100,8 @@ class Plan:
         flops: floating point operations of the forward pass with this engine, without the tiles
             that it skips.
         bytes: bytes of q, k, v and the output, and the peak of scores and masks in this engine.
+        untold: why the kinds of the mask's tiles are unknown, so that no pair is skipped for it;
+            or None.
     """
 
     engine: str
@@ -108,6 +110,7 @@ class Plan:
     share: float
     flops: int
     bytes: int
+    untold: Text | None = None
 
     def rows(self) -> list[tuple[Text, Text]]:
         refused = [
@@ -119,6 +122,7 @@ class Plan:
             (Text("engine"), same(self.engine)),
             *refused,
             (Text("tiles"), tiles),
+            *([] if self.untold is None else [(Text("mask"), self.untold)]),
             (Text("pairs in tiles that are not empty"), same(f"{self.share:.1%}")),
             (Text("FLOPs"), same(f"{self.flops:,}")),
             (Text("bytes"), same(f"{self.bytes:,}")),
@@ -189,6 +193,7 @@ def plan(
         share=seen / pairs if pairs else 0.0,
         flops=2 * shape.batch * shape.heads * computed * (q.shape[3] + v.shape[3]),
         bytes=elements * q.element_size() + _score_bytes(call, chosen),
+        untold=call.mask.untold_tiles(),
     )
 
 

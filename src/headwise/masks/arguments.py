@@ -15,8 +15,10 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 """The dtypes of a tensor of lengths or document numbers."""
 
 
-def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list[int]:
-    """The values as a list of integers from 0 to `LARGEST`; ``kind`` is a noun such as "length"."""
+def check_integers(
+    mask: str, kind: Text, values: object, way_out: Text, least: int = 0
+) -> list[int]:
+    """The values as a list of integers up to `LARGEST`; ``kind`` is a noun such as "length"."""
     listed = list(values) if isinstance(values, Iterable) else None
     if (
         listed is None
@@ -31,7 +33,7 @@ def check_integers(mask: str, kind: Text, values: object, way_out: Text) -> list
             values=values,
         )
     what = Text("a {kind}", kind=kind)
-    return [check_integer(mask, what, number, 0, way_out) for number in listed]
+    return [check_integer(mask, what, number, least, way_out) for number in listed]
 
 
 @dataclass(frozen=True, eq=False)
