@@ -1,13 +1,15 @@
 """`attend`: attention by the preferred engine that can run it."""
 
+import sys
 from collections.abc import Collection
 from typing import overload
 
 from torch import Tensor
+from torch.nn import functional
 
 from headwise.call import Call, Result
 from headwise.engines import ENGINES, Engine, best
-from headwise.errors import EngineRefused, one_of
+from headwise.errors import BadValue, EngineRefused, one_of
 from headwise.lang import Text, joined
 from headwise.masks import Mask
 from headwise.positions import Position
@@ -113,6 +115,7 @@ def attend(
         >>> hw.attend(q, k, v)  # equal scores: the mean of the values
         tensor([[[[1., 1., 1.]]]])
     """
+    refuse_context_parallel()
     call = Call.of(
         q,
         k,
@@ -146,6 +149,25 @@ def choose(call: Call, engine: str) -> Engine:
             auto=AUTO,
         )
     return chosen
+
+
+_CONTEXT_PARALLEL = tuple(
+    f"torch.distributed.tensor.experimental.{module}"
+    for module in ("_context_parallel._attention", "_attention")
+)
+"""Where versions of torch keep the functions that `context_parallel` has replaced."""
+
+
+def refuse_context_parallel() -> None:
+    """Refuse a call inside `context_parallel`, where q, k and v are a part of the sequence."""
+    for name in _CONTEXT_PARALLEL:
+        replaced = getattr(sys.modules.get(name), "_replaced_functions", None)
+        if replaced and functional.scaled_dot_product_attention in replaced:
+            raise BadValue(
+                "attend: inside context_parallel q, k and v are one part of the sequence, and only "
+                "torch's own attention reaches the others; leave the context, or use "
+                "F.scaled_dot_product_attention there"
+            )
 
 
 def check_engine(engine: str) -> None:

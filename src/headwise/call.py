@@ -178,10 +178,10 @@ class Call:
     def bias_requires_grad(self) -> bool:
         if not self.biased or not torch.is_grad_enabled() or 0 in self.q.shape[:3]:
             return False
-        zero = torch.zeros((), dtype=torch.long, device=self.q.device)
+        zero = torch.zeros(1, dtype=torch.long, device=self.q.device)  # fake ones need an axis
         first = zero + self.shape.offset
         fixed = self.mask.bias(zero, zero, first, zero) if self.shape.keys else None
-        moving = self.position.bias(self.q[:, :, :1], first[None], first[None], self.scale)
+        moving = self.position.bias(self.q[:, :, :1], first, first, self.scale)
         return any(bias is not None and bias.requires_grad for bias in (fixed, moving))
 
 
@@ -236,7 +236,15 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise BadValue("q, k: H must be a multiple of G and D at least 1, got {got}", got=got)
 
 
-def _offset(offset: Any) -> int:
+def is_tracing() -> bool:
+    """Whether `torch.jit.trace` or the legacy ONNX exporter records the operations."""
+    return not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None
+
+
+def _offset(offset: Any) -> Any:
+    if isinstance(offset, Tensor) and is_tracing():  # a difference of sizes
+        traced: Any = offset
+        return traced
     if isinstance(offset, bool) or not isinstance(offset, Integral | torch.SymInt):
         raise BadType("offset: expected an integer or None, got {offset!r}", offset=offset)
     number: Any = offset if isinstance(offset, torch.SymInt) else int(offset)

@@ -123,7 +123,7 @@ def test_a_tree_for_each_sample_and_what_it_prints():
         ([0], BadValue, "parent of node 0 must be from -1 to -1, got 0; number the nodes"),
         ([-1, 0, 2], BadValue, "parent of node 2 must be from -1 to 1, got 2"),
         ([-2], BadValue, "tree: a parent must be >= -1, got -2; -1 is a root"),
-        ([], BadValue, "tree: expected 1 to 4096 nodes, got 0"),
+        ([], BadValue, "tree: expected 1 to 2048 nodes, got 0"),
         (torch.ones(2), BadType, "tree: expected the parents of the nodes, integers"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from headwise.call import softmax_dtype
 
@@ -243,3 +244,38 @@ def even(*tensors: Tensor) -> list[Tensor]:
 def widened(rows: Tensor, width: int) -> Tensor:
     """With zeros up to a last size."""
     return rows if rows.shape[3] == width else F.pad(rows, (0, width - rows.shape[3]))
+
+
+def forward_flops(
+    q_shape: torch.Size,
+    k_shape: torch.Size,
+    v_shape: torch.Size,
+    *_: object,
+    attn_mask: object = None,  # noqa: ARG001 - the operator's own names
+    scale: object = None,  # noqa: ARG001
+    out_shape: object = None,  # noqa: ARG001
+) -> int:
+    """The products of the fused forward: q kᵀ and weights times v."""
+    batch, heads, rows, dim = q_shape
+    return int(2 * batch * heads * rows * k_shape[2] * (dim + v_shape[3]))
+
+
+def backward_flops(
+    grad_shape: torch.Size,
+    q_shape: torch.Size,
+    k_shape: torch.Size,
+    *_: object,
+    attn_mask: object = None,  # noqa: ARG001
+    scale: object = None,  # noqa: ARG001
+    out_shape: object = None,  # noqa: ARG001
+) -> int:
+    """The five products of the fused backward: scores again, dO vᵀ, dq, dk and dv."""
+    batch, heads, rows, dim = q_shape
+    return int(2 * batch * heads * rows * k_shape[2] * (3 * dim + 2 * grad_shape[3]))
+
+
+for _operation, _formula in ((_FORWARD, forward_flops), (_BACKWARD, backward_flops)):
+    # PyTorch has no formula for the kernel of a CPU, and counts it as 0
+    _packet: Any = getattr(_operation, "overloadpacket", None)
+    if _packet is not None and _packet not in flop_registry:
+        register_flop_formula(_packet)(_formula)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.call import Call, Result, softmax_dtype
+from headwise.call import Call, Result, is_tracing, softmax_dtype
 from headwise.engines import kernel
 from headwise.engines.autograd_transforms import AttentionFunction, Tensors, no_transform_rule
 from headwise.engines.eager import zero_masked_kv
@@ -75,7 +75,8 @@ def without_mask(call: Call) -> bool:
 
 
 def _own_function(call: Call) -> bool:
-    if torch.compiler.is_compiling() or call.dropout or not kernel.fused(call.q):
+    recorded = torch.compiler.is_compiling() or is_tracing()
+    if recorded or call.dropout or not kernel.fused(call.q):
         return False
     return not call.empty and not call.bias_requires_grad()
 

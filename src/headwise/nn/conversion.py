@@ -22,7 +22,8 @@ from headwise.nn.validation import checked_mask
 LIBRARIES = ("headwise", "torch")  # the libraries that a model can be converted to
 HOOKS = (
     *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
-    *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+    *("_state_dict_hooks", "_state_dict_pre_hooks"),
+    *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
 CONVERTED = "_made_by_convert"  # the attribute of a module that `convert` made, and may set again
 PARTS = ("query_norm", "key_norm", "logit_scale", "gate")

@@ -16,6 +16,7 @@ from headwise.nn import validation as check
 from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.init import ROLES, ParameterFactory, initialise, words_by_role
+from headwise.nn.sharded_heads import check_sharded_heads
 from headwise.nn.submodules import (
     GlobalProjections,
     GlobalRows,
@@ -165,7 +166,6 @@ class MultiheadAttention(torch_compat.TorchInterface):
         self._add_parameters(ParameterFactory(device, dtype), bias, add_bias_kv, sinks)
         self.global_proj = GlobalProjections(self._qkv_proj) if global_projections else None
         self.reset_parameters()
-        self.register_load_state_dict_pre_hook(torch_compat.unpack)  # type: ignore[no-untyped-call]
 
     def _add_parameters(
         self, factory: ParameterFactory, bias: bool, add_bias_kv: bool, sinks: bool
@@ -249,7 +249,8 @@ class MultiheadAttention(torch_compat.TorchInterface):
         state = state.with_padding(key_padding_mask)
         need = ("weights",) if need_weights else ()
         output, result = self._attend(inputs, masks, need, state, shape)
-        weights = returned_weights(result.weights, average_attn_weights, batched)
+        settings = average_attn_weights, batched, self.num_heads
+        weights = returned_weights(result.weights, *settings)
         return from_batch_first(output, query, self.batch_first), weights
 
     def attend(
@@ -352,9 +353,11 @@ class MultiheadAttention(torch_compat.TorchInterface):
     ) -> Result:
         """The result of all heads, (B, H, L, D), by the projections of ``owner``."""
         x_q, x_k, x_v = inputs
-        q = split_heads(owner.q_proj(x_q), self.num_heads)
-        k = split_heads(owner.k_proj(x_k), self.num_kv_heads)
-        v = split_heads(owner.v_proj(x_v), self.num_kv_heads)
+        q = split_heads(owner.q_proj(x_q), self.head_dim)
+        k = split_heads(owner.k_proj(x_k), self.head_dim)
+        v = split_heads(owner.v_proj(x_v), self.head_dim)
+        if q.shape[1] != self.num_heads or k.shape[1] != self.num_kv_heads:
+            check_sharded_heads(self, q, k, mask)
         q = apply_norm("query_norm", self.query_norm, q)
         k = apply_norm("key_norm", self.key_norm, k)
         k, v = state.extend(k, v)  # q (B, H, L, D), k and v (B, G, S, D)

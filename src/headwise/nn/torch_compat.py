@@ -16,14 +16,16 @@ import operator
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, MutableMapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from headwise.call import is_tracing
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
 from headwise.masks import Mask, causal, full, padding
+from headwise.masks.arguments import without_numbers
 from headwise.masks.mask import And, both
 from headwise.masks.patterns.by_length import Padding
 from headwise.masks.patterns.from_tensor import FromTensor, check_float_mask, is_allowed, unexpanded
@@ -163,7 +165,8 @@ def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
     rows = (mask if batched else mask[None]).to(shape.device)
     if rows.dtype == torch.bool:
         return padding(~rows)
-    known = not (rows.requires_grad or rows.is_meta or torch.compiler.is_compiling())
+    unread = without_numbers(rows) or torch.compiler.is_compiling() or is_tracing()
+    known = not (rows.requires_grad or unread)
     if known and bool(((rows == 0) | ~is_allowed(rows)).all()):
         return padding(is_allowed(rows))
     bias = rows[:, None, None, :].expand(-1, -1, shape.queries, -1)
@@ -173,7 +176,8 @@ def _padding(mask: Tensor, shape: AttentionShape, batched: bool) -> Mask:
 def _warn_of_padding(mask: Tensor, shape: AttentionShape) -> None:
     """Warn where (L, S) could be the padding (B, S): the shape alone cannot tell."""
     ambiguous = shape.batch == shape.queries > 1 and mask.shape == (shape.queries, shape.keys)
-    if ambiguous and not torch.compiler.is_compiling() and _looks_like_padding(mask):
+    unread = without_numbers(mask) or torch.compiler.is_compiling()
+    if ambiguous and not unread and _looks_like_padding(mask):
         text = Text(
             "attn_mask: {shape} is read as (L, S), and looks like the padding (B, S) of "
             "this batch; for padding use key_padding_mask=, for a mask of queries and "
@@ -247,6 +251,20 @@ class TorchInterface(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Initialise every parameter again."""
 
+    def _load_from_state_dict(  # PyTorch calls it for this module's part of a state_dict
+        self,
+        state_dict: State,
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        unpack(self, state_dict, prefix)
+        rest = strict, missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
     def _reset_parameters(self) -> None:
         self.reset_parameters()
 
@@ -303,12 +321,12 @@ def pack(owner: TorchInterface, state: Mapping[str, Tensor], prefix: str) -> dic
     return packed | state
 
 
-def unpack(module: nn.Module, state: State, prefix: str, *_: object) -> None:
-    """Split a state_dict in PyTorch's names by projection; a pre hook of `load_state_dict`.
+def unpack(owner: TorchInterface, state: State, prefix: str) -> None:
+    """Split a state_dict in PyTorch's names by projection.
 
     A tensor of another size is split in three as well, so that the error names each projection.
     """
-    rows = cast("TorchInterface", module).rows
+    rows = owner.rows
     for kind in ("weight", "bias"):
         if any(f"{prefix}{name}.{kind}" in state for name in QKV):
             continue

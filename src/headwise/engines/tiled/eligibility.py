@@ -16,6 +16,7 @@ from headwise.engines.tiled.encoding import encodable, encode
 from headwise.engines.tiled.forward import SIDE
 from headwise.lang import Text
 from headwise.masks import Mask, Tile, causal, full
+from headwise.masks.arguments import without_numbers
 from headwise.masks.mask import And, Not, Or
 from headwise.masks.patterns.composed import PerHead
 from headwise.masks.patterns.global_tokens import GlobalTokens
@@ -42,7 +43,7 @@ def why_not(call: Call) -> Iterator[Text]:
     yield from not_returned(call.need, ("weights", "logsumexp"))
     if call.empty:
         yield Text("a size is 0")
-    if call.q.device.type == "meta":
+    if without_numbers(call.q):
         yield Text("the tensors hold no numbers")
     if call.mask.biased and not encodable(call.mask):
         yield Text("it cannot see into the bias of {name}", name=type(call.mask).__name__)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
@@ -18,7 +19,7 @@ from headwise.engines.kernel import BackwardInputs
 from headwise.engines.statistics import sinks_gradient
 from headwise.engines.tiled.backward import backward
 from headwise.engines.tiled.encoding import decode
-from headwise.engines.tiled.forward import forward
+from headwise.engines.tiled.forward import SIDE, forward
 from headwise.engines.tiled.problem import Problem, clipped_terms, relative_terms
 from headwise.positions import NoPosition
 from headwise.score_functions import score_function
@@ -155,3 +156,28 @@ def _backward(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[
 
 
 operator.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _pairs(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> int:
+    """The pairs of one head that the parts hold, where the mask's numbers are known."""
+    numbers, tensors, offset, scale, *_ = settings
+    problem = _decoded((q, k, v), None, numbers, tensors, offset, scale)
+    return sum(part.pairs for part in problem.parts(SIDE))
+
+
+@register_flop_formula(torch.ops.headwise.tiled, get_raw=True)
+def _forward_flops(*given: Any, out_val: object = None) -> int:  # noqa: ARG001
+    q, _, v = given[:3]
+    return int(2 * q.shape[0] * q.shape[1] * _pairs(*given) * (q.shape[3] + v.shape[3]))
+
+
+@register_flop_formula(torch.ops.headwise.tiled_backward, get_raw=True)
+def _backward_flops(
+    saved: Any,
+    optional: object,  # noqa: ARG001
+    *settings: Any,
+    out_val: object = None,  # noqa: ARG001
+) -> int:
+    q, k, v = saved[:3]
+    width = 3 * q.shape[3] + 2 * v.shape[3]
+    return int(2 * q.shape[0] * q.shape[1] * _pairs(q, k, v, *settings) * width)

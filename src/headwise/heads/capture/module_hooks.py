@@ -125,7 +125,7 @@ class _Call:
             )
         if module.add_zero_attn:
             k, v = (F.pad(tensor, (0, 0, 0, 1)) for tensor in (k, v))
-        self.q, self.k, self.v = (split_heads(tensor, module.num_heads) for tensor in (q, k, v))
+        self.q, self.k, self.v = (split_heads(tensor, module.head_dim) for tensor in (q, k, v))
 
     def batch_first(self, x: Tensor) -> Tensor:
         """(B, L, E) from the module's layout."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import INTEGERS, check_integers, needs_operator
+from headwise.masks.arguments import INTEGERS, check_integers, needs_operator, without_numbers
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.masks.patterns.by_distance import causal
 from headwise.shapes import (
@@ -47,8 +47,8 @@ class Padding(Mask):
 
     @property
     def name(self) -> str:
-        if self.real.dtype == torch.bool:
-            return f"padding(<bool {tuple(self.real.shape)}>)"
+        if self.real.dtype == torch.bool or without_numbers(self.real):
+            return f"padding(<{self.real.dtype} {tuple(self.real.shape)}>)".replace("torch.", "")
         return f"padding({self.real.tolist()})"
 
     def required_sizes(self) -> dict[str, int]:
@@ -353,5 +353,5 @@ def _numbers(parts: Sequence[int] | Tensor) -> Tensor:
         return ids.long()
     lengths = check_integers("documents", Text("length"), parts, Text("a document of 0 is none"))
     check_integer("documents", Text("the sum of the lengths"), sum(lengths), 0)
-    numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths, dtype=torch.long))
-    return numbers[None]
+    counts, total = torch.tensor(lengths, dtype=torch.long), sum(lengths)
+    return torch.arange(len(lengths)).repeat_interleave(counts, output_size=total)[None]

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from headwise.errors import BadType, BadValue
 from headwise.lang import Text
-from headwise.masks.arguments import INTEGERS, check_integers
+from headwise.masks.arguments import INTEGERS, check_integers, without_numbers
 from headwise.masks.mask import Mask, Tile, zero_index
 from headwise.shapes import AttentionShape, Index, Truth, broadcasts, check_dense, describe
 
-MOST = 2**12  # the most nodes: a table of their pairs is kept
+MOST = 2**11  # the most nodes: a table of their pairs is kept
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -61,7 +61,7 @@ class Tree(Mask):
     @property
     def name(self) -> str:
         """With the parents of the nodes: of all ancestors the one that is deepest."""
-        if len(self.ancestors) > 1:
+        if len(self.ancestors) > 1 or without_numbers(self.ancestors):
             return f"tree(<{tuple(self.ancestors.shape[:2])}>)"
         own = torch.eye(self.ancestors.shape[1], dtype=torch.bool, device=self.ancestors.device)
         above, depths = (self.ancestors & ~own)[0], self.depths[0]
@@ -98,7 +98,7 @@ def tree(parents: Sequence[int] | Tensor) -> Mask:
 
     Raises:
         BadType, BadValue: if it is no list of integers, a parent does not come before its child,
-            there are more than 4096 nodes, or, when called, B or Lk do not fit.
+            there are more than 2048 nodes, or, when called, B or Lk do not fit.
 
     Source: Miao et al. 2024 (SpecInfer), section 4, tree attention; Cai et al. 2024 (Medusa),
         section 3.1.
@@ -110,41 +110,43 @@ def tree(parents: Sequence[int] | Tensor) -> Mask:
         ■ ■ ■ · ■ ·
         ■ ■ ■ ■ · ■
     """
-    rows = _rows(parents)
-    batch, nodes = rows.shape
-    for node in range(nodes):
-        if bool(((rows[:, node] < -1) | (rows[:, node] >= node)).any()):
+    tables = [_ancestors(sample) for sample in _samples(parents)]
+    device = parents.device if isinstance(parents, Tensor) else None
+    return Tree(torch.tensor(tables, dtype=torch.bool, device=device))
+
+
+def _ancestors(parents: list[int]) -> list[list[bool]]:
+    """For each node which nodes are it or above it."""
+    rows = list[list[bool]]()
+    for node, parent in enumerate(parents):
+        if not -1 <= parent < node:
             raise BadValue(
                 "tree: the parent of node {node} must be from -1 to {last}, got {got}; number the "
                 "nodes so that a parent comes before its children",
                 node=node,
                 last=node - 1,
-                got=rows[:, node].tolist() if batch > 1 else int(rows[0, node]),
+                got=parent,
             )
-    ancestors = torch.zeros(batch, nodes, nodes, dtype=torch.bool)
-    samples = torch.arange(batch)
-    for node in range(nodes):
-        parent = rows[:, node]
-        ancestors[:, node] = ancestors[samples, parent.clamp(min=0)] & (parent >= 0)[:, None]
-        ancestors[:, node, node] = True
-    return Tree(ancestors.to(parents.device) if isinstance(parents, Tensor) else ancestors)
+        row = [False] * len(parents) if parent < 0 else rows[parent].copy()
+        row[node] = True
+        rows.append(row)
+    return rows
 
 
-def _rows(parents: Sequence[int] | Tensor) -> Tensor:
-    """The parents as integers (B or 1, n) on the CPU."""
+def _samples(parents: Sequence[int] | Tensor) -> list[list[int]]:
+    """The parents of each sample, or of all."""
     if isinstance(parents, Tensor):
         check_dense("tree", parents)
-        rows = parents[None] if parents.dim() == 1 else parents
-        if parents.dtype not in INTEGERS or rows.dim() != 2:
+        table = parents[None] if parents.dim() == 1 else parents
+        if parents.dtype not in INTEGERS or table.dim() != 2:
             raise BadType(
                 "tree: expected the parents of the nodes, integers (n,) or (B, n), got {got}",
                 got=describe(parents),
             )
+        rows: list[list[int]] = table.tolist()
     else:
-        listed = check_integers("tree", Text("parent"), parents, Text("-1 is a root"), -1)
-        rows = torch.tensor(listed, dtype=torch.long)[None]
-    if not 1 <= rows.shape[1] <= MOST:
-        raise BadValue(
-            "tree: expected 1 to {most} nodes, got {nodes}", most=MOST, nodes=rows.shape[1]
-        )
-    return rows.long().cpu()
+        rows = [check_integers("tree", Text("parent"), parents, Text("-1 is a root"), -1)]
+    nodes = len(rows[0]) if rows else 0
+    if not 1 <= nodes <= MOST:
+        raise BadValue("tree: expected 1 to {most} nodes, got {nodes}", most=MOST, nodes=nodes)
+    return rows
