@@ -68,6 +68,10 @@ def every_mask(queries: int = QUERIES, keys: int = KEYS, batch: int = BATCH) -> 
         hw.block_sparse(torch.rand(HEADS, 2, 3) > 0.5, 3),
         hw.window(1, 0) | hw.random_blocks(2, 1, seed=5, heads=HEADS),
         hw.per_head([hw.causal(), hw.full(), *(hw.window(n, 0) for n in range(HEADS - 2))]),
+        hw.chunked(4) & hw.causal(),
+        hw.window2d(1, 0, width=3),
+        hw.tree([-1, 0, 0, 2]),
+        hw.documents(torch.randint(0, 3, (batch, queries)), [2, keys - 2]),
     ]
 
 
