@@ -1,5 +1,6 @@
 """Calls that an independent oracle found wrong or refused: each as a kind, on every engine."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -314,3 +315,13 @@ def test_the_dtype_of_the_output_under_autocast_is_that_of_pytorch(engine, dtype
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).dtype
         assert hw.attend(q, k, v, mask=hw.causal(), engine=engine).dtype == expected
         assert hw.attend(q, k, v, need=["logsumexp"]).logsumexp.dtype != torch.bfloat16
+
+
+def test_a_far_offset_costs_no_more_than_a_near_one():
+    layout, q = torch.ones(2, 2, dtype=torch.bool), torch.randn(1, 1, 4, 8)
+    keys = torch.randn(1, 1, 40, 8)
+    tracemalloc.start()
+    hw.attend(q, keys, keys, mask=hw.block_sparse(layout, 2), offset=50_000_000, engine="tiled")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5_000_000
