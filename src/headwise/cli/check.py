@@ -41,9 +41,9 @@ def command(lang: Lang) -> click.Command:
 
 
 def _run(values: SimpleNamespace, lang: Lang) -> int:
-    from headwise.check import CheckOptions, check, read_article
-    from headwise.check.article_lines import source_name
+    from headwise.check import CheckOptions, check
     from headwise.check.checker import as_json, document
+    from headwise.document.reading import read_article, source_name
     from headwise.explain.array_files import read_matrix
     from headwise.explain.call_options import load_projections, parse_mask
 
@@ -57,7 +57,7 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
         scale=values.scale,
         mask=None if values.mask is None else partial(parse_mask, values.mask, None),
     )
-    report = check(article, setup, source=source_name(values.file))
+    report = check(article.text, setup, source=source_name(values.file))
     if not report.checked and not report.findings:
         raise BadFile(
             "{source}: nothing could be checked: no printed number stands for a quantity of "
@@ -66,5 +66,5 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
             source=report.source,
             left=report.unmatched_count,
         )
-    destination.write(lambda: document(report), lambda: as_json(report))
+    destination.write(lambda: document(report, article), lambda: as_json(report, article))
     return FOUND_WRONG if report.findings else 0
