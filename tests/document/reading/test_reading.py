@@ -288,7 +288,7 @@ def test_markdown_keeps_its_lines():
         (docx("", before='<!DOCTYPE a [<!ENTITY b "c">]>'), ".docx", r"declares a document type"),
         (docx(paragraph("x" * 1_000_001)), ".docx", r"at most 1,000,000 characters of text"),
         (docx(" " * (33 * 2**20)), ".docx", r"at most 33,554,432 bytes when unpacked"),
-        (b" " * 1_000_001, ".md", r"at most 1,000,000 characters of text, got 1,000,001"),
+        (b" " * 1_000_001, ".md", r"at most 1,000,000 characters of text, got more"),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_line(raw, suffix, message):
@@ -345,9 +345,9 @@ def seconds(unit, suffix, length):
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_the_time_grows_no_faster_than_the_length(name):
-    short = min(seconds(*HOSTILE[name], 20_000) for _ in range(3))
-    long = min(seconds(*HOSTILE[name], 200_000) for _ in range(3))
-    assert long <= 20 * short + 0.02
+    short = min(seconds(*HOSTILE[name], 25_000) for _ in range(3))
+    long = min(seconds(*HOSTILE[name], 250_000) for _ in range(3))
+    assert long <= 15 * short + 0.1
 
 
 @pytest.mark.slow

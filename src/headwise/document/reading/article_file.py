@@ -8,13 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headwise.document.reading import docx, html_text, markup, notebook
-from headwise.document.reading.article_text import ArticleText
+from headwise.document.reading.article_text import ArticleText, check_length
 from headwise.document.reading.text_encoding import decode
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
 
 MOST_BYTES = 32 * 2**20  # the largest file that is read; images in a notebook take the most
-MOST_CHARACTERS = 1_000_000  # the longest text; a worked example is a thousandth of it
 
 SUFFIXES = (".md", ".txt", ".tex", ".rst", ".html", ".htm", ".ipynb", ".docx")
 """The usual suffixes of an article; any other is read by its content."""
@@ -41,7 +40,7 @@ def read_article(path: Path) -> ArticleText:
 
     Raises:
         BadFile: if it cannot be opened, is larger than `MOST_BYTES`, holds more than
-            `MOST_CHARACTERS`, or is of no such format; the message begins with the file's name.
+            `article_text.MOST_CHARACTERS`, or is of no such format; the message begins with the file's name.
     """
     name = source_name(path)
     try:
@@ -71,13 +70,7 @@ def from_bytes(raw: bytes, suffix: str = "") -> ArticleText:
             most=MOST_BYTES,
         )
     article = docx.read(raw) if docx.is_docx(raw) else _from_text(raw, suffix)
-    if len(article.text) > MOST_CHARACTERS:
-        raise BadFile(
-            "expected at most {most:,} characters of text, got {count:,}; cut out the worked "
-            "example",
-            most=MOST_CHARACTERS,
-            count=len(article.text),
-        )
+    check_length(len(article.text))
     return article
 
 

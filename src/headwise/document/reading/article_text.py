@@ -3,7 +3,19 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from headwise.errors import BadFile
 from headwise.lang import Text, same
+
+MOST_CHARACTERS = 1_000_000  # the longest text; a worked example is a thousandth of it
+
+
+def check_length(count: int) -> None:
+    """Raise `BadFile` for a text of more than `MOST_CHARACTERS`."""
+    if count > MOST_CHARACTERS:
+        raise BadFile(
+            "expected at most {most:,} characters of text, got more; cut out the worked example",
+            most=MOST_CHARACTERS,
+        )
 
 
 @dataclass(frozen=True)
@@ -33,15 +45,18 @@ class ArticleText:
 
 @dataclass
 class LineWriter:
-    """The lines of a converted text, added one by one."""
+    """The lines of a converted text, added one by one; see `check_length`."""
 
     lines: list[str] = field(default_factory=list)
     places: list[Text] = field(default_factory=list)
+    count: int = 0
 
     def add(self, line: str, place: Text) -> None:
         """Add one line; a blank one only after one that is not."""
         line = line.rstrip()
         if line or (self.lines and self.lines[-1]):
+            self.count += len(line) + 1
+            check_length(self.count)
             self.lines.append(line)
             self.places.append(place)
 

@@ -89,7 +89,8 @@ class _Scanner:
     def _tag(self) -> Iterator[HtmlToken]:
         match = _TAG.match(self.page, self.position)
         if match is None:
-            yield from self._text(self.position + 1)
+            end = self.page.find("<", self.position + 1)
+            yield from self._text(len(self.page) if end < 0 else end)
             return
         name = match["name"].lower().rpartition(":")[2]
         if match["end"]:

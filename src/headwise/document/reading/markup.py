@@ -7,7 +7,7 @@ reStructuredText's tables lose their rules.
 import re
 from collections.abc import Iterator
 
-from headwise.document.reading.article_text import ArticleText, LineWriter
+from headwise.document.reading.article_text import ArticleText, LineWriter, check_length
 from headwise.lang import same
 
 _ENCODED = re.compile(
@@ -97,7 +97,9 @@ def read_rst(text: str) -> ArticleText:
         >>> read_rst("Part\n----\n\n.. math:: a = 1\n\n.. hidden\n\n== ==\n1  2\n== ==").text
         '# Part\n\n$$ a = 1\n$$\n\n| 1 | 2 |\n'
     """
-    return _Rst(without_markup(text).split("\n")).run()
+    shown = without_markup(text)
+    check_length(len(shown))
+    return _Rst(shown.split("\n")).run()
 
 
 class _Rst:
