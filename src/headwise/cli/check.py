@@ -8,6 +8,7 @@ import click
 
 from headwise.cli import FOUND_WRONG
 from headwise.cli.explain import OPTION_TEXTS
+from headwise.cli.output import notifier
 from headwise.cli.reporting import PATH, Destination, build_command, click_options, options
 from headwise.errors import BadFile
 from headwise.lang import Lang, Text
@@ -45,15 +46,18 @@ def _run(values: SimpleNamespace, lang: Lang) -> int:
     from headwise.check.checker import as_json, document
     from headwise.document.reading import read_article, source_name
     from headwise.explain.array_files import read_matrix
-    from headwise.explain.call_options import load_projections, parse_mask
+    from headwise.explain.call_options import parse_mask
+    from headwise.explain.weights import load_projections
 
     inputs = (values.file, values.x, values.weights, values.mask)
     destination = Destination(values.format, values.output, lang, inputs=inputs)
-    article = read_article(values.file)
+    article, notify = read_article(values.file), notifier(lang)
     setup = CheckOptions(
-        x=None if values.x is None else read_matrix(values.x).values,
+        x=None if values.x is None else read_matrix(values.x, notify=notify).values,
         heads=values.heads,
-        projections=None if values.weights is None else load_projections(values.weights),
+        projections=None
+        if values.weights is None
+        else load_projections(values.weights, heads=values.heads, notify=notify),
         scale=values.scale,
         mask=None if values.mask is None else partial(parse_mask, values.mask, None),
     )

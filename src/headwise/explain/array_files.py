@@ -140,8 +140,8 @@ def read_tokens(value: str) -> tuple[str, ...]:
         return _validated(value.split(","))
     with file.errors():
         check_file(file, MOST_BYTES)
-        text = _decode(file)
-        tokens = text.splitlines() if file.suffix == ".txt" else _parse(text)
+        text = decoded(file)
+        tokens = text.splitlines() if file.suffix == ".txt" else parse_json(text)
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise BadFile('expected a list of texts such as ["I", "see"], got something else')
     return _validated(tokens)
@@ -163,11 +163,13 @@ def check_file(file: InputFile, most: int) -> None:
         )
 
 
-def _decode(file: InputFile) -> str:
-    return decode(_content(file))
+def decoded(file: InputFile) -> str:
+    """The text of a file in any encoding of `text_encoding`."""
+    return decode(content(file))
 
 
-def _content(file: InputFile) -> bytes:
+def content(file: InputFile) -> bytes:
+    """The bytes of a file; use `check_file` first."""
     try:
         return file.path.read_bytes()
     except OSError as error:
@@ -186,7 +188,7 @@ def _validated(tokens: list[str]) -> tuple[str, ...]:
 
 
 def _table(file: InputFile) -> TokenArray:
-    return _tabular(file, from_text(_decode(file), tabs=file.suffix == ".tsv"))
+    return _tabular(file, from_text(decoded(file), tabs=file.suffix == ".tsv"))
 
 
 def _tabular(file: InputFile, table: NumberTable) -> TokenArray:
@@ -206,12 +208,12 @@ def _tabular(file: InputFile, table: NumberTable) -> TokenArray:
 
 
 def _article(file: InputFile) -> TokenArray:
-    article = from_bytes(_content(file), file.suffix)
+    article = from_bytes(content(file), file.suffix)
     return _tabular(file, find_array(article.text, file.tensor))
 
 
 def _json(file: InputFile) -> TokenArray:
-    content = _parse(_decode(file))
+    content = parse_json(decoded(file))
     tokens: tuple[str, ...] | None = None
     if isinstance(content, dict):
         labels = content.get("tokens")
@@ -223,7 +225,8 @@ def _json(file: InputFile) -> TokenArray:
     return _token_array(from_lists(content, booleans=file.option == "mask"), tokens)
 
 
-def _parse(text: str) -> object:
+def parse_json(text: str) -> object:
+    """The value of a JSON text, or `BadFile`."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -107,6 +107,32 @@ def from_cells(lines: list[tuple[int, list[str]]]) -> NumberTable:
     )
 
 
+def named_blocks(text: str, *, tabs: bool = False) -> dict[str, list[list[float]]]:
+    r"""Arrays below one another, each after a line with its name.
+
+    Raises:
+        BadFile: if rows have no name above them, differ in length, or hold a cell that is no number.
+
+    Example:
+        >>> named_blocks("W_Q\n1,0\n0,1\nb_Q\n5,7\n")
+        {'W_Q': [[1.0, 0.0], [0.0, 1.0]], 'b_Q': [[5.0, 7.0]]}
+    """
+    result: dict[str, list[list[float]]] = {}
+    rows: list[list[float]] | None = None
+    for line, cells in _cells(text, tabs):
+        full = [cell.strip() for cell in cells if cell.strip()]
+        if len(full) == 1 and number(full[0]) is None:
+            rows = result.setdefault(full[0], [])
+        elif rows is None:
+            raise BadFile(
+                "expected the name of an array, such as W_Q, on a line of its own above line {line}",
+                line=line,
+            )
+        else:
+            rows.append(_row(line, cells, len(rows[0]) if rows else len(cells), 0))
+    return {name: rows for name, rows in result.items() if rows}
+
+
 def from_lists(rows: object, *, booleans: bool = False) -> list[list[float]]:
     """Rows of numbers from JSON, or `BadFile`; with ``booleans`` true is 1 and false is 0."""
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
