@@ -16,8 +16,9 @@ FORMS = {
     "numpy": "X =\n[[ 1.   0.5]\n [-2.   3. ]]",
     "torch": "X = tensor([[ 1.0000,  0.5000],\n        [-2.0000,  3.0000]])",
     "latex": "$$\nX = \\begin{bmatrix} 1 & 1/2 \\\\ −2 & 3 \\end{bmatrix}\n$$",
-    "array": "\\[ \\mathbf{X} = \\left[\\begin{array}{cc} 1 & .5 \\\\ \\hline -2 & 3 \\end{array}\\right] \\]",
-    "table": "The input X:\n\n| token | p | q |\n| --- | ---: | --- |\n| a | 1 | 50% |\n| **b** | $-2$ | 3 |\n",
+    "array": r"\[\mathbf{X} = \left[\begin{array}{cc} 1 & .5 \\ \hline -2 & 3 \end{array}\right]\]",
+    "table": "The input X:\n\n| token | p | q |\n| --- | ---: | --- |\n| a | 1 | 50% |\n"
+    "| **b** | $-2$ | 3 |\n",
     "bare table": "X\n\n| 1 | 0.5 |\n| -2 | 3 |\n",
     "with sizes": "X (2×2) = [[1, 0.5], [-2, 3]]",
     "chinese": "输入：\n[[1, 0.5], [-2, 3]]",
@@ -58,7 +59,9 @@ def test_what_is_not_there_is_asked_for(text, message):
         find_array(text, None)
 
 
-@pytest.mark.parametrize("unit", ["[[", "[[1,", "\\begin{matrix}", "| 1 |\n", "X = ", "[[1][", "| --"])
+@pytest.mark.parametrize(
+    "unit", ["[[", "[[1,", "\\begin{matrix}", "| 1 |\n", "X = ", "[[1][", "| --"]
+)
 def test_hostile_texts_take_no_time(unit):
     with pytest.raises(BadFile):
         find_array(unit * (300_000 // len(unit)) + "[[1]] B = [[1]]", "Y")

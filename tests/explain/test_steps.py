@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 import headwise as hw
 from headwise.cli.explain import EXAMPLE, TOKENS
 from headwise.document import Document, Formula, Heading, Matrix, Paragraph, Working
+from headwise.document.blocks import SideBySide, matrices_of
 from headwise.document.formulas import math as drawable
+from headwise.document.text_format import prose
 from headwise.errors import BadValue
 from headwise.explain import trace as writer
-from headwise.explain.steps import matrix_blocks, steps
+from headwise.explain.matrix_blocks import matrix_blocks
+from headwise.explain.steps import steps
 from headwise.explain.trace import FORMULAS, KEYS, Projections, as_json, trace
 
 X = torch.tensor(EXAMPLE, dtype=torch.float64)
@@ -24,7 +27,12 @@ def example(**options):
 
 
 def matrices(document):
-    return {b.symbol.plain: b.values for b in document.blocks if isinstance(b, Matrix)}
+    return {matrix.symbol.plain: matrix.values for matrix in all_matrices(document)}
+
+
+def all_matrices(document):
+    kinds = Matrix | SideBySide
+    return [m for b in document.blocks if isinstance(b, kinds) for m in matrices_of(b)]
 
 
 def lines(document):
@@ -112,8 +120,8 @@ def test_an_exact_root_is_not_called_rounded(heads, root):
     traced = trace(torch.eye(4, dtype=torch.float64)[:3], heads)
     said = [b.text for b in steps(traced).blocks if isinstance(b, Paragraph)]
     for text in said:
-        assert "√d_k = √" not in text.en or f"Divide by √d_k = {root}:" == text.en
-    assert any(f"除以 √d_k = {root}：" == text.zh for text in said)
+        assert "Divide by" not in text.en or prose(text, "en") == f"Divide by √d_k = {root}:"
+    assert any(prose(text, "zh") == f"除以 √d_k = {root}：" for text in said)
 
 
 def test_an_own_scale_is_named():
@@ -231,7 +239,7 @@ def test_every_formula_can_be_drawn_whatever_the_input(length, heads, precision,
     document = steps(traced, precision=precision)
     assert isinstance(document, Document)
     formulas = [b for b in document.blocks if isinstance(b, Formula)] + lines(document)
-    formulas += [b.symbol for b in document.blocks if isinstance(b, Matrix)]
+    formulas += [matrix.symbol for matrix in all_matrices(document)]
     assert all(drawable(formula) for formula in formulas)
 
 

@@ -53,6 +53,33 @@ def math(formula: Formula) -> str | None:
     return spelled if latex and len(latex) <= LONGEST and _draws(spelled) else None
 
 
+_BREAKS = re.compile(r"(?:=|\\approx|\\leq?|,\\quad|,)(?= )|(?<= )(?=\+ )")
+
+
+def pieces(formula: Formula) -> list[Formula]:
+    r"""A formula cut after its relations and before its sums, where a line may be broken.
+
+    Example:
+        >>> [piece.latex for piece in pieces(Formula("", "a = [1, 2] + 2"))]
+        ['a =', '[1, 2]', '+ 2']
+    """
+    latex = math(formula)
+    if latex is None or "\\begin" in latex:
+        return [formula]
+    cuts = [0]
+    depth = position = 0
+    for match in _BREAKS.finditer(latex):
+        between = _COMMAND.sub("  ", latex[position : match.start()])
+        depth += sum(c in "{[(" for c in between) - sum(c in "}])" for c in between)
+        depth += latex.count("\\left", position, match.start())
+        depth -= latex.count("\\right", position, match.start())
+        position = match.start()
+        if depth == 0:
+            cuts.append(match.end())
+    cut = (latex[a:b].strip() for a, b in zip(cuts, [*cuts[1:], None], strict=True))
+    return [Formula(formula.plain, piece) for piece in cut if piece]
+
+
 def _draws(latex: str) -> bool:
     commands = _COMMAND.findall(latex)
     known = all(c in COMMANDS if c[0].isalpha() else c in _DRAWN for c in commands)

@@ -7,7 +7,7 @@ import re
 
 from headwise.document import blocks, text_format
 from headwise.document.formulas import math
-from headwise.document.text_format import clean, clean_lines
+from headwise.document.text_format import clean, clean_lines, spans
 from headwise.lang import Lang, Text
 
 LINE = 68  # characters of numbers that fit on a line of the page; a wider matrix is cut into parts
@@ -77,8 +77,8 @@ class _Latex:
                 return self.say(block.text)
             case blocks.Formula():
                 return _display(block)
-            case blocks.Matrix():
-                return self.matrix(block)
+            case blocks.Matrix() | blocks.SideBySide():
+                return "\n\n".join(map(self.matrix, blocks.matrices_of(block)))
             case blocks.Working():
                 return "\n\n".join(_line(line) for line in block.lines)
             case blocks.Table():
@@ -92,7 +92,8 @@ class _Latex:
                 return _listing(block.source)
 
     def say(self, text: Text) -> str:
-        return escape(text.to(self.lang))
+        pieces = spans(text, self.lang)
+        return "".join(f"${piece}$" if formula else escape(piece) for piece, formula in pieces)
 
     def matrix(self, matrix: blocks.Matrix) -> str:
         name = math(matrix.symbol)

@@ -6,7 +6,7 @@
 | .npy | one array of numbers; nothing is ever unpickled |
 | .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}`` |
 | .safetensors | the only tensor in the file, or ``file.safetensors:name`` |
-| an article: .md, .txt, .tex, .rst, .html, .htm, .ipynb, .docx | the array X in it, or ``file.md:name`` |
+| an article, such as .md, .html, .ipynb or .docx | the array X in it, or ``file.md:name`` |
 """
 
 import json

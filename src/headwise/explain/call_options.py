@@ -1,46 +1,57 @@
-"""The mask, the bias and the random projections of a call, from options and files."""
+"""The mask, the bias, the position and the random projections of a call, from options and files."""
 
 import torch
 from torch import Tensor
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue
-from headwise.explain.array_files import TYPES, InputFile, Notify, read_array, silent
-from headwise.explain.trace import Projections, check_width
+from headwise.explain.array_files import TYPES, InputFile, Notify, read_array, read_matrix, silent
+from headwise.explain.projections import Projections, check_width
 from headwise.masks import Mask, causal, from_tensor, full, window
 from headwise.masks.patterns.from_tensor import Layout
+from headwise.positions import ALiBi, Position, Rotary, Shaw, Sinusoidal, T5Bias
 
 _Shapes = tuple[tuple[int, int], tuple[int, int, int]]
 
 
-def parse_mask(value: str | None, bias: str | None, heads: int, length: int) -> Mask:
-    """Build the mask of ``--mask`` and ``--bias`` for H heads and L tokens.
+def parse_mask(
+    value: str | None,
+    bias: str | None,
+    heads: int,
+    length: int,
+    keys: int | None = None,
+    notify: Notify = silent,
+) -> Mask:
+    """Build the mask of ``--mask`` and ``--bias`` for H heads, Lq queries and Lk keys.
 
     Args:
         value: ``full`` (or None), ``causal``, ``window:L,R``, or a file of 0 and 1 (1 may attend).
-        bias: a file added to the scaled scores, (L, L) or (H, L, L); -inf blocks a pair.
+        bias: a file added to the scaled scores, (Lq, Lk) or (H, Lq, Lk); -inf blocks a pair.
         heads: H.
-        length: L.
+        length: Lq.
+        keys: Lk; None means Lq.
+        notify: takes a note, such as of a header that is no data.
 
     Raises:
         BadFile: if a file cannot be used.
         BadValue: if the value is unknown.
     """
-    shapes = ((length, length), (heads, length, length))
-    mask = full() if value is None else _parse(value, shapes)
+    pairs = (length, length if keys is None else keys)
+    shapes = (pairs, (heads, *pairs))
+    mask = full() if value is None else _parse(value, shapes, notify)
     if bias is None:
         return mask
-    file = InputFile.parse("bias", bias)
+    file = InputFile.parse("bias", bias, notify)
     with file.errors():
         return mask & _bias(file, shapes)
 
 
-def _parse(value: str, shapes: _Shapes) -> Mask:
+def _parse(value: str, shapes: _Shapes, notify: Notify) -> Mask:
     if value in ("full", "causal"):
         return full() if value == "full" else causal()
     if value.startswith("window:"):
         return _window(value.removeprefix("window:"))
-    file = InputFile.parse("mask", value)
+    file = InputFile.parse("mask", value, notify)
     if file.suffix in TYPES:
         with file.errors():
             return _binary(file, shapes)
@@ -96,8 +107,70 @@ def _read(file: InputFile, shapes: _Shapes) -> tuple[Tensor, Layout]:
     return values, "q k" if values.dim() == 2 else "h q k"
 
 
-def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Projections:
+POSITIONS = ("sinusoidal", "rotary", "rotary:neighbours", "alibi", "shaw:FILE", "t5:FILE")
+
+
+def parse_position(value: str, heads: int, weights: Projections, notify: Notify) -> Position:
+    """Build the position encoding of ``--position``, one of `POSITIONS`.
+
+    ``shaw:FILE`` has the vectors of the distances -k to k, (2k + 1, D); ``t5:FILE`` the numbers of
+    T5's buckets, (buckets, H), in both directions and up to distance 128.
+
+    Raises:
+        BadFile: if a file cannot be used.
+        BadValue: if the value is unknown, or a size does not fit.
+    """
+    kind, _, rest = value.partition(":")
+    dim = len(weights.q) // max(heads, 1)
+    if value in ("rotary", "rotary:halves", "rotary:neighbours"):
+        return Rotary(dim, pairs=rest or "halves")
+    if value == "alibi":
+        return ALiBi(heads)
+    if value == "sinusoidal":
+        return Sinusoidal(weights.q.shape[1])
+    if kind in ("shaw", "t5") and rest:
+        table = read_matrix(rest, "position", notify).values
+        return _shaw(table, dim) if kind == "shaw" else _t5(table, heads)
+    raise BadValue(
+        "position: unknown {value!r}; expected one of {known}",
+        value=clean(value),
+        known=", ".join(POSITIONS),
+    )
+
+
+def _shaw(table: Tensor, dim: int) -> Position:
+    rows, columns = table.shape
+    if rows % 2 == 0 or columns != dim:
+        raise BadValue(
+            "position: expected vectors of {dim} numbers for the distances -k to k, an odd number "
+            "of rows, got {shape}",
+            dim=dim,
+            shape=(rows, columns),
+        )
+    position = Shaw(rows // 2, dim).double()
+    position.table.data.copy_(table)
+    return position
+
+
+def _t5(table: Tensor, heads: int) -> Position:
+    buckets, columns = table.shape
+    if columns != heads:
+        raise BadValue(
+            "position: expected a number for each of {heads} heads in every row, got {shape}",
+            heads=heads,
+            shape=(buckets, columns),
+        )
+    position = T5Bias(heads, num_buckets=buckets).double()
+    position.table.data.copy_(table)
+    return position
+
+
+def seeded_projections(
+    embed_dim: int, heads: int, seed: int, init: str, kv_dim: int | None = None
+) -> Projections:
     """The weights of ``headwise.MultiheadAttention(E, H, init=init)`` built after this seed.
+
+    ``kv_dim`` is the columns of the input of the keys and values, E if None.
 
     Raises:
         BadValue: if ``init`` is unknown, the seed is out of range, or H does not divide E.
@@ -116,6 +189,8 @@ def seeded_projections(embed_dim: int, heads: int, seed: int, init: str) -> Proj
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layer = MultiheadAttention(embed_dim, heads, bias=False, init=init)
+        layer = MultiheadAttention(
+            embed_dim, heads, bias=False, init=init, kdim=kv_dim, vdim=kv_dim
+        )
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     return Projections(*(getattr(layer, name).weight.detach().double() for name in names))

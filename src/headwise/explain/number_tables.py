@@ -111,7 +111,7 @@ def named_blocks(text: str, *, tabs: bool = False) -> dict[str, list[list[float]
     r"""Arrays below one another, each after a line with its name.
 
     Raises:
-        BadFile: if rows have no name above them, differ in length, or hold a cell that is no number.
+        BadFile: if rows have no name above them, differ in length, or hold more than numbers.
 
     Example:
         >>> named_blocks("W_Q\n1,0\n0,1\nb_Q\n5,7\n")
@@ -125,7 +125,7 @@ def named_blocks(text: str, *, tabs: bool = False) -> dict[str, list[list[float]
             rows = result.setdefault(full[0], [])
         elif rows is None:
             raise BadFile(
-                "expected the name of an array, such as W_Q, on a line of its own above line {line}",
+                "expected the name of an array, such as W_Q, alone on a line above line {line}",
                 line=line,
             )
         else:

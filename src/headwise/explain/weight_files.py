@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from headwise.document.reading import from_bytes
+from headwise.document.reading.article_file import SUFFIXES as ARTICLES
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, MissingExtra
 from headwise.explain.array_files import (
-    ARTICLES,
     InputFile,
     check_file,
     content,

@@ -19,7 +19,7 @@ from torch import Tensor
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
 from headwise.explain.array_files import InputFile, Notify, listed, read_matrix, silent
-from headwise.explain.trace import Projections, check_width
+from headwise.explain.projections import Projections, check_width
 from headwise.explain.weight_files import NamedArrays, open_arrays
 from headwise.lang import Text
 from headwise.nn.projections import NAMES, guess_role
@@ -215,7 +215,7 @@ def _split(packed: Tensor, name: str, heads: int | None) -> tuple[Tensor, ...]:
             name=clean(name),
             rows=len(packed),
         )
-    grouped = packed.unflatten(0, (heads, 3, -1))  # (H, 3, D, ...)
+    grouped = packed.reshape(heads, 3, -1, *packed.shape[1:])  # (H, 3, D, ...)
     return tuple(grouped[:, i].flatten(0, 1) for i in range(3))
 
 
@@ -281,4 +281,5 @@ def _repeated(rows: Tensor, queries: int, heads: int) -> Tensor:
             dim=dim,
             rows=len(rows),
         )
-    return rows.unflatten(0, (-1, dim)).repeat_interleave(heads * dim // len(rows), 0).flatten(0, 1)
+    grouped = rows.reshape(-1, dim, *rows.shape[1:])  # (G, D, ...)
+    return grouped.repeat_interleave(heads // len(grouped), 0).flatten(0, 1)

@@ -337,10 +337,10 @@ HOSTILE = {
 def seconds(unit, suffix, length):
     raw = ("<html>" if suffix == ".html" else "") + unit * (length // len(unit))
     raw = raw.encode("latin-1")
-    start = time.perf_counter()
+    start = time.process_time()
     with contextlib.suppress(BadFile):
         from_bytes(raw, suffix)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -359,8 +359,8 @@ def test_ten_megabytes_end_in_seconds(name):
 @pytest.mark.slow
 def test_ten_megabytes_of_a_notebook_and_of_a_document():
     big = notebook(code("x", {"data": {"image/png": "A" * 10_000_000}, "text": "1"}))
-    start = time.perf_counter()
+    start = time.process_time()
     assert text(big, ".ipynb") == "```\nx\n```\n\n```\n1\n```\n"
     with pytest.raises(BadFile):
         text(docx("<w:tbl>" * 400_000 + "</w:tbl>" * 400_000 + paragraph("y" * 1_000_001)), ".docx")
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20

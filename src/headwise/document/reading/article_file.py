@@ -39,8 +39,8 @@ def read_article(path: Path) -> ArticleText:
     scripts, styles and comments are left out. The content decides where the suffix says nothing.
 
     Raises:
-        BadFile: if it cannot be opened, is larger than `MOST_BYTES`, holds more than
-            `article_text.MOST_CHARACTERS`, or is of no such format; the message begins with the file's name.
+        BadFile: if it cannot be opened, is too large (see `MOST_BYTES` and `check_length`), or is
+            of no such format; the message begins with the file's name.
     """
     name = source_name(path)
     try:

@@ -6,9 +6,10 @@ A table directly after an equals sign is an array: ``X =`` and ``[[1, 2], [3, 4]
 import re
 from dataclasses import dataclass, field
 
-from headwise.document.reading.article_text import ArticleText, LineWriter
+from headwise.document.reading.article_text import ArticleText, LineWriter, check_length
 from headwise.document.reading.html_tokens import RAW_TEXT, HtmlToken, tokens
 from headwise.document.reading.math_elements import FormulaBuilder
+from headwise.errors import BadFile
 from headwise.lang import same
 
 _HIDDEN = {"template", "svg", "canvas", "audio", "video", "object", "nav", "button"}
@@ -22,6 +23,7 @@ _BLOCKS |= {f"h{level}" for level in range(1, 7)}
 
 _VOID = {"br", "hr", "img", "input", "meta", "link", "col", "wbr", "source", "area", "base"}
 _INDICES = {"sub": "_{", "sup": "^{"}
+MOST_TOKENS = 500_000  # tags and texts of a page; an article has a few thousand
 MOST_COLUMNS = 400  # cells that one row may gain by colspan and rowspan
 
 
@@ -33,7 +35,13 @@ def read(page: str) -> ArticleText:
         's_{01} = 0.5\n'
     """
     writer = _Page()
-    for token in tokens(page):
+    for count, token in enumerate(tokens(page)):
+        if count >= MOST_TOKENS:
+            raise BadFile(
+                "expected a page of at most {most:,} tags and texts, got more; cut out the worked "
+                "example",
+                most=MOST_TOKENS,
+            )
         writer.take(token)
     writer.end_line()
     return writer.lines.finished()
@@ -95,6 +103,7 @@ class _Page:
     def __init__(self) -> None:
         self.lines = LineWriter()
         self.buffer: list[str] = []
+        self.size = 0  # characters of the whole text
         self.start = 0  # the line in the page on which the buffer began
         self.skipped: list[str] = []  # the hidden element that is open, once for each of its name
         self.tables: list[_Table] = []
@@ -154,6 +163,8 @@ class _Page:
         if text and not (text.isspace() and not self.buffer and not self.preformatted):
             self.start = self.start or line
             self.buffer.append(text)
+            self.size += len(text)
+            check_length(self.size)
 
     def end_line(self) -> None:
         """End the line of the text, where one has begun; a cell goes on."""
@@ -161,7 +172,7 @@ class _Page:
             self.buffer.append(" ")
             return
         text = "".join(self.buffer)
-        text = text if self.preformatted else " ".join(text.split())
+        text = text if self.preformatted else " ".join(text.split()).replace("$ $", " ")
         if self.buffer:
             self.lines.add(text, same(str(self.start)))
         self.buffer, self.start, self.indices = [], 0, []
