@@ -18,7 +18,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-@pytest.mark.parametrize("name", ["a.md", "a.tex"])
+@pytest.mark.parametrize("name", ["a.md", "a.tex", "a.html"])
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_nothing_is_wrong(tmp_path, words, name, lang):
     path = tmp_path / name

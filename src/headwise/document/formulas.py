@@ -158,12 +158,14 @@ def _written(element: Element, form: str | None = None) -> str:
 
 
 def _forms(element: Element) -> list[str | None]:
-    """For each child whether it is a sign: a minus after a bracket, a comma or a relation."""
+    """For each child its form: a sign after a bracket or a relation, or a sum that goes on."""
     forms: list[str | None] = []
     before = "("
-    for child in element:
+    for i, child in enumerate(element):
         text = html.unescape(child.text or "") if child.tag == "mo" else ""
-        forms.append("prefix" if text in ("-", "−") and before in tuple("([,=≈+×/") else None)
+        sign = text in ("-", "−") and before in tuple("([,=≈+×/")
+        sum_goes_on = text == "+" and i == 0  # after a break of the line
+        forms.append("prefix" if sign else "infix" if sum_goes_on else None)
         before = text
     return forms
 

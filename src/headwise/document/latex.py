@@ -10,7 +10,8 @@ from headwise.document.formulas import math
 from headwise.document.text_format import clean, clean_lines, spans
 from headwise.lang import Lang, Text
 
-LINE = 68  # characters of numbers that fit on a line of the page; a wider matrix is cut into parts
+LINE = 116  # characters of numbers that fit on a line in small type; a wider matrix is cut
+NORMAL_LINE = 68  # characters of numbers that fit on a line in normal type
 HEAT = 12  # tokens on a side of a heat map that is written as a table of percentages
 
 _SPECIAL = {
@@ -108,7 +109,9 @@ class _Latex:
             note = rf"\quad\text{{({self.say(blocks.part(some))})}}" if len(parts) > 1 else ""
             rows = (row[some.start : some.stop] for row in matrix.values)
             body = text_format.bmatrix(rows, self.precision)
-            shown.append(f"\\[\n{symbol} = {body}{note}\n\\]")
+            display = f"\\[\n{symbol} = {body}{note}\n\\]"
+            small = len(some) * (widest + 2) > NORMAL_LINE
+            shown.append(f"{{\\scriptsize\\arraycolsep=2pt\n{display}}}" if small else display)
         return "\n".join(shown)
 
     def table(self, table: blocks.Table) -> str:

@@ -175,7 +175,8 @@ def trace(
         values[name] = weights.project(given, name.lower())
     # each (1, H, L, D)
     q, k, v = (values[n].reshape(len(values[n]), heads, -1).transpose(0, 1)[None] for n in "QKV")
-    call = Call.of(q, k, v, mask=mask, scale=scale, position=position)
+    later = None if "placed" in values else position  # one that is added is in q, k and v already
+    call = Call.of(q, k, v, mask=mask, scale=scale, position=later)
     steps = reference(call)
     values |= _per_head(call, steps)
     values["concat"] = steps.output[0].transpose(0, 1).flatten(1)  # (L, H Dv)

@@ -117,6 +117,10 @@ def _rows(table, row, cell, values):
         ("<mi>a</mi><mo>=</mo><mo>-</mo><mn>0.5</mn><mo>-</mo><mn>1</mn>", "a = -0.5 - 1"),
         ("<mn>0</mn><mo>.</mo><mn>5</mn>", "0.5"),
         (
+            "<mi>h</mi><mo>[</mo><mn>2</mn><mo>]</mo><mo>=</mo><mo>(</mo><mo>-</mo><mn>1</mn>",
+            "h[2] = (-1",
+        ),
+        (
             _rows("mtable", "mtr", "mtd", [["1", "2"], ["3", "4"]]),
             r"\begin{matrix} 1 & 2 \\ 3 & 4 \end{matrix}",
         ),
@@ -262,7 +266,10 @@ def test_restructured_text():
 def test_latex_keeps_its_lines():
     begin, end = "\\begin{document}", "\\end{document}"
     start = f"\\documentclass{{a}}\n\\newlength{{0.5}}\n{begin}"
-    source = f"{start}\n% 0.3\n60\\% % 0.4\n{end}\n0.7"
+    layout = (
+        r"\vspace{2.5em}\includegraphics[width=0.8\textwidth]{a1}\arraycolsep=2pt\label{eq:1.2}"
+    )
+    source = f"{start}\n% 0.3\n60\\% {layout}% 0.4\n{end}\n0.7"
     assert text(source, ".tex").split("\n") == [*("", "", begin, "", "60\\% ", end)]
 
 

@@ -58,6 +58,14 @@ def _blank_match(match: re.Match[str]) -> str:
 
 
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*")
+_LAYOUT = re.compile(
+    r"\\(?:scriptsize|footnotesize|small|tiny|normalsize|centering|raggedright)(?![A-Za-z])"
+    r"|\\(?:arraycolsep|tabcolsep|hangindent|parindent)\s?=\s?[\d.]{1,8}\s?[a-z]{2}(?![A-Za-z])"
+    r"|\\(?:[vh]space\*?|label|ref|eqref|cite[a-z]{0,3}|includegraphics|input)"
+    r"(?:\[[^\[\]\n]{0,80}\])?\{[^{}\n]{0,120}\}|\\setlength\{[^{}\n]{0,40}\}\{[^{}\n]{0,40}\}"
+)
+"""Commands that set lengths and sizes or refer to other places: their numbers are no text."""
+
 _VERBATIM = re.compile(r"\\(begin|end)\{(?:verbatim|lstlisting|minted|Verbatim)\*?\}")
 
 
@@ -77,7 +85,7 @@ def read_latex(text: str) -> ArticleText:
     for line in text.split("\n"):
         for mark in _VERBATIM.findall(line):
             verbatim = mark == "begin"
-        lines.append(line if verbatim else _COMMENT.sub(r"\1", line))
+        lines.append(line if verbatim else _LAYOUT.sub("", _COMMENT.sub(r"\1", line)))
     return ArticleText("\n".join(lines))
 
 

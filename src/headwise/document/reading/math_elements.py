@@ -14,6 +14,7 @@ _ACCENTS = {"~": r"\tilde", "˜": r"\tilde", "\u0303": r"\tilde", "^": r"\hat", 
 _ACCENTS |= {"\u0302": r"\hat", "¯": r"\bar", "‾": r"\bar", "\u0304": r"\bar", "→": r"\vec"}
 _ACCENTS |= {"\u20d7": r"\vec", "\u0305": r"\bar", "˙": r"\dot"}
 _OPERATORS = set("=≈≃≡<>≤≥→⇒+-−±×⋅·*/÷,;([{|:")
+_OPENING, _CLOSING = tuple("([{"), tuple(")]},;")
 _INVISIBLE = str.maketrans("", "", "\u2061\u2062\u2063\u2064\u200b")
 
 
@@ -108,14 +109,22 @@ def _row(texts: list[str]) -> str:
     result: list[str] = []
     for text in filter(None, texts):
         before = result[-1] if result else ""
-        sign = before in ("-", "−", "+") and (len(result) == 1 or result[-2][-1] in _OPERATORS)
+        sign = _is_sign(before, result[-2] if len(result) > 1 else "")
         digits = bool(before) and before[-1].isdigit()
         joined = (digits and text in (".", "%")) or (before[-1:] == "." and text[0].isdigit())
-        if sign or joined:
+        inside = before[-1:] in _OPENING or text[0] in _CLOSING
+        applied = text[0] in _OPENING and (before[-1:].isalpha() or before[-1:] == "}")
+        if result and (sign or joined or inside or applied):
             result[-1] += text
         else:
             result.append(text)
     return " ".join(result)
+
+
+def _is_sign(before: str, earlier: str) -> bool:
+    """Whether a text ends in the sign of what follows, rather than in a sum or a difference."""
+    preceding = before[:-1].rstrip() or earlier
+    return before[-1:] in ("-", "−", "+") and (not preceding or preceding[-1] in _OPERATORS)
 
 
 def _accented(frame: _Frame) -> str:
