@@ -23,8 +23,8 @@ from headwise.lang import Lang, Text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-LINE = 116  # characters of numbers that fit on a line of A4 paper; a wider matrix is cut
-GAP, NARROW = 2, 60  # characters between columns; up to which a matrix is set in full size
+LINE = 132  # characters of numbers that fit on a line of A4 paper; a wider matrix is cut
+GAP, NARROW = 2, 76  # characters between columns; up to which a matrix is set in full size
 STEPS = 254  # levels of a weight in a heat map's bytes; the level 255 means not allowed
 
 

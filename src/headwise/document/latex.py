@@ -10,7 +10,7 @@ from headwise.document.formulas import math
 from headwise.document.text_format import clean, clean_lines, spans
 from headwise.lang import Lang, Text
 
-LINE = 116  # characters of numbers that fit on a line in small type; a wider matrix is cut
+LINE = 132  # characters of numbers that fit on a line in small type; a wider matrix is cut
 NORMAL_LINE = 68  # characters of numbers that fit on a line in normal type
 HEAT = 12  # tokens on a side of a heat map that is written as a table of percentages
 
