@@ -42,10 +42,10 @@ def plain_math(latex: str) -> str:
     r"""A short formula for a terminal.
 
     Example:
-        >>> plain_math(r"\sqrt{d_k}"), plain_math("W^O")
-        ('√d_k', 'W^O')
+        >>> plain_math(r"\sqrt{d_k}"), plain_math("X_{kv}")
+        ('√d_k', 'X_kv')
     """
-    return re.sub(r"\\sqrt\{([^{}]*)\}", r"√\1", latex)
+    return re.sub(r"\{([^{}]*)\}", r"\1", latex.replace("\\sqrt", "√"))
 
 
 def prose(text: Text, lang: Lang) -> str:
