@@ -45,7 +45,8 @@ def plain_math(latex: str) -> str:
         >>> plain_math(r"\sqrt{d_k}"), plain_math("X_{kv}")
         ('√d_k', 'X_kv')
     """
-    return re.sub(r"\{([^{}]*)\}", r"\1", latex.replace("\\sqrt", "√"))
+    signs = latex.replace("\\sqrt", "√").replace("\\approx", "≈")
+    return re.sub(r"\{([^{}]*)\}", r"\1", signs)
 
 
 def prose(text: Text, lang: Lang) -> str:

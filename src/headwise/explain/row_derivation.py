@@ -97,8 +97,14 @@ class _Row:
         dots, scaled, scale = self.numbers("score"), self.numbers("scaled"), self.trace.scale
         dim = self.trace.get("q", self.head).shape[1]
         if scale == 1.0 / math.sqrt(dim):
-            root = _equal(Formula(f"√{dim}", ""), math.sqrt(dim), self.precision).plain
-            text = Text("Divide by $\\sqrt{{d_k}}$ = {root}:", root=root)
+            root = decimal(math.sqrt(dim), self.precision)
+            exact = float(root) == math.sqrt(dim)
+            text = Text(
+                "Divide by $\\sqrt{{d_k}} = \\sqrt{{{dim}}} {sign} {root}$:",
+                dim=dim,
+                sign="=" if exact else r"\approx",
+                root=root,
+            )
             plain, tex = f"%s / √{dim}", rf"%s / \sqrt{{{dim}}}"
         else:
             factor = _term(scale, max(self.precision, 4))

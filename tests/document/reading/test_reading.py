@@ -279,6 +279,17 @@ def test_markdown_keeps_its_lines():
     assert text(source).split("\n") == ["", "", "", "a ", "", " b", "", " c", "[i]: <>"]
 
 
+def test_a_rule_at_the_top_is_no_front_matter():
+    source = "---\n\n# Title\n\nX = [[1]]\n\n---\nend"
+    assert text(source) == source
+
+
+def test_an_output_that_is_a_program_is_left_out():
+    page = "<table>" + "<b>" * 600_000
+    shown = {"data": {"text/html": page, "text/plain": "array([7])"}}
+    assert text(notebook(code("x", shown)), ".ipynb").count("array([7])") == 1
+
+
 @pytest.mark.parametrize(
     ("raw", "suffix", "message"),
     [

@@ -17,7 +17,9 @@ _ENCODED = re.compile(
 """A file inside a text: a data address, or 200 characters of base64."""
 
 _HIDDEN = (("<script", "</script>"), ("<style", "</style>"), ("<!--", "-->"))
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(?:[^\n]*\n){0,100}?---[ \t]*(?=\n|\Z)")
+_FRONT_MATTER = re.compile(
+    r"\A---[ \t]*\n[\w-]{1,40}:[^\n]*\n(?:(?!---)[^\n]*\n){0,100}?---[ \t]*(?=\n|\Z)"
+)
 
 
 def read_markdown(text: str) -> ArticleText:

@@ -102,12 +102,21 @@ def _output(output: dict[str, Any], number: int) -> Iterator[tuple[str, Text]]:
     plain = _joined(data.get("text/plain", data.get("text", output.get("text"))))
     page = _joined(data.get("text/html", data.get("html")))
     written = next((_joined(data[key]) for key in _WRITTEN if key in data), "")
+    shown = _page(page) if "<table" in page or _REPR.fullmatch(plain.strip()) else ""
     if written:
         yield from _placed(without_markup(written), number, output=True)
-    elif "<table" in page or (page and _REPR.fullmatch(plain.strip())):
-        yield from _placed(html_text.read(page).text, number, output=True)
+    elif shown:
+        yield from _placed(shown, number, output=True)
     elif plain.strip() and not _REPR.fullmatch(plain.strip()):
         yield from _fenced(without_markup(plain), number, output=True)
+
+
+def _page(page: str) -> str:
+    """The text of an output in HTML; none where it is a program rather than a text."""
+    try:
+        return html_text.read(page).text.strip("\n")
+    except BadFile:
+        return ""
 
 
 _WRITTEN = ("text/markdown", "text/latex", "latex")
