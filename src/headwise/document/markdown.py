@@ -58,8 +58,11 @@ class _Markdown:
                 return _fence(block.source, re.sub(r"\W", "", block.language))
 
     def say(self, text: Text) -> str:
-        pieces = spans(text, self.lang)
-        return "".join(f"${piece}$" if formula else escape(piece) for piece, formula in pieces)
+        first, *rest = spans(text, self.lang)
+        written = [f"${first[0]}$" if first[1] else escape(first[0])]
+        for piece, formula in rest:  # after a full stop no mark begins a line
+            written.append(f"${piece}$" if formula else escape(f".{piece}")[1:])
+        return "".join(written)
 
     def matrix(self, matrix: blocks.Matrix) -> str:
         name = math(matrix.symbol)

@@ -6,7 +6,6 @@ document type, in which entities could be declared, is refused.
 
 import io
 import zipfile
-import zlib
 from typing import IO
 from xml.parsers import expat
 
@@ -25,9 +24,6 @@ _MATH_STRICT = "http://purl.oclc.org/ooxml/officeDocument/math"
 _SKIPPED = {"del", "moveFrom", "Fallback", "instrText", "fldData", "pict", "drawing", "object"}
 _SKIPPED |= {"delText", "binData"}
 """Deleted text, the second of two versions, the codes of fields, and pictures."""
-
-
-_DAMAGE = (zipfile.BadZipFile, expat.ExpatError, zlib.error, LookupError, EOFError, OSError)
 
 
 def is_docx(raw: bytes) -> bool:
@@ -54,13 +50,15 @@ def read(raw: bytes) -> ArticleText:
                 raise _too_large()
             with archive.open(_DOCUMENT) as entry:
                 _feed(parser, entry)
-    except _DAMAGE as error:
-        raise BadFile(
-            "expected a Word document, got a damaged one; save it again as .docx"
-        ) from error
+    except (BadFile, MemoryError):
+        raise
     except (NotImplementedError, RuntimeError) as error:  # encrypted, or an unknown compression
         raise BadFile(
             "expected a Word document, got one that is encrypted; save it without a password"
+        ) from error
+    except Exception as error:  # whatever a hostile archive makes the parsers raise is about it
+        raise BadFile(
+            "expected a Word document, got a damaged one; save it again as .docx"
         ) from error
     return reader.writer.finished()
 
