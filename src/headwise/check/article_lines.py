@@ -1,18 +1,11 @@
 """Read an article and cut it into logical lines: a formula over many lines is one."""
 
-import errno
-import os
 import re
-import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from headwise.check.expression_tree import Token, is_matrix, pairs, scan
-from headwise.document.text_format import clean
-from headwise.errors import BadFile
-
-MOST_BYTES = 1_000_000  # the longest article that is read; a worked example is a thousandth of it
+from headwise.document import reading
 
 _ALIKE: dict[int, int] = str.maketrans(
     "０１２３４５６７８９．，；：＝＋－−–×＊／（）［］｛｝｜％＿＾～“”　、⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉",
@@ -24,62 +17,12 @@ _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈�
 
 
 def read_article(path: Path) -> str:
-    """The text of an article in UTF-8 (with or without a mark), UTF-16 with a mark, or GB18030.
-
-    ``-`` is the standard input.
+    """The text of an article in any format of `headwise.document.reading`; ``-`` is stdin.
 
     Raises:
-        BadFile: if it cannot be opened, is too long, is binary, or is in another encoding.
+        BadFile: if it cannot be read, or is too long.
     """
-    name = source_name(path)
-    try:
-        raw = sys.stdin.buffer.read(MOST_BYTES + 1) if is_input(path) else _bytes(path)
-    except OSError as error:
-        raise BadFile(
-            "{name}: expected a readable text file, got an error ({why}); check the path",
-            name=name,
-            why=error.strerror or type(error).__name__,
-        ) from None
-    if len(raw) > MOST_BYTES:
-        raise BadFile(
-            "{name}: expected at most {most_bytes} bytes, it is longer; cut out the worked example",
-            name=name,
-            most_bytes=MOST_BYTES,
-        )
-    return _decoded(raw, name)
-
-
-def is_input(path: Path) -> bool:
-    """Whether a path stands for the standard input: ``-`` or ``/dev/stdin``."""
-    return str(path) in ("-", "/dev/stdin")
-
-
-def source_name(path: Path) -> str:
-    """What an article is called in messages and reports."""
-    return "stdin" if is_input(path) else clean(path.name or str(path))
-
-
-def _bytes(path: Path) -> bytes:
-    """The first bytes of a regular file; a pipe without a writer would block for ever."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        return file.read(MOST_BYTES + 1)
-
-
-def _decoded(raw: bytes, name: str) -> str:
-    wide = raw.startswith((b"\xff\xfe", b"\xfe\xff"))
-    for encoding in ("utf-16",) if wide else ("utf-8-sig", "gb18030"):
-        try:
-            text = raw.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if not any(mark in text for mark in "\0\x01\x02\x03\x04"):
-            return text.replace("\r\n", "\n").replace("\r", "\n")
-    raise BadFile(
-        "{name}: expected text in UTF-8 or GB18030, it is neither; save it as UTF-8", name=name
-    )
+    return reading.read_article(path).text
 
 
 def normalized(text: str) -> str:

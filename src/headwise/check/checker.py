@@ -18,6 +18,7 @@ from headwise.check.statements import Statement, is_empty, read_statements
 from headwise.check.targets import Quantities, consistent, quantity_errors, value
 from headwise.document import Document, Heading, Notice, Paragraph, Table
 from headwise.document.blocks import Block
+from headwise.document.reading import ArticleText
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections, Trace, trace
 from headwise.lang import Text, joined, same
@@ -81,37 +82,53 @@ def verdict(report: CheckReport) -> Text:
     return Text("{source}: {result}", source=report.source, result=joined(Text(", "), parts))
 
 
-def document(report: CheckReport) -> Document:
-    """The report: verdict, wrong numbers, unmatched arrays and assumptions."""
+_UNCONVERTED = ArticleText("")
+
+
+def document(report: CheckReport, article: ArticleText = _UNCONVERTED) -> Document:
+    """The report: verdict, wrong numbers, unmatched arrays and assumptions.
+
+    ``article`` says where a line of a converted file stands in it.
+    """
     blocks: list[Block] = [Notice(bool(report.checked) and not report.findings, verdict(report))]
     if report.findings:
         head = (Text("line"), Text("printed"), Text("right value"), Text("what it is"))
         rows = [
-            (same(str(f.line)), same(f.printed), same(f.right), f.what) for f in report.findings
+            (article.place(f.line), same(f.printed), same(f.right), f.what) for f in report.findings
         ]
         blocks += [Heading(Text("Wrong")), Table(head, rows)]
     if report.unmatched:
         titles = (Text("line"), Text("printed"), Text("why"))
-        arrays = [(same(str(a.line)), same(a.text), a.why) for a in report.unmatched]
+        arrays = [(article.place(a.line), same(a.text), a.why) for a in report.unmatched]
         blocks += [Heading(Text("Could not match")), Table(titles, arrays)]
     blocks.append(Heading(Text("Taken as given")))
     blocks += [Paragraph(note) for note in report.notes]
     return Document(Text("Check of a worked example"), tuple(blocks))
 
 
-def as_json(report: CheckReport) -> str:
-    """The report as JSON: "format", "source", "wrong", "findings", "unmatched", "notes"."""
+def as_json(report: CheckReport, article: ArticleText = _UNCONVERTED) -> str:
+    """The report as JSON: "format", "source", "wrong", "findings", "unmatched", "notes".
+
+    "line" counts in the text that was read; where a file was converted, such as a notebook,
+    "place" says where that is in the file.
+    """
+
+    def located(line: int) -> dict[str, object]:
+        place = {"place": _bilingual(article.place(line))} if article.converted else {}
+        return {"line": line, **place}
+
     data = {
         "format": FORMAT,
         "source": report.source,
         "wrong": len(report.findings),
         "checked": report.checked,
         "findings": [
-            {"line": f.line, "printed": f.printed, "right": f.right, "what": _bilingual(f.what)}
+            {**located(f.line), "printed": f.printed, "right": f.right, "what": _bilingual(f.what)}
             for f in report.findings
         ],
         "unmatched": [
-            {"line": a.line, "printed": a.text, "why": _bilingual(a.why)} for a in report.unmatched
+            {**located(a.line), "printed": a.text, "why": _bilingual(a.why)}
+            for a in report.unmatched
         ],
         "notes": [_bilingual(note) for note in report.notes],
     }

@@ -17,7 +17,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text."""
+    """Running text; a formula stands in it between dollar signs, see `text_format.spans`."""
 
     text: Text
 
@@ -34,13 +34,25 @@ class Formula:
 class Matrix:
     """A named matrix of numbers, printed at the document's precision; -inf is a blocked entry.
 
-    ``rows`` and ``columns`` are labels, such as tokens; empty for none.
+    ``rows`` and ``columns`` are labels, such as tokens; empty for none. ``heat`` colours weights
+    from 0 to 1; ``masked`` is True where a pair is not allowed, row by row, empty for nowhere;
+    ``marked`` is the row that the text is about.
     """
 
     symbol: Formula
     values: Sequence[Sequence[float]]
     rows: Sequence[str] = ()
     columns: Sequence[str] = ()
+    heat: bool = False
+    masked: Sequence[Sequence[bool]] = ()
+    marked: int | None = None
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Matrices that belong together, beside one another where there is room."""
+
+    matrices: Sequence[Matrix]
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,9 @@ class Code:
     language: str = "python"
 
 
-Block = Heading | Paragraph | Formula | Matrix | Working | Table | HeatMap | Notice | Code
+Block = (
+    Heading | Paragraph | Formula | Matrix | SideBySide | Working | Table | HeatMap | Notice | Code
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,11 @@ class Document:
     title: Text
     blocks: Sequence[Block] = field(default_factory=tuple)
     precision: int = 4
+
+
+def matrices_of(block: Matrix | SideBySide) -> Sequence[Matrix]:
+    """The matrices of a block, in order."""
+    return block.matrices if isinstance(block, SideBySide) else (block,)
 
 
 def slices(columns: int, most: int) -> Iterator[range]:
