@@ -4,6 +4,7 @@ The layout is published beside this file, in ``report.schema.json``.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headwise import __version__
@@ -52,6 +53,17 @@ def data(report: "Report") -> Data:
         "notes": [both(note) for note in report.notes],
         "not_compared": None if why is None else both(without_example(why).text),
     }
+
+
+def with_seconds(report: Data, seconds: Mapping[str, float]) -> Data:
+    """The report with the CPU seconds of each check, by its name."""
+    checks = [{**check, "seconds": seconds.get(check["check"], 0.0)} for check in report["checks"]]
+    return {**report, "checks": checks}
+
+
+def with_forbidden(report: Data, uses: Sequence[Mapping[str, object]]) -> Data:
+    """The report with the uses of what was forbidden; it is not accepted if there is one."""
+    return {**report, "accepted": report["accepted"] and not uses, "forbidden": list(uses)}
 
 
 def unusable(name: str, error: "HeadwiseError") -> Data:

@@ -1,0 +1,125 @@
+"""Notice a target that replaces what the verification computes with.
+
+A target runs in the process that judges it, so that a replaced ``torch.softmax`` would change the
+oracle as well. `snapshot` keeps, before the target is loaded, what headwise and the functions of
+torch that it calls consist of; `changed` lists what is something else afterwards. New names are no
+change, nor are functions that the verification does not call. This notices accidents and plain
+attempts; code that looks for this snapshot in memory can defeat it.
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+
+import torch
+from torch import nn
+
+Snapshot = dict[tuple[str, str], tuple[object, ...]]
+"""For an owner and an attribute, the value and what a function of it consists of."""
+
+MODULES = ("math", "torch", "torch.autograd", "torch.func", "torch.linalg", "torch.nn.functional")
+CLASSES = (torch.Tensor, torch._C.TensorBase, nn.Module, nn.Linear, nn.MultiheadAttention)
+DISPLAY = frozenset({"__repr__", "__str__", "__format__"})
+"""Methods that only show a value, which notebooks replace for good reasons."""
+
+CONSTANTS = bool | int | float | str | tuple | frozenset | torch.dtype
+
+
+def snapshot() -> Snapshot:
+    """What the verification consists of; call it when all of it is loaded.
+
+    Example:
+        >>> before = snapshot()
+        >>> softmax, torch.softmax = torch.softmax, torch.sigmoid
+        >>> changed(before), setattr(torch, "softmax", softmax)
+        (['torch.softmax'], None)
+        >>> changed(before)
+        []
+    """
+    own = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == "headwise"]
+    used = _names_used(own)
+    result: Snapshot = {}
+    for module in own:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                result |= {(f"{module.__name__}.{name}", k): _parts(v) for k, v in _members(value)}
+            result[module.__name__, name] = _parts(value)
+    for owner in MODULES:
+        members = vars(sys.modules[owner]).items()
+        result |= {(owner, name): _parts(v) for name, v in list(members) if name in used}
+    for cls in CLASSES:
+        owner = f"{cls.__module__}.{cls.__qualname__}"
+        members = ((name, v) for name, v in _members(cls) if name in used or name[:2] == "__")
+        result |= {(owner, name): _parts(v) for name, v in members}
+    return {key: parts for key, parts in result.items() if parts}
+
+
+def changed(before: Snapshot) -> list[str]:
+    """The dotted names of what is no longer what it was."""
+    after = snapshot()
+    names = []
+    for key, parts in before.items():
+        now = after.get(key, ())
+        same = len(now) == len(parts) and all(map(_identical, now, parts))
+        if not same:
+            names.append(".".join(key))
+    return names
+
+
+def _members(cls: type) -> Iterator[tuple[str, object]]:
+    return ((name, value) for name, value in list(vars(cls).items()) if name not in DISPLAY)
+
+
+def _identical(now: object, before: object) -> bool:
+    constants = isinstance(now, CONSTANTS) and type(now) is type(before)
+    nan = isinstance(now, float) and isinstance(before, float) and math.isnan(now + before)
+    return now is before or nan or (constants and now == before)
+
+
+def _parts(value: object) -> tuple[object, ...]:
+    """A function with its code and its defaults, a class, a constant; nothing of anything else."""
+    if isinstance(value, staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        return (value, *(_code(value.fget)))
+    if isinstance(value, FunctionType):
+        return (value, *_code(value), *(value.__defaults__ or ()))
+    if isinstance(value, CONSTANTS) or callable(value):
+        return (value,)
+    return ()
+
+
+def _code(function: object) -> tuple[CodeType, ...]:
+    return (function.__code__,) if isinstance(function, FunctionType) else ()
+
+
+def _names_used(modules: list[ModuleType]) -> frozenset[str]:
+    """Every global and attribute that the code of these modules, and of PyTorch's attention, reads.
+
+    The latter is one of the two references that a target is compared with.
+    """
+    codes = [nn.MultiheadAttention.forward.__code__, nn.MultiheadAttention.__init__.__code__]
+    codes.append(nn.functional.multi_head_attention_forward.__code__)
+    codes += [nn.Module._call_impl.__code__, nn.Linear.forward.__code__]
+    for module in modules:
+        for value in list(vars(module).values()):
+            members = list(vars(value).values()) if isinstance(value, type) else [value]
+            wrapped = (getattr(member, "__wrapped__", member) for member in members)
+            codes += [code for member in wrapped for code in _code(getattr(member, "__func__", member))]
+    return frozenset(names_in(codes))
+
+
+def names_in(codes: list[CodeType]) -> set[str]:
+    """The globals and attributes that code reads, and the code inside it.
+
+    Example:
+        >>> sorted(names_in([(lambda x: [math.sqrt(y) for y in x]).__code__]))
+        ['math', 'sqrt']
+    """
+    names, waiting = set[str](), list(codes)
+    while waiting:
+        code = waiting.pop()
+        names.update(code.co_names)
+        waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return names
