@@ -22,7 +22,9 @@ def as_csv(columns: Mapping[str, Column]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_harmless(cell) for cell in row] for row in zip(*columns.values(), strict=True))
+    writer.writerows(
+        [_harmless(cell) for cell in row] for row in zip(*columns.values(), strict=True)
+    )
     return stream.getvalue()
 
 

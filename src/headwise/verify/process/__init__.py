@@ -140,9 +140,7 @@ def _result(
 
 
 @contextmanager
-def _process(
-    state: ProcessState, kind: str, folder: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def _process(state: ProcessState, kind: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
     request, limits = state.request, state.limits
     path, colon, name = request.target.rpartition(":")
     target = f"{Path(path).resolve()}:{name}" if colon else request.target

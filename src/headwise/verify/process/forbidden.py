@@ -33,8 +33,7 @@ def resolve(name: str) -> object:
     """The object of a dotted name; `BadValue` if there is none.
 
     Example:
-        >>> import torch
-        >>> resolve("F.scaled_dot_product_attention") is torch.nn.functional.scaled_dot_product_attention
+        >>> resolve("nn.MultiheadAttention") is torch.nn.MultiheadAttention
         True
     """
     first, *rest = name.split(".")
@@ -108,7 +107,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         if self.names:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type] # None is documented
+            threading.setprofile(None)
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         code = self._codes.get(frame.f_code) if event == "call" else None
@@ -135,9 +134,7 @@ class Watch:
         if colon and self.names:
             found = _in_source(Path(own), name, self.forbidden)
             uses += [
-                _use(item, "source", own, line)
-                for item, line in found
-                if (item, line) not in ran
+                _use(item, "source", own, line) for item, line in found if (item, line) not in ran
             ]
         return uses[:MOST]
 
@@ -183,9 +180,7 @@ _PACKAGES = tuple({sysconfig.get_paths()[name] for name in ("purelib", "platlib"
 _TORCH = str(Path(torch.__file__).parent)
 
 
-def _in_source(
-    file: Path, name: str, forbidden: Sequence[_Forbidden]
-) -> Iterator[tuple[str, int]]:
+def _in_source(file: Path, name: str, forbidden: Sequence[_Forbidden]) -> Iterator[tuple[str, int]]:
     """Name and line of the forbidden ones in the source that a target consists of."""
     try:
         tree = ast.parse(file.read_bytes())
@@ -236,7 +231,7 @@ def _value(dotted: str) -> object:
 
 
 def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
-    """The definition of a name, and those at the top of the file that it refers to, directly or not.
+    """The definition of a name, and those at the top of the file that it refers to, all the way.
 
     The whole file where the name is not defined at its top.
     """
@@ -244,7 +239,7 @@ def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
     for node in tree.body:
         names = [getattr(node, "name", "")]
         if isinstance(node, ast.Assign | ast.AnnAssign):
-            names = [part.id for part in ast.walk(node) if _stores(part)]
+            names = [part.id for part in _variables(node) if isinstance(part.ctx, ast.Store)]
         for word in filter(None, names):
             defined.setdefault(word, []).append(node)
     if name not in defined:
@@ -252,11 +247,11 @@ def _reached(tree: ast.Module, name: str) -> list[ast.stmt]:
     seen, waiting = {name}, [name]
     while waiting:
         for node in defined[waiting.pop()]:
-            words = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            words = {part.id for part in _variables(node)}
             waiting += sorted((words & set(defined)) - seen)
             seen |= words & set(defined)
     return [node for word in seen for node in defined[word]]
 
 
-def _stores(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def _variables(node: ast.AST) -> list[ast.Name]:
+    return [part for part in ast.walk(node) if isinstance(part, ast.Name)]

@@ -183,7 +183,9 @@ def _end(state: ProcessState, status: int) -> Text:
     if state.ended == "cancelled":
         return Text("was stopped with headwise itself")
     if out_of_cpu(status):
-        return Text("was stopped after {seconds:g} s of CPU time (--time-limit)", seconds=limits.seconds)
+        return Text(
+            "was stopped after {seconds:g} s of CPU time (--time-limit)", seconds=limits.seconds
+        )
     if state.ended:
         return Text("was stopped after {seconds:g} s (--wall-limit)", seconds=limits.wall_seconds)
     if status >= 0:

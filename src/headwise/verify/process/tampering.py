@@ -23,7 +23,7 @@ CLASSES = (torch.Tensor, torch._C.TensorBase, nn.Module, nn.Linear, nn.Multihead
 DISPLAY = frozenset({"__repr__", "__str__", "__format__"})
 """Methods that only show a value, which notebooks replace for good reasons."""
 
-CONSTANTS = bool | int | float | str | tuple | frozenset | torch.dtype
+CONSTANTS = (bool, int, float, str, tuple, frozenset, torch.dtype)
 
 
 def snapshot() -> Snapshot:
@@ -46,8 +46,8 @@ def snapshot() -> Snapshot:
                 result |= {(f"{module.__name__}.{name}", k): _parts(v) for k, v in _members(value)}
             result[module.__name__, name] = _parts(value)
     for owner in MODULES:
-        members = vars(sys.modules[owner]).items()
-        result |= {(owner, name): _parts(v) for name, v in list(members) if name in used}
+        values = list(vars(sys.modules[owner]).items())
+        result |= {(owner, name): _parts(v) for name, v in values if name in used}
     for cls in CLASSES:
         owner = f"{cls.__module__}.{cls.__qualname__}"
         members = ((name, v) for name, v in _members(cls) if name in used or name[:2] == "__")
@@ -106,7 +106,9 @@ def _names_used(modules: list[ModuleType]) -> frozenset[str]:
         for value in list(vars(module).values()):
             members = list(vars(value).values()) if isinstance(value, type) else [value]
             wrapped = (getattr(member, "__wrapped__", member) for member in members)
-            codes += [code for member in wrapped for code in _code(getattr(member, "__func__", member))]
+            codes += [
+                code for member in wrapped for code in _code(getattr(member, "__func__", member))
+            ]
     return frozenset(names_in(codes))
 
 

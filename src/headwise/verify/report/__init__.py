@@ -71,6 +71,22 @@ def unusable(name: str, error: "HeadwiseError") -> Data:
     return {**_head(name, "unusable"), "error": both(error.text)}
 
 
+SOURCE_FILES = (".py", ".ipynb")
+
+
+def file_and_name(target: str) -> tuple[str, str]:
+    """The file of a target and the name in it; empty where there is none.
+
+    Example:
+        >>> [file_and_name(t) for t in ("a.py:Attention", "a.py", "torch.nn.Linear")]
+        [('a.py', 'Attention'), ('a.py', ''), ('', '')]
+    """
+    if target.endswith(SOURCE_FILES):
+        return target, ""
+    file, _, name = target.rpartition(":")
+    return file, name if file else ""
+
+
 def both(text: Text) -> dict[str, str]:
     """A text in both languages."""
     return {"en": text.en, "zh": text.zh}

@@ -70,7 +70,7 @@ def verdict(report: Data) -> Text:
         return Text("not verified: {error}", error=error)
     trials = sum(finding["trials"] for finding in report["checks"])
     unknown = ", ".join(report["not_understood"])
-    if report["accepted"]:
+    if report["status"] == "accepted":
         return Text(
             "accepted: equal to the oracle and to PyTorch within rounding, in {trials} trials",
             trials=trials,
@@ -112,10 +112,7 @@ def _forbidden_use(use: Data) -> Text:
         return Text("is, or is derived from, {name}, which is forbidden", name=name)
     if use["how"] == "runs":
         return Text(
-            "uses {name}, which is forbidden, at {place}: {line}",
-            name=name,
-            place=place,
-            line=line,
+            "uses {name}, which is forbidden, at {place}: {line}", name=name, place=place, line=line
         )
     return Text(
         "names {name}, which is forbidden, at {place}, but did not run it: {line}",

@@ -1,9 +1,9 @@
 """Verify many targets: files, folders and patterns, in parallel, each in a process of its own.
 
-    sources            the files that arguments name
-    attention_search   which classes and functions of a file are attention
-    journal            results that survive a run that is killed
-    results            the table of all of them, as CSV and as a document
+sources            the files that arguments name
+attention_search   which classes and functions of a file are attention
+journal            results that survive a run that is killed
+results            the table of all of them, as CSV and as a document
 """
 
 import os
@@ -117,12 +117,9 @@ class _Run:
         """The reports on a target, or on every attention of a file."""
         if not is_file(item):
             return None, [self.report(item)]
-        try:
-            found = self.journal.get("attentions", item, lambda: self.searched(item))
-        except HeadwiseError as error:
-            if self.stop.is_set():
-                raise
-            return None, [self.journal.get("report", item, lambda: _unusable(item, error))]
+        found = self.journal.get("attentions", item, lambda: self.searched(item))
+        if "failed" in found:
+            return None, [_unusable(item, BadFile(text_of(found["failed"])))]
         names = [f"{item}:{name}" for name in found["found"]]
         reports = [self.report(name) for name in names]
         reports += [_refused(item, one) for one in found["refused"]]
@@ -145,7 +142,10 @@ class _Run:
         return self.journal.get("report", target, make)
 
     def searched(self, file: str) -> Data:
-        """The attentions of a file, without those that end the search of it."""
+        """The attentions of a file, without those that end the search of it.
+
+        `failed` has the error where the file itself ends it.
+        """
         limits = replace(self.limits, seconds=min(self.limits.seconds, SEARCH_SECONDS))
         ended: dict[str, Text] = {}
         while True:
@@ -159,9 +159,11 @@ class _Run:
                     progress=tried.append,
                     cancelled=self.stop.is_set,
                 )
-            except Stopped as error:
-                if self.stop.is_set() or not tried or len(ended) == MOST_HANGING:
+            except HeadwiseError as error:
+                if self.stop.is_set():
                     raise
+                if not isinstance(error, Stopped) or not tried or len(ended) == MOST_HANGING:
+                    return {"found": [], "refused": [], "others": [], "failed": both(error.text)}
                 ended[tried[-1]] = error.text
             else:
                 refused = [{"name": name, "why": both(why)} for name, why in ended.items()]

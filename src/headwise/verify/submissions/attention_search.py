@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -33,7 +34,9 @@ from headwise.verify.target.conventions import Conventions, OutOfMemory, no_log
 from headwise.verify.target.discovery import black_box, find_conventions
 from headwise.verify.target.runners import runner
 
-SUGGESTS_ATTENTION = re.compile(r"(?i)att(entio)?n|mh[as]a?\b|mha|mqa|gqa|softmax|scaled_dot_product")
+SUGGESTS_ATTENTION = re.compile(
+    r"(?i)att(entio)?n|mh[as]a?\b|mha|mqa|gqa|softmax|scaled_dot_product"
+)
 """Words in the source of what cannot be called; only these make it a refused attention."""
 
 Found = dict[str, Any]
@@ -178,7 +181,7 @@ def _tried(candidate: _Candidate, size: tuple[int, int], seed: int) -> _Trial | 
     changed[LENGTH // 2] = False
     if not bool(changed.any()):
         return Text("no token depends on another")
-    pairs = [_pairwise(record(lambda own=own: run(own))) for own in (job, other)]
+    pairs = [_pairwise(record(partial(run, own))) for own in (job, other)]
     with _observed(job) as trial:
         run(job)
     of_pairs = any(not torch.equal(a, b) for a, b in zip(*pairs, strict=False))

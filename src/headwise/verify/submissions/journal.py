@@ -10,6 +10,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -60,10 +61,11 @@ class Journal:
                 _append(self.file, {key: result})
         return result
 
-    def remove(self) -> None:
-        """Delete the file, when what it was kept for has been written."""
-        if self.file is not None:
-            self.file.unlink(missing_ok=True)
+    @staticmethod
+    def delete(file: Path) -> None:
+        """Delete a journal, when the results have been written."""
+        with suppress(OSError):
+            file.unlink()
 
     def _key(self, target: str) -> str:
         content = repr((self._common, target, digest(target)))

@@ -8,12 +8,13 @@ from headwise import __version__
 from headwise.document import Block, Code, Document, Heading, Notice, Paragraph, Table
 from headwise.document.csv_text import Column, as_csv
 from headwise.lang import Lang, Text, same
-from headwise.verify.report import Data
+from headwise.verify.report import Data, file_and_name
 from headwise.verify.report.report_document import explained, forbidden_uses, text_of, verdict
 
-STATUSES = {
+OUTCOMES = {
     "accepted": Text("accepted"),
     "differs": Text("differs"),
+    "forbidden": Text("uses what is forbidden"),
     "unproven": Text("not proven"),
     "unusable": Text("no verdict"),
 }
@@ -22,7 +23,7 @@ COLUMNS = (
     *("target", "file", "name", "status", "accepted", "step", "mistakes", "line"),
     *("failed_checks", "forbidden", "verdict"),
 )
-"""The columns of the table; `mistakes` has "a + b" for two together, "a | b" for one or the other."""
+"""The columns of the table; for `mistakes` see the function."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Results:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The number of targets by status."""
-        return {s: sum(r["status"] == s for r in self.reports) for s in STATUSES}
+        """The number of targets by their outcome."""
+        outcomes = [outcome(report) for report in self.reports]
+        return {name: outcomes.count(name) for name in OUTCOMES}
 
     def rows(self, lang: Lang = "en") -> list[dict[str, str | int]]:
         """A row for each target, with the entries of `COLUMNS`."""
@@ -73,8 +75,8 @@ class Results:
         """The table, then for each target that is not accepted what is wrong with it."""
         shown = {**self.counts, "total": len(self.reports)}
         summary = Text(
-            "{total} targets: {accepted} accepted, {differs} differ, {unproven} not proven, "
-            "{unusable} without a verdict",
+            "{total} targets: {accepted} accepted, {differs} differ, {forbidden} use what is "
+            "forbidden, {unproven} not proven, {unusable} without a verdict",
             **shown,
         )
         blocks: list[Block] = [Notice(self.accepted, summary), _table(self.reports)]
@@ -91,7 +93,7 @@ class Results:
 
 def _row(report: Data, lang: Lang) -> dict[str, str | int]:
     target = report["target"]
-    path, _, name = target.rpartition(":") if not target.endswith((".py", ".ipynb")) else (target, "", "")
+    path, name = file_and_name(target)
     lines = [m["line"] for group in report.get("mistakes", ()) for m in group if m["line"]]
     uses = report.get("forbidden", ())
     return {
@@ -109,6 +111,11 @@ def _row(report: Data, lang: Lang) -> dict[str, str | int]:
     }
 
 
+def outcome(report: Data) -> str:
+    """The status of a report, or "forbidden" where it uses what is forbidden; see `OUTCOMES`."""
+    return "forbidden" if report.get("forbidden") else str(report["status"])
+
+
 def mistakes(report: Data) -> str:
     """The names of the mistakes: "a + b" for two together, "a | b" for one or the other."""
     groups = (" + ".join(m["name"] for m in group) for group in report.get("mistakes", ()))
@@ -119,9 +126,8 @@ def _table(reports: tuple[Data, ...]) -> Table:
     head = (Text("target"), Text("result"), Text("first step that differs"), Text("mistake"))
     rows = []
     for report in reports:
-        result = Text("uses what is forbidden") if report.get("forbidden") else STATUSES[report["status"]]
         words = (report.get("step") or "", mistakes(report))
-        rows.append((same(report["target"]), result, *map(same, words)))
+        rows.append((same(report["target"]), OUTCOMES[outcome(report)], *map(same, words)))
     return Table(head, rows)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from headwise.document.text_format import clean
 from headwise.errors import BadFile
+from headwise.verify.report import SOURCE_FILES, file_and_name
 
-SUFFIXES = (".py", ".ipynb")
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 """Folders without submissions; nor are those whose name starts with a full stop."""
 
@@ -33,7 +33,8 @@ def expanded(arguments: Iterable[str | os.PathLike[str]]) -> list[str]:
         ['torch.nn.MultiheadAttention', 'mine.py:Attention']
     """
     result: dict[str, None] = {}
-    for argument in map(os.fspath, arguments):
+    for given in arguments:
+        argument = os.fspath(given)
         for item in _expanded(argument):
             result[item] = None
             if len(result) > MOST_FILES:
@@ -55,7 +56,8 @@ def _expanded(argument: str) -> Iterator[str]:
     elif path.is_file() or not is_file(argument):
         yield argument
     else:
-        matches = sorted(glob.glob(argument, recursive=True)) if glob.has_magic(argument) else []
+        magic = glob.has_magic(argument)
+        matches = sorted(glob.glob(argument, recursive=True)) if magic else []  # noqa: PTH207
         if not matches:
             raise BadFile("target: there is no file {name}", name=clean(argument))
         for match in matches:
@@ -65,14 +67,14 @@ def _expanded(argument: str) -> Iterator[str]:
 
 def is_file(target: str) -> bool:
     """Whether a target is a file to search, or a pattern, and names no attention in it."""
-    return target.endswith(SUFFIXES) or (glob.has_magic(target) and ":" not in target)
+    return target.endswith(SOURCE_FILES) or (glob.has_magic(target) and ":" not in target)
 
 
 def _in_folder(folder: Path) -> Iterator[str]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if n not in SKIPPED and not n.startswith("."))
         for name in sorted(names):
-            if name.endswith(SUFFIXES) and not name.startswith("."):
+            if name.endswith(SOURCE_FILES) and not name.startswith("."):
                 yield str(Path(place) / name)
 
 
@@ -81,7 +83,7 @@ def digest(target: str) -> str:
 
     Empty for ``package.Name``, whose version is not known.
     """
-    file = target if is_file(target) else target.rpartition(":")[0]
+    file, _ = file_and_name(target)
     seen: dict[Path, bytes] = {}
     waiting = [Path(file)] if file else []
     while waiting:
@@ -90,7 +92,9 @@ def digest(target: str) -> str:
             continue
         seen[path] = _content(path)
         waiting += _imported(path, seen[path])
-    parts = sorted((str(path), hashlib.sha256(content).hexdigest()) for path, content in seen.items())
+    parts = sorted(
+        (str(path), hashlib.sha256(content).hexdigest()) for path, content in seen.items()
+    )
     return hashlib.sha256(repr(parts).encode()).hexdigest() if parts else ""
 
 
