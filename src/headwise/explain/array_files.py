@@ -6,7 +6,6 @@
 | .npy | one array of numbers; nothing is ever unpickled |
 | .json | ``[[…], …]``, or ``{"x": [[…], …], "tokens": […]}`` |
 | .safetensors | the only tensor in the file, or ``file.safetensors:name`` |
-| an article: .md, .txt, .tex, .rst, .html, .htm, .ipynb, .docx | the array X in it, or ``file.md:name`` |
 """
 
 import json
@@ -20,30 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.document.reading import from_bytes
-from headwise.document.reading.article_file import SUFFIXES as ARTICLES
-from headwise.document.reading.text_encoding import decode
 from headwise.document.text_format import clean
 from headwise.errors import BadFile, BadValue, MissingExtra
-from headwise.explain.article_arrays import find_array
-from headwise.explain.number_tables import NumberTable, from_lists, from_text
+from headwise.explain.number_tables import from_lists, from_text
 from headwise.lang import Text, joined, same
 
 MOST_BYTES, MOST_NUMBERS = 64 * 2**20, 2**22  # the limits of a file that is read
-LONGEST_HEADER = 60  # characters of a header that a message shows
 
-Notify = Callable[[Text], None]
-"""Takes what a person should know of a file that was read."""
+CONTAINERS = (".safetensors", ".pth", ".pt")
+"""File types that hold named tensors; a name may follow the path after a colon."""
 
-
-def silent(_note: Text) -> None:
-    """Take no note."""
-
-
-CONTAINERS = (".safetensors", ".pth", ".pt", ".npz", ".json", *ARTICLES)
-"""File types that hold named arrays; a name may follow the path after a colon."""
-
-TYPES = (".csv", ".tsv", ".npy", ".json", ".safetensors", *ARTICLES)
+TYPES = (".csv", ".tsv", ".npy", ".json", ".safetensors")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +39,9 @@ class InputFile:
     option: str
     path: Path
     tensor: str | None = None
-    notify: Notify = silent
 
     @classmethod
-    def parse(cls, option: str, value: str, notify: Notify = silent) -> "InputFile":
+    def parse(cls, option: str, value: str) -> "InputFile":
         """Split ``path``, or for `CONTAINERS` ``path:tensor``.
 
         Example:
@@ -66,8 +51,8 @@ class InputFile:
         for suffix in CONTAINERS:
             path, colon, tensor = value.partition(f"{suffix}:")
             if colon:
-                return cls(option, Path(path + suffix), tensor or None, notify)
-        return cls(option, Path(value), None, notify)
+                return cls(option, Path(path + suffix), tensor or None)
+        return cls(option, Path(value))
 
     @property
     def suffix(self) -> str:
@@ -104,18 +89,18 @@ class TokenArray:
     tokens: tuple[str, ...] | None = None
 
 
-def read_matrix(value: str, option: str = "x", notify: Notify = silent) -> TokenArray:
-    """Read a finite matrix with at least one row and column from ``path`` or ``path:tensor``.
+def read_matrix(value: str, option: str = "x", *, finite: bool = True) -> TokenArray:
+    """Read a matrix with at least one row and one column from ``path`` or ``path:tensor``.
 
-    ``option`` is named in errors; ``notify`` takes a note, such as of a header that is no data.
+    ``option`` is named in errors; NaN is always an error, infinities only if ``finite``.
 
     Raises:
         BadFile: if the file is missing or is no such matrix; the message names row and column.
         MissingExtra: if the package that reads this type is not installed.
     """
-    file = InputFile.parse(option, value, notify)
+    file = InputFile.parse(option, value)
     with file.errors():
-        return read_array(file, (2,))
+        return read_array(file, (2,), finite=finite)
 
 
 def read_array(file: InputFile, ranks: tuple[int, ...], *, finite: bool = True) -> TokenArray:
@@ -164,12 +149,14 @@ def check_file(file: InputFile, most: int) -> None:
 
 
 def _decode(file: InputFile) -> str:
-    return decode(_content(file))
-
-
-def _content(file: InputFile) -> bytes:
     try:
-        return file.path.read_bytes()
+        return file.path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadFile(
+            "expected UTF-8 text, got byte 0x{byte:02x} at offset {start}; save it as UTF-8",
+            byte=error.object[error.start],
+            start=error.start,
+        ) from error
     except OSError as error:
         raise BadFile("cannot be read: {reason}", reason=error.strerror) from error
 
@@ -186,28 +173,7 @@ def _validated(tokens: list[str]) -> tuple[str, ...]:
 
 
 def _table(file: InputFile) -> TokenArray:
-    return _tabular(file, from_text(_decode(file), tabs=file.suffix == ".tsv"))
-
-
-def _tabular(file: InputFile, table: NumberTable) -> TokenArray:
-    """The numbers of a table; a header is reported, as it might have been meant as data."""
-    if table.header is not None:
-        cells = ", ".join(map(clean, table.header))
-        file.notify(
-            Text(
-                "{option}: {path}: line {line} is read as the header: {cells}",
-                option=file.option,
-                path=clean(str(file.path)),
-                line=table.line,
-                cells=cells if len(cells) <= LONGEST_HEADER else cells[:LONGEST_HEADER] + "…",
-            )
-        )
-    return _token_array(table.rows, table.tokens)
-
-
-def _article(file: InputFile) -> TokenArray:
-    article = from_bytes(_content(file), file.suffix)
-    return _tabular(file, find_array(article.text, file.tensor))
+    return _token_array(*from_text(_decode(file), tabs=file.suffix == ".tsv"))
 
 
 def _json(file: InputFile) -> TokenArray:
@@ -341,7 +307,6 @@ def _check_array(values: Tensor, ranks: tuple[int, ...], finite: bool) -> None:
 
 _READERS: dict[str, Callable[[InputFile], TokenArray]] = {
     **dict.fromkeys((".csv", ".tsv"), _table),
-    **dict.fromkeys(ARTICLES, _article),
     ".npy": _npy,
     ".json": _json,
     ".safetensors": _safetensors,
