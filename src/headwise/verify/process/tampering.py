@@ -9,7 +9,8 @@ attempts; code that looks for this snapshot in memory can defeat it.
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import torch
@@ -18,10 +19,20 @@ from torch import nn
 Snapshot = dict[tuple[str, str], tuple[object, ...]]
 """For an owner and an attribute, the value and what a function of it consists of."""
 
-MODULES = ("math", "torch", "torch.autograd", "torch.func", "torch.linalg", "torch.nn.functional")
+MODULES = (
+    *("builtins", "math", "torch", "torch.autograd", "torch.func", "torch.linalg"),
+    "torch.nn.functional",
+)
+ROOMS = ("headwise.call", "headwise.masks", "headwise.reference", "headwise.verify")
+"""The packages whose code computes a verdict; what it calls of torch is what is looked at."""
+
 CLASSES = (torch.Tensor, torch._C.TensorBase, nn.Module, nn.Linear, nn.MultiheadAttention)
 DISPLAY = frozenset({"__repr__", "__str__", "__format__"})
 """Methods that only show a value, which notebooks replace for good reasons."""
+
+COMPILED = frozenset({"manual_seed", "__init__", "__setstate__"})
+"""What PyTorch replaces itself when its compiler is loaded."""
+_COMPILER = tuple(str(Path(torch.__file__).with_name(name)) for name in ("_dynamo", "_compile.py"))
 
 CONSTANTS = (bool, int, float, str, tuple, frozenset, torch.dtype)
 
@@ -37,10 +48,19 @@ def snapshot() -> Snapshot:
         >>> changed(before)
         []
     """
-    own = [m for name, m in sorted(sys.modules.items()) if name.split(".")[0] == "headwise"]
-    used = _names_used(own)
+    return _read(_names_used(_loaded(ROOMS)))
+
+
+def _loaded(packages: Collection[str]) -> list[ModuleType]:
+    """The modules of some packages that are loaded."""
+    inside = tuple(f"{package}." for package in packages)
+    return [m for name, m in sorted(sys.modules.items()) if f"{name}.".startswith(inside)]
+
+
+def _read(used: Collection[str]) -> Snapshot:
+    """headwise and, of Python and PyTorch, what has the given names, as it is now."""
     result: Snapshot = {}
-    for module in own:
+    for module in _loaded(["headwise"]):
         for name, value in list(vars(module).items()):
             if isinstance(value, type) and value.__module__ == module.__name__:
                 result |= {(f"{module.__name__}.{name}", k): _parts(v) for k, v in _members(value)}
@@ -50,21 +70,31 @@ def snapshot() -> Snapshot:
         result |= {(owner, name): _parts(v) for name, v in values if name in used}
     for cls in CLASSES:
         owner = f"{cls.__module__}.{cls.__qualname__}"
-        members = ((name, v) for name, v in _members(cls) if name in used or name[:2] == "__")
-        result |= {(owner, name): _parts(v) for name, v in members}
+        members = {name: v for base in reversed(cls.__mro__) for name, v in _members(base)}
+        result |= {
+            (owner, name): _parts(value)
+            for name, value in members.items()
+            if name in used or name.startswith("__")
+        }
     return {key: parts for key, parts in result.items() if parts}
 
 
 def changed(before: Snapshot) -> list[str]:
     """The dotted names of what is no longer what it was."""
-    after = snapshot()
+    after = _read({name for _, name in before})
     names = []
     for key, parts in before.items():
         now = after.get(key, ())
         same = len(now) == len(parts) and all(map(_identical, now, parts))
-        if not same:
+        if not same and not (key[1] in COMPILED and _by_compiler(now)):
             names.append(".".join(key))
     return names
+
+
+def _by_compiler(parts: tuple[object, ...]) -> bool:
+    """Whether a function is one that PyTorch's compiler has put around another."""
+    files = [part.co_filename for part in parts if isinstance(part, CodeType)]
+    return any(file.startswith(_COMPILER) for file in files)
 
 
 def _members(cls: type) -> Iterator[tuple[str, object]]:
@@ -103,7 +133,8 @@ def _names_used(modules: list[ModuleType]) -> frozenset[str]:
     codes.append(nn.functional.multi_head_attention_forward.__code__)
     codes += [nn.Module._call_impl.__code__, nn.Linear.forward.__code__]
     for module in modules:
-        for value in list(vars(module).values()):
+        own = (v for v in vars(module).values() if getattr(v, "__module__", "") == module.__name__)
+        for value in list(own):
             members = list(vars(value).values()) if isinstance(value, type) else [value]
             wrapped = (getattr(member, "__wrapped__", member) for member in members)
             codes += [
