@@ -64,7 +64,8 @@ def _read(used: Collection[str]) -> Snapshot:
         for name, value in list(vars(module).items()):
             if isinstance(value, type) and value.__module__ == module.__name__:
                 result |= {(f"{module.__name__}.{name}", k): _parts(v) for k, v in _members(value)}
-            result[module.__name__, name] = _parts(value)
+            if not name.startswith("__"):
+                result[module.__name__, name] = _parts(value)
     for owner in MODULES:
         values = list(vars(sys.modules[owner]).items())
         result |= {(owner, name): _parts(v) for name, v in values if name in used}
@@ -108,7 +109,10 @@ def _identical(now: object, before: object) -> bool:
 
 
 def _parts(value: object) -> tuple[object, ...]:
-    """A function with its code and its defaults, a class, a constant; nothing of anything else."""
+    """A function with its code and defaults, a class, a constant, a container with its content.
+
+    Nothing of anything else.
+    """
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, property):
@@ -117,6 +121,10 @@ def _parts(value: object) -> tuple[object, ...]:
         return (value, *_code(value), *(value.__defaults__ or ()))
     if isinstance(value, CONSTANTS) or callable(value):
         return (value,)
+    if isinstance(value, dict):
+        return (value, *value.keys(), *value.values())
+    if isinstance(value, list | set):
+        return (value, *value)
     return ()
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headwise.document.text_format import clean
-from headwise.lang import Lang, Text
+from headwise.lang import Lang
 from headwise.verify.report import Data, file_and_name
 from headwise.verify.report.report_document import forbidden_uses, text_of, verdict
 
@@ -37,7 +37,7 @@ def _lines(report: Data, lang: Lang) -> Iterator[str]:
 
 
 def _command(level: str, file: str, line: int, report: Data, message: str) -> str:
-    title = Text("headwise verify {target}", target=report["target"]).en
+    title = f"headwise verify {report['target']}"
     properties = {"file": file, "line": str(line) if file and line else "", "title": title}
     given = ",".join(f"{key}={_property(value)}" for key, value in properties.items() if value)
     return f"::{level} {given}::{_data(message)}"
