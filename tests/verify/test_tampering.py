@@ -121,7 +121,9 @@ def test_the_compiler_of_torch_is_no_tampering() -> None:
 def test_a_target_that_replaces_something_has_no_verdict(tmp_path: Path, line: str) -> None:
     file = tmp_path / "cheats.py"
     file.write_text(f"{FUNCTION.format(scale='', dim=-1)}\n{line}\n")
-    with pytest.raises(BadFile, match=r"cheats\.py:attend replaces torch\.Tensor\.softmax, with") as e:
+    with pytest.raises(
+        BadFile, match=r"cheats\.py:attend replaces torch\.Tensor\.softmax, with"
+    ) as e:
         isolated(Request(f"{file}:attend"))
     assert "替换了 torch.Tensor.softmax" in e.value.text.zh
     with pytest.raises(BadFile, match=r"cheats\.py replaces torch\.Tensor\.softmax"):

@@ -1,4 +1,4 @@
-"""Sixty files as a class hands them in: right, wrong, without an attention, and bad in many ways."""
+"""Sixty files as a class hands them in: right, wrong, and bad in many ways."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class {name}(nn.Module):
     def forward(self, x):
         q, k, v = self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x))
         weights = torch.softmax(q @ k.transpose(-2, -1) {scale}, dim={dim})
-        return self.proj((weights @ v){merge}.flatten(2))
+        return self.proj((weights @ v){merge}.reshape(x.shape))
 
 
 class FeedForward(nn.Module):

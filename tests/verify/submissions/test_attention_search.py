@@ -106,8 +106,10 @@ class Pooling(nn.Module):
     def forward(self, x):
         return x
 """
-INSTANCE = START + CLASS.format(name="Made", **RIGHT).replace("class Layer", "class _Layer") + (
-    "\n\nmade = Made(15, 3)\n"
+INSTANCE = (
+    START
+    + CLASS.format(name="Made", **RIGHT).replace("class Layer", "class _Layer")
+    + ("\n\nmade = Made(15, 3)\n")
 )
 
 CASES = {

@@ -133,7 +133,14 @@ def test_a_result_is_not_taken_if_files_or_options_have_changed(folder, monkeypa
     assert verified(limits=Limits(seconds=7)) == set("abcdef")
 
 
-DAMAGED = (b"", b"\xff\xfe", b"[]", b'{"report a": {}}', b'{"a": 1, "b": 2}', b'{"attentions a": 1}')
+DAMAGED = (
+    b"",
+    b"\xff\xfe",
+    b"[]",
+    b'{"report a": {}}',
+    b'{"a": 1, "b": 2}',
+    b'{"attentions a": 1}',
+)
 
 
 @pytest.mark.parametrize("content", DAMAGED)
@@ -156,7 +163,9 @@ def test_arguments_are_checked_before_anything_runs(folder, monkeypatch) -> None
     fakes = Fakes(monkeypatch)
     with pytest.raises(BadValue, match="jobs: expected 1 or more, got 0"):
         verify_all([folder], jobs=0)
-    with pytest.raises(BadValue, match=r"forbid: expected a class or function .*'torch\.nn\.Nothing'"):
+    with pytest.raises(
+        BadValue, match=r"forbid: expected a class or function .*'torch\.nn\.Nothing'"
+    ):
         verify_all([folder], request=Request("", forbid=("torch.nn.Nothing",)))
     assert fakes.searched == []
 

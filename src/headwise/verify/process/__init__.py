@@ -30,6 +30,7 @@ from headwise.verify.process.messages import (
     error_of,
     read,
 )
+from headwise.verify.report import file_and_name
 
 __all__ = ["Limits", "Request", "Stopped", "isolated", "search"]
 
@@ -106,7 +107,7 @@ def search(
         BadFile: as in `isolated`, if the file does not load or one of its functions ends it.
     """
     limits = Limits() if limits is None else limits
-    own = Request(f"{file}:", request.embed_dim, request.heads, request.seed)
+    own = Request(str(file), request.embed_dim, request.heads, request.seed)
     state = ProcessState(own, limits, secrets.token_hex(), progress, skip=skip)
     result: dict[str, Any] = _result(state, "attentions", None, cancelled)
     return result
@@ -142,11 +143,12 @@ def _result(
 @contextmanager
 def _process(state: ProcessState, kind: str, folder: str) -> Iterator[subprocess.Popen[bytes]]:
     request, limits = state.request, state.limits
-    path, colon, name = request.target.rpartition(":")
-    target = f"{Path(path).resolve()}:{name}" if colon else request.target
+    path, name = file_and_name(request.target)
+    file = str(Path(path).resolve()) if path else request.target
+    target = f"{file}:{name}" if name else file
     paths = [str(Path(entry).resolve()) for entry in sys.path]
     content = {**asdict(limits), **asdict(request), "name": request.target, "path": paths}
-    content |= {"target": target, "token": state.token, "kind": kind, "skip": state.skip}
+    content |= {"target": target, "nonce": state.nonce, "kind": kind, "skip": state.skip}
     content["wall"] = limits.wall_seconds
     process = subprocess.Popen(  # noqa: S603 (our own interpreter and source)
         [sys.executable, "-c", BOOT],

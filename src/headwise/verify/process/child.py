@@ -1,6 +1,6 @@
 """The child process of `headwise.verify.process`: sets its limits, runs the target, reports.
 
-It writes its stages and the report as lines of a token and JSON; what the target prints goes to
+It writes its stages and the report as lines of a nonce and JSON; what the target prints goes to
 stderr.
 """
 
@@ -25,9 +25,9 @@ ORPHANED = 10.0  # seconds after the limit of the wall time at which no parent i
 Send = Callable[[str, object], None]  # sends one message, its kind and value, to the parent process
 
 
-def _send(stream: TextIO, token: str, kind: str, value: object) -> None:
+def _send(stream: TextIO, nonce: str, kind: str, value: object) -> None:
     line = json.dumps({kind: value}, ensure_ascii=True, allow_nan=False)
-    stream.write(f"{token} {line}\n")
+    stream.write(f"{nonce} {line}\n")
     stream.flush()
 
 
@@ -35,10 +35,10 @@ def main(request: dict[str, Any]) -> None:
     """Verify one target, or search a file, and end the process with all threads of the target.
 
     Args:
-        request: the fields of a `Request` and of its `Limits`, and kind, token, name and skip.
+        request: the fields of a `Request` and of its `Limits`, and kind, nonce, name and skip.
     """
     with _channel() as stream:
-        send = partial(_send, stream, request.pop("token"))
+        send = partial(_send, stream, request.pop("nonce"))
         try:
             result = _TASKS[request["kind"]](request, send)
         except HeadwiseError as error:
@@ -90,7 +90,7 @@ def _attentions(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
     from headwise.verify.process.tampering import changed, snapshot
     from headwise.verify.submissions.attention_search import attentions
 
-    before, file = snapshot(), str(request["target"]).removesuffix(":")
+    before, file = snapshot(), str(request["target"])
     _start(request, send)
     size = (request["embed_dim"], request["heads"])
     result = attentions(
@@ -98,10 +98,10 @@ def _attentions(request: Mapping[str, Any], send: Send) -> dict[str, Any]:
         size,
         request["seed"],
         skip=request["skip"],
-        progress=lambda name: send("at", ["check", name]),
+        progress=lambda name: send("at", ["search", name]),
     )
     if replaced := changed(before):
-        raise _replaced(file, replaced)
+        raise _replaced(str(request["name"]), replaced)
     return result
 
 

@@ -1,6 +1,6 @@
 """What the process of a target has reported, and the error that it ends as.
 
-Every message is a line, the token of the run and a JSON object. The token is unknown to the target;
+Every message is a line, the nonce of the run and a JSON object. The nonce is unknown to the target;
 a report without it, or on another target, is refused.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from headwise import __version__
 from headwise.errors import BadFile
 from headwise.lang import Text, Translated
+from headwise.verify.report import file_and_name
 from headwise.verify.report.formats import faults
 from headwise.verify.target import NotRecognised, no_memory
 
@@ -65,7 +66,12 @@ class Request:
 
 
 class Stopped(BadFile):
-    """A target that ended or was stopped before it produced a report."""
+    """A target that ended or was stopped before it produced a report.
+
+    `brief` says what happened without the place, which differs from run to run.
+    """
+
+    brief: Text | None = None
 
 
 @dataclass
@@ -77,7 +83,7 @@ class ProcessState:
 
     request: Request
     limits: Limits
-    token: str
+    nonce: str
     progress: Callable[[str], None] | None = None
     skip: tuple[str, ...] = ()
     stage: str = "start"
@@ -106,7 +112,7 @@ def read(state: ProcessState, chunk: bytes) -> float | None:
         state.calls += state.stage == "call"
         if state.stage == "import":
             seconds = state.limits.wall_seconds + GRACE
-        if state.stage == "check":
+        if state.stage in ("check", "search"):
             state.check = state.words
             if state.progress:
                 state.progress(state.words)
@@ -115,8 +121,8 @@ def read(state: ProcessState, chunk: bytes) -> float | None:
 
 def _message(state: ProcessState, line: bytes) -> tuple[str, Any]:
     """One message as kind and value; an empty kind where it is malformed or refused."""
-    token, _, content = line.partition(b" ")
-    own = token == state.token.encode()
+    nonce, _, content = line.partition(b" ")
+    own = nonce == state.nonce.encode()
     try:
         ((kind, value),) = json.loads(content if own else line).items()
     except (ValueError, AttributeError, RecursionError):
@@ -165,12 +171,15 @@ def error_of(state: ProcessState, status: int) -> BadFile:
             name=name,
             what=state.refused,
         )
-    return Stopped(
+    what = _end(state, status)
+    error = Stopped(
         "target: {name} {what}, {where}; expected it to return; run it with Python alone to see",
         name=name,
-        what=_end(state, status),
+        what=what,
         where=where,
     )
+    error.brief = Text("{name} {what}", name=name, what=what)
+    return error
 
 
 def _end(state: ProcessState, status: int) -> Text:
@@ -208,6 +217,7 @@ def _where(state: ProcessState) -> Text:
         "import": Text("while it was imported{line}", line=line),
         "construction": Text("while it was constructed{line}", line=line),
         "check": Text("in the check {check}{line}", check=check, line=line),
+        "search": Text("while {name} in it was tried{line}", name=check, line=line),
     }
     return stages.get(state.stage) or Text(
         "in call {count}, {arguments} ({check}){line}",
@@ -224,7 +234,7 @@ TRACES = ("Timeout (", "Fatal Python error", "Current thread ", "Stack (most rec
 
 def _line(state: ProcessState) -> str:
     """The innermost line of the target's own file in Python's last trace."""
-    path = state.request.target.rpartition(":")[0]
+    path, _ = file_and_name(state.request.target)
     trace = state.printed.decode("utf-8", "replace")
     start = max(map(trace.rfind, TRACES))
     if not path or start < 0:

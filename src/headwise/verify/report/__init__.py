@@ -68,7 +68,9 @@ def with_forbidden(report: Data, uses: Sequence[Mapping[str, object]]) -> Data:
 
 def unusable(name: str, error: "HeadwiseError") -> Data:
     """The report on a target without a verdict: it hangs, crashes, or is not recognised."""
-    return {**_head(name, "unusable"), "error": both(error.text)}
+    brief = getattr(error, "brief", None)
+    short = {} if brief is None else {"brief": both(brief)}
+    return {**_head(name, "unusable"), "error": both(error.text), **short}
 
 
 SOURCE_FILES = (".py", ".ipynb")

@@ -18,7 +18,7 @@ from headwise.errors import BadFile, BadValue, HeadwiseError
 from headwise.lang import Text, joined, same
 from headwise.verify.process import Limits, Request, Stopped, isolated, search
 from headwise.verify.process.forbidden import resolve
-from headwise.verify.report import Data, both, unusable
+from headwise.verify.report import Data, unusable
 from headwise.verify.report.report_document import text_of
 from headwise.verify.submissions.journal import Journal
 from headwise.verify.submissions.results import Results
@@ -119,10 +119,11 @@ class _Run:
             return None, [self.report(item)]
         found = self.journal.get("attentions", item, lambda: self.searched(item))
         if "failed" in found:
-            return None, [_unusable(item, BadFile(text_of(found["failed"])))]
+            return None, [found["failed"]]
         names = [f"{item}:{name}" for name in found["found"]]
         reports = [self.report(name) for name in names]
         reports += [_refused(item, one) for one in found["refused"]]
+        reports += found["ended"]
         if not reports:
             reports = [_unusable(item, _nothing_found(item, found))]
         return found, reports
@@ -142,12 +143,13 @@ class _Run:
         return self.journal.get("report", target, make)
 
     def searched(self, file: str) -> Data:
-        """The attentions of a file, without those that end the search of it.
+        """The attentions of a file, as `attentions` returns them.
 
-        `failed` has the error where the file itself ends it.
+        `ended` has the reports on those that ended the search, `failed` the report on the file
+        where it ended it itself.
         """
         limits = replace(self.limits, seconds=min(self.limits.seconds, SEARCH_SECONDS))
-        ended: dict[str, Text] = {}
+        ended: dict[str, Data] = {}
         while True:
             tried: list[str] = []
             try:
@@ -163,11 +165,11 @@ class _Run:
                 if self.stop.is_set():
                     raise
                 if not isinstance(error, Stopped) or not tried or len(ended) == MOST_HANGING:
-                    return {"found": [], "refused": [], "others": [], "failed": both(error.text)}
-                ended[tried[-1]] = error.text
+                    failed = _unusable(file, error)
+                    return {"found": [], "refused": [], "others": [], "failed": failed}
+                ended[tried[-1]] = _unusable(f"{file}:{tried[-1]}", error)
             else:
-                refused = [{"name": name, "why": both(why)} for name, why in ended.items()]
-                return {**found, "refused": [*found["refused"], *refused]}
+                return {**found, "ended": list(ended.values())}
 
 
 def _unusable(target: str, error: HeadwiseError) -> Data:

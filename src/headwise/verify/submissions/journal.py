@@ -108,9 +108,12 @@ def _is_search(value: Any) -> bool:
     """Whether it is what `attentions` returns."""
     text = {"en", "zh"}
     try:
+        if "failed" in value:
+            return not faults(value["failed"])
         items = [*value["refused"], *value["others"]]
         named = all(isinstance(i["name"], str) and set(i["why"]) == text for i in items)
-        return named and all(isinstance(name, str) for name in value["found"])
+        ended = [fault for report in value["ended"] for fault in faults(report)]
+        return named and not ended and all(isinstance(name, str) for name in value["found"])
     except (TypeError, KeyError):
         return False
 

@@ -61,6 +61,8 @@ def _expanded(argument: str) -> Iterator[str]:
         if not matches:
             raise BadFile("target: there is no file {name}", name=clean(argument))
         for match in matches:
+            if SKIPPED.intersection(Path(match).parts):
+                continue
             folder = Path(match).is_dir()
             yield from _in_folder(Path(match)) if folder else (match,) if is_file(match) else ()
 
