@@ -142,6 +142,7 @@ def test_a_cancelled_run_is_stopped() -> None:
         verify("sleeps", Limits(), progress=heard.append, cancelled=lambda: True)
 
 
+@pytest.mark.slow
 def test_the_search_of_a_file_ends_like_a_target(tmp_path: Path) -> None:
     file = tmp_path / "some.py"
     file.write_text("def attend(q, k, v):\n    while True:\n        pass\n")

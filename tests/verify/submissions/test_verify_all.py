@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -199,6 +200,16 @@ def test_the_document_counts_and_explains_what_is_wrong() -> None:
     assert "1 个没有结论" in blocks[0].text.zh
     assert [row[1].zh for row in blocks[1].rows] == ["没有结论"]
     assert any("stopped" in getattr(block, "text", Translated("", "")).en for block in blocks[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["verify_many.md", "verify_many.zh.md"])
+def test_the_page_runs(page: str) -> None:
+    text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 1
+    exec(compile(blocks[0], page, "exec"), {})  # noqa: S102 (it is ours)
+    assert [name for name in COLUMNS if f"`{name}`" not in text] == []
 
 
 def command(folder: Path, output: Path, *words: str) -> subprocess.Popen[bytes]:
