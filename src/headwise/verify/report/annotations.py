@@ -9,7 +9,7 @@ from pathlib import Path
 from headwise.document.text_format import clean
 from headwise.lang import Lang
 from headwise.verify.report import Data, file_and_name
-from headwise.verify.report.report_document import forbidden_uses, text_of, verdict
+from headwise.verify.report.report_document import forbidden_uses, mistake_text, verdict
 
 LEVELS = {"accepted": "notice", "differs": "error", "unproven": "warning", "unusable": "warning"}
 
@@ -32,7 +32,7 @@ def _lines(report: Data, lang: Lang) -> Iterator[str]:
         return
     parts = [verdict(report).to(lang)]
     for group in report.get("mistakes", ()):
-        parts += [f"{m['name']}: {text_of(m['says']).to(lang)}\n{m['right']}" for m in group]
+        parts += [mistake_text(mistake).to(lang) for mistake in group]
     yield _command(LEVELS[report["status"]], file, line, report, "\n".join(parts))
 
 

@@ -11,7 +11,13 @@ from xml.sax.saxutils import escape, quoteattr
 from headwise.lang import Lang, Text
 from headwise.verify.report import Data
 from headwise.verify.report.annotations import place
-from headwise.verify.report.report_document import forbidden_uses, result_of, text_of, verdict
+from headwise.verify.report.report_document import (
+    failure_text,
+    forbidden_uses,
+    result_of,
+    text_of,
+    verdict,
+)
 
 Schema = Mapping[str, Any]
 
@@ -208,13 +214,8 @@ def _cases(report: Data, lang: Lang) -> list[str]:
 def _outcome(check: Data, report: Data, lang: Lang) -> str:
     if check["passed"]:
         return "" if check["trials"] else "<skipped/>"
-    question = text_of(check["question"]).to(lang)
-    lines = [question, result_of(check).to(lang)]
-    for group in report["mistakes"]:
-        lines += [f"{m['name']}: {text_of(m['says']).to(lang)}\n{m['right']}" for m in group]
-    lines += [check["smallest"]] if check["smallest"] else []
     kind = "error" if check["raised"] else "failure"
-    return _inside(kind, result_of(check).to(lang), "\n\n".join(lines))
+    return _inside(kind, result_of(check).to(lang), failure_text(check, report).to(lang))
 
 
 def _case(target: str, where: str, name: str, inside: str, seconds: float = 0.0) -> str:

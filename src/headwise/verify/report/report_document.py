@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headwise.document import Block, Code, Document, Heading, Notice, Paragraph, Table
-from headwise.lang import Text, Translated, same
+from headwise.lang import Text, Translated, joined, same
 from headwise.verify.report import SCHEMA, Data, finding_data
 from headwise.verify.target import EXAMPLE, RUNS_CODE
 
@@ -127,6 +127,25 @@ def result_of(finding: Data) -> Text:
     if finding["failed"]:
         return Text("fails: {failed}", failed=finding["failed"])
     return Text("passes") if finding["trials"] else Text("not tried")
+
+
+def failure_text(finding: Data, report: Data) -> Text:
+    """Why a check fails: what must hold, the mistakes, and the smallest input."""
+    parts = [text_of(finding["question"]), result_of(finding)]
+    for group in report["mistakes"]:
+        parts += [mistake_text(mistake) for mistake in group]
+    parts += [same(finding["smallest"])] if finding["smallest"] else []
+    return joined(same("\n\n"), parts)
+
+
+def mistake_text(mistake: Data) -> Text:
+    """A mistake in words, and the right code."""
+    return Text(
+        "{name}: {description}\n{right}",
+        name=mistake["name"],
+        description=text_of(mistake["says"]),
+        right=mistake["right"],
+    )
 
 
 def figure(finding: Data, name: str) -> str:
