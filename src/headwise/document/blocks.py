@@ -1,10 +1,11 @@
 """The blocks a document is made of, and how a wide matrix is cut for every format."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TypeVar, cast
 
 from headwise.document.text_format import clean
-from headwise.lang import Text, joined
+from headwise.lang import Lang, Text, joined, same
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,27 @@ class Document:
 def matrices_of(block: Matrix | SideBySide) -> Sequence[Matrix]:
     """The matrices of a block, in order."""
     return block.matrices if isinstance(block, SideBySide) else (block,)
+
+
+T = TypeVar("T")
+
+
+def in_language(value: T, lang: Lang) -> T:
+    """A document, or a part of one, with every text in one language only.
+
+    Example:
+        >>> in_language(Notice(good=True, text=Text("required")), "zh").text.en
+        '必需'
+    """
+    result: object = value
+    if isinstance(value, Text):
+        result = same(value.to(lang))
+    elif isinstance(value, tuple | list):
+        result = tuple(in_language(item, lang) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: in_language(getattr(value, f.name), lang) for f in fields(value)}
+        result = replace(value, **parts)
+    return cast(T, result)
 
 
 def slices(columns: int, most: int) -> Iterator[range]:

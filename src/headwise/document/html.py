@@ -36,8 +36,14 @@ def render(document: blocks.Document, lang: Lang = "en") -> str:
     return page(document.title, [_blocks(document, None)], lang)
 
 
-def fragment(document: blocks.Document) -> str:
-    """The document as a section for `page`, its title one level below the page's."""
+def fragment(document: blocks.Document, lang: Lang | None = None) -> str:
+    """The document as a section for `page`, its title one level below the page's.
+
+    In both languages, which the page's style tells apart, or in one, for a place without that
+    style.
+    """
+    if lang is not None:
+        document = blocks.in_language(document, lang)
     return _blocks(document, document.title)
 
 
