@@ -26,6 +26,11 @@ class Equation:
     after: list[str] = field(default_factory=list)
     related: bool = False
 
+    @property
+    def start(self) -> int:
+        """The offset of the first printed number, or -1."""
+        return min((cell.start for node in self.nodes for cell in numbers(node)), default=-1)
+
     def flush(self) -> None:
         """Move the words after the last number to the labels: more numbers follow."""
         self.labels += self.after

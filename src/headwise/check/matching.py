@@ -47,14 +47,31 @@ class Reading:
         return share + ASIDE * self.aside, self.rank, self.distance
 
 
-class Matcher:
-    """Match statements in order, keeping the last head and row as context."""
+@dataclass
+class MatchContext:
+    """The last head and row that were matched, and the readings compared so far."""
 
-    def __init__(self, quantities: Quantities, bases: IndexBases) -> None:
-        self.quantities, self.bases = quantities, bases
-        self.head: int | None = None
-        self.row: int | None = None
-        self.work = 0.0
+    head: int | None = None
+    row: int | None = None
+    work: float = 0.0
+
+
+class Matcher:
+    """Match statements to the quantities of one computation.
+
+    With ``columns`` the article writes tokens as columns.
+    """
+
+    def __init__(
+        self,
+        quantities: Quantities,
+        bases: IndexBases,
+        context: MatchContext,
+        *,
+        columns: bool = False,
+    ) -> None:
+        self.quantities, self.bases, self.context = quantities, bases, context
+        self.columns = columns
 
     def read(self, statement: Statement) -> Reading | None:
         """The reading of one statement, or None where none is clear."""
@@ -76,11 +93,13 @@ class Matcher:
                 return None
         targets = self._candidates(main, statement, keys)
         readings = [self._reading(target, statement, keys, main) for target in targets]
-        chosen = self._choose([r for r in readings if r is not None], statement, keys)
-        if chosen is not None:
-            self.head = chosen.target.head or self.head
-            self.row = chosen.target.row if chosen.target.row is not None else self.row
-        return chosen
+        return self._choose([r for r in readings if r is not None], statement, keys)
+
+    def keep(self, chosen: Reading) -> None:
+        """Take a reading's head and row as the context of what follows."""
+        self.context.head = chosen.target.head or self.context.head
+        if chosen.target.row is not None:
+            self.context.row = chosen.target.row
 
     def _keys(self, statement: Statement) -> tuple[str, ...]:
         """The quantities that the label, or else the form of the expression, allows."""
@@ -94,7 +113,7 @@ class Matcher:
     def _candidates(self, main: Grid, statement: Statement, keys: tuple[str, ...]) -> list[Target]:
         self._count(1)
         own = statement.own
-        columns = own.transposed or own.column is not None or main.dims == 1
+        columns = own.transposed or own.column is not None or main.dims == 1 or self.columns
         targets = []
         for target in self.quantities.fitting(main, keys, columns=columns):
             self._count(0.1)
@@ -106,8 +125,8 @@ class Matcher:
         return [target for target in targets if self._allowed(own, target)]
 
     def _count(self, work: float) -> None:
-        self.work += work
-        if self.work > MOST_READINGS:
+        self.context.work += work
+        if self.context.work > MOST_READINGS:
             raise BadArticle(
                 "too many arrays for an input of this size; cut out the worked example"
             )
@@ -166,15 +185,15 @@ class Matcher:
             ref = next(filter(None, refs), None)
             if ref is not None:
                 cost += not self._is_head(ref, target.head)
-            elif self.head is not None:
-                cost += 0.3 * (target.head != self.head)
+            elif self.context.head is not None:
+                cost += 0.3 * (target.head != self.context.head)
         if own.row is None and own.either is None and target.row is not None:
             row = self._row(next((hint.row for hint in around if hint.row), None))
             if row is not None:
                 cost += target.row != row
-            elif self.row is not None:
-                cost += 0.3 * (target.row != self.row)
-        if target.turned and not own.transposed:
+            elif self.context.row is not None:
+                cost += 0.3 * (target.row != self.context.row)
+        if target.dims == 2 and target.turned != (own.transposed or self.columns):
             cost += 0.5
         return cost + 0.5 * (target.dims == 1 and target.row is None and own.column is None)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from headwise.check.article_lines import Line, is_array_row, is_table_row, logical_lines
+from headwise.check.asides import is_mask, is_other_layer, is_supposed
 from headwise.check.equations import Equation, parse_equations
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import (
@@ -26,11 +27,21 @@ SENTENCE = 60  # a label longer than this is running text, in which a lone lette
 
 @dataclass(frozen=True)
 class Statement:
-    """An equation, the meaning of its own label, and that of its context, the nearest first."""
+    """An equation, the meaning of its own label, and that of its context, the nearest first.
+
+    ``aside`` is whether it is no claim about the attention, and ``mask`` whether it is a mask.
+    """
 
     equation: Equation
     own: Hint
     around: tuple[Hint, ...]
+    aside: bool = False
+    mask: bool = False
+
+    @property
+    def label(self) -> str:
+        """The words and symbols on its left."""
+        return " ".join(self.equation.labels)
 
     @property
     def context_keys(self) -> tuple[str, ...]:
@@ -38,21 +49,31 @@ class Statement:
         return next((hint.keys for hint in self.around if hint.keys), ())
 
 
+@dataclass(frozen=True)
+class Article:
+    """The statements of an article in order, and its headings: level, start and end."""
+
+    statements: list[Statement]
+    headings: list[tuple[int, int, int]]
+
+
 @dataclass
 class _Context:
     """The headings above the current statement, and the lines that lead to it."""
 
-    headings: list[tuple[int, Hint]] = field(default_factory=list)
+    headings: list[tuple[int, Hint, bool]] = field(default_factory=list)
     lead: list[Hint] = field(default_factory=list)
+    words: str = ""
 
     def hints(self) -> tuple[Hint, ...]:
-        return (*self.lead, *(hint for _, hint in reversed(self.headings)))
+        return (*self.lead, *(hint for _, hint, _ in reversed(self.headings)))
 
 
-def read_statements(text: str) -> list[Statement]:
+def read_statements(text: str) -> Article:
     """Every statement of an article that holds numbers, and every label, in order."""
     context = _Context()
     result: list[Statement] = []
+    headings: list[tuple[int, int, int]] = []
     for group in group_lines(logical_lines(text)):
         if len(group) > 1:
             named = any(hint.keys for hint in context.hints())
@@ -61,16 +82,19 @@ def read_statements(text: str) -> list[Statement]:
             words, equations = _source(group[0].tokens, text), parse_equations(group[0], text)
         level = group[0].heading
         if level:
-            above = [(at, hint) for at, hint in context.headings if at < level]
-            context = _Context([*above, (level, read_label(words, prose=True))])
+            headings.append((level, group[0].tokens[0].start, group[0].tokens[-1].end))
+            above = [entry for entry in context.headings if entry[0] < level]
+            other = is_other_layer(words) and not read_label(words, prose=True).keys
+            context = _Context([*above, (level, read_label(words, prose=True), other)])
             continue
         if all(equation.bare for equation in equations):
             hint = read_label(words, prose=len(words) > SENTENCE)
+            context.words = words[-SENTENCE * 3 :]
             if hint != Hint():
                 context.lead = [hint, *context.lead[:1]]
         for equation in equations:
             result += [_statement(part, context) for part in _unstacked(equation)]
-    return result
+    return Article(result, headings)
 
 
 def _source(tokens: Sequence[Token], text: str) -> str:
@@ -98,7 +122,12 @@ def _statement(equation: Equation, context: _Context) -> Statement:
         own = own.filled(replace(hint, keys=(), either=None))
     if not own.keys and not own.weight and context.lead:
         own = replace(own, weight=context.lead[0].weight, bias=context.lead[0].bias)
-    return Statement(equation, own, (line, *context.hints(), after))
+    words = " ".join((equation.before[-160:], *equation.labels))
+    near = " ".join((context.words, *equation.labels)) if not own.keys else words
+    mask = is_mask(equation, near)
+    other = any(entry[2] for entry in context.headings) or is_other_layer(near[-200:])
+    aside = mask or other or is_supposed(words)
+    return Statement(equation, own, (line, *context.hints(), after), aside, mask)
 
 
 def _is_prose(label: str) -> bool:
