@@ -24,6 +24,14 @@ _SUPPOSED = re.compile(
 _MASK = re.compile(r"mask|(?<![A-Za-z])M(?![A-Za-z])|掩码|掩碼|遮罩|マスク|máscara|mask[aię]", re.I)
 
 
+_ATTENTION = re.compile(r"attention|注意|aufmerksam|atenci|uwag|アテンション", re.I)
+
+
+def is_other_section(title: str) -> bool:
+    """Whether a section is about something else than attention."""
+    return is_other_layer(title) and not _ATTENTION.search(title)
+
+
 def is_other_layer(words: str) -> bool:
     """Whether a label or a heading speaks of something else than attention.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from headwise.check.article_lines import normalized
 from headwise.check.expression_tree import BadArticle
 from headwise.check.settings.setting import CheckOptions
-from headwise.check.stated_values import read_sizes
+from headwise.check.settings.stated_sizes import read_sizes
 from headwise.check.statements import read_statements
 from headwise.check.verdicts.computations import contradictions, read_computations
 from headwise.check.verdicts.verdict import Finding, Unmatched

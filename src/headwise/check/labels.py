@@ -21,6 +21,7 @@ from headwise.check.label_patterns import (
 )
 
 LONGEST = 300
+_LIST_MARK = re.compile(r"^\W{0,4}(?:[a-h]|[ivx]{1,4}|[0-9]{1,2})\)\s")
 
 _SYMBOL = re.compile(
     r"(?<![A-Za-zα-ω])(?P<base>[A-Za-zα-ω]+)(?P<mark>[~'′]?)"
@@ -111,7 +112,7 @@ def read_label(text: str, *, prose: bool = False) -> Hint:
         >>> read_label(r"\text{head}_1[0]").head, read_label("第一个词").row
         (IndexRef(number=1, kind='index'), IndexRef(number=1, kind='ordinal'))
     """
-    flat = plain(text[-LONGEST:])
+    flat = _LIST_MARK.sub("", plain(text[-LONGEST:]))
     result, bare = called(flat)
     formula = composite(flat) or result
     return _formula(flat, formula, prose) if formula else _named(bare, prose)
@@ -178,6 +179,9 @@ def _symbol(match: re.Match[str], flat: str, prose: bool) -> Hint:
     keys = _SYMBOLS.get(base, ())
     after = flat[match.end() :].strip(" *$`'\"")
     is_word = after[:1].isalpha() and base not in "QKVXSZ"  # rather than a symbol, such as "A"
+    if len(base) == 1 and base.islower() and not tail and not mark:
+        before = flat[: match.start()].strip(" *$`'\"(")
+        is_word = is_word or before[-1:].isalpha()
     if not tail and not mark and (prose or len(base) > 1 or is_word):
         return Hint()
     if base in "Ss" and (mark or "~" in tail or "'" in tail):

@@ -98,14 +98,16 @@ def rounded(grid: Grid) -> bool:
     cells = grid.cells
     fine = [c for c in cells if 0 < c.step < 10.0**-MOST_EXACT * 0.99]
     used = [c for c in fine if c.text.rstrip("%\\ ")[-1:] not in ("0", ".")]
-    return 2 * len(used) > len(cells)
+    long = [c for c in used if c.step < 10.0 ** -(MOST_EXACT + 1) * 0.99]
+    return 2 * len(used) > len(cells) or (len(long) >= 2 and 4 * len(long) >= len(cells))
 
 
 def upper(grid: Grid) -> Rows:
     """The values of a whole grid, each half a step up where the grid is rounded."""
     if not rounded(grid):
         return grid.values
-    return [[cell.value + cell.step / 2 for cell in row if cell is not None] for row in grid.rows]
+    step = min(cell.step for cell in grid.cells if cell.step)
+    return [[cell.value + step / 2 for cell in row if cell is not None] for row in grid.rows]
 
 
 def quantity_errors(

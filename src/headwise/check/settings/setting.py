@@ -11,7 +11,7 @@ from torch import Tensor
 from headwise.check.expression_tree import BadArticle, Grid
 from headwise.check.settings.attention_steps import Place, Tables
 from headwise.check.settings.givens import Givens, numbers_of
-from headwise.check.stated_values import StatedSizes
+from headwise.check.settings.stated_sizes import StatedSizes
 from headwise.check.targets import WEIGHTS, rounded, upper
 from headwise.errors import BadFile
 from headwise.explain.trace import Projections

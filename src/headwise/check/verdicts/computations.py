@@ -17,7 +17,7 @@ from headwise.check.settings.givens import Givens, read_givens
 from headwise.check.settings.parts import read_parts
 from headwise.check.settings.setting import CheckOptions, Setting, StatedFacts, candidates
 from headwise.check.statements import Article, Statement
-from headwise.check.stated_values import StatedSizes, read_sizes
+from headwise.check.settings.stated_sizes import StatedSizes, read_sizes
 from headwise.check.verdicts.judge import Judge, Surroundings
 from headwise.check.verdicts.verdict import Finding, Verdicts
 from headwise.lang import Text

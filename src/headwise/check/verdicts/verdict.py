@@ -162,12 +162,13 @@ class Verdicts:
         """The root of a number that the printed steps lead to, 0 for none; None if they do not."""
         target = wrong.target
         place = (target.key, target.head)
-        if target.label is not None or place not in steps.exact():
+        known = place in steps.exact() and not target.key.startswith("W_")
+        if target.label is not None or not known:
             return None
         row, column = target.place(*wrong.at)
         if target.role is not None:
-            known = steps.printed.get(place, {}).get((row, column))
-            if known is not None and known == wrong.cell.value:
+            earlier = steps.printed.get(place, {}).get((row, column))
+            if earlier is not None and earlier == wrong.cell.value:
                 return steps.roots.get(place, {}).get((row, column), 0)
             return None
         for option in steps.options(place):

@@ -8,7 +8,10 @@ from headwise.errors import BadFile
 
 _COUNTS = {
     "one": 1, "single": 1, "two": 2, "three": 3, "four": 4, "eight": 8,
-    "一": 1, "单": 1, "两": 2, "二": 2, "双": 2, "三": 3, "四": 4, "八": 8,
+    "ein": 1, "eine": 1, "einem": 1, "einen": 1, "einer": 1, "zwei": 2, "drei": 3, "vier": 4,
+    "un": 1, "una": 1, "dos": 2, "tres": 3, "cuatro": 4,
+    "jedna": 1, "dwie": 2, "trzy": 3, "cztery": 4,
+    "一": 1, "单": 1, "两": 2, "兩": 2, "二": 2, "双": 2, "雙": 2, "單": 1, "三": 3, "四": 4, "八": 8,
 }  # fmt: skip
 _IS = r"[\s}$`*)]{0,6}(?:=|:|为|是|is|of)[\s$`*{]{0,4}"
 _MODEL = re.compile(
@@ -24,10 +27,13 @@ _HEADS = (
         rf"头数|头的数量|头的个数){_IS}([0-9]{{1,3}}|two|three|four|eight)(?!\.?[0-9])"
     ),
     re.compile(
-        r"(?<![A-Za-z0-9.])([0-9]{1,3}|one|single|two|three|four|eight)[\s-]+(?:attention\s+)?heads?\b(?!\s[0-9])",
+        r"(?<![A-Za-z0-9.])([0-9]{1,3}|one|single|two|three|four|eight|ein(?:e[mnr]?)?|zwei|drei|vier|"
+        r"una?|dos|tres|cuatro|jedna|dwie|trzy|cztery)[\s-]+(?:attention\s+)?"
+        r"(?:heads?|Köpfen?|Kopf|cabezas?|głow\w|głów)\b(?!\s[0-9])",
         re.I,
     ),
-    re.compile(r"(?<!第)(?<![0-9.])([0-9]{1,3}\s?个|[一两二三四八]\s?个|[单双])\s?(?:注意力)?头"),
+    re.compile(r"(?<![0-9.])([0-9]{1,3}|[一二三四八])\s?(?:つの)?ヘッド"),
+    re.compile(r"(?<!第)(?<![0-9.])([0-9]{1,3}\s?[个個]|[一两兩二三四八]\s?[个個]|[单單双雙])\s?(?:注意力)?[头頭]"),
 )
 
 
@@ -101,7 +107,9 @@ _FOREIGN = re.compile(
     r"\b(?:GPT|BERT|RoBERTa|T5|LLaMA|Llama|ViT|CLIP|Mistral|Qwen|Gemma|DeepSeek|PaLM|Falcon|"
     r"BLOOM|OPT|Claude|Whisper)(?![a-z])|\bVaswani|Transformer[- ](?:base|big)|"
     r"\b(?:original|real|large|production|typical|actual)\b|\bthe paper\b|in practice|"
-    r"原(?:始)?论文|论文中|实际(?:中|模型|应用)|大模型|真实"
+    r"\w*(?:BERT|GPT)\w*|BETO|\bmodels?\s(?:like|such|use|with|has|have)|\bmodelos?\b|modelu\b|"
+    r"\bModelle?n?\b|\blayers?\b|\bwould\b|\busually\b|\bparameters\b|"
+    r"原(?:始)?论文|论文中|实际(?:中|模型|应用)|實際|大模型|真实|真實|层|層|参数|參數"
 )
 _OURS = re.compile(
     r"\b(?:we|our|us|here|toy|this example|let)\b|我们|本例|本文|这里|此处|示例|例子|例如", re.I
@@ -111,7 +119,7 @@ _OURS = re.compile(
 def _all(pattern: re.Pattern[str], text: str) -> list[StatedSize]:
     result = []
     for match in islice(pattern.finditer(text), _MOST_STATED):
-        word = match[1].replace("个", "").strip().lower()
+        word = match[1].strip("个個 ").lower()
         value = int(word) if word.isascii() and word.isdigit() else _COUNTS[word]
         line = text.count("\n", 0, match.start(1)) + 1
         result.append(StatedSize(value, line, match.start(1), match[1].strip()))
@@ -119,9 +127,9 @@ def _all(pattern: re.Pattern[str], text: str) -> list[StatedSize]:
 
 
 def _clause(stated: StatedSize, text: str) -> str:
-    ends = r"[.!?;:。！？；\n](?![0-9])|, (?:but|while|and)\b"
-    before = re.split(ends, text[: stated.start][-200:])
-    after = re.split(r"[.!?;,。！？；\n](?![0-9])", text[stated.start :][:100])
+    ends = r"[.!?;:()。！？；\n](?![0-9])|, (?:but|while|and)\b"
+    before = re.split(ends, text[max(0, stated.start - 200) : stated.start])
+    after = re.split(r"[.!?;,()。！？；\n](?![0-9])", text[stated.start : stated.start + 100])
     return before[-1] + after[0]
 
 
