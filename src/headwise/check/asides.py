@@ -55,7 +55,9 @@ def is_supposed(words: str) -> bool:
 def is_mask(equation: Equation, words: str) -> bool:
     """Whether an equation prints a mask: 0 and minus infinity, or 0 and 1 under that name."""
     grids = [grid for grid in equation.grids if grid.dims > 0 and grid.whole]
-    if not grids or len(grids) < len(equation.nodes):
+    scalars = [grid for grid in equation.grids if grid.dims == 0]
+    others = [c for grid in scalars for c in grid.cells if c.value > BLOCKED]
+    if not grids or others or len(grids) + len(scalars) < len(equation.nodes):
         return False
     values = {cell.value for grid in grids for cell in grid.cells}
     blocked = {value for value in values if value <= BLOCKED}

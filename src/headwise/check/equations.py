@@ -6,7 +6,8 @@ from headwise.check.article_lines import Line
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, vector
 
-_AND = frozenset(("and", "和", "与", "及", "以及"))
+_AND = frozenset(("and", "和", "与", "及", "以及", "und", "oraz", "と", "與", "跟"))
+_SHORT_AND = frozenset(("y", "i"))  # Spanish and Polish; a symbol where no number stands before
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
 
 
@@ -76,7 +77,10 @@ def _items(line: Line, text: str) -> list[Item]:
         part_of_name = i > 0 and not token.spaced and tokens[i - 1].kind in ("sub", "sup")
         if (token.kind in _STARTS or token.text == "√") and not part_of_name:
             node, after = reader.node(i, len(tokens))
-        kind = "node" if node is not None else _kind(token)
+        if node is not None and _is_list_mark(reader, i, after):
+            node, after, kind = None, reader.pair[i] + 1, "comma"
+        else:
+            kind = "node" if node is not None else _kind(tokens, i)
         last = i + 1 == len(tokens) or tokens[i + 1].spaced
         if token.text in (".", "!", "?") and not token.spaced and last:
             kind = "comma"
@@ -113,12 +117,27 @@ def _absorbed(items: list[Item]) -> list[Item]:
     return result
 
 
-def _kind(token: Token) -> str:
+def _kind(tokens: tuple[Token, ...], i: int) -> str:
+    token = tokens[i]
     if token.kind in ("rel", "colon"):
         return "rel"
     if token.kind in ("comma", "pipe") or token.text in _AND:
         return "comma"
+    if token.text in _SHORT_AND and 0 < i < len(tokens) - 1:
+        joins = tokens[i - 1].kind in ("num", "close", "math") and tokens[i + 1].kind != "rel"
+        return "comma" if joins and tokens[i + 1].spaced else "text"
     return "text"
+
+
+def _is_list_mark(reader: Reader, i: int, after: int) -> bool:
+    """Whether ``(2)`` numbers a step in running text, rather than being a number."""
+    tokens, close = reader.tokens, reader.pair.get(i, -1)
+    lone = tokens[i].text == "(" and close == i + 2 and tokens[i + 1].text.isdigit()
+    if not lone or after != close + 1 or len(tokens[i + 1].text) > 2:
+        return False
+    begins = i == 0 or tokens[i - 1].kind == "comma" or tokens[i - 1].text in (".", "!", "?")
+    named = after < len(tokens) and tokens[after].kind in ("name", "word", "math", "command")
+    return begins and named and tokens[after].spaced
 
 
 def _symbolic(reader: Reader, i: int) -> bool:
@@ -184,7 +203,7 @@ def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
 def _starts_anew(items: list[Item], at: int, now: Equation) -> bool:
     """Whether a label between a number and a sign begins an equation: ``= 1.46 s_01 =``."""
     between = at >= 2 and items[at - 1].kind == "text" and items[at - 2].kind == "node"
-    return between and len(now.after) > 0 and len(now.labels) > 0 and now.related
+    return between and len(now.after) > 0 and (len(now.labels) > 0 or not now.related)
 
 
 def _vectors(result: list[Equation]) -> list[Equation]:

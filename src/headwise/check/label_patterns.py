@@ -74,6 +74,11 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
             ("softmax",),
         ),
         (
+            r"(?:before|prior to|without)\s(?:the\s)?scal|\bunscaled\b|\braw\b|(?:缩放|縮放)(?:之)?前|"
+            r"vor der skalierung|antes de escalar|przed skalowan|スケール前",
+            ("score",),
+        ),
+        (
             r"masked|\bmasking|掩码后|掩碼後|掩盖|遮(?:挡|住|蔽|罩)后?|maskiert|enmascarad|zamaskowan|マスク後",
             ("masked", "scaled"),
         ),
@@ -94,7 +99,7 @@ WORDS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = tuple(
             ("head", "output"),
         ),
         (
-            r"\bout(?:put)?s?\b|输出|輸出|最终结果|最終結果|ausgabe|\bsalidas?\b|wyjści|\bwynik\b|出力",
+            r"\boutputs?\b|^\W*outs?\W*$|输出|輸出|最终结果|最終結果|ausgabe|\bsalidas?\b|wyjści|\bwynik\b|出力",
             ("output", "head", "concat"),
         ),
         (
@@ -190,6 +195,8 @@ _FORMULAS = tuple(
             ("head",),
         ),
         (r"(?<![A-Za-z])V[·@;]?A(?![A-Za-z])", ("head",)),
+        (r"(?<![a-z])K(?:\^<?T>?|ᵀ|⊤)[·@]?Q(?![a-z])[^A-Za-z]{0,8}[/√]", ("scaled", "masked")),
+        (r"(?<![a-z])K(?:\^<?T>?|ᵀ|⊤)[·@]?Q(?![a-z])", _SCORE),
         (r"(?<![A-Za-z])[Xx][^A-Za-z·@]{0,12}[·@]?W[_^]?<?[0-9,]*[_^<]*[Qq]", ("q", "Q")),
         (r"(?<![A-Za-z])[Xx][^A-Za-z·@]{0,12}[·@]?W[_^]?<?[0-9,]*[_^<]*[Kk]", ("k", "K")),
         (r"(?<![A-Za-z])[Xx][^A-Za-z·@]{0,12}[·@]?W[_^]?<?[0-9,]*[_^<]*[Vv]", ("v", "V")),
@@ -199,7 +206,7 @@ _FORMULAS = tuple(
 
 
 _ORDINARY = re.compile(
-    r"(?<![A-Za-z_^<.])(?!(?:soft|concat|cat|att|self|multi|mh|head|sqrt|np|torch|math|weights|scores)\b|"
+    r"(?<![A-Za-z_^<.])(?!(?:soft|concat|cat|att|self|multi|mh|head|sqrt|np|torch|math|weights)\b|"
     r"softmax|concat|attn|attention|multihead)[A-Za-z]{2,}(?![A-Za-z_(<^.])(?=[\s:,]|$)",
     re.IGNORECASE,
 )

@@ -122,7 +122,9 @@ def _named(flat: str, prose: bool) -> Hint:
     symbols = list(_SYMBOL.finditer(flat))
     projections = [_projection(match) for match in symbols]
     weights = [hint for hint in projections if hint is not None]
-    if weights and weights[0] is projections[0] and not prose:  # as in W^Q = W^K
+    others = [m for m, hint in zip(symbols, projections, strict=True) if hint is None]
+    plain_words = all(len(m["base"]) > 1 and not m["tail"] for m in others)
+    if weights and not prose and (weights[0] is projections[0] or plain_words):  # W^Q = W^K
         return combined(weights)
     hint = _words(flat)
     if hint.weight:

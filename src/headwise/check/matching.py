@@ -20,6 +20,11 @@ PLAIN_SHARE = 0.4  # the largest share of wrong numbers in an array that is matc
 MOST_READINGS, MOST_NODES = 100_000, 64
 """The most readings compared for one problem setup, and the most expressions in one equation."""
 
+_DIVISOR = re.compile(
+    r"(?:\bby|除以|\bdurch|\bentre|\bprzez|割る|multiply|times)(?:\s(?:the|its|a|each)\b)?[\s$`*(√]{0,6}$",
+    re.IGNORECASE,
+)
+"""The end of a label that says that scores are divided by what follows."""
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
 
@@ -79,7 +84,9 @@ class Matcher:
         main = _main(nodes)
         if main is None or main.shape == (-1, -1) or len(nodes) > MOST_NODES:
             return None
-        label = " ".join(statement.equation.labels)
+        label = statement.label
+        if main.dims == 0 and (is_divisor(statement) or any(map(_is_root_or_power, nodes))):
+            return None
         whole = all(cell.text.removesuffix(".").isdigit() for cell in main.cells)
         # a letter without index labels a size (h, n) or a sum (Z)
         if main.dims == 0 and (_TOTAL.search(label) or (whole and _SIZE.search(label))):
@@ -238,6 +245,16 @@ def _main(nodes: list[Node]) -> Grid | None:
         if isinstance(node, Apply) and node.name == "softmax" and isinstance(node.args[0], Grid):
             return node.args[0]
     return None
+
+
+def is_divisor(statement: Statement) -> bool:
+    """Whether a number is what the scores are divided by, as in "divided by 1.414"."""
+    return any(_DIVISOR.search(label) for label in statement.equation.labels[:1])
+
+
+def _is_root_or_power(node: Node) -> bool:
+    """Whether an expression is a root or a power by itself, as in √2 = 1.414, which is arithmetic."""
+    return isinstance(node, Apply) and node.name in ("sqrt", "exp")
 
 
 def _form(node: Node) -> tuple[str, ...]:

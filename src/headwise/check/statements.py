@@ -76,15 +76,16 @@ class _Context:
     def hints(self) -> tuple[Hint, ...]:
         return (*self.lead, *(hint for _, hint, _ in reversed(self.headings)))
 
-    def take(self, words: str, line: int) -> None:
-        """Take a line without numbers as the lead of what follows."""
+    def take(self, words: str, line: int, labels: list[str]) -> None:
+        """Take a line without numbers as the lead of what follows; ``labels`` are its last."""
         hint = read_label(words, prose=len(words) > SENTENCE)
         self.words = words[-SENTENCE * 3 :]
         if hint != Hint():
             self.lead = [hint, *self.lead[:1]]
         short = len(words) <= SENTENCE or words.rstrip("$`* ")[-1:] in (":", "=")
         last = _SENTENCES.split(words.rstrip(" .。"))[-1]
-        hint = read_label(last, prose=len(last) > SENTENCE)
+        named = combined([read_label(label, prose=_is_prose(label)) for label in labels])
+        hint = named if named.keys or named.weight else read_label(last, prose=len(last) > SENTENCE)
         self.caption = (line, hint) if short and (hint.keys or hint.weight) else None
 
 
@@ -124,14 +125,20 @@ class _ArticleReader:
         if is_code(words, fenced=group[0].code):
             equations = [replace(e, nodes=_literals(e.nodes)) for e in equations]
         if all(equation.bare for equation in equations):
-            self.context.take(words, last.line)
+            ends = equations[-1] if equations else Equation(last.line)
+            self.context.take(words, last.line, [*ends.labels, *ends.after])
         for equation in equations:
             made = [_statement(e, self.context, self.code) for e in _unstacked(equation)]
             self.statements += made
             if not equation.bare:
                 self.context.caption = None
-        if equations and not any(map(_holds_numbers, equations)) and words[-1:] in (":", "="):
-            self.context.take(words, last.line)
+        mixed = equations and not all(equation.bare for equation in equations)
+        if mixed and (equations[-1].bare or not any(map(_holds_numbers, equations))):
+            ending = _SENTENCES.split(words.rstrip(" .。"))[-1]
+            if words.rstrip("$`* ")[-1:] in (":", "=") or equations[-1].bare:
+                ends = equations[-1]
+                labels = [*ends.labels, *ends.after] if ends.bare else []
+                self.context.take(ending, last.line, labels)
 
     def _head(self, level: int, words: str, place: tuple[int, int]) -> None:
         hint = read_label(words, prose=True)
@@ -204,12 +211,13 @@ def _statement(equation: Equation, context: _Context, code: PrintedCode) -> Stat
     after = combined([read_label(words, prose=True) for words in equation.after])
     for hint in (after, read_words(equation.before)):
         own = own.filled(replace(hint, keys=(), either=None))
+    words = " ".join((equation.before[-160:], *equation.labels))
     if not own.keys and not own.weight:
-        own = _from_above(equation, own, context, code)
+        own, above = _from_above(equation, own, context, code)
+        words = f"{words} {above}"
     elif equation.nodes:
         own = code.defined(own, equation)
-    words = " ".join((equation.before[-160:], *equation.labels))
-    near = " ".join((context.words, *equation.labels)) if not own.keys else words
+    near = " ".join((context.words, words)) if not equation.labels else words
     mask = is_mask(equation, near)
     other = any(entry[2] for entry in context.headings) or is_other_layer(near[-200:])
     aside = mask or other or is_supposed(words)
@@ -218,18 +226,20 @@ def _statement(equation: Equation, context: _Context, code: PrintedCode) -> Stat
 
 def _from_above(
     equation: Equation, own: Hint, context: _Context, code: PrintedCode
-) -> Hint:
-    """The label of an array without one: what the code printed, or the line above."""
+) -> tuple[Hint, str]:
+    """The label of an array without one, and its words: what the code printed, or a line above."""
     bare_array = all(_CONSTRUCTOR.fullmatch(label) for label in equation.labels)
     if bare_array and any(grid.dims > 0 for grid in equation.grids):
         printed_by = code.next_label()
         if printed_by is not None:
-            return replace(read_label(printed_by), head=own.head or read_label(printed_by).head)
+            hint = code.defined(read_label(printed_by), replace(equation, labels=[printed_by]))
+            return replace(hint, head=own.head or hint.head), printed_by
         if context.caption is not None and equation.start >= 0:
-            return replace(context.caption[1], head=own.head or context.caption[1].head)
+            hint = context.caption[1]
+            return replace(hint, head=own.head or hint.head), context.words
     if context.lead:
-        return replace(own, weight=context.lead[0].weight, bias=context.lead[0].bias)
-    return own
+        own = replace(own, weight=context.lead[0].weight, bias=context.lead[0].bias)
+    return own, ""
 
 
 def _is_prose(label: str) -> bool:

@@ -202,12 +202,16 @@ class _Builder:
                 eye = torch.eye(tables["x", None].shape[1], dtype=torch.float64)
                 tables |= {(f"W_{name}", None): eye for name in (*NAMES, "out")}
             setting = self._setting(low, high, columns, notes)
-            yield replace(setting, strict=self.facts.identity)
+            own = any(name in NAMES for name, _ in self.givens.values)
+            yield replace(setting, strict=self.facts.identity or not own)
 
     def _direct(self, names: tuple[str, ...]) -> Iterator[Setting]:
         grids = {place: grid for place, grid in self.givens.values.items() if place[0] in names}
         heads = self._heads(None)
         both = (False, True) if self.facts.columns else (False,)
+        whole = self.givens.values.get(("q", None))
+        if whole is not None and whole.dims == 2 and len(whole.rows[0]) % heads:
+            heads = 1
         for columns in both:
             low = self._values(grids, lambda grid: grid.values, columns)
             high = self._values(grids, upper, columns)
@@ -311,6 +315,13 @@ class _Builder:
         if any(name in NAMES for name, _ in low):
             grids += list(givens.values.values())
         heads = self._heads(low["x", None].shape[1])
+        width = low["W_q", None].shape[1] if ("W_q", None) in low else heads
+        if width % heads:
+            raise BadArticle(
+                "{heads} heads cannot share {width} columns evenly; give the number with --heads N",
+                heads=heads,
+                width=width,
+            )
         note = Text("X from the options")
         if self.options.x is None:
             size = "×".join(map(str, low["x", None].shape))

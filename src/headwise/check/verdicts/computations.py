@@ -97,6 +97,9 @@ def _computation(
     if not runs:
         return None
     verdicts = min(runs, key=lambda run: run[:2])[2]
+    given = {name for name, _ in verdicts.judge.setting.given}
+    if not given & {"x", "q"} and verdicts.checked <= verdicts.judge.setting.inputs:
+        return None
     return Computation(verdicts, _notes(verdicts))
 
 

@@ -197,6 +197,13 @@ class Judge:
         key = (mode.scale, mode.mask)
         if key not in self._quantities:
             self._quantities[key] = self.compute(self.rules(mode))
+            for (name, _), rows in self._quantities[key].tables.items():
+                finite = all(math.isfinite(value) for row in rows for value in row)
+                if name in ("score", "Q", "K", "V", "output") and not finite:
+                    raise BadFile(
+                        "X: expected numbers whose products are finite, got larger ones; "
+                        "scale it down"
+                    )
         return self._quantities[key]
 
     def compute(self, rules: StepRules, given: "dict | None" = None) -> Quantities:
@@ -204,13 +211,6 @@ class Judge:
         low = self.setting.given if given is None else given
         heads = self.setting.heads
         tables = attention_tables(low, heads, rules)
-        for key in ("score", "Q", "K", "V", "output"):
-            for (name, _), table in tables.items():
-                if name == key and not bool(table.isfinite().all()):
-                    raise BadFile(
-                        "X: expected numbers whose products are finite, got larger ones; "
-                        "scale it down"
-                    )
         high = self.setting.high if given is None else None
         slack = quantity_errors(lambda t: attention_tables(t, heads, rules), low, high)
         return Quantities(tables, heads, scale_of(rules, tables), slack)

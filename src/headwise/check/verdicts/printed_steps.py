@@ -17,6 +17,8 @@ from headwise.check.settings.attention_steps import (
     scale_of,
 )
 
+DRAWS, SAFETY = 8, 1.5
+
 STAGES = (
     ("Q", "q"), ("K", "k"), ("V", "v"), ("score",), ("scaled",), ("masked",), ("shifted",), ("exp",),
     ("exp_shifted",), ("softmax",), ("head",), ("concat",), ("output",),
@@ -32,12 +34,35 @@ class PrintedSteps:
     rules: StepRules
     printed: dict[Place, dict[tuple[int, int], float]] = field(default_factory=dict)
     roots: dict[Place, dict[tuple[int, int], int]] = field(default_factory=dict)
+    digits: dict[Place, float] = field(default_factory=dict)
     _exact: Tables | None = None
 
-    def put(self, place: Place, at: tuple[int, int], value: float, root: int | None) -> None:
+    def under(self, given: Tables, rules: StepRules) -> "PrintedSteps":
+        """The same printed numbers as another computation would go on from them.
+
+        Printed queries, keys and values stay only where the other computation has the same.
+        """
+        other = PrintedSteps(given, self.heads, rules)
+        kept = {}
+        for place, table in self.printed.items():
+            new = other.exact().get(place)
+            same = new is not None and new.shape == self.exact()[place].shape
+            if same and place[0] in (*"qkvQKV",):
+                same = bool(torch.equal(new, self.exact()[place]))
+            if same:
+                kept[place] = table
+        other.printed, other.roots, other.digits = kept, self.roots, self.digits
+        return other
+
+    def put(
+        self, place: Place, at: tuple[int, int], value: float, step: float, root: int | None
+    ) -> None:
         """Keep one printed number; ``root`` is the wrong number it depends on."""
+        if place not in self.exact():
+            return
         for own, where in self._copies(place, at):
             self.printed.setdefault(own, {})[where] = value
+            self.digits[own] = max(step, self.digits.get(own, 0.0))
             table = self.roots.setdefault(own, {})
             if root is None:
                 table.pop(where, None)
@@ -70,6 +95,11 @@ class PrintedSteps:
             self._exact = attention_tables(self.given, self.heads, self.rules)
         return self._exact
 
+    def overlay(self, place: Place) -> Tensor:
+        """A quantity with the printed numbers in the place of the exact ones."""
+        exact = self.exact()[place]
+        return self._overlaid(place, exact, torch.zeros(exact.shape, dtype=torch.long))[0]
+
     def options(self, place: Place) -> list[tuple[Tensor, Tensor]]:
         """A quantity from the printed numbers, with the hidden steps exact or rounded."""
         result = [self.expected(place)]
@@ -82,10 +112,22 @@ class PrintedSteps:
 
     def expected(self, place: Place) -> tuple[Tensor, Tensor]:
         """A quantity computed from what was printed before, and the wrong numbers it depends on."""
-        tables, roots = self._through(place)
+        tables, roots = self._through(place, None)
         return tables[place], roots[place]
 
-    def _through(self, wanted: Place) -> tuple[Tables, Tables]:
+    def spread(self, place: Place) -> Tensor:
+        """How far the rounding of the printed numbers moves what they lead to."""
+        generator = torch.Generator().manual_seed(0)
+        expected = self.expected(place)[0]
+        most = torch.zeros_like(expected)
+        for _ in range(DRAWS):
+            moved = self._through(place, generator)[0][place]
+            most = torch.maximum(most, (moved - expected).abs().nan_to_num(0.0))
+        return SAFETY * most
+
+    def _through(
+        self, wanted: Place, generator: torch.Generator | None
+    ) -> tuple[Tables, Tables]:
         exact = self.exact()
         tables: Tables = {}
         roots: Tables = {}
@@ -93,19 +135,24 @@ class PrintedSteps:
             for place in [place for place in exact if place[0] in stage]:
                 table, root = self._step(place, tables, roots)
                 if place != wanted:
-                    table, root = self._overlaid(place, table, root)
+                    table, root = self._overlaid(place, table, root, generator)
                 tables[place], roots[place] = table, root
             if wanted[0] in stage and wanted in tables:
                 break
         return tables, roots
 
-    def _overlaid(self, place: Place, table: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    def _overlaid(
+        self, place: Place, table: Tensor, root: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
         if place not in self.printed:
             return table, root
         table, root = table.clone(), root.clone()
         own = self.roots.get(place, {})
         for (i, j), value in self.printed[place].items():
             table[i, j], root[i, j] = value, own.get((i, j), 0)
+        if generator is not None:
+            sign = torch.randint(2, table.shape, generator=generator).double() * 2 - 1
+            table = table + sign * self.digits[place] / 2
         return table, root
 
     def _step(self, place: Place, tables: Tables, roots: Tables) -> tuple[Tensor, Tensor]:
@@ -123,7 +170,7 @@ class PrintedSteps:
         if key == "score" and ("q", head) in tables:
             q, k = tables["q", head], tables["k", head]
             own, other = roots["q", head].amax(1), roots["k", head].amax(1)
-            return q @ k.T, torch.maximum(own[:, None], other[None, :])
+            return rules.score(q, k), torch.maximum(own[:, None], other[None, :])
         if key == "scaled" and ("score", head) in tables:
             factor = scale_of(rules, self.exact(), head)
             return tables["score", head] * factor, roots["score", head]
@@ -139,13 +186,14 @@ class PrintedSteps:
             return tables["shifted", head].exp(), roots["shifted", head]
         if key == "softmax" and (before, head) in tables:
             name = next((n for n in ("exp", "exp_shifted") if (n, head) in self.printed), before)
-            powers = tables[name, head] if name != before else tables[before, head].exp()
-            return (powers / powers.sum(-1, keepdim=True)).nan_to_num(0.0), rows(before, name)
+            scores = tables[before, head] if name == before else tables[name, head].log()
+            weights = rules.reweigh(rules.weigh(scores), self._mask(head))
+            return weights, rows(before, name)
         if key == "head":
             weights, v = tables["softmax", head], tables.get(("v", head))
             if v is not None:
                 own = roots["softmax", head].amax(1)[:, None]
-                return weights @ v, torch.maximum(own, roots["v", head].amax(0)[None, :])
+                return rules.mix(weights, v), torch.maximum(own, roots["v", head].amax(0)[None, :])
         return self._joined(key, tables, roots, exact, none)
 
     def _joined(
@@ -153,13 +201,14 @@ class PrintedSteps:
     ) -> tuple[Tensor, Tensor]:
         if key == "concat":
             parts = [("head", head) for head in range(1, self.heads + 1)]
-            return torch.cat([tables[p] for p in parts], 1), torch.cat([roots[p] for p in parts], 1)
+            joined = torch.cat(self.rules.order([tables[p] for p in parts]), 1)
+            return joined, torch.cat(self.rules.order([roots[p] for p in parts]), 1)
         if key == "output" and ("W_out", None) in self.given:
             weight = self.given["W_out", None]
             bias = self.given.get(("b_out", None), torch.zeros(()).double())
             reach = (weight != 0).long()
             root = (roots["concat", None][:, :, None] * reach[None]).amax(1)
-            return tables["concat", None] @ weight + bias, root
+            return self.rules.finish(tables["concat", None], weight) + bias, root
         return exact, none
 
     def _mask(self, head: int | None) -> Tensor | None:

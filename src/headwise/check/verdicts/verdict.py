@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from headwise.check.derivation import Part, entries, parts
+from torch import Tensor
+
+from headwise.check.derivation import entries, fits
 from headwise.check.expression_tree import BLOCKED, Grid, Node, Printed, leaves, numbers
 from headwise.check.labels import IndexBases
-from headwise.check.matching import MOST_NODES, MatchContext, Reading
+from headwise.check.matching import MOST_NODES, Reading, is_divisor
 from headwise.check.statements import Statement
 from headwise.check.targets import Target, consistent, value
 from headwise.check.verdicts.causes import Cause, causes
@@ -72,7 +74,7 @@ class Printing:
 
     target: Target
     at: tuple[int, int]
-    value: float
+    cell: Printed
     mode: Modes
     root: int | None
 
@@ -87,7 +89,8 @@ class Verdicts:
         self.checked: set[int] = set(judge.setting.inputs)
         self.matched: set[int] = set()
         self.printed: list[Printing] = []
-        self.base = max(bases.row, 0)
+        self.base = bases.row
+        self.established: set[str] = set()
 
     def run(self) -> None:
         """Give every number of every claim its verdict."""
@@ -100,9 +103,6 @@ class Verdicts:
                 if unclear is not None:
                     self._leave(claim.statement, [g for g, _ in reading.parts], unclear)
                     rest = []
-                covered = reading.target
-                quantities = self.judge.quantities(claim.mode)
-                rest = [node for node in rest if not parts(node, covered, quantities)]
             self._arithmetic(claim.statement, rest)
 
     def _unchecked(self, node: Node) -> list[Printed]:
@@ -112,6 +112,8 @@ class Verdicts:
         """Check the numbers of a reading; a reason where they cannot be checked."""
         bad = list(self._wrong(reading))
         if not bad:
+            if claim.statement.own.keys:
+                self.established.add(reading.target.key)
             self._accept(reading, claim.mode)
             return None
         left = self._derived(claim, bad)
@@ -123,7 +125,7 @@ class Verdicts:
             self._accept(reading, claim.mode, record=False)
             return None
         total = sum(len(grid.cells) for grid, _ in reading.parts)
-        if cause is None and self._unclear(claim, reading, len(bad), total):
+        if cause is None and self._unclear(claim, reading, len(left), total):
             return Text("its numbers are none that this setting leads to")
         if cause is None and reading.target.key in ("output", "concat") and self._without_output(claim):
             return Text("the output projection W^O is announced but not given; give --weights FILE")
@@ -173,9 +175,11 @@ class Verdicts:
             return None
         for option in steps.options(place):
             table, roots = option
-            expected = float(table[row, column])
+            expected, root = float(table[row, column]), int(roots[row, column])
             if wrong.cell.right(expected) and expected != wrong.exact:
-                return int(roots[row, column])
+                return root
+            if root and wrong.cell.right(expected, float(steps.spread(place)[row, column])):
+                return root
         return None
 
     def _steps(self, mode: Modes) -> PrintedSteps:
@@ -185,7 +189,8 @@ class Verdicts:
             before_scale = key in ("q", "k", "v", "Q", "K", "V", "score")
             before_mask = key == "scaled" and p.mode.scale == mode.scale
             if before_scale or before_mask or p.mode == mode:
-                steps.put((key, p.target.head), p.target.place(*p.at), p.value, p.root)
+                place = p.target.place(*p.at)
+                steps.put((key, p.target.head), place, p.cell.value, p.cell.step, p.root)
         return steps
 
     def _cause(self, claim: Claim, reading: Reading) -> Cause | None:
@@ -196,23 +201,40 @@ class Verdicts:
         rules = self.judge.rules(claim.mode)
         setting = self.judge.setting
         scale = self.judge.quantities(claim.mode).scale
-        key = (reading.target.key, reading.target.head)
+        steps = self._steps(claim.mode)
         for cause in causes(setting.given, setting.heads, rules, scale):
-            if _explains(self.judge, cause, claim, self.bases, reading):
+            if self._explains(cause, reading, steps):
                 return cause
-        return self._other_head(claim, reading, key)
+        return self._other_head(claim, reading, steps)
 
-    def _other_head(self, claim: Claim, reading: Reading, key: tuple[str, int | None]) -> Cause | None:
+    def _explains(self, cause: Cause, reading: Reading, steps: PrintedSteps) -> bool:
+        """Whether every number of a claim is right under a mistake, or goes on from printed ones."""
         target = reading.target
-        if target.head is None:
-            return None
+        place = (target.key, target.head)
+        grids = [grid for grid, part in reading.parts if part.role is None and part.label is None]
+        quantities = self.judge.compute(cause.rules, cause.given)
+        if not grids or place not in quantities.tables:
+            return False
+        rows = quantities.tables[place]
+        if (target.row or 0) >= len(rows) or (target.column or 0) >= len(rows[0]):
+            return False
+        other = quantities.part(place, target.row, target.column, turned=target.turned)
+        if all(_right(grid, other) for grid in grids):
+            return True
+        table = steps.under(cause.given, cause.rules).expected(place)[0]
+        return all(_goes_on(grid, target, table) for grid in grids)
+
+    def _other_head(self, claim: Claim, reading: Reading, steps: PrintedSteps) -> Cause | None:
+        target = reading.target
         quantities = self.judge.quantities(claim.mode)
         for head in range(1, self.judge.setting.heads + 1):
-            if head == target.head or (target.key, head) not in quantities.tables:
+            place = (target.key, head)
+            if target.head in (None, head) or place not in quantities.tables:
                 continue
-            other = quantities.part((target.key, head), target.row, target.column, turned=target.turned)
-            grids = [grid for grid, part in reading.parts if part is target or part == target]
-            if grids and all(_right(grid, other) for grid in grids):
+            other = quantities.part(place, target.row, target.column, turned=target.turned)
+            grids = [grid for grid, part in reading.parts if part.role is None]
+            table = steps.overlay(place)
+            if all(_right(grid, other) or _goes_on(grid, target, table) for grid in grids):
                 name = Text("the numbers of head {head}", head=head)
                 return Cause(name, self.judge.setting.given, self.judge.rules(claim.mode))
         return None
@@ -231,14 +253,14 @@ class Verdicts:
 
     def _unclear(self, claim: Claim, reading: Reading, bad: int, total: int) -> bool:
         """Whether it is not clear enough what an array is, to call its numbers wrong."""
-        statement = claim.statement
-        if bad <= 0.5 * total and total - bad >= 2:
+        own = claim.statement.own
+        placed = bool(own.row or own.column or own.either)
+        if bad <= 0.5 * total and (total - bad >= 2 or placed):
             return False
-        if not self.judge.setting.strict:
+        if not self.judge.setting.strict or own.weight or not own.keys:
             return True
-        if statement.own.weight or not statement.own.keys:
-            return True
-        return total > 1 and not _is_strong(statement)
+        known = reading.target.key in self.established
+        return total > 1 and not known and not _is_strong(claim.statement)
 
     def _without_output(self, claim: Claim) -> bool:
         return self.judge.setting.output_unknown and "output" in claim.statement.own.keys
@@ -265,7 +287,7 @@ class Verdicts:
                 behind = found.root if found is not None else None
                 self.checked.add(cell.start)
                 if record and target.role is None and target.label is None:
-                    self.printed.append(Printing(target, at, cell.value, mode, behind))
+                    self.printed.append(Printing(target, at, cell, mode, behind))
 
     def _arithmetic(self, statement: Statement, rest: list[Node]) -> None:
         """Check what is left of a statement as arithmetic, or list it."""
@@ -297,7 +319,9 @@ class Verdicts:
         if not cells:
             return
         shown = ", ".join(c.text for c in cells[:6]) + (", …" if len(cells) > 6 else "")
-        labelled = bool(statement.own.keys) and (len(cells) > 1 or "." in cells[0].text)
+        own = statement.own.keys
+        named = bool(own) and own != ("x",) and not is_divisor(statement)
+        labelled = named and (len(cells) > 1 or "." in cells[0].text)
         self.unmatched.append(Unmatched(cells[0].line, shown, why, len(cells), labelled))
 
 
@@ -307,23 +331,16 @@ def _right(grid: Grid, target: Target) -> bool:
     return all(cell.right(exact, slack) for cell, exact, slack, _ in entries(grid, target))
 
 
-def _explains(
-    judge: Judge, cause: Cause, claim: Claim, bases: IndexBases, reading: Reading
-) -> bool:
-    """Whether every number of a claim is right under a mistake."""
-    target = reading.target
-    quantities = judge.compute(cause.rules, cause.given)
-    place = (target.key, target.head)
-    if place not in quantities.tables:
+def _goes_on(grid: Grid, target: Target, table: Tensor) -> bool:
+    """Whether the numbers of a grid are those of a table at a target's place."""
+    if not fits(grid, target):
         return False
-    table = quantities.tables[place]
-    if target.row is not None and target.row >= len(table):
-        return False
-    if target.column is not None and target.column >= len(table[0]):
-        return False
-    other = quantities.part(place, target.row, target.column, turned=target.turned)
-    grids = [grid for grid, part in reading.parts if part.role is None and part.label is None]
-    return bool(grids) and all(_right(grid, other) for grid in grids)
+    for cell, _, _, at in entries(grid, target):
+        row, column = target.place(*at)
+        inside = row < table.shape[0] and column < table.shape[1]
+        if not inside or not cell.right(float(table[row, column])):
+            return False
+    return True
 
 
 def _is_strong(statement: Statement) -> bool:
