@@ -8,6 +8,8 @@ from headwise.check.expression_tree import Grid, Node, Token, numbers, pairs, ve
 
 _AND = frozenset(("and", "和", "与", "及", "以及", "und", "oraz", "と", "與", "跟"))
 _SHORT_AND = frozenset(("y", "i"))  # Spanish and Polish; a symbol where no number stands before
+BEFORE, MOST_ON_LINE = 200, 100
+"""How many characters before an equation on its line are read with it, and for how many equations."""
 _STARTS = frozenset(("num", "blocked", "open", "begin", "op", "name", "command"))
 
 
@@ -173,7 +175,9 @@ def _is_index(reader: Reader, i: int) -> bool:
 def _group(items: list[Item], line: Line, text: str) -> list[Equation]:
 
     def before(end: int) -> str:
-        return text[max(line.tokens[0].start, end - 300) : end]
+        if len(result) > MOST_ON_LINE:
+            return ""
+        return text[max(line.tokens[0].start, end - BEFORE) : end]
 
     result = [Equation(line.tokens[0].line)]
     fresh = False

@@ -7,6 +7,7 @@ count from 0 or 1.
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from headwise.check.label_patterns import (
     COLUMN,
@@ -105,6 +106,7 @@ def combined(hints: list[Hint]) -> Hint:
     return whole
 
 
+@lru_cache(maxsize=4096)
 def read_label(text: str, *, prose: bool = False) -> Hint:
     r"""Interpret one label; in prose single letters are no symbols.
 
@@ -149,6 +151,7 @@ def _formula(flat: str, keys: tuple[str, ...], prose: bool) -> Hint:
     return replace(whole, transposed=False, head=None if joined else whole.head)
 
 
+@lru_cache(maxsize=4096)
 def read_words(text: str) -> Hint:
     """Interpret the words of a text without its symbols, which are labels of their own."""
     return _words(plain(text[-LONGEST:]), weights=False)

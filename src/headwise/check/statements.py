@@ -9,6 +9,7 @@ from headwise.check.asides import is_mask, is_other_layer, is_other_section, is_
 from headwise.check.equations import Equation, parse_equations
 from headwise.check.expression_reader import Reader
 from headwise.check.expression_tree import (
+    BadArticle,
     Cell,
     Grid,
     Node,
@@ -23,6 +24,7 @@ from headwise.check.expression_tree import (
 from headwise.check.printed_code import PrintedCode, is_code
 from headwise.check.labels import Hint, IndexRef, combined, read_label, read_words
 
+MOST_STATEMENTS = 3_000
 SENTENCE = 60  # a label longer than this is running text, in which a lone letter is no symbol
 
 
@@ -128,6 +130,14 @@ class _ArticleReader:
             ends = equations[-1] if equations else Equation(last.line)
             self.context.take(words, last.line, [*ends.labels, *ends.after])
         for equation in equations:
+            if not any(leaves(node) for node in equation.nodes):
+                self.context.caption = self.context.caption if equation.bare else None
+                continue
+            if len(self.statements) >= MOST_STATEMENTS:
+                raise BadArticle(
+                    "more than {most} arrays and equations; cut out the worked example",
+                    most=MOST_STATEMENTS,
+                )
             made = [_statement(e, self.context, self.code) for e in _unstacked(equation)]
             self.statements += made
             if not equation.bare:
@@ -207,7 +217,7 @@ def _statement(equation: Equation, context: _Context, code: PrintedCode) -> Stat
     own = combined([read_label(label, prose=_is_prose(label)) for label in equation.labels])
     if any(label.startswith("head<sup>") for label in equation.labels):
         own = replace(own, head=IndexRef(own.head.number, "ordinal") if own.head else None)
-    line = read_label(equation.before, prose=True)
+    line = read_label(equation.before, prose=True) if equation.before else Hint()
     after = combined([read_label(words, prose=True) for words in equation.after])
     for hint in (after, read_words(equation.before)):
         own = own.filled(replace(hint, keys=(), either=None))

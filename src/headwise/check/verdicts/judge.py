@@ -255,4 +255,6 @@ def _bases(
 def _base(indices: set[int], size: int, usual: tuple[int, ...]) -> tuple[int, ...]:
     if 0 in indices:
         return (0,)
+    if not indices:
+        return usual[:1]
     return (1,) if size in indices else usual

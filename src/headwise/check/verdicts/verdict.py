@@ -18,6 +18,9 @@ from headwise.check.verdicts.number_patterns import pattern_of
 from headwise.check.verdicts.printed_steps import PrintedSteps
 from headwise.lang import Text
 
+MOST_MISMATCHES = 100
+"""The most arrays with differing numbers for which an explanation is looked for."""
+
 WRONG, FOLLOWS, LAST_DIGIT = "wrong", "follows", "last digit"
 
 
@@ -89,6 +92,9 @@ class Verdicts:
         self.checked: set[int] = set(judge.setting.inputs)
         self.matched: set[int] = set()
         self.printed: list[Printing] = []
+        self.steps: dict[Modes, PrintedSteps] = {}
+        self.taken: dict[Modes, int] = {}
+        self.mismatches = 0
         self.base = bases.row
         self.established: set[str] = set()
 
@@ -116,6 +122,9 @@ class Verdicts:
                 self.established.add(reading.target.key)
             self._accept(reading, claim.mode)
             return None
+        self.mismatches += 1
+        if self.mismatches > MOST_MISMATCHES:
+            return Text("too many arrays differ before this one; correct those first")
         left = self._derived(claim, bad)
         if not left:
             self._accept(reading, claim.mode)
@@ -183,14 +192,20 @@ class Verdicts:
         return None
 
     def _steps(self, mode: Modes) -> PrintedSteps:
-        steps = PrintedSteps(self.judge.setting.given, self.judge.setting.heads, self.judge.rules(mode))
-        for p in self.printed:
+        """What was printed before, as a computation of some mode goes on from it."""
+        if mode not in self.steps:
+            setting = self.judge.setting
+            self.steps[mode] = PrintedSteps(setting.given, setting.heads, self.judge.rules(mode))
+            self.taken[mode] = 0
+        steps = self.steps[mode]
+        for p in self.printed[self.taken[mode] :]:
             key = p.target.key
             before_scale = key in ("q", "k", "v", "Q", "K", "V", "score")
             before_mask = key == "scaled" and p.mode.scale == mode.scale
             if before_scale or before_mask or p.mode == mode:
                 place = p.target.place(*p.at)
                 steps.put((key, p.target.head), place, p.cell.value, p.cell.step, p.root)
+        self.taken[mode] = len(self.printed)
         return steps
 
     def _cause(self, claim: Claim, reading: Reading) -> Cause | None:
