@@ -24,6 +24,7 @@ _DIVISOR = re.compile(
     r"(?:\bby|除以|\bdurch|\bentre|\bprzez|割る|multiply|times)(?:\s(?:the|its|a|each)\b)?[\s$`*(√]{0,6}$",
     re.IGNORECASE,
 )
+_ROOT = re.compile(r"(?:√|\\sqrt|sqrt)[\s({]{0,3}(?:d[\\_{\s]{0,4}k[}\s$)]{0,3}|[0-9]{1,3})[\s$)}`]{0,4}$")
 """The end of a label that says that scores are divided by what follows."""
 _SIZE = re.compile(r"(?<![A-Za-z])[hHnNEDLT][\s$`*)}]{0,4}$")
 _TOTAL = re.compile(r"(?<![A-Za-z])Z[\s$`*)}]{0,4}$")
@@ -157,7 +158,8 @@ class Matcher:
         return own.either is None or is_place or self._is_head(own.either, target.head)
 
     def _is_head(self, ref: IndexRef, head: int | None) -> bool:
-        number = ref.number + (0 if ref.kind == "ordinal" else 1 - self.bases.head)
+        base = {"ordinal": 1, "bracket": self.bases.bracket}.get(ref.kind, self.bases.head)
+        number = ref.number + 1 - base
         return (self.quantities.heads == 1 and number == 1) or head == number
 
     def _row(self, ref: IndexRef | None) -> int | None:
@@ -249,7 +251,8 @@ def _main(nodes: list[Node]) -> Grid | None:
 
 def is_divisor(statement: Statement) -> bool:
     """Whether a number is what the scores are divided by, as in "divided by 1.414"."""
-    return any(_DIVISOR.search(label) for label in statement.equation.labels[:1])
+    labels = statement.equation.labels[:1]
+    return any(_DIVISOR.search(label) or _ROOT.search(label) for label in labels)
 
 
 def _is_root_or_power(node: Node) -> bool:

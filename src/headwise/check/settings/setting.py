@@ -188,7 +188,7 @@ class _Builder:
             else:
                 read = ", ".join(sorted(WEIGHTS[f"W_{name}"] for name in self.read))
                 notes = (Text("{names} from the text, {form}", names=read, form=names[form]),)
-            yield self._setting(low, high, columns, notes)
+            yield from self._fitting(low, high, columns, notes)
             if self.options.projections is not None:
                 return
 
@@ -201,9 +201,9 @@ class _Builder:
             for tables in (low, high):
                 eye = torch.eye(tables["x", None].shape[1], dtype=torch.float64)
                 tables |= {(f"W_{name}", None): eye for name in (*NAMES, "out")}
-            setting = self._setting(low, high, columns, notes)
             own = any(name in NAMES for name, _ in self.givens.values)
-            yield replace(setting, strict=self.facts.identity or not own)
+            for setting in self._fitting(low, high, columns, notes):
+                yield replace(setting, strict=self.facts.identity or not own)
 
     def _direct(self, names: tuple[str, ...]) -> Iterator[Setting]:
         grids = {place: grid for place, grid in self.givens.values.items() if place[0] in names}
@@ -307,6 +307,14 @@ class _Builder:
             tables["W_out", None] = weight
         elif not self.facts.output_announced or self.facts.identity:
             tables["W_out", None] = torch.eye(wide, dtype=torch.float64)
+
+    def _fitting(
+        self, low: Tables, high: Tables, columns: bool, notes: Notes
+    ) -> Iterator[Setting]:
+        try:
+            yield self._setting(low, high, columns, notes)
+        except BadArticle as error:
+            self.unfit.append(error)
 
     def _setting(self, low: Tables, high: Tables, columns: bool, notes: Notes) -> Setting:
         givens = self.givens

@@ -308,6 +308,9 @@ class Verdicts:
         """Check what is left of a statement as arithmetic, or list it."""
         nodes = statement.equation.nodes
         result = next((n for n in nodes if isinstance(n, Grid) and n.dims == 0 and n.cells), None)
+        scale = abs(self.judge.quantities(Modes(None, "none")).scale)
+        if result is not None and is_divisor(statement) and result.cells[0].right(1 / scale):
+            self.checked.add(result.cells[0].start)
         rest = [node for node in rest if self._unchecked(node)]
         for node in rest:
             if result is not None and not isinstance(node, Grid):
