@@ -114,7 +114,7 @@ class _ArticleReader:
         first, last = group[0].tokens[0], group[-1].tokens[-1]
         self.code.enter(group[0], self.text)
         if len(group) > 1:
-            named = any(hint.keys for hint in self.context.hints())
+            named = any(hint.keys or hint.weight for hint in self.context.hints())
             words, equations = table_equations(group, self.text, named=named)
         else:
             words = _source(group[0].tokens, self.text)
@@ -154,7 +154,7 @@ class _ArticleReader:
         hint = read_label(words, prose=True)
         self.headings.append((level, *place))
         above = [entry for entry in self.context.headings if entry[0] < level]
-        other = is_other_section(words) and not hint.keys
+        other = is_other_section(words)
         self.context = _Context([*above, (level, hint, other)])
         if hint.keys and len(words) <= SENTENCE:
             self.context.caption = (place[0], hint)
@@ -363,11 +363,15 @@ def _with_titles(
     return _matrix([row[labelled:] for row in body], start, corner)
 
 
+_NUMBERED_NAME = re.compile(r"([A-Za-z\u3040-\u9fff]{1,8})[ _]?\{?[0-9]{1,2}\}?")
 _WORD = re.compile(r"[\W_]{0,3}[A-Za-z\u3400-\u9fff'-]+[\W_]{0,3}")
 
 
 def _are_tokens(names: list[str], named: bool) -> bool:
     """Whether a named table's first column holds tokens: words of which some name no quantity."""
+    numbered = [_NUMBERED_NAME.fullmatch(name.strip(" *`$")) for name in names]
+    if named and names and all(numbered) and len({m[1] for m in numbered if m}) == 1:
+        return True
     plain = [bool(_WORD.fullmatch(name)) and len(name) > 1 for name in names]
     ours = [bool(read_label(name).keys) for name in names]
     return named and bool(names) and all(plain) and not all(ours)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headwise.check.settings.parts import ArticlePart
 
 _NOT = (
-    r"(?:without|no|not|un|non|skip\w{0,4}|ignor\w{0,3}|omit\w{0,4}|leav\w{1,3}\sout|drop\w{0,4}|"
+    r"(?:without|no|not|skip\w{0,4}|ignor\w{0,3}|omit\w{0,4}|leav\w{1,3}\sout|drop\w{0,4}|"
     r"remov\w{0,3}|forget\w{0,4}|don['’]t|before|prior\sto|ohne|keine?n?|nicht|sin|bez|nie)"
 )
 _MASK = (
@@ -21,7 +21,7 @@ _CJK_NOT = r"不|没有?|沒有?|无|無|未|去掉|省略|忽略|跳过|跳過"
 _FLAGS = re.IGNORECASE
 
 MASK_OFF = re.compile(
-    rf"\b{_NOT}[\s-]?(?:\w{{1,10}}\s){{0,2}}(?:{_MASK})|\bunmasked\b|bi-?directional|"
+    rf"\b{_NOT}[\s-]?(?:\w{{1,10}}\s){{0,2}}(?:{_MASK})|\b(?:un|non)-?mask\w{0,4}\b|\bnon-?causal\b|bi-?directional|"
     rf"(?:{_CJK_NOT})(?:加|用|使用|做|施加)?(?:任何)?(?:{_CJK_MASK})|マスク(?:なし|を使わ|は使わ)",
     _FLAGS,
 )

@@ -19,7 +19,7 @@ from headwise.check.settings.setting import CheckOptions, Setting, StatedFacts, 
 from headwise.check.statements import Article, Statement
 from headwise.check.settings.stated_sizes import StatedSizes, read_sizes
 from headwise.check.verdicts.judge import Judge, Surroundings
-from headwise.check.verdicts.verdict import Finding, Verdicts
+from headwise.check.verdicts.verdict import WRONG, Finding, Verdicts
 from headwise.lang import Text
 
 
@@ -91,9 +91,7 @@ def _computation(
         bases, claims = judge.best()
         verdicts = Verdicts(judge, bases, claims)
         verdicts.run()
-        wrong = sum(f.verdict == "wrong" for f in verdicts.findings.values())
-        cost = wrong + 0.5 * len(verdicts.unmatched) + 0.01 * len(verdicts.findings)
-        runs.append((cost, len(runs), verdicts))
+        runs.append((_cost(verdicts), len(runs), verdicts))
     if not runs:
         return None
     verdicts = min(runs, key=lambda run: run[:2])[2]
@@ -101,6 +99,13 @@ def _computation(
     if not given & {"x", "q"} and verdicts.checked <= verdicts.judge.setting.inputs:
         return None
     return Computation(verdicts, _notes(verdicts))
+
+
+def _cost(verdicts: Verdicts) -> float:
+    """How much a setting leaves unexplained: lower is likelier."""
+    roots = {f.root for f in verdicts.findings.values() if f.verdict == WRONG}
+    unmatched = sum(1.0 if array.labelled else 0.25 for array in verdicts.unmatched)
+    return len(roots) + unmatched - 0.001 * len(verdicts.checked)
 
 
 def _notes(verdicts: Verdicts) -> tuple[Text, ...]:
@@ -142,6 +147,6 @@ def contradictions(sizes: StatedSizes, setting: Setting) -> dict[int, Finding]:
             first = stated[0]
             cause = Text("the matrices have another size")
             result[first.start] = Finding(
-                first.line, first.start, first.text, str(right), what, "wrong", cause, first.start
+                first.line, first.start, first.text, str(right), what, WRONG, cause, first.start
             )
     return result

@@ -11,11 +11,17 @@ if TYPE_CHECKING:
     from headwise.check.verdicts.verdict import WrongCell
 
 
+def shared_pattern(wrong: "list[WrongCell]") -> Text | None:
+    """What explains each of the wrong numbers by itself, or None."""
+    fitting = (name for name, fits in _PATTERNS if all(fits(w.cell, w.exact) for w in wrong))
+    return next(fitting, None)
+
+
 def pattern_of(wrong: "list[WrongCell]", reading: "Reading", base: int) -> Text:
     """What explains the wrong numbers of one array, from the numbers alone."""
-    for name, fits in _PATTERNS:
-        if all(fits(one.cell, one.exact) for one in wrong):
-            return name
+    shared = shared_pattern(wrong)
+    if shared is not None:
+        return shared
     rows = {one.target.place(*one.at)[0] for one in wrong}
     copied = _copied_row(wrong, reading, base) if len(rows) == 1 else None
     if copied is not None:

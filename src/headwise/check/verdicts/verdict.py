@@ -14,7 +14,7 @@ from headwise.check.statements import Statement
 from headwise.check.targets import Target, consistent, value
 from headwise.check.verdicts.causes import Cause, causes
 from headwise.check.verdicts.judge import Claim, Judge, Modes
-from headwise.check.verdicts.number_patterns import pattern_of
+from headwise.check.verdicts.number_patterns import pattern_of, shared_pattern
 from headwise.check.verdicts.printed_steps import PrintedSteps
 from headwise.lang import Text
 
@@ -129,14 +129,16 @@ class Verdicts:
         if not left:
             self._accept(reading, claim.mode)
             return None
-        cause = self._cause(claim, reading)
+        cause = self._cause(claim, reading, left)
         if cause is not None and self._is_first_step(claim, cause):
             self._accept(reading, claim.mode, record=False)
             return None
         total = sum(len(grid.cells) for grid, _ in reading.parts)
-        if cause is None and self._unclear(claim, reading, len(left), total):
+        pattern = None if cause is not None else shared_pattern(left)
+        known = cause is not None or (pattern is not None and len(left) > 1)
+        if not known and self._unclear(claim, reading, len(left), total):
             return Text("its numbers are none that this setting leads to")
-        if cause is None and reading.target.key in ("output", "concat") and self._without_output(claim):
+        if not known and reading.target.key in ("output", "concat") and self._without_output(claim):
             return Text("the output projection W^O is announced but not given; give --weights FILE")
         name = cause.name if cause is not None else pattern_of(left, reading, self.base)
         root = left[0].cell.start
@@ -208,10 +210,11 @@ class Verdicts:
         self.taken[mode] = len(self.printed)
         return steps
 
-    def _cause(self, claim: Claim, reading: Reading) -> Cause | None:
+    def _cause(
+        self, claim: Claim, reading: Reading, left: list[WrongCell]
+    ) -> Cause | None:
         """The mistake under which every number of a claim is right."""
-        cells = [cell for grid, _ in reading.parts for cell in grid.cells]
-        if len({cell.text for cell in cells}) < 3:
+        if len(left) < 2:
             return None
         rules = self.judge.rules(claim.mode)
         setting = self.judge.setting
