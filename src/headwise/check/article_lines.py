@@ -20,6 +20,10 @@ _ALIKE: dict[int, int] = str.maketrans(
 )
 _ALIKE |= {0xFF21 + i: 0x41 + i for i in range(58) if chr(0x41 + i).isalpha()}
 _TITLE = re.compile(r"<h([1-6])\b[^<>\n]{0,80}>", re.IGNORECASE)
+_COMMENT = re.compile(
+    r"(?m)(?:(?<=[\],;])|(?<=\d,)|(?<=\d\]))[ \t]{0,20}(?:#|//)[ \t]?[^\n\]\[]{0,100}$|(?<=\\\\)[ \t]{0,9}%[^\n]{0,100}$"
+)
+"""A comment after a row of numbers."""
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"
 
 
@@ -89,6 +93,7 @@ def normalized(text: str) -> str:
         >>> normalized("s₀₁ ＝ −0.5")
         's_{01} = -0.5'
     """
+    text = _COMMENT.sub("", text)
     text = _TITLE.sub(lambda match: "#" * int(match[1]) + " ", text)
     text = re.sub(f"[{_RAISED}]+", lambda digits: f"^{{{digits[0]}}}", text)
     text = re.sub(f"[{_LOWERED}]+", lambda digits: f"_{{{digits[0]}}}", text)

@@ -101,7 +101,7 @@ class Choices:
 
     def __init__(self, parts: list[ArticlePart], found: list[Mention], *, usual: bool) -> None:
         self.parts, self.usual = parts, usual
-        self.mentioned = bool(found)
+        self.mentioned, self.open = bool(found), False
         self.by_part: dict[int, list[Mention]] = {}
         starts = [part.start for part in parts]
         for mention in found:
@@ -118,6 +118,8 @@ class Choices:
 
     def at(self, part: int, offset: int) -> Choice:
         """What is in force at an offset of a part."""
+        if self.open:
+            return Choice(True, True, False)
         own = [m for m in self.by_part.get(part, ()) if m.start < offset]
         strong = [m for m in own if not m.weak]
         if strong:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from headwise.check.expression_tree import Grid
+from headwise.check.labels import read_label
 from headwise.check.settings.attention_steps import Place
 from headwise.check.statements import Statement
 
@@ -104,9 +105,8 @@ class _Collector:
         elif (rank := _rank(statement, first=self._is_first)) < 9:
             self._take_input(at, statement, grids[-1], rank)
         elif own.keys and not own.transposed:
-            for name, keys in VALUES.items():
-                if set(own.keys) <= set(keys):
-                    self._take_value(at, statement, name, grids[0])
+            for name in named_values(statement):
+                self._take_value(at, statement, name, grids[0])
             for name, keys in _LATER.items():
                 if own.keys[0] in keys and grids[-1].dims == 2:
                     place = (name, _head(statement))
@@ -191,6 +191,15 @@ class _Collector:
         return self.sets
 
 
+def named_values(statement: Statement) -> list[str]:
+    """Which of "q", "k" and "v" a matrix is said to be; all of them in Q = K = V."""
+    labels = statement.equation.labels
+    hints = [read_label(label).keys for label in labels] if len(labels) > 1 else []
+    hints = [keys for keys in hints if keys] or [statement.own.keys]
+    names = [name for keys in hints for name, own in VALUES.items() if set(keys) <= set(own)]
+    return names if len(names) == len(hints) else []
+
+
 def _head(statement: Statement) -> int | None:
     """The head of a matrix as the article counts it, from its label or the text before."""
     ref = statement.own.head or statement.own.either
@@ -201,10 +210,11 @@ def _head(statement: Statement) -> int | None:
 
 def _rank(statement: Statement, *, first: bool) -> int:
     """How clearly a matrix is labelled as the input: 0 by symbol, 1 in words, 2 in the context."""
-    own, label = statement.own, " ".join(statement.equation.labels)
+    own, label = statement.own, statement.label
+    last = statement.equation.labels[-1] if statement.equation.labels else ""
     if own.keys == ("x",):
         return 0 if _X.search(label) and own.either is None else 1
-    if _INPUT.match(label) and (first or statement.context_keys[:1] == ("x",)):
+    if _INPUT.match(last) and (first or statement.context_keys[:1] == ("x",)):
         return 1
     if own.keys or own.weight or own.head is not None:
         return 9

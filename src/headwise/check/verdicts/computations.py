@@ -23,6 +23,12 @@ from headwise.check.verdicts.verdict import WRONG, Finding, Verdicts
 from headwise.lang import Text
 
 
+_UNSCALED_FORMULA = re.compile(
+    r"softmax\W{0,12}(?:scores?|[SE]|[QX][\s$_\d{}·@*]{0,6}[KX][\s^{}\\A-Zᵀ⊤.]{0,8})\s{0,2}[)\]]", re.IGNORECASE
+)
+"""A softmax of scores that nothing divides."""
+
+
 @dataclass(frozen=True, eq=False)
 class Computation:
     """The verdicts on one computation, and what was taken as given."""
@@ -44,8 +50,11 @@ def read_computations(article: Article, text: str, options: CheckOptions) -> lis
         Choices(parts, mentions(text, MASK_ON, MASK_OFF), usual=False),
         Choices(parts, mentions(text, SCALE_ON, SCALE_OFF), usual=True),
         bool(OTHER_MASK.search(text)),
+        bool(sizes.key) or "d_k" in text or "d_{k}" in text,
         options,
     )
+    if not around.scales.mentioned and _UNSCALED_FORMULA.search(text):
+        around.scales.open = True
     sets = read_givens(article.statements, text)
     sets = sets[:1] if options.x is not None else sets
     result = []

@@ -30,6 +30,7 @@ class Surroundings:
     masks: Choices
     scales: Choices
     other_masks: bool
+    head_dim: bool
     options: CheckOptions
 
 

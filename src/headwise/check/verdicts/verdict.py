@@ -133,6 +133,11 @@ class Verdicts:
         if cause is not None and self._is_first_step(claim, cause):
             self._accept(reading, claim.mode, record=False)
             return None
+        if cause is not None and cause.kind == "unscaled" and not self._scale_is_named():
+            return Text(
+                "right without the scale 1/√d_k, of which the text says nothing; give --scale 1 "
+                "if none is meant"
+            )
         total = sum(len(grid.cells) for grid, _ in reading.parts)
         pattern = None if cause is not None else shared_pattern(left)
         known = cause is not None or (pattern is not None and len(left) > 1)
@@ -279,6 +284,11 @@ class Verdicts:
             return True
         known = reading.target.key in self.established
         return total > 1 and not known and not _is_strong(claim.statement)
+
+    def _scale_is_named(self) -> bool:
+        """Whether the article speaks of the scale, or of the head dim that it is taken from."""
+        around = self.judge.around
+        return around.scales.mentioned or around.head_dim
 
     def _without_output(self, claim: Claim) -> bool:
         return self.judge.setting.output_unknown and "output" in claim.statement.own.keys
