@@ -104,9 +104,7 @@ def table(told: list[TargetResult], chinese: bool) -> str:
         ("wrong, diagnosis wrong", "错误的实现，诊断有误", f["wrong named wrong"], f["wrong"]),
         ("wrong, no diagnosis", "错误的实现，没有诊断", f["wrong not recognised"], f["wrong"]),
     ]
-    head = (
-        "| 实现与结果 | 个数 | 总数 |" if chinese else "| implementation, result | count | total |"
-    )
+    head = "| 结果 | 个数 | 总数 |" if chinese else "| result | count | total |"
     lines = [head, "|---|---|---|"]
     lines += [f"| {zh if chinese else en} | {n} | {of} |" for en, zh, n, of in rows]
     return "\n".join((*lines, "", times(told, chinese)))
