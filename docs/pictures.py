@@ -43,7 +43,8 @@ def window() -> str:
 def lower_right() -> str:
     """Return causal masks with fewer queries than keys, and with more."""
     fewer, more = hw.causal().draw(2, 6), hw.causal().draw(5, 2)
-    return f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: queries 0 to 2 are fully masked\n\n{more}"
+    note = "queries 0 to 2 are fully masked"
+    return f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: {note}\n\n{more}"
 
 
 def query_positions() -> str:
