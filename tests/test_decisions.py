@@ -1,4 +1,4 @@
-"""The decision records show what the code does, and name tests that exist."""
+"""The pictures of the decision records are up to date, and the tests that they name exist."""
 
 import ast
 import re

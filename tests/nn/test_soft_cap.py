@@ -1,4 +1,4 @@
-"""Soft caps of transformers models: no scores of all pairs where no gradient is wanted."""
+"""Soft caps of transformers models: without gradients, the scores of all pairs are not stored."""
 
 import copy
 from typing import Any
