@@ -205,7 +205,7 @@ CASES = (
         (DENSE_BIAS,),
     ),
     Case(
-        "dense, forward",
+        "full(), forward",
         Asked(10, {SDPA: 0.95}),
         4096,
         dense_flops,
@@ -214,7 +214,7 @@ CASES = (
         (SDPA,),
     ),
     Case(
-        "dense, forward + backward",
+        "full(), forward + backward",
         Asked(10, {SDPA: 0.95}),
         4096,
         lambda length: FORWARD_AND_BACKWARD * dense_flops(length),
@@ -224,7 +224,7 @@ CASES = (
         backward=True,
     ),
     Case(
-        "causal, forward",
+        "causal(), forward",
         Asked(10, {SDPA: 0.95}),
         4096,
         lambda length: dense_flops(length) / 2,
@@ -233,14 +233,14 @@ CASES = (
         (SDPA,),
     ),
     Case(
-        "module without weights, forward",
+        "MultiheadAttention without weights, forward",
         Asked(10, {TORCH: 1.0}),
         4096,
         projected,
         {OURS: module("ours"), TORCH: module("theirs")},
     ),
     Case(
-        "module with entropy and column sums, forward",
+        "MultiheadAttention with entropy and column sums, forward",
         Asked(10, {TORCH: 1.6}),
         4096,
         projected,

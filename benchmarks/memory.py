@@ -107,7 +107,7 @@ CASES = (
         1 / 40,
     ),
     Case(
-        "module with entropy and column sums, forward",
+        "MultiheadAttention with entropy and column sums, forward",
         10,
         4096,
         {OURS: module("ours, statistics"), TORCH: module("theirs, weights")},
