@@ -73,6 +73,13 @@ def padded_keys() -> str:
     return f"k = v = {_row(key)}, the last 2 keys are padding, q = 0\noutput {_row(output)}"
 
 
+def nonfinite_keys() -> str:
+    """Return the output of each query under a causal mask; the third key is NaN."""
+    x = torch.tensor([1.0, 2.0, torch.nan, 4.0]).view(1, 1, 4, 1)
+    output = hw.attend(torch.zeros(1, 1, 4, 1), x, x, mask=hw.causal())
+    return f"k = v = [1, 2, nan, 4], causal, q = 0\noutput {_numbers(output.flatten().tolist())}"
+
+
 def softmax() -> str:
     """Return the mean of 4099 ones, with a softmax in float32 and with sums in bfloat16."""
     query, key = torch.zeros(1, 1, 1, 1).bfloat16(), torch.zeros(1, 1, 4099, 1).bfloat16()
@@ -183,6 +190,7 @@ PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("0006-query-positions", query_positions),
     ("0007-blind-rows", blind_rows),
     ("0008-padded-keys", padded_keys),
+    ("0022-nonfinite-keys", nonfinite_keys),
     ("0009-softmax", softmax),
     ("0010-scale", scale),
     ("0011-weights-before-dropout", weights_before_dropout),

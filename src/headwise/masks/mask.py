@@ -27,9 +27,12 @@ class Tile(Enum):
     @classmethod
     def of(cls, allowed: Tensor, inside: bool = True) -> "Tile":
         """The kind of a rectangle from its booleans, which are all of it if ``inside``."""
-        if not bool(allowed.any()):
+        if not allowed.numel():
             return cls.EMPTY
-        return cls.FULL if inside and bool(allowed.all()) else cls.MIXED
+        least, largest = allowed.view(torch.uint8).aminmax()  # much faster than `all` and `any`
+        if not bool(largest):
+            return cls.EMPTY
+        return cls.FULL if inside and bool(least) else cls.MIXED
 
 
 if TYPE_CHECKING:
@@ -64,6 +67,10 @@ class Mask(ABC):
         valid. Both ranges have step 1 and are not empty.
         """
         return Tile.MIXED
+
+    def untold_tiles(self) -> Text | None:
+        """Why the kinds of the resolved mask's tiles cannot be told, or None."""
+        return next(filter(None, (child.untold_tiles() for child in self.children())), None)
 
     @property
     @abstractmethod

@@ -138,9 +138,11 @@ class TransformerXL(Position):
             return q.new_zeros(1, 1, n, m, dtype=torch.promote_types(q.dtype, torch.float32))
         low = int((key.min() - query.max()).item())
         difference = torch.arange(low, int((key.max() - query.min()).item()) + 1, device=q.device)
-        products = self.relative(difference, q, scale).products(q, scale)
-        index = key[None] - query[:, None] - low
-        return products.gather(-1, index.expand(*q.shape[:2], n, m))
+        terms, index = self.relative(difference, q, scale), key[None] - query[:, None] - low
+        if terms.vectors is not None and m * q.shape[3] < len(difference):  # few, distant keys
+            rows = (q.to(terms.vectors.dtype) + self.v[:, None]) * scale
+            return torch.einsum("bhnd,hnmd->bhnm", rows, terms.vectors[:, index])
+        return terms.products(q, scale).gather(-1, index.expand(*q.shape[:2], n, m))
 
     def relative(self, difference: PositionIds, like: Tensor, scale: float) -> RelativeTerms:
         """The vectors r_d of the distance d = query - key, and v, by which the query is shifted."""

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from headwise.call import softmax_dtype
 from headwise.engines import kernel
-from headwise.engines.dropout import drops
+from headwise.engines.kernel import Modify
+from headwise.engines.tiled.batched_kernel import folded, unfolded
 from headwise.engines.tiled.parts import IndexedRows, Part
 from headwise.engines.tiled.problem import Problem
 from headwise.positions.relative_terms import RelativeTerms
-
-BITS = {torch.float32: (torch.int32, -(1 << 23)), torch.float64: (torch.int64, -(1 << 52))}
-"""The integers of a dtype's size, and the one whose bits are its -inf."""
 
 
 class ScoreTerms(NamedTuple):
@@ -57,20 +55,8 @@ def score_terms(
     if pairs is None:
         return ScoreTerms(extra, None)
     wide = softmax_dtype(problem.q.dtype)
-    if extra is None and drops(problem.mask):
-        scores: Tensor | None = _minus_infinity_where_not(pairs, wide)
-    else:
-        scores = kernel.masked_bias(pairs, extra, wide)
+    scores = kernel.masked_bias(pairs, extra, wide)
     return ScoreTerms(scores, ~pairs.any(-1))
-
-
-def _minus_infinity_where_not(allowed: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where a pair may attend and -inf elsewhere, by integer arithmetic.
-
-    `torch.where` takes ten times as long where the pairs follow no pattern.
-    """
-    whole, bits = BITS[dtype]
-    return (~allowed).to(whole).mul_(bits).view(dtype)
 
 
 def allowed(problem: Problem, part: Part) -> Tensor | None:
@@ -124,16 +110,13 @@ def values(problem: Problem, part: Part, weights: Tensor) -> Tensor:
     return torch.stack([block for block in added if block is not None], 2)
 
 
-def folded(blocks: Tensor) -> Tensor:
-    """(B, H, n, r, X) as (B n, H, r, X)."""
-    return blocks.transpose(1, 2).flatten(0, 1)
-
-
-def unfolded(rows: Tensor, samples: int) -> Tensor:
-    """(B n, H, r, X) as (B, H, n, r, X); a batch of 1 gives one block for all."""
-    if rows.shape[0] == 1:
-        return rows[:, :, None]
-    return torch.unflatten(rows, 0, (samples, -1)).transpose(1, 2)
+def score_function(problem: Problem, part: Part) -> Modify:
+    """The problem's function of the scaled scores of a part, (B n, H, r, m)."""
+    function = problem.score_function
+    if function is None:
+        return None
+    indices, samples = _indices(problem, part), problem.shape.batch
+    return lambda scores: folded(function(unfolded(scores, samples), *indices))
 
 
 def places(problem: Problem, part: Part) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headwise.engines.statistics import row_entropy
 from headwise.errors import BadValue
 from headwise.heads.names import Head, Layer, by_layer
 from headwise.heads.sums import MOST_NAMES, RatioEstimate, TextSums, ratio_sums
@@ -213,18 +214,13 @@ class Similarity(TextSums):
 
 def _pairwise(rows: Tensor) -> Tensor:
     """The mean divergence of every two of (H, R, Lk), as H((p + q) / 2) - (H(p) + H(q)) / 2."""
-    own = _entropy(rows).mean(-1)  # (H,)
+    own = row_entropy(rows).mean(-1)  # (H,)
     apart = rows.new_zeros(len(rows), len(rows))
     for number, row in enumerate(rows):
-        mixed = _entropy((row + rows[number:]) / 2).mean(-1)
+        mixed = row_entropy((row + rows[number:]) / 2).mean(-1)
         apart[number, number:] = (mixed - (own[number] + own[number:]) / 2).clamp(min=0)
     apart.fill_diagonal_(0.0)
     return apart + apart.mT
-
-
-def _entropy(rows: Tensor) -> Tensor:
-    least = torch.finfo(rows.dtype).tiny
-    return -(rows * rows.clamp(min=least).log()).sum(-1)
 
 
 def _sampled_queries(allowed: Tensor, heads: int) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from headwise.engines.statistics import row_entropy
 from headwise.heads.metrics.key_context import NEAR, SIZE, KeyContext, by_block, onto
 from headwise.heads.metrics.query_facts import Queries, concatenated, fact
 from headwise.lang import Text
@@ -91,9 +92,9 @@ class Rows(Queries):
             >>> rows.entropy.item() == torch.tensor(2.0).log().item()
             True
         """
-        least = torch.finfo(self.weights.dtype).tiny  # the logarithm of 0 times 0 is NaN
         if self.scores is not None:
             largest, key = self.most
+            least = torch.finfo(largest.dtype).tiny  # a row without weights has entropy 0
             top = self.scores.gather(-1, (key - self.context.origin)[..., None])
             below = self.scores.sub_(top).mul_(self.weights).sum(-1)
             return -below - largest.clamp(min=least).log() * self.mass
@@ -102,7 +103,7 @@ class Rows(Queries):
         batch, heads, _, keys = self.weights.shape
         rows = max(1, AT_ONCE // max(1, batch * heads * keys))
         parts = torch.split(self.weights, rows, 2)
-        return -torch.cat([part.clamp(min=least).log_().mul_(part).sum(-1) for part in parts], -1)
+        return torch.cat([row_entropy(part) for part in parts], -1)
 
     @fact
     def most(self) -> tuple[Float[Tensor, "b h r"], Int[Tensor, "b h r"]]:

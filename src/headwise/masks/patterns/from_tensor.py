@@ -31,6 +31,8 @@ class FromTensor(Mask):
             return Tile.MIXED
         rows = slice(q[0] - self.offset, q[-1] + 1 - self.offset)
         part = unexpanded(self.tensor[:, :, rows, k[0] : k[-1] + 1])
+        if Tile.of(is_allowed(part[:, :, 0])) is Tile.MIXED:  # the first query alone shows it
+            return Tile.MIXED
         return Tile.of(is_allowed(part))
 
     def bias(self, b: Index, h: Index, q: Index, k: Index) -> Tensor | None:
