@@ -1,4 +1,4 @@
-"""Random calls on every engine that supports them: 60 in the fast tests, 2,000 in the slow tests."""
+"""Random calls on every possible engine: 60 in the fast tests, 2,000 in the slow tests."""
 
 import pytest
 import torch
