@@ -1,4 +1,4 @@
-# One verb a need; CI uses the same. `make demo` and `make test` work after a plain clone.
+# The commands for developers; CI runs the same commands. All of them work in a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -11,8 +11,8 @@ COMPILED := $(CATALOGUES)/LC_MESSAGES/headwise.mo
 setup: .venv/ready $(COMPILED)
 
 .venv/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("headwise needs Python 3.11 or newer; say which: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
-	@echo "headwise: setting up .venv (PyTorch is large: the first time takes some minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit("headwise needs Python 3.11 or newer; select one: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@echo "headwise: setting up .venv (the first time takes some minutes, because PyTorch is large)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install -c constraints.txt -e '.[all,dev]'
 	@touch $@

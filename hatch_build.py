@@ -1,4 +1,4 @@
-"""Compile the Chinese catalogues before anything is packed or installed in place."""
+"""A build hook that compiles the Chinese catalogues."""
 
 import sys
 from typing import Any
@@ -7,10 +7,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompileMessages(BuildHookInterface[Any]):
-    """Write ``locale/zh/LC_MESSAGES/headwise.mo``, which git does not keep, into the package."""
+    """Writes ``locale/zh/LC_MESSAGES/headwise.mo``, which is not committed, into the package."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and name the file as an artifact so that the wheel takes it."""
+        """Compile the catalogues and add the file to the artifacts of the wheel."""
         del version
         sys.path.insert(0, self.root)
         from tools.messages import compile_catalogue

@@ -1,1 +1,1 @@
-"""Speed, measured as ratios in turns in one process, behind the correctness gate."""
+"""Benchmarks: speedups and memory, measured only if the results are correct."""

@@ -1,7 +1,7 @@
-"""What a capture costs: SmolLM2 on a long text, with every statistic of every head, and without.
+"""The cost of a capture: SmolLM2 on a long text, with all statistics of all heads and without.
 
-``python -m benchmarks.capture`` measures in turns, each in a process of its own, and writes the
-figures into docs/capture.md between its marks. ``--layers N`` takes the first N layers only.
+``python -m benchmarks.capture`` runs both alternately, each in a new process, and writes the
+results into docs/capture.md and docs/capture.zh.md. ``--layers N`` uses only the first N layers.
 """
 
 import argparse
@@ -26,15 +26,15 @@ MARKS = ("<!-- figures -->", "<!-- end of figures -->")
 PLAIN, CAPTURE, EAGER = "plain", "capture", "output_attentions=True"
 KINDS = (PLAIN, CAPTURE, EAGER)
 LIMIT = 12 << 30
-"""Bytes of address space: what wants more fails, and not the machine."""
+"""Bytes of address space; a run that needs more fails."""
 
 WARM = 256
 ASKED = {"time": 2.5, "memory": 1.3}
-"""How many times the plain forward's a capture may cost."""
+"""The largest allowed ratios of a capture to a forward pass without capture."""
 
 
 def measured(kind: str, tokens: int, layers: int) -> dict[str, float]:
-    """Seconds by the clock and by the processor, and growth in bytes, of one forward."""
+    """Measure the seconds, the processor seconds and the memory growth of one forward pass."""
     from transformers import AutoModel, logging
 
     from headwise.heads.models import model_folder, model_named
@@ -70,7 +70,7 @@ def _forward(kind: str, model: Any, text: torch.Tensor) -> None:
         with hw.capture(model) as seen:
             model(input_ids=text, use_cache=False)
         if not seen.statistics.heads():
-            raise RuntimeError("nothing was measured")
+            raise RuntimeError("the capture measured no heads")
         return
     asked = {"output_attentions": True} if kind == EAGER else {}
     model(input_ids=text, use_cache=False, **asked)
@@ -82,7 +82,7 @@ def _status(name: str) -> int:
 
 
 def child(kind: str, tokens: int, layers: int) -> dict[str, float] | str:
-    """One forward in a fresh process: its figures, or the last line of why it failed."""
+    """Measure one forward pass in a new process; return the last line of its error if it fails."""
     words = ["--child", kind, "--tokens", str(tokens), "--layers", str(layers)]
     print(f"bench: {kind}, {tokens} tokens ...", flush=True)
     done = subprocess.run(
@@ -99,23 +99,23 @@ def child(kind: str, tokens: int, layers: int) -> dict[str, float] | str:
 
 
 def table(results: dict[str, list[dict[str, float]] | str], tokens: int, layers: int) -> str:
-    """The figures as Markdown, with the ratios that are asked for."""
+    """Return the results as Markdown, with the ratios and their limits."""
     where = _machine()
     lines = [
-        f"SmolLM2-135M, {layers or 30} of 30 layers of 9 heads, {tokens} tokens, float32, two "
-        "threads; medians of the turns; "
+        f"SmolLM2-135M, {layers or 30} of 30 layers with 9 heads each, {tokens} tokens, float32, "
+        "two threads, median 中位数; "
         + ", ".join(
             f"{name} {where[name]}" for name in ("processor", "capability", "torch", "transformers")
         )
         + ".",
         "",
-        "| | seconds by the clock | by the processor | growth of memory, MB |",
+        "| run 运行 | time 用时, s | processor time 处理器时间, s | memory growth 内存增长, MB |",
         "|---|---|---|---|",
     ]
     middle: dict[str, dict[str, float]] = {}
     for kind, runs in results.items():
         if isinstance(runs, str):
-            lines.append(f"| {kind} | fails: {runs} | | |")
+            lines.append(f"| {kind} | failed 失败: {runs} | | |")
             continue
         middle[kind] = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         each = middle[kind]
@@ -124,14 +124,14 @@ def table(results: dict[str, list[dict[str, float]] | str], tokens: int, layers:
     if {PLAIN, CAPTURE} <= set(middle):
         ratio = {key: middle[CAPTURE][key] / middle[PLAIN][key] for key in middle[PLAIN]}
         lines.append(
-            f"| capture / plain | {ratio['seconds']:.2f} (asked ≤ {ASKED['time']}) | "
-            f"{ratio['processor']:.2f} | {ratio['bytes']:.2f} (asked ≤ {ASKED['memory']}) |"
+            f"| {CAPTURE} / {PLAIN} | {ratio['seconds']:.2f} (limit 上限 {ASKED['time']}) | "
+            f"{ratio['processor']:.2f} | {ratio['bytes']:.2f} (limit 上限 {ASKED['memory']}) |"
         )
     return "\n".join(lines)
 
 
 def _machine() -> dict[str, str]:
-    """What the figures hold for."""
+    """Return the processor and the versions of the packages."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
     return {
@@ -142,7 +142,7 @@ def _machine() -> dict[str, str]:
 
 
 def write(text: str) -> None:
-    """Put the figures between the marks of both pages."""
+    """Write the results between the marks of both pages."""
     for page in PAGES:
         before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
         _, _, after = rest.partition(MARKS[1])
@@ -150,11 +150,11 @@ def write(text: str) -> None:
 
 
 def main() -> None:
-    """Measure in turns, print, and write both pages."""
+    """Measure each run, print the results, and write both pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", choices=KINDS)
     parser.add_argument("--tokens", type=int, default=8192)
-    parser.add_argument("--layers", type=int, default=0, help="the first N layers; 0 for all")
+    parser.add_argument("--layers", type=int, default=0, help="only the first N layers; 0 for all")
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
     if asked.child:

@@ -1,4 +1,4 @@
-"""Every comparison of time. ``line`` is that of the table in docs/benchmarks.md."""
+"""The comparisons of time: the cases, the implementations of headwise, and the requirements."""
 
 from collections.abc import Callable
 
@@ -27,13 +27,13 @@ LONGFORMER, LOCAL = "transformers Longformer", "local-attention"
 FLEX, UNFOLDED = "FlexAttention, compiled", "padding + unfold + SDPA"
 SDPA, TORCH = "SDPA", "nn.MultiheadAttention"
 REFORMER, REFORMER_PYTORCH = "transformers Reformer", "reformer-pytorch"
-DENSE_BIAS = "the bias in a float mask for SDPA"
+DENSE_BIAS = "SDPA with the bias in a float mask"
 
 ROUNDS, CHUNK, REACH = 4, 64, 64
 
 
 def ours(mask: hw.Mask | None = None, position: hw.Position | None = None) -> Contender:
-    """`attend`, choosing its engine."""
+    """Return `attend` with a mask and a position, on the engine that it selects."""
 
     def make(work: Work) -> Run:
         where = None if position is None else position.to(work.q.dtype)
@@ -50,42 +50,42 @@ SHAW, TRANSFORMER_XL = hw.Shaw(REACH, DIM), hw.TransformerXL(HEADS, DIM)
 
 
 def table(dtype: torch.dtype) -> Tensor:
-    """Shaw's vectors."""
+    """Return Shaw's vectors in a dtype."""
     return SHAW.table.to(dtype)
 
 
 def terms(length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """u, v and r of Transformer-XL, r from the key furthest behind."""
+    """Return u, v and r of Transformer-XL; r begins with the distance 1 - length."""
     position = TRANSFORMER_XL.to(dtype)
     differences = torch.arange(1 - length, length)
     return position.u, position.v, position.relative(differences, position.u, 1.0).vectors
 
 
 def tokens(length: int) -> Tensor:
-    """64 global tokens, in order."""
+    """Return the sorted indices of 64 random global tokens."""
     drawn = torch.Generator().manual_seed(2)
     return torch.randperm(length, generator=drawn)[:64].sort().values
 
 
 def with_globals(length: int) -> hw.Mask:
-    """A window of 256 to both sides, and 64 global tokens."""
+    """Return the mask of a window of 256 keys on both sides and 64 global tokens."""
     return hw.window(256, 256) | hw.global_tokens(tokens(length).tolist())
 
 
 def ours_with_globals(work: Work) -> Run:
-    """`attend` under `with_globals`."""
+    """Prepare `attend` with the mask of `with_globals`."""
     return ours(with_globals(work.q.shape[2]))(work)
 
 
 def ours_hashed(work: Work) -> Run:
-    """`attend` with the Reformer's shared QK: normalised keys, the own key a last resort."""
+    """Prepare `attend` with the shared queries and keys of the Reformer: k is q, normalised."""
     mask = hw.lsh(ROUNDS, chunk=CHUNK, seed=0, own=False)
     k = F.normalize(work.q, dim=-1)
     return lambda: [hw.attend(work.q, k, work.v, mask=mask)]
 
 
 def module(kind: str) -> Contender:
-    """A whole module on (1, L, E), the numbers of q as its input."""
+    """Return a module of the given kind; its input (1, L, E) has the values of q."""
 
     def make(work: Work) -> Run:
         torch.manual_seed(1)
@@ -101,18 +101,18 @@ def module(kind: str) -> Contender:
 
 
 def statistics(layer: hw.MultiheadAttention, x: Tensor) -> list[Tensor]:
-    """Output, and entropy and column sums of every head."""
+    """Compute the output, and the entropy and column sums of every head; return the output."""
     result = layer.attend(x, x, x, need=("entropy", "received"))
     return [result.output]
 
 
 def projected(length: int) -> float:
-    """FLOPs of attention and its four projections."""
+    """Return the forward FLOPs of attention and of its four projections."""
     return dense_flops(length) + 8.0 * EMBED * EMBED * length
 
 
 def fixed(mask: hw.Mask, position: hw.Position | None = None) -> Callable[[int], tuple]:
-    """What is computed, at every length."""
+    """Return a function that gives the same mask and position for every length."""
     return lambda _: (mask, position)
 
 
@@ -141,7 +141,7 @@ CASES = (
         window_flops(511, 0),
         {
             OURS: ours(hw.causal() & hw.window(511, 0)),
-            LOCAL: lambda work: peers.local_attention(512, causal=True)(work),  # one key more
+            LOCAL: lambda work: peers.local_attention(512, causal=True)(work),  # one more key
             FLEX: lambda work: peers.flex(511, 0)(work),
         },
         fixed(hw.causal() & hw.window(511, 0)),
@@ -205,7 +205,7 @@ CASES = (
         (DENSE_BIAS,),
     ),
     Case(
-        "dense, forward",
+        "full(), forward",
         Asked(10, {SDPA: 0.95}),
         4096,
         dense_flops,
@@ -214,7 +214,7 @@ CASES = (
         (SDPA,),
     ),
     Case(
-        "dense, forward + backward",
+        "full(), forward + backward",
         Asked(10, {SDPA: 0.95}),
         4096,
         lambda length: FORWARD_AND_BACKWARD * dense_flops(length),
@@ -224,7 +224,7 @@ CASES = (
         backward=True,
     ),
     Case(
-        "causal, forward",
+        "causal(), forward",
         Asked(10, {SDPA: 0.95}),
         4096,
         lambda length: dense_flops(length) / 2,
@@ -233,14 +233,14 @@ CASES = (
         (SDPA,),
     ),
     Case(
-        "module without weights, forward",
+        "MultiheadAttention without weights, forward",
         Asked(10, {TORCH: 1.0}),
         4096,
         projected,
         {OURS: module("ours"), TORCH: module("theirs")},
     ),
     Case(
-        "module with entropy and column sums, forward",
+        "MultiheadAttention with entropy and column sums, forward",
         Asked(10, {TORCH: 1.6}),
         4096,
         projected,

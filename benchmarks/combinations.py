@@ -1,8 +1,8 @@
-"""Memory of `attend` with engine="auto", for every mask beside every position.
+"""The memory of `attend` with engine="auto", for every mask with every position encoding.
 
-``python -m benchmarks.combinations [LENGTH] [NAME ...]`` prints, for each combination, how much the
-resident size of a process of its own grows in one call, in units of the output (1, 2, L, 64) in
-float32, forward and with the backward pass, what `headwise.plan` says, and the engine.
+``python -m benchmarks.combinations [LENGTH] [NAME ...]`` prints for each combination the engine,
+the growth of the resident memory of a new process in one call, forward and with the backward pass,
+and the growth that `headwise.plan` predicts. The unit is the size of the output (1, 2, L, 64).
 """
 
 import ctypes
@@ -18,8 +18,8 @@ import torch
 import headwise as hw
 
 HEADS, DIM = 2, 64
-LIMIT = 64  # outputs above which a combination is listed with its reason
-WARM = 256  # the length of the call before, which loads what has to be loaded
+LIMIT = 64  # the largest value, in output sizes, of a combination that is not listed with a reason
+WARM = 256  # the length of an earlier call, which loads libraries and is not measured
 
 MaskMaker = Callable[[int], hw.Mask]
 
@@ -72,7 +72,7 @@ POSITIONS: dict[str, Callable[[], hw.Position | None]] = {
 
 @dataclass(frozen=True)
 class Growth:
-    """The memory of one combination, in outputs, and what was planned for the forward pass."""
+    """The memory of one combination in output sizes; ``planned`` is that of the forward pass."""
 
     mask: str
     position: str
@@ -87,7 +87,7 @@ class Growth:
 
 
 def growth(mask: str, position: str, length: int) -> Growth:
-    """Measure one combination, each pass in a process of its own."""
+    """Measure one combination, each pass in a new process."""
     inputs = [torch.randn(1, HEADS, length, DIM) for _ in range(3)]
     made = MASKS[mask](length)
     plan = hw.plan(*inputs, mask=made, position=POSITIONS[position]())
@@ -97,7 +97,7 @@ def growth(mask: str, position: str, length: int) -> Growth:
 
 
 def _in_child(mask: str, position: str, length: int, backward: bool) -> float:
-    """The growth in bytes in a forked process; NaN if it died."""
+    """Measure the growth in bytes in a forked process; NaN if the process fails."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -145,7 +145,7 @@ def _status(name: str) -> int:
 
 
 def table(length: int, masks: Iterator[str]) -> Iterator[Growth]:
-    """The growth of each mask beside every position."""
+    """Measure each mask with every position encoding."""
     for mask in masks:
         for position in POSITIONS:
             yield growth(mask, position, length)

@@ -1,7 +1,7 @@
-"""The confusion table of `verify` over the corpus of targets: right or wrong, named or not.
+"""The confusion table of `verify` on the corpus of targets.
 
-python -m benchmarks.confusion            # the figures
-python -m benchmarks.confusion --write    # and into docs/verify.md
+python -m benchmarks.confusion            # print the table
+python -m benchmarks.confusion --write    # also write it into docs/verify.md
 """
 
 import runpy
@@ -24,13 +24,13 @@ START, END = "<!-- figures: {} -->", "<!-- end of figures: {} -->"
 
 @dataclass(frozen=True)
 class Target:
-    """One attention of the corpus and what is wrong with it.
+    """One attention implementation of the corpus and its mistakes.
 
     Attributes:
-        words: as the command line takes it, path/to/file.py:Name.
-        mistakes: the names of its mistakes; none where it is right, or wrong in an unknown way.
-        right: whether nothing is wrong with it.
-        heads: how many it is tried with.
+        words: the target as on the command line, path/to/file.py:Name.
+        mistakes: the names of its known mistakes.
+        right: whether the implementation is correct.
+        heads: the number of heads in the checks.
     """
 
     words: str
@@ -40,13 +40,13 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The file and the name, without the path."""
+        """The file name and the name of the target, without the folder."""
         return Path(self.words).name
 
 
 @dataclass(frozen=True)
 class TargetResult:
-    """What `verify` said of one target, and the CPU seconds it took."""
+    """The result of `verify` for one target, and the CPU seconds."""
 
     target: Target
     accepted: bool
@@ -55,13 +55,13 @@ class TargetResult:
 
     @property
     def named_right(self) -> bool:
-        """Whether its mistakes stand in the class that was named; none for an unknown one."""
+        """Whether a named set is exactly its mistakes; if unknown, whether no set is named."""
         wanted = frozenset(self.target.mistakes)
         return not self.named if not wanted else wanted in self.named
 
 
 def corpus() -> Iterator[Target]:
-    """Every target whose file says what is wrong with it."""
+    """Yield every target whose file lists its mistakes."""
     for path in sorted(TARGETS.rglob("*.py")):
         module = runpy.run_path(str(path))
         for name, mistakes in module.get("MISTAKES", {}).items():
@@ -78,7 +78,7 @@ def check_target(target: Target) -> TargetResult:
 
 
 def figures(told: list[TargetResult]) -> dict[str, int]:
-    """The five figures, and the wrong ones of which nothing was said."""
+    """Count the correct and the wrong targets by their result."""
     right = [t for t in told if t.target.right]
     wrong = [t for t in told if not t.target.right]
     return {
@@ -94,38 +94,38 @@ def figures(told: list[TargetResult]) -> dict[str, int]:
 
 
 def table(told: list[TargetResult], chinese: bool) -> str:
-    """The figures as Markdown."""
+    """Return the confusion table as Markdown."""
     f = figures(told)
     rows = [
-        ("right, passed", "正确，通过", f["right passed"], f["right"]),
-        ("right, accused", "正确，被误判", f["right accused"], f["right"]),
-        ("wrong, caught", "错误，被发现", f["wrong caught"], f["wrong"]),
-        ("wrong, named right", "错误，指名正确", f["wrong named right"], f["wrong"]),
-        ("wrong, named wrong", "错误，指名有误", f["wrong named wrong"], f["wrong"]),
-        ("wrong, not recognised", "错误，未能识别", f["wrong not recognised"], f["wrong"]),
+        ("correct, accepted", "正确的实现，通过", f["right passed"], f["right"]),
+        ("correct, rejected", "正确的实现，被误判", f["right accused"], f["right"]),
+        ("wrong, rejected", "错误的实现，被检出", f["wrong caught"], f["wrong"]),
+        ("wrong, diagnosis correct", "错误的实现，诊断正确", f["wrong named right"], f["wrong"]),
+        ("wrong, diagnosis wrong", "错误的实现，诊断有误", f["wrong named wrong"], f["wrong"]),
+        ("wrong, no diagnosis", "错误的实现，没有诊断", f["wrong not recognised"], f["wrong"]),
     ]
-    head = "| 结果 | 个数 | 总数 |" if chinese else "| outcome | targets | of |"
+    head = "| 结果 | 个数 | 总数 |" if chinese else "| result | count | total |"
     lines = [head, "|---|---|---|"]
     lines += [f"| {zh if chinese else en} | {n} | {of} |" for en, zh, n, of in rows]
     return "\n".join((*lines, "", times(told, chinese)))
 
 
 def times(told: list[TargetResult], chinese: bool) -> str:
-    """The CPU seconds of singles and pairs."""
+    """Return a sentence with the CPU seconds for targets with one and with two mistakes."""
     parts = []
-    for count, en, zh in ((1, "one mistake", "单个错误"), (2, "a pair", "两个错误")):
+    for count, en, zh in ((1, "one mistake", "一个错误"), (2, "two mistakes", "两个错误")):
         of = [t.seconds for t in told if len(t.target.mistakes) == count]
         middle, most = statistics.median(of), max(of)
-        word = f"{zh}：中位数 {middle:.1f}，最多 {most:.1f}"
-        parts.append(word if chinese else f"{en}: median {middle:.1f}, at most {most:.1f}")
+        word = f"含{zh}的目标为 {middle:.1f}（最大 {most:.1f}）"
+        parts.append(word if chinese else f"{middle:.1f} (maximum {most:.1f}) for {en}")
     size = f"E = {EMBED_DIM}, H = {HEADS}"
     if chinese:
-        return f"整个验证所用的 CPU 秒数（{size}，torch 已载入）：{'；'.join(parts)}。"
-    return f"CPU seconds of a whole verification, torch loaded, {size}: {'; '.join(parts)}."
+        return f"一次验证所用 CPU 秒数的中位数（{size}，torch 已载入）：{'，'.join(parts)}。"
+    return f"Median CPU seconds of a verification, torch loaded, {size}: {', '.join(parts)}."
 
 
 def write(told: list[TargetResult]) -> None:
-    """The table into the page, between its marks."""
+    """Write the tables in both languages between their marks on the page."""
     text = PAGE.read_text(encoding="utf-8")
     for language in ("en", "zh"):
         start, end = START.format(language), END.format(language)
@@ -136,15 +136,15 @@ def write(told: list[TargetResult]) -> None:
 
 
 def main() -> None:
-    """Every target, one line each where something is not as it should be; then the table."""
+    """Verify every target; print one line for each unexpected result, then the table."""
     told = []
     for target in corpus():
         one = check_target(target)
         told.append(one)
         if one.accepted != target.right or not one.named_right:
-            said = " or ".join(" + ".join(sorted(group)) for group in one.named) or "nothing"
+            said = " or ".join(" + ".join(sorted(group)) for group in one.named) or "none"
             wanted = " + ".join(target.mistakes) or "-"
-            print(f"{target.name}: accepted {one.accepted}, said {said}, wanted {wanted}")
+            print(f"{target.name}: accepted: {one.accepted}, named: {said}, expected: {wanted}")
     print(table(told, chinese=False))
     if "--write" in sys.argv:
         write(told)

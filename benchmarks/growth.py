@@ -1,6 +1,7 @@
-"""How cost grows with length, and what planning costs.
+"""The growth of the time with the length, and the cost of planning.
 
-``python -m benchmarks.growth NAME`` measures one and prints the row of the results as JSON.
+``python -m benchmarks.growth NAME`` measures one pattern, or ``plan``, and prints the row of the
+results as JSON.
 """
 
 import json
@@ -23,7 +24,7 @@ PATTERNS = {
     "causal() & window(511, 0)": lambda _: hw.causal() & hw.window(511, 0),
     "dilated": lambda _: hw.dilated(64, 64, step=4),
     "block_sparse, a band and a column": lambda length: _blocks(length),
-    "documents of 512": lambda length: hw.documents([512] * (length // 512)),
+    "documents of 512 tokens": lambda length: hw.documents([512] * (length // 512)),
     "window and random blocks": lambda _: hw.window(64, 64) | hw.random_blocks(64, 2, seed=0),
     "lsh, 2 rounds": lambda _: hw.lsh(2, seed=0),
 }
@@ -37,7 +38,7 @@ def _blocks(length: int) -> hw.Mask:
 
 
 def times(name: str) -> dict[str, object]:
-    """How many times longer four times the length takes."""
+    """Measure the time at `LONG` divided by the time at `SHORT` for one pattern."""
     runs: dict[str, Callable[[], object]] = {}
     with torch.no_grad():
         for length in (SHORT, LONG):
@@ -57,7 +58,7 @@ def times(name: str) -> dict[str, object]:
 
 
 def planning() -> dict[str, object]:
-    """The time of making a mask and its plan, as a share of the attention's own."""
+    """Measure the time to build a mask and its plan, as a share of the attention time."""
     q, k, v = torch.randn(3, 1, HEADS, PLANNED, DIM).unbind()
     plans, runs = [], []
     with torch.no_grad():
@@ -71,7 +72,7 @@ def planning() -> dict[str, object]:
             runs.append(time.perf_counter() - middle)
     seconds = {"plan": statistics.median(plans), "attention": statistics.median(runs)}
     return {
-        "case": "mask and plan, window 512",
+        "case": "building the mask and the plan, window of 512",
         "line": 11,
         "seconds": seconds,
         "asked": PLAN_ASKED,

@@ -1,6 +1,6 @@
-"""Memory: how much the resident size of a fresh process grows over its size before one call.
+"""The growth of the resident memory of a new process in one call.
 
-``python -m benchmarks.memory NAME CONTENDER LENGTH`` measures one contender and prints bytes.
+``python -m benchmarks.memory NUMBER NAME`` measures one implementation and prints bytes.
 """
 
 import ctypes
@@ -35,10 +35,10 @@ from benchmarks.cases import (
 from benchmarks.work import DIM, HEADS, OURS, Contender, Work
 
 LIMIT = 20 << 30
-"""Bytes of address space: a peer that wants more fails, and not the machine."""
+"""Bytes of address space; an implementation that needs more fails."""
 
 WARM = 1024
-"""Length of the call before, which loads what has to be loaded."""
+"""The length of an earlier call, which loads libraries and is not measured."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Case:
     """One comparison of memory.
 
     Attributes:
-        name: what a person calls it.
-        line: of the acceptance list.
+        name: the name of the case on the page.
+        line: the number of the requirement.
         length: L.
-        contenders: by name; `OURS` is one.
-        share: by peer, the share of its growth that ours may have.
-        outputs: how many times the size of the output ours may grow by, or None.
-        most: how many bytes ours may grow by, or None.
-        backward: whether the backward pass is measured with it.
+        contenders: the implementations by name, with `OURS` among them.
+        share: the largest allowed memory of `OURS` / memory of each other implementation.
+        outputs: the largest allowed memory of `OURS` / size of the output, or None.
+        most: the largest allowed memory of `OURS` in bytes, or None.
+        backward: whether the backward pass is also measured.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Case:
 
 
 def both(name: str, position: hw.Position, dense: Contender, share: float) -> tuple[Case, ...]:
-    """A position forward and backward at 4096 against the dense version, and alone at 16384."""
+    """Return the cases of a position: compared with the dense bias at 4096, alone at 16384."""
     mine = ours(None, position)
     pair = {OURS: mine, DENSE_BIAS: dense}
     return (
@@ -107,7 +107,7 @@ CASES = (
         1 / 40,
     ),
     Case(
-        "module with entropy and column sums, forward",
+        "MultiheadAttention with entropy and column sums, forward",
         10,
         4096,
         {OURS: module("ours, statistics"), TORCH: module("theirs, weights")},
@@ -118,7 +118,7 @@ CASES = (
 
 
 def growth(case: Case, contender: str, length: int) -> int:
-    """Bytes by which the process grows in one call, measured in this process."""
+    """Measure by how many bytes this process grows in one call."""
     make = case.contenders[contender]
     with torch.set_grad_enabled(case.backward):
         make(Work.drawn(WARM, torch.float32, backward=case.backward))()
@@ -134,7 +134,7 @@ def growth(case: Case, contender: str, length: int) -> int:
 
 
 def measured(case: Case, contender: str) -> int | None:
-    """The same in a fresh process; None if it failed."""
+    """Measure `growth` in a new process; None if it fails."""
     number = CASES.index(case)
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", str(number), contender],
@@ -150,7 +150,7 @@ def measured(case: Case, contender: str) -> int | None:
 
 
 def output_bytes(length: int) -> int:
-    """The size of an output (1, H, L, D) in float32."""
+    """Return the bytes of an output (1, H, L, D) in float32."""
     return 4 * HEADS * length * DIM
 
 

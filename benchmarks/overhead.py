@@ -1,9 +1,9 @@
-"""The overhead of a small call: `attend` beside PyTorch's function, the module beside PyTorch's.
+"""The overhead of a small call of `attend` and of the module, compared with PyTorch.
 
 python -m benchmarks.overhead
 
-Sizes are (1, 8, 16, 64), float32, one thread. The contenders of a case run in turns, many calls a
-turn; a figure is the median of the differences of a turn, in microseconds a call.
+The sizes are (1, 8, 16, 64), float32, one thread. The two implementations run alternately, many
+calls at a time. The result is the median difference, in microseconds per call.
 """
 
 import statistics
@@ -25,7 +25,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Overhead:
-    """Microseconds a call, and the limit on their difference."""
+    """The microseconds per call, their difference, and the limit on the difference."""
 
     case: str
     torch: float
@@ -36,12 +36,12 @@ class Overhead:
     def __str__(self) -> str:
         return (
             f"{self.case}: torch {self.torch:.1f}, headwise {self.headwise:.1f}, "
-            f"difference {self.difference:+.1f} (at most {self.limit:+.1f})"
+            f"difference {self.difference:+.1f} (limit {self.limit:+.1f})"
         )
 
 
 def cases() -> Mapping[str, tuple[Run, Run, float]]:
-    """PyTorch's call, headwise's, and the limit on the difference in microseconds."""
+    """Return PyTorch's call, headwise's call, and the limit in microseconds, by case."""
     q, k, v = (torch.randn(BATCH, HEADS, LENGTH, DIM) for _ in range(3))
     learned = [rows.clone().requires_grad_() for rows in (q, k, v)]
     x, causal = torch.randn(BATCH, LENGTH, HEADS * DIM), hw.causal()
@@ -81,11 +81,11 @@ def cases() -> Mapping[str, tuple[Run, Run, float]]:
 
 
 def measure(turns: int = TURNS, calls: int = CALLS) -> list[Overhead]:
-    """Every case."""
+    """Measure every case."""
     found = []
     for case, (theirs, ours, limit) in cases().items():
         for run in (theirs, ours):
-            _microseconds(run, calls)  # to warm up
+            _microseconds(run, calls)  # warm up
         pairs = [(_microseconds(theirs, calls), _microseconds(ours, calls)) for _ in range(turns)]
         first, second = (statistics.median(times) for times in zip(*pairs, strict=True))
         difference = statistics.median(own - other for other, own in pairs)
@@ -94,7 +94,7 @@ def measure(turns: int = TURNS, calls: int = CALLS) -> list[Overhead]:
 
 
 def _microseconds(run: Run, calls: int) -> float:
-    """Mean microseconds of a call, of this thread's processor time."""
+    """Return the mean processor time of a call in this thread, in microseconds."""
     start = time.thread_time()
     for _ in range(calls):
         run()

@@ -1,4 +1,4 @@
-"""The results as a page in English and Chinese: what was asked, what was measured, what holds."""
+"""The page with the required and the measured values, in English and Chinese."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,39 +13,54 @@ HEAD = """# Benchmarks
 
 基准测试
 
-Made by `make bench`: float32, B=1, H=8, D=64, two threads. Times are medians of {turns} turns, each
-implementation runs once per turn, each case in a process of its own; "times" is the peer's time
-over ours, by the clock and, in brackets, in processor time, which includes waiting: threads wait as
-by OpenMP's default. The roof is the machine's own product of two 1536 x 1536 matrices in the same
-turns. A case is measured only if headwise passes the acceptance rule against the float64 reference,
-gradients included, and its peers compute the same (the Reformers hash with their own random
-numbers; `local-attention` sees one key more under the causal window; the whole module is compared
-with PyTorch's in the tests). Forward and backward count as 3.5 times the FLOPs of the forward.
-Memory is the growth of the resident size of a fresh process in one call.
+`make bench` writes this page. All cases use float32, B=1, H=8, D=64 and two threads.
 
-由 `make bench` 生成：float32，B=1，H=8，D=64，两个线程。时间为 {turns} 轮的中位数，
-每轮各方各运行一次，每项在独立进程中；“倍数”是对方用时除以我们的用时，先按时钟，括号内按处理器时间；
-线程按 OpenMP 的默认方式等待，因此处理器时间包含等待。
-峰值是同一轮中本机 1536 x 1536 矩阵乘法的速度。只有我们的结果（含梯度）按验收规则与 float64
-参考一致、且对方计算同一内容时才测量（两个 Reformer 用各自的随机数散列；
-`local-attention` 在因果窗口下多看一个键；整个模块由测试与 PyTorch 对照）。
-前向加反向按前向 FLOPs 的 3.5 倍计。
-内存是新进程在一次调用中常驻内存的增长。
+- **Requirement**: the number of the performance requirement; one requirement may cover several
+  cases. A value without a required value is reported only.
+- **Time**: the median of {turns} repetitions. In each repetition, every implementation of a case
+  runs once. Each case runs in a separate process.
+- **Speedup**: the time of the other implementation divided by the time of headwise, first in
+  wall-clock time and then, in brackets, in processor time. Processor time includes the time for
+  which threads wait (OpenMP's default).
+- **Share of peak speed**: the FLOP/s of the case divided by the FLOP/s of a product of two
+  1536 x 1536 matrices on the same machine in the same repetitions. The FLOPs of forward + backward
+  are counted as 3.5 times the FLOPs of forward.
+- **Memory**: the growth of the resident memory of a new process in one call.
+
+A case is measured only if the outputs and gradients of headwise pass the acceptance rule against
+the float64 reference, and if the other implementations compute the same result. There are three
+exceptions: the two Reformers hash with different random numbers; `local-attention` attends to one
+more key under the causal window; and the modules are compared with PyTorch's in the tests.
+
+本页由 `make bench` 生成。所有项目都使用 float32，B=1，H=8，D=64，两个线程。
+
+- **要求编号**（requirement）：性能要求的编号；一项要求可以涵盖几个项目。没有要求值的数值仅供参考。
+- **时间**（time）：重复 {turns} 次的中位数。每次重复中，一个项目的各个实现各运行一次。
+  每个项目在单独的进程中运行。
+- **加速比**（speedup）：另一实现的用时除以 headwise 的用时；先给出墙钟时间之比，
+  括号内是处理器时间之比。处理器时间包含线程等待的时间（OpenMP 的默认方式）。
+- **峰值速度占比**（share of peak speed）：该项目的 FLOP/s 除以同一机器在同样各次重复中
+  计算两个 1536 x 1536 矩阵之积的 FLOP/s。前向加反向的 FLOPs 按前向的 3.5 倍计。
+- **内存**（memory）：新进程在一次调用中常驻内存的增长。
+
+只有 headwise 的输出和梯度按验收规则与 float64 参考结果一致，并且其他实现计算同样的结果时，
+才测量一个项目。有三个例外：两个 Reformer 用不同的随机数计算哈希；`local-attention`
+在因果窗口下多关注一个键；整个模块由测试与 PyTorch 的模块比较。
 
 """
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One thing that was asked, and what was measured.
+    """One measured quantity and its requirement.
 
     Attributes:
-        line: of the acceptance list.
-        case: what was measured.
-        what: the figure.
-        asked: in words.
-        measured: in words.
-        holds: whether it does; None where nothing was asked.
+        line: the number of the requirement.
+        case: the name of the case.
+        what: the name of the quantity.
+        asked: the required value, as text; "" if there is none.
+        measured: the measured value, as text.
+        holds: whether the requirement is met; None if there is none.
     """
 
     line: int
@@ -56,19 +71,19 @@ class Verdict:
     holds: bool | None
 
     def told(self) -> str:
-        """For the terminal."""
-        mark = {True: "holds", False: "MISSED", None: "-"}[self.holds]
-        return f"[{self.line}] {self.what}: {self.measured} (asked {self.asked}) {mark}"
+        """Return one line for the terminal."""
+        mark = {True: "met", False: "NOT MET", None: "-"}[self.holds]
+        return f"[{self.line}] {self.what}: {self.measured} (required {self.asked}) {mark}"
 
     def row(self) -> str:
-        """For the page."""
+        """Return one row of the table of the page."""
         mark = {True: "✓", False: "✗", None: ""}[self.holds]
         cells = (self.line, self.case, self.what, self.asked, self.measured, mark)
         return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
 def verdicts(row: Row) -> Iterator[Verdict]:
-    """Everything that a row of the results says."""
+    """Yield the verdicts of one row of the results."""
     if "error" in row:
         yield Verdict(0, row["key"], "failed", "", row["error"], False)
     elif "times" in row:
@@ -78,7 +93,7 @@ def verdicts(row: Row) -> Iterator[Verdict]:
     else:
         name, asked, got = f"{row['case']}", row["asked"], row["measured"]
         share = row["line"] == 11
-        what = "share of the attention's time" if share else "time, L=65536 / L=16384"
+        what = "share of the attention time" if share else "time at L=65536 / time at L=16384"
         words = (f"<= {asked:.0%}", f"{got:.2%}") if share else (f"<= {asked}", f"{got:.2f}")
         yield Verdict(row["line"], name, what, *words, got <= asked)
 
@@ -90,10 +105,10 @@ def _of_time(row: Row) -> Iterator[Verdict]:
         words = "" if asked is None else f">= {asked:.2f}"
         measured = f"{got:.2f} ({row['cpu_times'][peer]:.2f})"
         holds = None if asked is None else got >= asked
-        yield Verdict(row["line"], case, f"times {peer}", words, measured, holds)
+        yield Verdict(row["line"], case, f"speedup over {peer}", words, measured, holds)
     share, asked = row["share_of_roof"][OURS], row["asked_roof"]
     words, holds = ("", None) if asked is None else (f">= {asked:.0%}", share >= asked)
-    yield Verdict(row["line"], case, "share of the roof", words, f"{share:.0%}", holds)
+    yield Verdict(row["line"], case, "share of peak speed", words, f"{share:.0%}", holds)
     for peer, error in row["failed"].items():
         yield Verdict(row["line"], case, f"{peer} failed", "", error, None)
 
@@ -107,41 +122,38 @@ def _of_memory(row: Row) -> Iterator[Verdict]:
     for peer, share in row["asked_share"].items():
         other = row["bytes"][peer]
         if other is None:
-            yield Verdict(
-                row["line"], case, f"memory, {peer}", f"<= {share:.3f}", "it failed", None
-            )
+            yield Verdict(row["line"], case, f"memory / {peer}", f"<= {share:.3f}", "failed", None)
             continue
         measured = f"{grown / other:.3f} ({size} of {other / 2**20:.0f} MiB)"
         yield Verdict(
             row["line"],
             case,
-            f"share of the memory of {peer}",
+            f"memory / memory of {peer}",
             f"<= {share:.3f}",
             measured,
             grown <= share * other,
         )
-    if row["asked_outputs"] is not None:
-        times = grown / row["output_bytes"]
-        asked = f"<= {row['asked_outputs']}"
+    if (most := row["asked_outputs"]) is not None:
+        times, what = grown / row["output_bytes"], "memory / output size"
         measured = f"{times:.2f} ({size})"
-        yield Verdict(
-            row["line"], case, "memory / output", asked, measured, times <= row["asked_outputs"]
-        )
+        yield Verdict(row["line"], case, what, f"<= {most}", measured, times <= most)
     if row["asked_bytes"] is not None:
         asked = f"<= {row['asked_bytes'] / 2**20:.0f} MiB"
         yield Verdict(row["line"], case, "memory", asked, size, grown <= row["asked_bytes"])
 
 
 def written(machine: dict[str, str], rows: list[Row]) -> str:
-    """The page."""
+    """Return the page as Markdown."""
     facts = "".join(f"- {key}: {value}\n" for key, value in machine.items())
     table = (
-        "\n| line 条目 | case 项目 | figure 指标 | asked 要求 | measured 实测 | |\n"
+        "\n| requirement 要求编号 | case 项目 | quantity 指标 | required 要求值 "
+        "| measured 实测值 | met 达标 |\n"
         "|---|---|---|---|---|---|\n"
     )
     found = sorted((v for row in rows for v in verdicts(row)), key=lambda v: v.line)
     seconds = (
-        "\n| case 项目 | L | who 方法 | wall, ms 时钟 | processor, ms 处理器 | roof 峰值占比 |\n"
+        "\n| case 项目 | L | implementation 实现 | wall-clock time 墙钟时间, ms | "
+        "processor time 处理器时间, ms | share of peak speed 峰值速度占比 |\n"
         "|---|---|---|---|---|---|\n"
     )
     return (

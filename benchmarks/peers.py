@@ -1,4 +1,4 @@
-"""The peers, each made to attend to given q, k and v (1, H, L, D)."""
+"""The other implementations, each adapted to take q, k and v (1, H, L, D)."""
 
 import math
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from benchmarks.work import DIM, EMBED, HEADS, Contender, Run, Work
 
 
 def sdpa(**options: Any) -> Contender:
-    """PyTorch's fused kernel over all pairs."""
+    """Return PyTorch's `scaled_dot_product_attention`."""
     return lambda work: (
         lambda: work.done(F.scaled_dot_product_attention(work.q, work.k, work.v, **options))
     )
 
 
 def unfolded(left: int, right: int) -> Contender:
-    """What one writes by hand: keys padded, unfolded into overlapping blocks, SDPA, autograd."""
+    """Return a window as users write it: keys padded and unfolded into overlapping blocks, SDPA."""
     block = 128
 
     def make(work: Work) -> Run:
@@ -46,7 +46,7 @@ def unfolded(left: int, right: int) -> Contender:
 
 
 def flex(left: int, right: int) -> Contender:
-    """FlexAttention, compiled; its block mask is made beforehand, without building (L, L)."""
+    """Return compiled FlexAttention; its block mask is built in advance, without (L, L)."""
     from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
     compiled = torch.compile(flex_attention)
@@ -76,7 +76,10 @@ def flex(left: int, right: int) -> Contender:
 
 
 def local_attention(size: int, *, causal: bool) -> Contender:
-    """The package of that name: windows of ``size``, looking one (two) behind (and ahead)."""
+    """Return the package `local-attention`.
+
+    Queries in windows of ``size`` attend to 1 window behind if causal, else to 2 on each side.
+    """
     from local_attention import LocalAttention
 
     layer = LocalAttention(
@@ -91,7 +94,7 @@ def local_attention(size: int, *, causal: bool) -> Contender:
 
 
 class Given(nn.Module):
-    """A projection whose answer is known."""
+    """A projection that ignores its input and returns given values."""
 
     def __init__(self, rows: Callable[[], Tensor]) -> None:
         super().__init__()
@@ -103,7 +106,7 @@ class Given(nn.Module):
 
 
 def longformer(window: int, tokens: Callable[[int], Tensor] | None = None) -> Contender:
-    """The core of transformers' LongformerSelfAttention; its projections answer with q, k, v."""
+    """Return transformers' LongformerSelfAttention; its projections return q, k and v."""
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
@@ -150,7 +153,7 @@ def longformer(window: int, tokens: Callable[[int], Tensor] | None = None) -> Co
 
 
 def reformer_pytorch(rounds: int, chunk: int) -> Contender:
-    """LSHAttention of that package, shared QK."""
+    """Return `LSHAttention` of the package `reformer-pytorch`, in which q is also k."""
     from reformer_pytorch.reformer_pytorch import LSHAttention
 
     layer = LSHAttention(bucket_size=chunk, n_hashes=rounds, causal=False, dropout=0.0).eval()
@@ -158,7 +161,7 @@ def reformer_pytorch(rounds: int, chunk: int) -> Contender:
 
 
 def reformer(rounds: int, chunk: int) -> Contender:
-    """The core of transformers' LSHSelfAttention, its buckets chosen by itself as in a model."""
+    """Return transformers' LSHSelfAttention; it chooses its number of buckets."""
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
@@ -195,7 +198,7 @@ def reformer(rounds: int, chunk: int) -> Contender:
 
 
 def shaw_gathered(table: Callable[[torch.dtype], Tensor], owner: nn.Module) -> Contender:
-    """Every bias gathered from q · table into one float mask (1, H, L, L)."""
+    """Return SDPA with Shaw's bias, gathered from q · table, as a float mask (1, H, L, L)."""
 
     def make(work: Work) -> Run:
         length = work.q.shape[2]
@@ -217,11 +220,13 @@ def shaw_gathered(table: Callable[[torch.dtype], Tensor], owner: nn.Module) -> C
 def transformer_xl_shifted(
     terms: Callable[[int, torch.dtype], tuple[Tensor, Tensor, Tensor]], owner: nn.Module
 ) -> Contender:
-    """(q + v) · r for every distance, padded and reshaped into one float mask (1, H, L, L).
+    """Return SDPA with the bias of Transformer-XL as a float mask (1, H, L, L).
+
+    The bias is (q + v) · r for every distance, padded and reshaped (the "relative shift").
 
     Args:
-        terms: u (H, D), v (H, D) and r (H, 2 L - 1, D), from the key furthest behind.
-        owner: whose parameters want a gradient.
+        terms: returns u (H, D), v (H, D) and r (H, 2 L - 1, D) from the distance 1 - L.
+        owner: the position encoding whose parameters get a gradient.
     """
 
     def make(work: Work) -> Run:

@@ -1,7 +1,7 @@
 """Measure every case and write results.json and docs/benchmarks.md: ``make bench``.
 
-``--only WORD`` measures the cases whose name has the word, and leaves the other results as they
-were. Each case runs in a process of its own; what fails is told and does not lose the others.
+``--only WORD`` measures the cases whose name contains the word, and keeps the other results. Each
+case runs in a separate process; if a case fails, its error is printed and the others continue.
 """
 
 import argparse
@@ -28,21 +28,21 @@ Row = dict[str, Any]
 
 
 def timed(only: str) -> Iterator[Row]:
-    """The comparisons of time."""
+    """Measure the comparisons of time."""
     for number, case in enumerate(cases.CASES):
         if only in case.name:
             yield _child(f"time: {case.name}", "benchmarks.timing", str(number))
 
 
 def grown(only: str) -> Iterator[Row]:
-    """How time grows with length, and what planning costs."""
+    """Measure the growth of the time with the length, and the cost of planning."""
     for name in (*growth.PATTERNS, "plan"):
         if only in name:
             yield _child(f"growth: {name}", "benchmarks.growth", name)
 
 
 def held(only: str) -> Iterator[Row]:
-    """The comparisons of memory."""
+    """Measure the comparisons of memory."""
     for case in memory.CASES:
         if only not in case.name:
             continue
@@ -62,7 +62,7 @@ def held(only: str) -> Iterator[Row]:
 
 
 def _child(key: str, module: str, argument: str) -> Row:
-    """One row, measured in a fresh process."""
+    """Measure one row of the results in a new process."""
     print(f"bench: {key} ...", flush=True)
     done = subprocess.run(
         [sys.executable, "-m", module, argument], capture_output=True, text=True, check=False
@@ -75,7 +75,7 @@ def _child(key: str, module: str, argument: str) -> Row:
 
 
 def machine() -> dict[str, str]:
-    """What the figures hold for."""
+    """Return the processor, the number of threads and the versions."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
@@ -90,9 +90,11 @@ def machine() -> dict[str, str]:
 
 
 def main() -> None:
-    """Measure, print, and write both files after each case."""
+    """Measure every case, print its results, and write both files after each case."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", metavar="WORD", help="cases whose name has the word")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="only cases whose name contains WORD"
+    )
     only = parser.parse_args().only
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if only and RESULTS.exists() else {}
     rows: dict[str, Row] = {row["key"]: row for row in known.get("results", [])}

@@ -1,7 +1,7 @@
-"""Timing in turns: every contender once a turn, so that a busy moment hits all of them.
+"""Timing: each repetition runs every implementation once, so system load affects all equally.
 
-``python -m benchmarks.timing NUMBER`` holds one case to the reference, measures it, and prints the
-row of the results as JSON.
+``python -m benchmarks.timing NUMBER`` compares one case with the reference, measures it, and prints
+the row of the results as JSON.
 """
 
 import json
@@ -25,7 +25,7 @@ TURNS = 7
 
 @dataclass(frozen=True)
 class Timed:
-    """Medians over the turns, in seconds: by the clock on the wall and of the processor."""
+    """Wall-clock time and processor time in seconds, medians over the repetitions."""
 
     wall: float
     cpu: float
@@ -34,7 +34,7 @@ class Timed:
 def in_turns(
     contenders: Mapping[str, Callable[[], object]], turns: int = TURNS
 ) -> dict[str, Timed]:
-    """Run every contender once to warm up, then once a turn; medians by name."""
+    """Run every implementation once to warm up, then once per repetition; return the medians."""
     for run in contenders.values():
         run()
     walls: dict[str, list[float]] = {name: [] for name in contenders}
@@ -50,10 +50,10 @@ def in_turns(
 
 
 def gate(case: Case) -> None:
-    """Refuse a case in which somebody does not compute what it is about.
+    """Compare the implementations of a case with the reference.
 
     Raises:
-        SystemExit: if so; nothing is measured then.
+        SystemExit: if an implementation gives a wrong result.
     """
     if case.exact is None:
         return
@@ -66,7 +66,7 @@ def gate(case: Case) -> None:
         except Exception as error:
             if name == OURS:
                 raise
-            print(f"{name} failed at the gate: {error}", file=sys.stderr)
+            print(f"{name} raised an error before the measurement: {error}", file=sys.stderr)
             continue
         for got, near, right in zip(found, plain, exact, strict=True):
             verdict = judge(got, near, right)
@@ -77,7 +77,7 @@ def gate(case: Case) -> None:
 def _reference(
     case: Case, mask: hw.Mask, position: hw.Position | None, dtype: torch.dtype
 ) -> list[torch.Tensor]:
-    """What the case should give at its small length, computed in a dtype."""
+    """Compute the expected results at the length of the gate, in a dtype."""
     work = Work.drawn(case.gate, dtype, backward=case.backward)
     where = None if position is None else position.to(dtype)
     call = Call.of(work.q, work.k, work.v, mask=mask, position=where)
@@ -88,14 +88,14 @@ def _reference(
 
 
 def roof() -> tuple[Run, float]:
-    """The machine's own matrix product, and its FLOPs."""
+    """Return a run of a matrix product, and its FLOPs."""
     size = 1536
     a, b, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
     return lambda: [torch.mm(a, b, out=out)], 2.0 * size**3
 
 
 def measure(case: Case) -> dict[str, object]:
-    """One case as a row of the results."""
+    """Measure one case; return the row of the results."""
     with torch.set_grad_enabled(case.backward):
         gate(case)
         work = Work.drawn(case.length, torch.float32, backward=case.backward)

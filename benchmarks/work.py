@@ -1,4 +1,4 @@
-"""What is measured: the same numbers for every contender, and who contends."""
+"""The data types of the benchmarks: the inputs of a case, its requirements and implementations."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ import headwise as hw
 HEADS, DIM = 8, 64
 EMBED = HEADS * DIM
 
-OURS, ROOF = "headwise", "matrix multiply"
+OURS, ROOF = "headwise", "matrix product"
 
 FORWARD_AND_BACKWARD = 3.5
-"""Times the FLOPs of a forward pass: two products there, five in the backward."""
+"""FLOPs of both passes / FLOPs of the forward pass, which has 2 of the 7 matrix products."""
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One attention: q, k, v (1, H, L, D), and the gradient of the output where it is wanted.
+    """The inputs of one attention: q, k, v (1, H, L, D), and the gradient of the output or None.
 
-    The same random numbers in every dtype; whatever else a case needs is drawn from ``seed`` too.
+    The random numbers are the same in every dtype.
     """
 
     q: Tensor
@@ -31,7 +31,7 @@ class Work:
 
     @classmethod
     def drawn(cls, length: int, dtype: torch.dtype, *, backward: bool) -> "Work":
-        """q, k and v that want gradients if the backward pass is measured."""
+        """Sample the inputs; q, k and v require gradients if the backward pass is measured."""
         torch.manual_seed(0)
         drawn = torch.randn(4, 1, HEADS, length, DIM, dtype=torch.float64).to(dtype)
         q, k, v, grad = (part.clone() for part in drawn.unbind())
@@ -40,7 +40,7 @@ class Work:
         return cls(q.requires_grad_(), k.requires_grad_(), v.requires_grad_(), grad)
 
     def done(self, output: Tensor, learned: Iterable[Tensor] = ()) -> list[Tensor]:
-        """The output (1, H, L, D); and the gradients of q, k, v and what is learned, if wanted."""
+        """Return the output (1, H, L, D) and, if measured, the gradients of all leaves."""
         if self.grad is None:
             return [output]
         leaves = (self.q, self.k, self.v, *learned)
@@ -49,17 +49,17 @@ class Work:
 
 Run = Callable[[], list[Tensor]]
 Contender = Callable[[Work], Run]
-"""Made once for some numbers, then timed as often as needed."""
+"""Prepares the run of an implementation on the inputs; the run is timed repeatedly."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of headwise in one case.
+    """The requirements of one case.
 
     Attributes:
-        line: of the acceptance list that docs/benchmarks.md has.
-        times: by peer, how many times faster it should be at least.
-        roof: the least share of the machine's own matrix product, on the work's own FLOPs.
+        line: the number of the requirement in docs/benchmarks.md.
+        times: the smallest required speedup over each other implementation, by name.
+        roof: the smallest required share of the speed of a matrix product.
     """
 
     line: int
@@ -72,15 +72,15 @@ class Case:
     """One comparison of time.
 
     Attributes:
-        name: what a person calls it.
-        asked: what should hold.
+        name: the name of the case on the page.
+        asked: the requirements.
         length: L of the measurement.
-        flops: of the work itself, forward.
-        contenders: by name; `OURS` is one.
-        exact: mask and position of what is computed, for the reference.
-        same: the peers that compute exactly that; they are held to it too.
-        backward: whether the backward pass is measured with it.
-        gate: a small length at which everybody can be held to the reference.
+        flops: returns the FLOPs at a length.
+        contenders: the implementations by name, with `OURS` among them.
+        exact: returns the mask and the position for the reference; None for no comparison.
+        same: the other implementations that must agree with the reference.
+        backward: whether the backward pass is also measured.
+        gate: the length at which the results are compared with the reference.
     """
 
     name: str
@@ -95,10 +95,10 @@ class Case:
 
 
 def dense_flops(length: int) -> float:
-    """Of all pairs."""
+    """Return the forward FLOPs of attention over all pairs."""
     return 4.0 * HEADS * DIM * length * length
 
 
 def window_flops(left: int, right: int) -> Callable[[int], float]:
-    """Of the pairs in a window, but for its edges."""
+    """Return a function for the forward FLOPs of a window, not reduced at the sequence ends."""
     return lambda length: 4.0 * HEADS * DIM * length * (left + right + 1)

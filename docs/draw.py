@@ -1,4 +1,4 @@
-"""Draw the pictures of the decision records anew: ``make docs``."""
+"""Redraw the pictures of the decision records: ``make docs``."""
 
 import re
 from pathlib import Path
@@ -10,12 +10,12 @@ BLOCK = re.compile(r"```text picture\n.*?```", re.DOTALL)
 
 
 def drawn(record: str, picture: str) -> str:
-    """A record's text with its picture replaced."""
+    """Replace the picture in the text of a record."""
     return BLOCK.sub(lambda _: f"```text picture\n{picture}\n```", record)
 
 
 def main() -> None:
-    """Write every record whose picture has changed, and say which."""
+    """Write the records whose pictures have changed, and print their names."""
     for stem, draw in PICTURES:
         path = RECORDS / f"{stem}.md"
         before = path.read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ def main() -> None:
         if after != before:
             path.write_text(after, encoding="utf-8")
             print(f"docs: drew {path.name}")  # noqa: T201
-    print(f"docs: {len(PICTURES)} pictures are those of today's code")  # noqa: T201
+    print(f"docs: {len(PICTURES)} pictures are up to date")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Draw ``docs/overview.png``, the picture at the top of the README: ``python -m docs.overview``.
 
-Every panel is computed: a trace, the error of two attentions against the float64 reference, a mask,
-and a head of a trained model (``headwise models get minilm``).
+The four panels are computed: the weights of one head, the error of two attentions, a mask, and a
+head of a trained model (``headwise models get minilm``).
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _read(axes: Axes) -> None:
-    """The attention weights of one head, as ``headwise explain`` prints them."""
+    """Draw the attention weights of one head, as in ``headwise explain``."""
     tokens = ("I", "love", "you")
     x = torch.tensor([[0.5, 1.1, 0.2, 0.1], [1.0, 1.1, 0.3, 0.2], [1.2, -0.2, 0.1, 0.4]])
     weights = trace(x, 2, tokens=tokens).get("softmax", 1)
@@ -48,7 +48,7 @@ def _read(axes: Axes) -> None:
 
 
 def _prove(axes: Axes) -> None:
-    """The largest error of an attention and of one without the scale."""
+    """Draw the largest error of an attention and of an attention without the scale."""
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 4, 32, 16).unbind()
     exact = reference(Call.of(q.double(), k.double(), v.double())).output
@@ -62,7 +62,7 @@ def _prove(axes: Axes) -> None:
 
 
 def _run(axes: Axes) -> None:
-    """The pairs that a mask allows, as ``headwise show`` draws them."""
+    """Draw the allowed pairs of a mask, as in ``headwise show``."""
     mask = hw.causal() & (hw.window(3, 0) | hw.global_tokens([0]))
     allowed = [[mark == "■" for mark in line.split()] for line in mask.draw(16).splitlines()]
     axes.imshow(allowed, cmap=MAP, vmin=0, vmax=1.4)
@@ -72,7 +72,7 @@ def _run(axes: Axes) -> None:
 
 
 def _see(axes: Axes) -> None:
-    """The head of the model that attends most to the previous token."""
+    """Draw the weights of the head that attends most to the previous token."""
     seen = inspect(load("minilm", print), SENTENCE)
     head, weights = max(seen.maps.items(), key=lambda item: _previous(item[1]))
     tokens = seen.sides(head)[0]

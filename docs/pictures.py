@@ -1,4 +1,4 @@
-"""The pictures in the decision records, each drawn by the code that it describes."""
+"""The pictures in the decision records, drawn by the code that they describe."""
 
 from collections.abc import Callable
 
@@ -13,76 +13,75 @@ from headwise.shapes import AttentionShape
 
 
 def layout() -> str:
-    """Each query head reads one key/value head: give every one its own number as its value."""
+    """Return the key/value head that each query head uses; its values are its index."""
     query, key = torch.zeros(1, 6, 1, 1), torch.zeros(1, 3, 1, 1)
     value = torch.arange(3.0).view(1, 3, 1, 1)
     read = hw.attend(query, key, value).flatten().int().tolist()
-    return f"query head        {'  '.join('012345')}\nreads k, v head   {_numbers(read)}"
+    return f"query head      {'  '.join('012345')}\nkey/value head  {_numbers(read)}"
 
 
 def letters() -> str:
-    """The legend itself."""
+    """Return the legend of `headwise.shapes`."""
     text = (shapes.__doc__ or "").split("\n\n")[1]
     return "\n".join(line.removeprefix("    ") for line in text.splitlines())
 
 
 def mask_true() -> str:
-    """■ is True."""
+    """Return a causal mask, in which ■ is True."""
     return f"causal()\n\n{hw.causal().draw(5)}"
 
 
 def window() -> str:
-    """Two windows, and how many keys the last row sees."""
+    """Return two windows, with the number of keys that the last query may attend to."""
     return "\n\n".join(
-        f"{mask}: the last query sees {mask.draw(7).splitlines()[-1].count('■')} keys\n\n"
+        f"{mask}: the last query has {mask.draw(7).splitlines()[-1].count('■')} allowed keys\n\n"
         f"{mask.draw(7)}"
         for mask in (hw.causal() & hw.window(3, 0), hw.window(2, 1))
     )
 
 
 def lower_right() -> str:
-    """Fewer queries than keys, and more."""
+    """Return causal masks with fewer queries than keys, and with more."""
     fewer, more = hw.causal().draw(2, 6), hw.causal().draw(5, 2)
-    return (
-        f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: rows 0 to 2 are fully masked\n\n{more}"
-    )
+    note = "queries 0 to 2 are fully masked"
+    return f"2 queries, 6 keys\n\n{fewer}\n\n5 queries, 2 keys: {note}\n\n{more}"
 
 
 def query_positions() -> str:
-    """The same mask and the same two queries at three offsets."""
+    """Return the same mask for two queries at three offsets."""
     mask, header = hw.window(1, 0), "window(1, 0), 2 queries, 6 keys, offset"
     return "\n\n".join(f"{header} {n}\n\n{_draw(mask, 2, 6, n)}" for n in (0, 2, 4))
 
 
 def blind_rows() -> str:
-    """Output, weights and logsumexp of a sample of two keys and one of none."""
+    """Return output, weights and logsumexp for samples with two keys and with no key."""
     x = torch.ones(2, 1, 1, 2)
     result = hw.attend(
         x, x.expand(2, 1, 2, 2), x.expand(2, 1, 2, 2), mask=hw.padding([2, 0]), need=NEEDS
     )
     rows = zip((2, 0), result.output, result.weights, result.logsumexp, strict=True)
     return "\n".join(
-        f"{length} real keys: output {_row(o)}, weights {_row(w)}, logsumexp {_row(s)}"
+        f"{length} keys not padded: output {_row(o)}, weights {_row(w)}, logsumexp {_row(s)}"
         for length, o, w, s in rows
     )
 
 
 def padded_keys() -> str:
-    """Two real keys, then NaN."""
+    """Return the output for two keys and two padded keys that are NaN and inf."""
     key = torch.tensor([1.0, 2.0, torch.nan, torch.inf]).view(1, 1, 4, 1)
     output = hw.attend(torch.zeros(1, 1, 1, 1), key, key, mask=hw.padding([2]))
-    return f"k = v = {_row(key)}, 2 real keys, q = 0\noutput {_row(output)}"
+    return f"k = v = {_row(key)}, the last 2 keys are padding, q = 0\noutput {_row(output)}"
 
 
 def nonfinite_keys() -> str:
-    """The output of each query under a causal mask, where the third key is NaN."""
+    """Return the output of each query under a causal mask; the third key is NaN."""
     x = torch.tensor([1.0, 2.0, torch.nan, 4.0]).view(1, 1, 4, 1)
     output = hw.attend(torch.zeros(1, 1, 4, 1), x, x, mask=hw.causal())
     return f"k = v = [1, 2, nan, 4], causal, q = 0\noutput {_numbers(output.flatten().tolist())}"
 
 
 def softmax() -> str:
-    """A row of 4096 equal scores in bfloat16: the sum of its weights, here and in bfloat16."""
+    """Return the mean of 4099 ones, with a softmax in float32 and with sums in bfloat16."""
     query, key = torch.zeros(1, 1, 1, 1).bfloat16(), torch.zeros(1, 1, 4099, 1).bfloat16()
     ours = hw.attend(query, key, torch.ones_like(key), engine="eager").item()
     raised = torch.zeros(4099).bfloat16().exp()
@@ -90,13 +89,13 @@ def softmax() -> str:
     for value in raised:
         total = total + value
     return (
-        "4099 equal scores in bfloat16, all values 1; the output should be 1\n\n"
-        f"softmax in float32    {ours:g}\nadding up in bfloat16 {4099 / total.item():g}"
+        "4099 equal scores in bfloat16, all values are 1, and the exact output is 1\n\n"
+        f"softmax in float32   {ours:g}\nsoftmax in bfloat16  {4099 / total.item():g}"
     )
 
 
 def scale() -> str:
-    """The closed form [1, e] / (1 + e) at D = 4: q · k is 0 and 2, divided by sqrt(4)."""
+    """Return the weights for D = 4 and q · k of 0 and 2: [1, e] / (1 + e)."""
     query = torch.ones(1, 1, 1, 4)
     key = torch.stack((torch.zeros(4), torch.full((4,), 0.5)))[None, None]
     weights = hw.attend(query, key, key, need=["weights"]).weights
@@ -104,17 +103,17 @@ def scale() -> str:
 
 
 def weights_before_dropout() -> str:
-    """Row sums of the weights while training with dropout 0.5."""
+    """Return the row sums of the weights in training with dropout 0.5."""
     torch.manual_seed(0)
     ours = hw.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
     theirs = torch.nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
     x = torch.randn(1, 4, 8)
     sums = [m(x, x, x)[1].sum(-1) for m in (ours, theirs)]
-    return f"row sums, training, dropout 0.5\n\nheadwise {_row(sums[0])}\ntorch    {_row(sums[1])}"
+    return f"row sums in training mode\n\nheadwise {_row(sums[0])}\ntorch    {_row(sums[1])}"
 
 
 def dropout() -> str:
-    """The same seed twice, another seed, and evaluation."""
+    """Return an output for the same seed twice and for a different seed, in both modes."""
     module = hw.MultiheadAttention(4, 1, dropout=0.5, batch_first=True)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -125,13 +124,13 @@ def dropout() -> str:
         torch.manual_seed(seed)
         return f"{module(x, x, x)[0][0, 0, 0].item():.4f}"
 
-    training = f"training, seeds 1, 1, 4: {first(1)} {first(1)} {first(4)}"
+    training = f"training mode, seeds 1, 1, 4: {first(1)} {first(1)} {first(4)}"
     module.eval()
-    return f"{training}\nevaluation, the same:    {first(1)} {first(1)} {first(4)}"
+    return f"{training}\neval mode, seeds 1, 1, 4:     {first(1)} {first(1)} {first(4)}"
 
 
 def rope_pairs() -> str:
-    """Which numbers of a head of 8 turn together: those that the first and second numbers touch."""
+    """Return the pairs of elements of a head of 8 that are rotated together."""
     q = torch.zeros(1, 1, 1, 8)
     return "\n".join(
         f"{pairs:10} {' '.join(map(str, _partners(hw.Rotary(8, pairs=pairs), q)))}"
@@ -140,7 +139,7 @@ def rope_pairs() -> str:
 
 
 def alibi() -> str:
-    """The slopes of 8 and of 12 heads."""
+    """Return the slopes of 8 and of 12 heads."""
     rows = {heads: hw.ALiBi(heads).slopes().tolist() for heads in (8, 12)}
     return "\n".join(
         f"{heads:2} heads: {' '.join(f'{slope:.4f}' for slope in slopes)}"
@@ -149,31 +148,30 @@ def alibi() -> str:
 
 
 def random_patterns() -> str:
-    """One mask drawn twice, and with another seed."""
+    """Return a mask with the same seed twice, and with a different seed."""
     first, again, other = (hw.random_blocks(1, 2, seed=seed).draw(6) for seed in (0, 0, 1))
     return f"seed 0\n\n{first}\n\nseed 0 again\n\n{again}\n\nseed 1\n\n{other}"
 
 
 def cache_positions() -> str:
-    """The causal window of 5 tokens at once, and in chunks of 3 and 2."""
+    """Return the causal window for 5 tokens at once, and for chunks of 3 and 2 tokens."""
     mask = hw.causal() & hw.window(2, 0)
     whole, first, second = mask.draw(5), mask.draw(3), mask.draw(2, 5)
     return (
-        f"all 5 at once\n\n{whole}\n\nfirst 3\n\n{first}\n\nthen 2 more, 3 in the cache\n\n{second}"
+        f"5 tokens at once\n\n{whole}\n\nthe first 3 tokens\n\n{first}\n\n"
+        f"the next 2 tokens, with 3 tokens in the cache\n\n{second}"
     )
 
 
 def shapes_any() -> str:
-    """A window longer than the sequence; a length of 0."""
+    """Return a window longer than the sequence, and the output shape for a length of 0."""
     x = torch.zeros(1, 1, 0, 4)
     empty = tuple(hw.attend(x, x, x, mask=hw.causal()).shape)
-    return (
-        f"window(9, 9), 3 tokens\n\n{hw.window(9, 9).draw(3)}\n\n0 tokens: output of shape {empty}"
-    )
+    return f"window(9, 9), 3 tokens\n\n{hw.window(9, 9).draw(3)}\n\n0 tokens: output shape {empty}"
 
 
 def errors() -> str:
-    """Three messages, as they come."""
+    """Return three error messages in both languages."""
     x = torch.zeros(1, 5, 2, 4)
     mistakes: tuple[Callable[[], object], ...] = (
         lambda: hw.window(-1, 0),
@@ -204,7 +202,7 @@ PICTURES: tuple[tuple[str, Callable[[], str]], ...] = (
     ("0017-shapes", shapes_any),
     ("0018-errors", errors),
 )
-"""Which record holds which picture."""
+"""The file name of each record, and the function that draws its picture."""
 
 
 def _draw(mask: Mask, queries: int, keys: int, offset: int) -> str:
@@ -213,7 +211,7 @@ def _draw(mask: Mask, queries: int, keys: int, offset: int) -> str:
 
 
 def _partners(position: hw.Rotary, q: torch.Tensor) -> list[str]:
-    """The pairs of numbers that a turn mixes, as 0-4 or 0-1."""
+    """Return the pairs of elements that a rotation mixes, such as 0-4 or 0-1."""
     pairs = []
     for number in range(8):
         one = q.clone()
@@ -230,7 +228,7 @@ def _caught(mistake: Callable[[], object]) -> HeadwiseError:
         mistake()
     except HeadwiseError as error:
         return error
-    raise RuntimeError("this mistake went unseen")
+    raise RuntimeError("expected an error of headwise")
 
 
 def _row(values: torch.Tensor) -> str:

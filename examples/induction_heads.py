@@ -1,10 +1,10 @@
-"""Take the induction heads out of a model and see its loss on repeated random tokens rise.
+"""Ablate the induction heads of a model and measure the rise of its loss on repeated tokens.
 
-    python examples/induction_heads.py            a model of two layers, built by hand
-    python examples/induction_heads.py smollm2    a trained one (headwise models get smollm2)
+    python examples/induction_heads.py            a model of two layers with constructed weights
+    python examples/induction_heads.py smollm2    a trained model (headwise models get smollm2)
 
-The first repetition shows which heads look for what came after an earlier occurrence of a token
-(Olsson et al. 2022); other texts then show what the model loses without them.
+An induction head attends to the tokens after earlier occurrences of a token (Olsson et al. 2022).
+The heads of a trained model are selected on one set of sequences; the loss is measured on another.
 """
 
 import sys
@@ -19,15 +19,16 @@ from headwise.heads.ablation import against_random, next_token_loss, repeated
 TOKENS, PERIOD, TIMES = 24, 12, 3
 LENGTH = PERIOD * TIMES
 SHARP = 40.0
-"""How large a score of a match is; any other score is 0."""
+"""The score of a matching pair; all other scores are about 0."""
 
 
 class ByHand(nn.Module):
-    """Two layers of four heads, of which one in each was given weights: together they induce.
+    """Two layers of four heads; one head of each layer has constructed weights for induction.
 
-    A token's row holds four one-hot blocks: itself, its position, the token before it, and what is
-    predicted. L0H0 attends to the position before and copies its token into the third block. L1H0
-    attends to where its own token was the token before, and copies that token into the fourth.
+    The hidden state of a token has four one-hot blocks: the token, its position, the previous
+    token, and the predicted token. L0H0 attends to the previous position and copies the token there
+    into the third block. L1H0 attends to the tokens whose third block is the query's token, and
+    copies these tokens into the fourth block.
     """
 
     def __init__(self, heads: int = 4) -> None:
@@ -42,7 +43,7 @@ class ByHand(nn.Module):
         )
         token, place = slice(0, TOKENS), slice(TOKENS, TOKENS + LENGTH)
         before, after = slice(width - 2 * TOKENS, width - TOKENS), slice(width - TOKENS, width)
-        shift = torch.eye(LENGTH).roll(1, 1)  # row i of q asks for position i: made by i + 1
+        shift = torch.eye(LENGTH).roll(1, 1)  # q of position i + 1 matches position i
         shift[-1, 0] = 0
         torch.manual_seed(0)
         with torch.no_grad():
@@ -55,7 +56,7 @@ class ByHand(nn.Module):
     def _give(
         layer: nn.Module, asks: tuple[slice, Tensor], looks: tuple[slice, slice], writes: slice
     ) -> None:
-        """Weights for head 0: what it asks with, looks at, reads and writes."""
+        """Set the weights of head 0: the blocks for its query, key, value and output."""
         (source, how), (at, reads) = asks, looks
         size = layer.head_dim
         for projection in (layer.q_proj, layer.k_proj, layer.v_proj):
@@ -68,7 +69,7 @@ class ByHand(nn.Module):
         layer.out_proj.weight[writes, :TOKENS] = torch.eye(TOKENS) * 8
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits (B, L, TOKENS) of ids (B, L)."""
+        """Return the logits (B, L, TOKENS) of token ids (B, L)."""
         token = nn.functional.one_hot(ids, TOKENS).float()
         place = torch.eye(LENGTH)[: ids.shape[1]].expand(len(ids), -1, -1)
         x = torch.cat((token, place, torch.zeros(*ids.shape, 2 * TOKENS)), -1)
@@ -78,7 +79,7 @@ class ByHand(nn.Module):
 
 
 def trained(name: str) -> tuple[nn.Module, Tensor, list[object]]:
-    """A trained model, the ids to draw from, and its induction heads: scores above 1/2."""
+    """Return a trained model, the ids of its tokens, and its heads with a score above 1/2."""
     from headwise.heads.capture import capture
     from headwise.heads.metrics.repetition import INDUCTION
     from headwise.heads.models.load import load
@@ -94,7 +95,7 @@ def trained(name: str) -> tuple[nn.Module, Tensor, list[object]]:
 
 
 def main(name: str = "") -> None:
-    """Measure and print."""
+    """Ablate the heads and print the rises of the loss."""
     if name:
         model, ids, heads = trained(name)
         period, times, texts = 25, 4, 4
@@ -106,12 +107,12 @@ def main(name: str = "") -> None:
         drawn = repeated(ids.tolist(), texts=texts, period=period, times=times, seed=seed)
         return {"input_ids": drawn} if name else drawn
 
-    loss = partial(next_token_loss, start=period)  # what came before
+    loss = partial(next_token_loss, start=period)  # index of the first predicted token
     found = against_random(model, batch, heads, loss)
-    print(f"heads taken out: {', '.join(map(str, found.heads))}")
+    print(f"ablated heads: {', '.join(map(str, found.heads))}")
     for words, each in (
-        ("the loss rises by", found.theirs),
-        ("without as many others by", found.random),
+        ("without these heads, the loss rises by", found.theirs),
+        ("without the same number of random heads, it rises by", found.random),
         ("the difference is", found.more),
     ):
         print(f"{words} {each.mean:.3f} nats, 95 % interval {each.low:.3f} … {each.high:.3f}")

@@ -1,6 +1,6 @@
-"""Compose masks, add a position, ask for weights, and see what would run.
+"""Combine masks, add a position encoding, return the weights, and show which engine runs.
 
-组合掩码，加上位置编码，取回权重，并查看会用哪个引擎。
+组合掩码，加上位置编码，返回注意力权重，并查看所用的引擎。
 """
 
 import torch

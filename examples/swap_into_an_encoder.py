@@ -1,6 +1,6 @@
-"""Put headwise into PyTorch's encoder layer and train it: the loss goes down as with PyTorch's own.
+"""Train PyTorch's encoder layer with the attention of headwise: the loss falls as with PyTorch's.
 
-在 PyTorch 的编码层里换上 headwise 并训练：损失与原来一样下降。
+把 PyTorch 编码器层中的注意力换成 headwise 的注意力并训练：损失与原来一样下降。
 """
 
 import torch
@@ -10,7 +10,7 @@ import headwise as hw
 
 
 def encoder(swap: bool) -> nn.TransformerEncoderLayer:
-    """One encoder layer, with PyTorch's attention or with ours on the same weights."""
+    """Return an encoder layer with PyTorch's attention, or with headwise's and the same weights."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, dropout=0.0, batch_first=True)
     if swap:
@@ -21,7 +21,7 @@ def encoder(swap: bool) -> nn.TransformerEncoderLayer:
 
 
 def train(layer: nn.Module, steps: int = 20) -> list[float]:
-    """Learn to output the mean of the sequence at every place; the losses."""
+    """Train the layer to output the mean of the sequence at every position; return the losses."""
     torch.manual_seed(1)
     optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
     dtype, losses = next(layer.parameters()).dtype, []

@@ -1,6 +1,6 @@
-"""A headless chromium for tests: what a page looks like once its script has run, and its errors.
+"""Open a page in headless chromium; return the page after its script has run, and its errors.
 
-Mark a test that uses this with ``@pytest.mark.browser``; it is skipped where there is no chromium.
+Mark a test that uses it with ``@pytest.mark.browser``; the test is skipped without chromium.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Shapes are checked at run time here: the rooms of the arithmetic load through beartype."""
+"""Import the numerical packages with beartype, which checks shapes at run time in all tests."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Small attentions for the tests: every size is a different prime, but for H, which G divides."""
+"""Small attention calls for the tests; every size is a different prime, except H."""
 
 import copy
 from dataclasses import replace

@@ -1,11 +1,10 @@
-"""Plain runs that round otherwise, for what one plain run leaves to luck.
+"""Repeated plain runs with different rounding, for results that one plain run rejects by chance.
 
-The rule holds the largest error of a result against that of a plain run. Where few numbers are
-compared, or one row has nearly all the error, that is one rounding beside one other, of which the
-first is by chance more than twice the second in one comparison of some hundreds; on a processor
-that adds in another order it is another one. So a result that is rejected may be held against
-more plain runs, of inputs that differ from the given ones by less than their own rounding: what is
-wrong is rejected beside every one of them.
+The acceptance rule compares the largest error of a result with that of a plain run. If few numbers
+are compared, or if one row has nearly all the error, both are single rounding errors. By chance,
+the first is then more than twice the second in one of some hundreds of comparisons, and on another
+processor in a different comparison. A rejected result may therefore be compared with more plain
+runs, whose inputs differ by less than their rounding. A wrong result is rejected by all of them.
 """
 
 from collections.abc import Callable, Sequence

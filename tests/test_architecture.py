@@ -1,6 +1,6 @@
-"""The rules of the source tree that a program can check. A failure says what to do.
+"""The rules of the source tree that a program can check; each failure says what to do.
 
-``python -m tests.test_architecture`` prints the rooms, their sizes and what each imports.
+``python -m tests.test_architecture`` prints the packages, their sizes and their imports.
 """
 
 import ast

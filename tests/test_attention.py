@@ -1,4 +1,4 @@
-"""`attend`, `plan` and the validation of a call."""
+"""`attend`, `plan` and the validation of their arguments."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The decision records show what the code does, and name tests that exist."""
+"""The pictures of the decision records are up to date, and the tests that they name exist."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def test_the_picture_is_what_the_code_draws(stem, draw):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_record_has_its_parts_and_its_test(path):
     text = path.read_text(encoding="utf-8")
-    for part in ("## Context", "## Decision", "## Consequences", "## Held by", "## 中文"):
+    for part in ("## Context", "## Decision", "## Consequences", "## Tests", "## 中文"):
         assert part in text
     assert bool(BLOCK.search(text)) == (path.stem in dict(PICTURES))
     named = HELD.search(text)

@@ -1,4 +1,4 @@
-"""The examples and the code in the READMEs run as they stand."""
+"""The examples and the code in the READMEs run unchanged."""
 
 import re
 import runpy

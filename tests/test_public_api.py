@@ -1,4 +1,4 @@
-"""The public names are exactly `headwise.__all__`, and each explains itself."""
+"""The public names are exactly `headwise.__all__`, and each name has a docstring."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""The reference against closed forms a person can compute, loops, and PyTorch."""
+"""The reference compared with closed forms, with loops, and with PyTorch."""
 
 import math
 

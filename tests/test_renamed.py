@@ -1,4 +1,4 @@
-"""Module paths that earlier versions documented still work."""
+"""The module paths of earlier versions still work."""
 
 import sys
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The second chance that tests give a rounding is none for a mistake."""
+"""Repeated plain runs accept a rounding error, but no mistake."""
 
 import pytest
 import torch

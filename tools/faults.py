@@ -1,9 +1,10 @@
-"""Hand-made faults: does a fast test fail when the code is wrong in one place?
+"""Fault injection: check that the fast tests detect known faults in the source.
 
-python -m tools.faults [NUMBER ...]    try the faults, all or those given; write docs/faults.md
+python -m tools.faults             insert every fault and write docs/faults.md
+python -m tools.faults NUMBER ...  insert only these faults
 
-Each fault replaces one place of a scratch copy, found by its content, and runs the tests of its
-room until the first failure. A fault that no test catches is a hole in the tests.
+A fault replaces one place in a copy of the source. The tests of the changed package then run until
+one fails. If no test fails, a test is missing.
 """
 
 import os
@@ -18,33 +19,33 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "faults.md"
 SECONDS = 400
-"""A fault whose tests are still running by then counts as not caught."""
+"""The time limit of the tests of one fault; a fault counts as undetected after it."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (?P<test>\S+)", re.MULTILINE)
 HEAD = """# Fault injection
 
 植入的错误
 
-`python -m tools.faults` puts each of these faults into a copy of the source, one at a time, and
-runs the fast tests of its package until one fails. The last column is the first test that failed.
+`python -m tools.faults` inserts these faults into a copy of the source, one at a time, and runs the
+fast tests of the changed package until a test fails. The last column names this test.
 
-`python -m tools.faults` 把下列错误逐一植入源码的副本，并运行所在包的快速测试，直到有测试失败。
+`python -m tools.faults` 把下列错误逐一植入源码的副本，并运行被改动的包的快速测试，直到有测试失败。
 最后一列是首先失败的测试。
 
-| | package | fault | detected by |
+| number 编号 | package 包 | fault 错误 | detected by 检出该错误的测试 |
 |---|---|---|---|
 """
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One place that is made wrong.
+    """A change of one place in the source.
 
     Attributes:
-        room: a room of ``src/headwise``.
-        what: what is wrong, for a reader.
-        place: a regular expression that matches once in the room.
-        wrong: what the match is replaced by, as in `re.sub`.
-        tests: tests to run before the others of the room, under ``tests``.
+        room: the changed package or module of ``src/headwise``.
+        what: the description of the fault.
+        place: a regular expression that matches once in the package.
+        wrong: the replacement of the match, as in `re.sub`.
+        tests: files under ``tests`` that run before the other tests of the package.
     """
 
     room: str
@@ -56,23 +57,26 @@ class Fault:
 
 FAULTS = (
     Fault(
-        "masks", "causal: the own key is hidden (off by one)", r"return k <= q\n", "return k < q\n"
+        "masks",
+        "causal: the query's own key is masked (off by one)",
+        r"return k <= q\n",
+        "return k < q\n",
     ),
     Fault(
         "masks",
-        "window: one key too few on the left",
+        "window: one key too few on the left (off by one)",
         r"k >= q - self\.left\)",
         "k > q - self.left)",
     ),
     Fault(
         "masks",
-        "window: a tile that is partly hidden counts as full (wrong end of the range)",
+        "window: a partly masked tile is classified as full (wrong end of the range)",
         r"k\[0\] >= q\[-1\] - self\.left",
         "k[0] >= q[0] - self.left",
     ),
     Fault(
         "masks",
-        "padding: a tile with one padded key counts as full",
+        "padding: a tile with one padded key is classified as full",
         r"if k\[-1\] < shortest",
         "if k[-1] <= shortest",
     ),
@@ -84,13 +88,13 @@ FAULTS = (
     ),
     Fault(
         "positions",
-        "ALiBi: the wrong half of the interleaved slopes",
+        "ALiBi: the wrong half of the interleaved slopes is used",
         r"twice\[0::2\]",
         "twice[1::2]",
     ),
     Fault(
         "positions",
-        "rotary: rotated in the wrong direction (sign)",
+        "Rotary: the rotation has the wrong direction (sign)",
         r"first \* cos - second \* sin",
         "first * cos + second * sin",
     ),
@@ -102,46 +106,46 @@ FAULTS = (
     ),
     Fault(
         "positions",
-        "Shaw: query minus key (arguments swapped)",
+        "Shaw: the distance is query - key (operands swapped)",
         r"\(key\[None\] - query\[:, None\]\)\.clamp",
         "(query[:, None] - key[None]).clamp",
     ),
     Fault(
         "call",
-        "the default scale is 1/D",
+        "the default scale is 1/D instead of 1/sqrt(D)",
         r"return 1\.0 / math\.sqrt\(dim\)",
         "return 1.0 / dim",
         "test_attention.py test_reference.py",
     ),
     Fault(
         "reference",
-        "logsumexp: the logarithm is subtracted",
+        "logsumexp: the logarithm is subtracted (sign)",
         r"peak \+ total\.log\(\)",
         "peak - total.log()",
         "test_reference.py",
     ),
     Fault(
         "reference",
-        "keys that no query sees are not set to 0 (missing guard)",
+        "keys that are masked for every query are not set to 0 (missing step)",
         r"torch\.where\(allowed\.any\(-2\)\[\.\.\., None\], rows, torch\.zeros_like\(rows\)\)",
         "rows",
         "test_reference.py",
     ),
     Fault(
         "engines",
-        "eager: fully masked rows keep uniform weights (missing guard)",
+        "eager: fully masked queries have uniform weights (missing step)",
         r"weights = weights\.masked_fill\(fully_masked, 0\.0\)",
         "pass",
     ),
     Fault(
         "engines",
-        "eager: grouped heads in the wrong order (axis)",
+        "eager: the grouped heads are in the wrong order (axis)",
         r"folded = rows\.reshape\(batch, groups,",
         "folded = rows.unflatten(1, (-1, groups)).transpose(1, 2).reshape(batch, groups,",
     ),
     Fault(
         "engines",
-        "eager: dropout without the factor 1 / (1 - p)",
+        "eager: dropout is not scaled by 1 / (1 - p)",
         r"0\.0 if call\.dropout == 1 else 1 / \(1 - call\.dropout\)",
         "1.0",
     ),
@@ -153,13 +157,13 @@ FAULTS = (
     ),
     Fault(
         "engines",
-        "tiled: each part is weighted by the share of the other",
+        "tiled: two partial results are combined with exchanged weights",
         r"\(new_sum - (\w+)\)\.exp\(\)",
         r"(old_sum - \1).exp()",
     ),
     Fault(
         "engines",
-        "lsh: the next chunk instead of the previous one",
+        "lsh: a chunk attends to the next chunk instead of the previous chunk",
         r"torch\.where\(chunk == 0, last, chunk - 1\)",
         "torch.where(chunk == last, 0, chunk + 1)",
     ),
@@ -172,86 +176,86 @@ FAULTS = (
     ),
     Fault(
         "nn",
-        "cache: a beam keeps the keys and values of another (missing index)",
+        "cache: keys and values are not reordered for beam search (missing index)",
         r"lambda rows, _: rows\.index_select\(0, index\)",
         "lambda rows, _: rows",
     ),
     Fault(
         "nn",
-        "cache: counts samples instead of tokens (axis)",
+        "cache: samples are counted instead of tokens (axis)",
         r"self\.seen \+= k\.shape\[2\]",
         "self.seen += k.shape[0]",
     ),
     Fault(
         "nn",
-        "UnitNorm: computed in the dtype of the input",
+        "UnitNorm: the norm is computed in the dtype of the input",
         r"y = x\.to\(torch\.promote_types\(x\.dtype, torch\.float32\)\)",
         "y = x",
         "nn/test_parts.py",
     ),
     Fault(
         "nn",
-        "a PyTorch padding mask is inverted",
+        "a padding mask in PyTorch's convention is not inverted",
         r"return padding\(~rows\)",
         "return padding(rows)",
     ),
     Fault(
         "document",
-        "a rounded zero keeps its sign",
+        "a number that rounds to zero is printed with a minus sign",
         r'text\.lstrip\("-"\) if not float\(text\) else text',
         "text",
     ),
     Fault(
         "explain",
-        "the bias of V is used for K (arguments swapped)",
+        "the bias of the value projection is used for the keys (wrong name)",
         r'(?<=bias = getattr\(weights, name\), )getattr\(weights, f"\{name\}_bias"\)',
         """getattr(weights, f"{'v' if name == 'k' else name}_bias")""",
     ),
     Fault(
         "check",
-        "a printed number may differ by one unit in the last place",
+        "a printed number may differ by one unit in the last digit instead of half a unit",
         r"self\.step / 2",
         "self.step",
     ),
     Fault("check", "a percentage is not divided by 100", r'\(2 if form\["percent"\] else 0\)', "0"),
     Fault(
         "verify",
-        "a result within only one of the two bounds is accepted",
+        "a result that satisfies only one of the two bounds is accepted",
         r"worst <= allowed and rms <= allowed_rms",
         "worst <= allowed or rms <= allowed_rms",
         "test_roundings.py",
     ),
     Fault(
         "verify",
-        "the weights on masked keys are not checked (missing check)",
+        "the attention weights of masked keys are not checked (missing check)",
         r"if bool\(hidden\.any\(\)\):",
         "if False:",
         "verify/test_metamorphic.py",
     ),
     Fault(
         "heads",
-        "Wilson's interval: one-sided quantile",
+        "Wilson interval: the one-sided quantile is used",
         r"\(1 \+ confidence\) / 2\)",
         "confidence)",
         "heads/statistics",
     ),
     Fault(
         "heads",
-        "Holm: off by one",
+        "Holm correction: the number of tests is too small by one (off by one)",
         r"\(len\((\w+)\) - (\w+)\) \* ",
         r"(len(\1) - \2 - 1) * ",
         "heads/statistics",
     ),
     Fault(
         "heads",
-        "loss: a token after padding is predicted (missing guard)",
+        "loss: the first token after padding is predicted (missing condition)",
         r"mask\[:, first:\] & mask\[:, first - 1 : -1\]",
         "mask[:, first:]",
         "heads/ablation",
     ),
     Fault(
         "heads",
-        "CoNLL-U: heads count from 1",
+        "CoNLL-U: the indices of heads start at 1 instead of 0",
         r"int\(head\) - 1 for head",
         "int(head) for head",
         "heads/naming heads/corpus",
@@ -265,14 +269,14 @@ FAULTS = (
     ),
     Fault(
         "heads",
-        "importance: gradients of examples cancel (absolute value after the mean)",
+        "importance: gradients of different examples cancel (absolute value after the mean)",
         r"self\.gradients\[layer\]\.abs\(\)\.mean\(0\)",
         "self.gradients[layer].mean(0).abs()",
         "heads/ablation/test_importance.py",
     ),
     Fault(
         "drawing",
-        "the bound on a mask that is too large to count treats mixed tiles as empty",
+        "the upper bound for a mask that is too large to count treats mixed tiles as empty",
         r"1 - empty / self\.pairs",
         "full / self.pairs",
         "cli/test_show.py",
@@ -281,7 +285,7 @@ FAULTS = (
 
 
 def run(number: int) -> str:
-    """Put in one fault and run its tests; the test that failed first, or why there is none."""
+    """Insert one fault and run its tests; return the first failed test, or why there is none."""
     fault = FAULTS[number]
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
@@ -298,7 +302,7 @@ def run(number: int) -> str:
             file.write_text(text, encoding="utf-8")
             changed += count
         if changed != 1:
-            return f"the place was found {changed} times"
+            return f"the pattern matches {changed} times instead of once"
         test = _first_failure(copy, _tests(copy, fault)).split("[")[0]
     if "::" in test and _first_failure(ROOT, [test]) != "nothing":
         return f"{test} fails without the fault"
@@ -311,7 +315,7 @@ def _tests(copy: Path, fault: Fault) -> list[str]:
 
 
 def _first_failure(copy: Path, tests: list[str]) -> str:
-    """The test that fails first in a copy of the source, or why there is none."""
+    """Return the test that fails first in a copy of the source, or why there is none."""
     path = os.pathsep.join((str(copy / "src"), str(copy)))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", *tests]
     command += ["-p", "no:cacheprovider", "--no-header", "--tb=no"]
@@ -327,7 +331,7 @@ def _first_failure(copy: Path, tests: list[str]) -> str:
 
 
 def main(numbers: list[int]) -> int:
-    """Try the faults and print a row of the table for each; the exit status."""
+    """Insert the faults, print a row of the table for each, and return the exit status."""
     rows, missed = [], 0
     for number in numbers or range(len(FAULTS)):
         fault, test = FAULTS[number], run(number)

@@ -1,11 +1,11 @@
-"""The Chinese catalogues: one .po file per room, and the .mo file that the library reads.
+"""The Chinese catalogues: one .po file for each package, and the .mo file that the library reads.
 
-python -m tools.messages update    add new messages, drop unused ones, compile
-python -m tools.messages check     fail where a translation is missing, stale or broken
-python -m tools.messages compile   write the .mo file only
+python -m tools.messages update    add new messages, remove unused messages, compile
+python -m tools.messages check     fail if a translation is missing, unused or broken
+python -m tools.messages compile   only write the .mo file
 
-A room is a folder of ``src/headwise``; the files beside the folders share ``core.po``. A message is
-the literal first argument of `Text` or of an error class, wherever it is called.
+A package ("room") is a folder of ``src/headwise``; the single-file modules share ``core.po``. A
+message is the literal first argument in a call of `Text` or of an error class.
 """
 
 import ast
@@ -22,33 +22,33 @@ from babel.messages.pofile import read_po, write_po
 
 SOURCE = Path(__file__).parent.parent / "src" / "headwise"
 ROOTS = frozenset({"Text", "HeadwiseError"})
-"""Their calls carry messages, and so do those of every subclass."""
+"""The first argument of these classes and of their subclasses is a message."""
 NOT_TEMPLATES = frozenset({"Translated"})
-"""Subclasses whose arguments are already written in both languages."""
+"""Subclasses whose arguments are in both languages and need no translation."""
 MACHINERY = frozenset({"lang.py", "errors.py"})
-"""The files that define the roots may pass a message on."""
+"""Files that may pass a message in a variable, because they define the classes of `ROOTS`."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One English message, where it is written, and the values it is formatted with."""
+    """One English message, its place in the source, and the names of its values."""
 
     source: str
     room: str
     where: str
     values: frozenset[str] | None
-    """None where the values are not known from the source: ``Text(source, **values)``."""
+    """None if the source does not list the values: ``Text(source, **values)``."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The messages of a source tree, and the calls whose message is not a literal."""
+    """The messages of a source tree, and the faults in calls with a message."""
 
     messages: tuple[Message, ...]
     faults: tuple[str, ...]
 
     def by_room(self) -> dict[str, set[str]]:
-        """The English texts of each room."""
+        """Return the English texts of each package."""
         rooms: dict[str, set[str]] = {}
         for message in self.messages:
             rooms.setdefault(message.room, set()).add(message.source)
@@ -56,7 +56,7 @@ class Source:
 
 
 def extract(source: Path = SOURCE) -> Source:
-    """The messages in every Python file under a folder."""
+    """Find the messages in all Python files under a folder."""
     trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(source.rglob("*.py"))}
     classes = message_classes(list(trees.values()))
     messages: list[Message] = []
@@ -77,7 +77,7 @@ def extract(source: Path = SOURCE) -> Source:
 
 
 def message_classes(trees: list[ast.Module]) -> frozenset[str]:
-    """The names of the classes whose first argument is a message: `ROOTS` and their subclasses."""
+    """Return the names of `ROOTS` and of their subclasses, except `NOT_TEMPLATES`."""
     bases = {
         node.name: {ast.unparse(base).rsplit(".", 1)[-1] for base in node.bases}
         for tree in trees
@@ -101,19 +101,19 @@ def _name(call: ast.Call) -> str:
 
 
 def _literals(node: ast.expr) -> tuple[list[str], str]:
-    """The texts that an argument may be, and what keeps others from being translated."""
+    """Return the literal texts of an argument, and the reason if it cannot be translated."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return [node.value], ""
     if isinstance(node, ast.IfExp):
         (first, fault), (second, other) = _literals(node.body), _literals(node.orelse)
         return first + second, fault or other
     if isinstance(node, ast.JoinedStr):
-        return [], "an f-string cannot be translated; write a template with named values"
+        return [], "an f-string cannot be translated; write a template with named fields"
     if isinstance(node, ast.BinOp):
-        return [], "a text put together cannot be translated; write one literal"
+        return [], "a concatenation cannot be translated; write one literal"
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".format", ".join")):
-        return [], "a text put together cannot be translated; pass the values by name, use joined()"
-    return [], ""  # a Text built elsewhere
+        return [], "a formatted text cannot be translated; pass named values, or use joined()"
+    return [], ""  # a variable that holds a Text
 
 
 def _values(call: ast.Call) -> frozenset[str] | None:
@@ -122,7 +122,7 @@ def _values(call: ast.Call) -> frozenset[str] | None:
 
 
 def fields(template: str) -> set[str]:
-    """The names of a template's fields. Raises ValueError where braces do not match."""
+    """Return the field names of a template; raise ValueError if its braces do not match."""
     names = set()
     for _, name, spec, _ in string.Formatter().parse(template):
         if name is not None:
@@ -132,7 +132,7 @@ def fields(template: str) -> set[str]:
 
 
 def read(catalogues: Path) -> dict[str, Catalog]:
-    """The catalogues in a folder, by room."""
+    """Read the catalogues in a folder, by package."""
     return {
         path.stem: read_po(io.BytesIO(path.read_bytes()), locale="zh", charset="utf-8")
         for path in sorted(catalogues.glob("*.po"))
@@ -140,17 +140,17 @@ def read(catalogues: Path) -> dict[str, Catalog]:
 
 
 def translations(catalogue: Catalog) -> dict[str, str]:
-    """English to Chinese; what is marked fuzzy counts as not translated."""
+    """Return the Chinese text by English text; a fuzzy translation counts as empty."""
     return {
         str(entry.id): "" if entry.fuzzy else str(entry.string) for entry in catalogue if entry.id
     }
 
 
 def update(source: Path = SOURCE) -> None:
-    """Bring the catalogues in line with the source.
+    """Update the catalogues to the messages of the source, and compile them.
 
-    A new message takes the translation it has in another room, or that of a similar message that
-    is gone, marked fuzzy for a person to revise; otherwise its translation is empty.
+    A new message gets its translation in another package or, marked fuzzy, the translation of a
+    similar removed message. Otherwise its translation is empty.
     """
     folder = source / "locale" / "zh"
     catalogues, rooms = read(folder), extract(source).by_room()
@@ -181,7 +181,7 @@ def update(source: Path = SOURCE) -> None:
 
 
 def compile_catalogue(source: Path = SOURCE) -> Path:
-    """Write one .mo file of all rooms, and return its path."""
+    """Write one .mo file with the messages of all packages, and return its path."""
     compiled = Catalog(locale="zh", charset="utf-8")
     for catalogue in read(source / "locale" / "zh").values():
         for text, target in translations(catalogue).items():
@@ -191,7 +191,7 @@ def compile_catalogue(source: Path = SOURCE) -> Path:
     written = path.with_suffix(".new")
     with written.open("wb") as file:
         write_mo(file, compiled)
-    written.replace(path)  # a reader sees the old file or the new one, never half of it
+    written.replace(path)  # atomic: a reader never sees an incomplete file
     return path
 
 
@@ -204,7 +204,7 @@ def is_stale(source: Path = SOURCE) -> bool:
 
 
 def faults(source: Path = SOURCE) -> Iterator[str]:
-    """What is wrong with the messages and their catalogues, one line each."""
+    """Yield one line for each fault of the messages and their catalogues."""
     extracted = extract(source)
     yield from extracted.faults
     for message in extracted.messages:
@@ -228,7 +228,7 @@ def faults(source: Path = SOURCE) -> Iterator[str]:
 
 
 def _wrong_values(message: Message) -> Iterator[str]:
-    if not message.values:  # without values a text is no template, and its braces are text
+    if not message.values:  # without values, a message is not a template, and its braces are text
         return
     try:
         wanted = fields(message.source)
@@ -245,7 +245,7 @@ def _broken(text: str, target: str) -> str:
     try:
         english = fields(text)
     except ValueError:
-        return ""  # no template: its braces are text
+        return ""  # not a template: its braces are text
     if not english:
         return ""
     try:
@@ -256,7 +256,7 @@ def _broken(text: str, target: str) -> str:
 
 
 def main(command: str) -> int:
-    """Run one of the three commands; the exit status."""
+    """Run one of the three commands, and return the exit status."""
     if command == "update":
         update()
     elif command == "compile":

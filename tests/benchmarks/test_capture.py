@@ -1,4 +1,4 @@
-"""The page on what a capture costs: its ratios, and that a failure is never hidden."""
+"""The results of benchmarks.capture on the page: medians, ratios and failures."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ RUNS = {
 }
 
 
-def test_medians_and_their_ratios_beside_what_is_asked() -> None:
+def test_medians_and_their_ratios_with_the_limits() -> None:
     text = table(RUNS, 8192, 3)
-    assert "3 of 30 layers of 9 heads, 8192 tokens" in text
+    assert "3 of 30 layers with 9 heads each, 8192 tokens" in text
     assert "| plain | 2.0 | 4.0 | 100 |" in text
-    assert "| capture / plain | 2.50 (asked ≤ 2.5) | 2.25 | 1.40 (asked ≤ 1.3) |" in text
-    assert "fails: RuntimeError: not enough memory" in text
+    assert "| capture / plain | 2.50 (limit 上限 2.5) | 2.25 | 1.40 (limit 上限 1.3) |" in text
+    assert "failed 失败: RuntimeError: not enough memory" in text
 
 
 def test_figures_stand_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The harness itself: what it refuses, what it counts, and that a miss is never hidden."""
+"""The benchmark harness: it rejects wrong results, and the page shows every missed requirement."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The benchmark of a small call: it runs, and its limits are the required ones."""
+"""The benchmark of a small call runs and has the required limits."""
 
 from benchmarks.overhead import measure
 

@@ -1,4 +1,4 @@
-"""What a call is given beside its tensors, and tensors that are no dense ones."""
+"""Reported faults: arguments of a call other than its tensors, and tensors that are not dense."""
 
 import pytest
 import torch

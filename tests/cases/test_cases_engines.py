@@ -1,4 +1,4 @@
-"""Public faults of masks, windows and grouped heads, each as a test of its kind."""
+"""Reported faults: masks, windows and grouped heads."""
 
 from fractions import Fraction
 

@@ -1,6 +1,6 @@
-"""The faults of CASES.md that a module can have, each tried as its kind.
+"""Reported faults of attention modules, one test for each kind.
 
-Every test carries the number of its case. In PyTorch's arguments True means blocked.
+The name of a test contains the number of its case. In PyTorch's arguments, True means blocked.
 """
 
 import itertools

@@ -1,6 +1,6 @@
-"""The faults of CASES.md that lie between the paths of a module: masks, weights, derivatives.
+"""Reported faults in which two paths of a module differ: masks, weights and derivatives.
 
-Every test carries the number of its case. In PyTorch's arguments True means blocked.
+The name of a test contains the number of its case. In PyTorch's arguments, True means blocked.
 """
 
 import copy

@@ -1,7 +1,7 @@
-"""The articles of `tests/data/articles`, and ways to plant an error in them.
+"""The articles in `tests/data/articles`, and functions that insert an error into them.
 
-Each article is right as it stands: its figures were computed by plain NumPy formulas, in float64,
-and rounded to the precision printed.
+All articles are correct: their numbers were computed in float64 by plain NumPy formulas and rounded
+to the printed precision.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What `headwise explain` writes is read back with nothing wrong."""
+"""`headwise check` finds no wrong number in the output of `headwise explain`."""
 
 import pytest
 

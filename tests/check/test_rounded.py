@@ -1,4 +1,4 @@
-"""Articles that print rounded inputs and compute with what was not rounded."""
+"""Articles that print rounded inputs but compute with the inputs before rounding."""
 
 import pytest
 import torch

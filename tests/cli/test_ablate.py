@@ -1,4 +1,4 @@
-"""``headwise ablate`` at the command line: its numbers, its words, and what it refuses."""
+"""The command ``headwise ablate``: its numbers, its report and its errors."""
 
 import copy
 import csv

@@ -1,4 +1,4 @@
-"""click's own messages in Chinese."""
+"""The Chinese translations of click's messages."""
 
 import re
 from pathlib import Path

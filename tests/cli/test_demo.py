@@ -1,4 +1,4 @@
-"""`headwise demo` on a real model: one report that opens in a browser in both languages."""
+"""The command ``headwise demo``: its report opens in a browser in both languages."""
 
 import json
 import re

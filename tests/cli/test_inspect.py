@@ -1,4 +1,4 @@
-"""``headwise inspect`` at the command line."""
+"""The command ``headwise inspect``."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""``headwise inspect --corpus`` and ``--open`` at the command line."""
+"""The command ``headwise inspect`` with ``--corpus`` and ``--open``."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""``headwise models`` at the command line."""
+"""The command ``headwise models``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is printed, where it cannot be printed, and the help of every word."""
+"""The output of the commands, output that cannot be written, and the help of every command."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""``headwise plan``: what `headwise.plan` says, from the command line."""
+"""The command ``headwise plan`` prints the result of `headwise.plan`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""``headwise show``: pictures and counts of masks, against the rule written out."""
+"""The command ``headwise show``: pictures and counts of masks, compared with their rules."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The word verify: its exit status, its formats, its one line for bad input."""
+"""The command ``headwise verify``: exit status, formats, and one line for invalid arguments."""
 
 import csv
 import json

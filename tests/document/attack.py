@@ -1,4 +1,4 @@
-"""Text as an enemy would write it, and a document that has it in every place a text can stand."""
+"""Hostile text, and a document that contains it in every place where text is allowed."""
 
 import math
 

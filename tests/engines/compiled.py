@@ -1,7 +1,7 @@
-"""The tiled engine under `torch.compile`, held to the oracle; `test_tiled_operator` runs these.
+"""The tiled engine under `torch.compile`, compared with the oracle.
 
-In a process of their own: the checks of shapes that other tests load the arithmetic with cannot be
-traced.
+`test_tiled_operator` runs these tests in a separate process, because the shape checks of the other
+tests cannot be traced.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""Every mask under `torch.compile`, held to the oracle; `test_tiled_operator` runs these.
+"""Every mask under `torch.compile`, compared with the oracle.
 
-What a tensor holds is not known while compiling, nor can a generator be made there.
+`test_tiled_operator` runs these tests. During compilation, the content of a tensor is unknown, and
+no random number generator can be created.
 """
 
 import pytest

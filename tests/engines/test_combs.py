@@ -1,4 +1,4 @@
-"""Patterns with gaps leave hardly a tile empty, and few pairs."""
+"""Patterns with gaps, in which few pairs are allowed but hardly any tile is empty."""
 
 import pytest
 import torch

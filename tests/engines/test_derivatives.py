@@ -1,4 +1,4 @@
-"""Case 49: every derivative on the path that is taken when nobody names one."""
+"""Case 49: every derivative with the default engine."""
 
 import pytest
 import torch

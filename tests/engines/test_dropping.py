@@ -1,4 +1,4 @@
-"""Dropout is counted, not drawn: the same in every engine that has it, exact, and well spread."""
+"""Dropout by a hash: engines drop the same pairs, the output is exact, the hash is uniform."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every engine against the oracle: outputs, every gradient, every mask, every dtype."""
+"""Every engine compared with the oracle: the output and all gradients, for every mask and dtype."""
 
 import pytest
 import torch

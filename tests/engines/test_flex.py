@@ -1,7 +1,7 @@
 """The flex engine on a CPU, forward only.
 
-Most tests run PyTorch's function uncompiled: the same score and mask functions and the same map of
-blocks, traced but not turned into a kernel. The slow ones compile it, as a caller gets it.
+Most tests run PyTorch's function without compilation, with the same score and mask functions and
+the same block mask. The slow tests compile it, as for users.
 """
 
 import pytest

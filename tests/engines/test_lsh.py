@@ -1,4 +1,4 @@
-"""The engine of LSH masks against the oracle: every pair once, whatever rounds it meets in."""
+"""The engine of LSH masks compared with the oracle; a pair in several rounds counts once."""
 
 import pytest
 import torch

@@ -1,8 +1,9 @@
-"""The Reformer of transformers under the same rotations: its own hashing, sorting and chunks.
+"""LSH attention compared with transformers' Reformer under the same rotations.
 
-One round without padding, where both mean the same. With several, its first chunk of a round looks
-at the last of the round before, and a pair met twice counts twice; with padding, its first chunk
-looks at the padding. Here a pair counts once, as in the paper, and padding is no chunk.
+The tests use one round without padding, in which both have the same definition. In several rounds,
+the first chunk of the Reformer in a round attends to the last chunk of the previous round, and a
+pair that meets twice counts twice. With padding, its first chunk attends to the padding. In
+headwise, a pair counts once, as in the paper, and padding forms no chunk.
 """
 
 import pytest

@@ -1,9 +1,9 @@
-"""Each mask x each position x kv groups x padding x dtype, on every engine that does not refuse.
+"""Each mask with each position, key/value grouping, padding and dtype, on every possible engine.
 
-Lengths are primes and more than a block of the tiled engine, so that it meets several tiles. Each
-cell computes the oracle once and holds every engine's output and gradients (q, k, v and what the
-position learns) against it. The fast suite meets every mask with every position, the other three
-taking turns, so that each two of the five meet; the slow one runs all there are.
+The lengths are primes above the block size of the tiled engine, so there are several tiles. Each
+combination computes the oracle once and compares the output and all gradients of every engine. The
+fast tests combine every mask with every position; the other three properties alternate so that
+each two of the five occur together. The slow tests run all combinations.
 """
 
 from itertools import product

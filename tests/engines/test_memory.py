@@ -1,4 +1,4 @@
-"""`auto` never makes a tensor of the size of the scores for many pairs, forward or backward."""
+"""With many pairs, `auto` creates no tensor of the size of the scores, forward or backward."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""NaN and infinity in a key or value reach the queries that may attend to it, and no others."""
+"""NaN and infinity in a key or value affect only the queries that may attend to this key."""
 
 import math
 from dataclasses import replace

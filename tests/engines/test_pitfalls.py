@@ -1,7 +1,7 @@
-"""What PyTorch's fused CPU kernel is known for: that it still does so, and that headwise does not.
+"""Known faults of PyTorch's fused CPU kernel: the kernel still has them, and headwise does not.
 
-The first half of each test fails when PyTorch mends its kernel: then what headwise does around it
-can go. Measured on PyTorch 2.13.
+The first half of each test fails if PyTorch corrects its kernel; the workaround in headwise can
+then be removed. Measured with PyTorch 2.13.
 """
 
 import pytest

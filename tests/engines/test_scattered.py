@@ -1,4 +1,4 @@
-"""Patterns of small scattered blocks, and lengths beyond 16 bits."""
+"""Patterns of small scattered blocks, and lengths above the range of 16-bit integers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A soft cap, and a caller's own function of the scores, in every engine that takes them."""
+"""A soft cap, and a user's function of the scores, on every engine that supports them."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Masks that draw from a seed under `torch.func`: what they draw is theirs, not the caller's."""
+"""Masks with a seed under `torch.func`: they do not use the random state of the caller."""
 
 import pytest
 import torch

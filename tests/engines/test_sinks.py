@@ -1,4 +1,4 @@
-"""Case 53: attention sinks, one more logit a head in every softmax, in every engine."""
+"""Case 53: attention sinks, an additional logit for each head in the softmax, on every engine."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Statistics of the weights: by plain formulas on the oracle's weights, from every engine."""
+"""Statistics of the weights from every engine, compared with formulas on the oracle's weights."""
 
 from dataclasses import fields
 

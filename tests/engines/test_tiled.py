@@ -1,4 +1,4 @@
-"""The tiled engine against the oracle at sizes around its blocks, on every path it has."""
+"""The tiled engine compared with the oracle, for sizes near its block size, on every code path."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Heads with different masks go their own ways, and come back in their order."""
+"""Heads with different masks are computed separately on the tiled engine, and keep their order."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Pairs far apart, whose position needs no bias, and bias that is looked at askew."""
+"""Distant pairs whose position needs no bias, and the bias that is read by a strided view."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The tiled engine as an operator: compiled, and its masks and positions as numbers."""
+"""The tiled engine as a compiled operator, with masks and positions encoded as numbers."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The parts of a mask: each allowed pair exactly once, in the shape that computes it best."""
+"""The parts of a mask contain each allowed pair once, in the shape that is fastest to compute."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Relative positions on the tiled engine: exact, and never anything of size (Lq, Lk)."""
+"""Relative positions on the tiled engine: exact, without a tensor of size (Lq, Lk)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Calls that an independent oracle found wrong or refused: each as a kind, on every engine."""
+"""Calls that gave wrong results or errors in a comparison with an independent oracle."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator

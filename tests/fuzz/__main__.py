@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz CASES [FIRST]``: run random cases and print those that differ."""
+"""``python -m tests.fuzz CASES [FIRST]``: run random cases and print the cases that differ."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Random calls, each from one seed: the arguments for the library and the same for the oracle."""
+"""Random calls from a seed, with the arguments for headwise and for the oracle."""
 
 import math
 import random

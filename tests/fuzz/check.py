@@ -1,4 +1,4 @@
-"""Compares every engine with the oracle on one case."""
+"""Compare every engine with the oracle on one case."""
 
 import math
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Attention pair by pair: no tensor of the library, no mask, no position and no engine of it."""
+"""An oracle that computes attention pair by pair, without any code of headwise."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""One text through one tiny model: what is measured, drawn, written and refused."""
+"""The inspection of one text with a tiny model: values, heat maps, files and errors."""
 
 import json
 import math

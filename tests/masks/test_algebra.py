@@ -1,4 +1,4 @@
-"""Properties of & | ~ and of tile kinds at any two lengths and any offset."""
+"""Properties of & | ~ and of the kinds of tiles, for any two lengths and any offset."""
 
 import torch
 from hypothesis import given

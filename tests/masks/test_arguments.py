@@ -1,4 +1,4 @@
-"""Every argument of every mask: what is too large, of another type, or belongs to another call."""
+"""Every argument of every mask: too large, of a wrong type, or not fitting the call."""
 
 import inspect
 import sys

@@ -1,4 +1,4 @@
-"""Which masks depend on the distance only: what they say must be what their rule does."""
+"""`by_distance` of a mask agrees with its rule."""
 
 import pytest
 import torch

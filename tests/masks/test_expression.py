@@ -1,4 +1,4 @@
-"""Masks read from text: what masks print comes back, and nothing else is taken."""
+"""Masks parsed from text: the printed form of a mask can be parsed; other text is rejected."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""LSH attention: its pattern by the definition, and every engine under it."""
+"""LSH attention: the mask compared with its definition, and every engine under this mask."""
 
 import pytest
 import torch

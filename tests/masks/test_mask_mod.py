@@ -1,4 +1,4 @@
-"""A caller's mask function: its meaning in torch, the tiles that are told, and the plan."""
+"""A user's mask function: its values, its tiles, and the plan."""
 
 # ruff: noqa: ARG005 - the arguments are those of flex_attention
 

@@ -1,4 +1,4 @@
-"""What every mask keeps: its picture, its algebra, and the truth of its tiles."""
+"""Properties of all masks: their pictures, their algebra, and the correctness of their tiles."""
 
 from dataclasses import replace
 

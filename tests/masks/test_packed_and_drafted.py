@@ -1,4 +1,4 @@
-"""Chunks, grids, packed cross-attention and trees of drafts, each by its own definition."""
+"""Chunks, grids, packed cross-attention and trees of drafts, compared with their definitions."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where a pattern turns, and the few rectangles that hold it."""
+"""The boundaries of a pattern, and the few rectangles that contain it."""
 
 import pytest
 import torch

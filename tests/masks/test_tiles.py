@@ -1,4 +1,4 @@
-"""The grid of tiles against the rule written out."""
+"""The grid of tiles compared with the rule of the mask."""
 
 import pytest
 import torch

@@ -1,8 +1,7 @@
-"""The compiled column of the matrix of paths: what `test_attention` holds, under `torch.compile`.
+"""The paths of `test_attention` under `torch.compile`.
 
-`test_toolchain` runs these in a process of their own, as it does `toolchain.py`. The fast ones
-take every kind of module and every mask at least once; the slow ones the whole column, and some
-of it by inductor.
+`test_toolchain` runs these tests in a separate process. The fast tests use every kind of module and
+every mask at least once; the slow tests run all combinations, and some of them with inductor.
 """
 
 import itertools

@@ -1,7 +1,7 @@
-"""What a `MultiheadAttention` should give, from its parameters and the exact reference.
+"""The expected output of a `MultiheadAttention`, from its parameters and the float64 reference.
 
-Masks are given here as headwise means them, True = may attend, written out by the test itself:
-nothing of the module's own reading of PyTorch's arguments is used.
+The test writes the masks in headwise's convention (True means that the query may attend), so the
+conversion of PyTorch's arguments in the module is not used.
 """
 
 import copy

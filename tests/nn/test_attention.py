@@ -1,4 +1,4 @@
-"""`MultiheadAttention.forward`: against the oracle, and against PyTorch where PyTorch is right."""
+"""`MultiheadAttention.forward` compared with the oracle and, if it is correct, with PyTorch."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""Caches: chunks through any cache give what the whole sequence gives."""
+"""Caches: a sequence in chunks gives the result of the whole sequence, for every cache."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`MultiheadAttention` with a cache: chunks give what the whole sequence gives at once."""
+"""`MultiheadAttention` with a cache: chunks give the result of the whole sequence."""
 
 from collections.abc import Callable
 

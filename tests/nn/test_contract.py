@@ -1,6 +1,6 @@
-"""The contract of `torch.nn.MultiheadAttention`, stated once and held by both classes.
+"""The contract of `torch.nn.MultiheadAttention`, tested on both classes.
 
-`differs` marks what headwise does otherwise on purpose; docs/differences.md has the reasons.
+`differs` marks the deliberate differences of headwise, which docs/differences.md explains.
 """
 
 import copy

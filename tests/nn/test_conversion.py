@@ -1,4 +1,4 @@
-"""A model converted answers as before; what cannot be converted stays, with the reason."""
+"""A converted model gives the same output; the reason is reported if a module is not converted."""
 
 import copy
 import warnings

@@ -1,4 +1,4 @@
-"""A mask of (L, S) that repeats one row costs as much as the row."""
+"""An (L, S) mask that repeats one row costs no more than this row."""
 
 import pytest
 import torch

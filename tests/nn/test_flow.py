@@ -1,4 +1,4 @@
-"""Variances of signal and gradient, where they can be known."""
+"""Variances of the signal and the gradient, in cases with a known value."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""transformers models on headwise answer as on their own eager attention, in float64."""
+"""Models of transformers give the same output on headwise as on "eager", in float64."""
 
 import copy
 import sys

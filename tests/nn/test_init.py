@@ -1,4 +1,4 @@
-"""How the projections start."""
+"""The initialisation of the projections."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Weights loaded from other modules give the other module's answer: the heads are in order."""
+"""Weights loaded from another module give the output of this module: the heads are in order."""
 
 import copy
 from collections.abc import Callable, Mapping

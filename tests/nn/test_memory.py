@@ -1,4 +1,4 @@
-"""Segments that attend to a memory of earlier ones give what the whole text gives."""
+"""Segments with a memory give the result of the whole text."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""The page on moving to headwise runs as it stands, and both sides of each pair agree."""
+"""The code of docs/migration.md runs, and `before` and `after` of each example agree."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""What the module has beyond PyTorch's: sinks, statistics of heads, global projections."""
+"""Options of the module that PyTorch lacks: sinks, statistics of heads and global projections."""
 
 import copy
 

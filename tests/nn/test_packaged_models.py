@@ -1,5 +1,5 @@
-"""Trained models answer the same on headwise. Skipped where a model is not in the cache:
-`headwise models get minilm` puts it there, and so for rxnmapper, anarcii and smollm2.
+"""Trained models give the same output on headwise. Tests are skipped if a model is not downloaded:
+`headwise models get minilm` downloads it, and likewise rxnmapper, anarcii and smollm2.
 """
 
 import copy

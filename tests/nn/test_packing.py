@@ -1,4 +1,4 @@
-"""The state_dict, in PyTorch's names, both ways."""
+"""The state_dict in PyTorch's names, saved and loaded."""
 
 import copy
 import io

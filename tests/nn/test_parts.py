@@ -1,4 +1,4 @@
-"""Built parts of a `MultiheadAttention`: norms of queries and keys, a logit scale, a gate."""
+"""Modules in a `MultiheadAttention`: norms of queries and keys, a logit scale and a gate."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""What should hold for all inputs."""
+"""Properties that hold for all inputs."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Programs that record, count, or run the module without numbers; and what a file may create."""
+"""The module in traces, FLOP counters and fake tensors, and loaded from a file of weights only."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""Tensor parallelism: right, or refused; and context parallelism, refused."""
+"""Tensor parallelism gives the right result or an error; context parallelism gives an error."""
 
 import copy
 import subprocess

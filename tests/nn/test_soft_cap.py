@@ -1,4 +1,4 @@
-"""Soft caps in the module, in transformers models and in what measures them."""
+"""Soft caps in the module and in transformers models, and their memory."""
 
 import copy
 

@@ -1,7 +1,7 @@
-"""The state_dict has the names of the parameters, so that what walks over it finds them.
+"""The keys of the state_dict are the names of the parameters.
 
-Each test is a library or a loop that copies, shards, saves or loads by name. With other names than
-the parameters' the query, key and value weights would be left as they are, often in silence.
+Each test is a library, or a loop, that copies, shards, saves or loads weights by name. With other
+names, the weights of query, key and value would be unchanged, often without an error.
 """
 
 import copy

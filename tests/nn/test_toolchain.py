@@ -1,4 +1,4 @@
-"""Runs `toolchain.py` and `compiled_paths.py`, each in a process of its own."""
+"""Runs `toolchain.py` and `compiled_paths.py`, each in a separate process."""
 
 import subprocess
 import sys

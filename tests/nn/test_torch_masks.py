@@ -1,4 +1,4 @@
-"""PyTorch's mask arguments: which shape means what, and what is refused."""
+"""PyTorch's mask arguments: the meaning of each shape, and rejected masks."""
 
 import warnings
 

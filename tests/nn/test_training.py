@@ -1,4 +1,4 @@
-"""A transformer trained with the attention exchanged follows the same losses."""
+"""A transformer with the attention of headwise has the same training losses."""
 
 import copy
 

@@ -1,7 +1,7 @@
-"""The module under torch.compile, torch.export and ONNX, with batch and length left open.
+"""The module under torch.compile, torch.export and ONNX, with dynamic batch size and length.
 
-`test_toolchain` runs these in a process of their own: the checks of shapes that other tests load
-the arithmetic with cannot be traced.
+`test_toolchain` runs these tests in a separate process, because the shape checks of the other tests
+cannot be traced.
 """
 
 import copy

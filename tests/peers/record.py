@@ -1,11 +1,10 @@
-"""Runs other projects' attention on small random input and stores what it gives.
+"""Run attention modules of other projects on small random inputs, and store the results.
 
     python -m tests.peers.record
 
-writes ``tests/data/peers/*.safetensors``: input and parameters, what comes out in float32, and
-beside it the same module run in float64, with every gradient. The versions stand in each file's
-metadata. Nothing of headwise is used here. Where a module asks for its softmax in float32, it is
-given one in float64 if it runs in that.
+writes ``tests/data/peers/*.safetensors``: the inputs and parameters, the float32 outputs, and the
+outputs and gradients of the same module in float64. The versions are in the metadata of each file.
+headwise is not used. If a module converts its softmax to float32, the float64 run uses float64.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""What `tests.peers.record` stored, and how headwise is held against it."""
+"""The results stored by `tests.peers.record`, and their comparison with headwise."""
 
 from collections.abc import Callable, Iterable
 

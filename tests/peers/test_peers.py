@@ -1,7 +1,7 @@
-"""Other projects' numbers: attention of transformers and PyTorch, forward and every gradient.
+"""headwise compared with stored results of transformers and PyTorch: output and all gradients.
 
-What is stored is read from tests/data/peers; tests/peers/record.py made it. X is headwise, N the
-other project's float32 run, O its float64 run.
+tests/peers/record.py wrote the results in tests/data/peers. X is the result of headwise, N the
+float32 run of the other project, and O its float64 run.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""The figures: what they draw, in what language, and that no character becomes a box."""
+"""The figures: their content, their language, and that a font contains every character."""
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"""Every argument of every position: what is of another type, too large, or fits no call."""
+"""Every argument of every position: of a wrong type, too large, or valid for no call."""
 
 import inspect
 import sys

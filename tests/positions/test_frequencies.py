@@ -1,4 +1,4 @@
-"""Rotary scaling against transformers' own functions and modules."""
+"""Rotary scaling compared with the functions and modules of transformers."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""Positions against the formulas of their papers."""
+"""Position encodings compared with the formulas of their papers."""
 
 import copy
 import math

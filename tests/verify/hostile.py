@@ -1,4 +1,4 @@
-"""Targets that hang, leave, crash or take too much. Importing this file does none of it."""
+"""Targets that hang, exit, crash or exceed a limit; importing this file is harmless."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""A norm or a residual in the module of an attention is set aside and said to be."""
+"""A norm or a residual in the attention module is excluded from the comparison and reported."""
 
 from pathlib import Path
 

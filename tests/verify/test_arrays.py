@@ -1,4 +1,4 @@
-"""Functions on NumPy's arrays are called with arrays, and what they write into is seen."""
+"""Functions on NumPy arrays are called with arrays, and changes of their inputs are detected."""
 
 from pathlib import Path
 

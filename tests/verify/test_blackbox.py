@@ -1,4 +1,4 @@
-"""Targets whose weights cannot be found: what is said of them, and that it can be a failure."""
+"""Targets whose weights are not found: their report, and the checks that can fail."""
 
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""What differs under `torch.compile` only is told, where that is asked for."""
+"""Differences under `torch.compile` are reported with `compiled=True`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The contract as tests of another project."""
+"""The checks as tests of another project."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The corpus of targets: right ones pass, wrong ones are caught and their mistakes named."""
+"""The corpus of targets: correct targets are accepted; mistakes of wrong targets are named."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Checks at the edges: sizes, lengths, memory and dtypes, each on a target that it rejects."""
+"""Checks of edge cases: sizes, lengths, memory layouts and dtypes, with targets that fail them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The engines pass every check; every mutant is rejected by the check that names it."""
+"""The engines pass every check, and each known mistake fails the check assigned to it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Failures of gradients alone are shown as source that fails when it is run."""
+"""The code for a failure of gradients alone reproduces the failure when it is run."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""First and second derivatives of the reference and of eager, for every mask there is."""
+"""First and second derivatives of the reference and of eager, for every mask."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A target that hangs, leaves, crashes or takes too much ends as a message that says where."""
+"""A target that hangs, exits, crashes or exceeds a limit ends with an error that says where."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""JUnit XML: the usual shape, whatever stands in the report."""
+"""JUnit XML has the usual structure for every content of the report."""
 
 import copy
 import re

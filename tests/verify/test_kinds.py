@@ -1,4 +1,4 @@
-"""Fused layouts are found by trying; functions are told what concerns functions."""
+"""Fused layouts are determined by trial calls; functions get the notes for functions."""
 
 from pathlib import Path
 

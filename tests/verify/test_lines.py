@@ -1,4 +1,4 @@
-"""The line of a file that a mistake most likely stands on."""
+"""The most likely line of a mistake in a file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A mask that is taken must hide what it should: it is never accepted unseen."""
+"""A target is accepted only if each mask argument masks the right keys."""
 
 from pathlib import Path
 

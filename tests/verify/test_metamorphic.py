@@ -1,4 +1,4 @@
-"""Checks that need no oracle, each on a target that only it rejects."""
+"""Checks that need no oracle, each with a target that fails only this check."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The pipeline without a mistake is multi-head attention."""
+"""The pipeline without a mistake computes multi-head attention."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Projections whose names say nothing are told apart by what moves when they are set."""
+"""Projections with unknown names are identified by the change of the output."""
 
 from pathlib import Path
 

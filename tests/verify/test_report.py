@@ -1,4 +1,4 @@
-"""The report: what it says, in what order, and the smallest input that shows a failure."""
+"""The report: its content, its order, and the smallest failing input."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The published layout of a report: every report keeps to it, and what does not is refused."""
+"""The published JSON schema: every report satisfies it, and other data violates it."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Attentions that people write: the right ones pass, the wrong ones are named."""
+"""Attention modules in usual styles: correct modules are accepted; mistakes are named."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Attentions of PyTorch and transformers: right answers, their known faults, or an adapter."""
+"""Attention modules of PyTorch and transformers: accepted, with known faults or an adapter."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,8 @@
-"""Writes reactions.jsonl from reactions.txt: the reactions without numbers, and pairs of tokens.
+"""Write reactions.jsonl from reactions.txt: the reactions without atom numbers, and gold pairs.
 
-A pair is (token of the product's atom, token of the atom that it was); tokens are those of
-rxnmapper's tokenizer, counted from its [CLS]. Run: python -m tests.data.alignment.map_reactions
+A pair is (token of an atom of the product, token of the same atom in the reactants). Tokens are
+those of rxnmapper's tokenizer, counted from [CLS].
+Run: python -m tests.data.alignment.map_reactions
 """
 
 import json

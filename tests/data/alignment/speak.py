@@ -1,6 +1,6 @@
-"""Writes speech with the time of each word: a WAV file for each sentence, and speech.jsonl.
+"""Write one WAV file for each sentence, and speech.jsonl with the time of each word.
 
-Debian's espeak-ng speaks, and says through its library at which sample each word begins.
+Debian's espeak-ng speaks the sentences; its library reports the sample at which each word begins.
 Run: python -m tests.data.alignment.speak
 """
 

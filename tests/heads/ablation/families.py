@@ -1,4 +1,4 @@
-"""Models of every family whose heads can be reached, with inputs and an oracle without a head."""
+"""Models of every supported family, with inputs and an oracle without one head."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A head taken out is out, nothing else is touched, and the model is left as it was."""
+"""An ablated head has no effect on the output; other heads and the model itself are unchanged."""
 
 import copy
 

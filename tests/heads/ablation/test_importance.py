@@ -1,4 +1,4 @@
-"""Gradient importance is the derivative it says, per example, and the curve follows it."""
+"""Gradient importance equals the derivative for each example, and the curve uses its order."""
 
 import copy
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Losses with and without heads, their intervals, and how sure a difference is."""
+"""Losses with and without heads, their intervals, and the intervals of differences."""
 
 import copy
 import runpy

@@ -1,4 +1,4 @@
-"""A pruned model answers as the masked one, is smaller, and says what it cannot do."""
+"""A pruned model gives the output of the ablated model and is smaller; unsupported models fail."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""The curve and the comparison where only some heads go."""
+"""The curve and the comparison with random heads, for a selection of heads."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

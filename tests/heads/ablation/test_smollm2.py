@@ -1,4 +1,4 @@
-"""On a trained model: its induction heads are what repeats, and pruned it answers as masked."""
+"""SmolLM2: its induction heads repeat tokens, and the pruned model equals the ablated model."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Gold pairs: heads whose scores are known by hand."""
+"""The agreement of heads with gold pairs, for values computed by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is measured on whole maps of attention: patterns whose share is known by hand."""
+"""Measurements of whole attention maps, on patterns with shares computed by hand."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Circuits whose scores are known by hand, held against matrices that are built in full."""
+"""Scores of circuits compared with values computed by hand and with full matrices."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Heads compared over many texts: what agreement is known by hand, and that texts add up."""
+"""The similarity of heads over many texts: values computed by hand, and sums over texts."""
 
 import math
 

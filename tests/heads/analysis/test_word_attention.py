@@ -1,4 +1,4 @@
-"""Published values, and properties, of what is computed on whole maps of attention."""
+"""Published values and properties of measurements on whole attention maps."""
 
 import itertools
 import math

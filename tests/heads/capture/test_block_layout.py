@@ -1,4 +1,4 @@
-"""Layers share what their mask says of a text, and never what another mask says."""
+"""Layers with the same mask share the allowed pairs of a text; layers with other masks do not."""
 
 from collections.abc import Callable
 from dataclasses import replace

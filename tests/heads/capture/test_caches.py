@@ -1,4 +1,4 @@
-"""With a cache, and while generating: what is measured is what one pass over the whole shows."""
+"""With a cache, and in `generate`, the values equal those of a single pass over the whole text."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Our own attention, bare q, k and v, and models that were converted to it."""
+"""Capture of `headwise.MultiheadAttention`, of tensors q, k and v, and of converted models."""
 
 from contextlib import AbstractContextManager
 

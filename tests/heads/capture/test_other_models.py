@@ -1,4 +1,4 @@
-"""Models that read no text: pictures and speech."""
+"""Capture of models whose input is an image or speech."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""nn.MultiheadAttention anywhere: its own weights, its own answer to the bit."""
+"""Capture of nn.MultiheadAttention: the weights are right, and the output is bit-identical."""
 
 import math
 

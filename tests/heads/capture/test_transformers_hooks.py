@@ -1,4 +1,4 @@
-"""Captured weights are the model's own, and capturing changes nothing."""
+"""Captured weights equal the weights of the model, and a capture does not change the output."""
 
 import copy
 import math

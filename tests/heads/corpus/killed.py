@@ -1,9 +1,9 @@
-"""A script that runs a corpus again and again and is killed at one moment after another.
+"""A script that runs a corpus repeatedly and kills the run at different moments.
 
     python killed.py MODEL CORPUS FOLDER
 
-Prints JSON: for each moment whether the child was killed there, and whether the run that went on
-afterwards ended in exactly the files of the run that nobody killed.
+Prints JSON: for each moment, whether the child process was killed, and whether the resumed run
+wrote exactly the files of an uninterrupted run.
 """
 
 import json

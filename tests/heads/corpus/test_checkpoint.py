@@ -1,4 +1,4 @@
-"""A saved run opens again; one that is damaged, foreign or hostile does not."""
+"""A saved run can be opened; a damaged file, a different file or a hostile file cannot."""
 
 import itertools
 import json

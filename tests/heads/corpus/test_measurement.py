@@ -1,4 +1,4 @@
-"""Gold pairs of a corpus, and what the packaged models make of them from one command."""
+"""Gold pairs of a corpus, and the agreement of packaged models with them."""
 
 import json
 from pathlib import Path

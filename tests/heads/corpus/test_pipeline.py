@@ -1,4 +1,4 @@
-"""A corpus run: interrupted and gone on with, refused where it is another, shared out, saved."""
+"""A corpus run: interrupted and resumed, rejected if it differs, distributed, and saved."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The probe of random tokens that repeat: what is read, and who is found by it."""
+"""The probe of repeated random tokens: its sequences, and the induction heads that it finds."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a corpus may be written in, and everything that may be wrong with it."""
+"""The formats of a corpus, and every error in them."""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""Each further metric on three patterns a person can compute, and blocks that add up to the whole.
+"""The variants of metrics on three patterns computed by hand; sums over blocks equal the whole.
 
-A number that a fraction gives is compared by the rule of acceptance, in float64.
+Values that are fractions are compared by the acceptance rule, in float64.
 """
 
 import math

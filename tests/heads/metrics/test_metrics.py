@@ -1,4 +1,4 @@
-"""Each metric on patterns a person can compute, on published values, and under properties."""
+"""Each metric on patterns computed by hand, on published values, and its properties."""
 
 import math
 from importlib import import_module

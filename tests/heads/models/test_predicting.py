@@ -1,4 +1,4 @@
-"""A model is loaded with the projection to the vocabulary that it was saved with."""
+"""A model is loaded with the language-model head with which it was saved."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whisper from CTranslate2's file, and the sound it is given."""
+"""Whisper from its CTranslate2 file, with a sound as input."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Evidence of heads that are built to do one thing, over texts that are drawn."""
+"""Evidence of heads with a constructed behaviour, on randomly sampled texts."""
 
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""Planted entities: heads whose share, lift and chance are known by hand."""
+"""Heads with constructed attention to entities: shares, ratios and p-values computed by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""From a model and its texts to names: tiny models in full, and MiniLM on a treebank."""
+"""Names from a model and its texts: tiny models, and MiniLM on a treebank."""
 
 from pathlib import Path
 

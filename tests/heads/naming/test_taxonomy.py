@@ -1,4 +1,4 @@
-"""Names of planted heads; and none for heads without structure, beyond the stated chance."""
+"""Names of constructed heads; heads without structure get names with the stated probability."""
 
 import math
 

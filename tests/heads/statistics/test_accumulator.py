@@ -1,4 +1,4 @@
-"""Named sums add up, and only sums are read back."""
+"""Sums with names can be added and saved; only sums can be read."""
 
 import pytest
 import torch

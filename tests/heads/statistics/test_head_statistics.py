@@ -1,4 +1,4 @@
-"""Sums of metrics: they merge, and they are written and read as tensors."""
+"""Sums of metrics can be merged, and can be written and read as tensors."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Published intervals, tails and adjustments, to the digits printed."""
+"""Published intervals, tail probabilities and corrections, to all printed digits."""
 
 import math
 

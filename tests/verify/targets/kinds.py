@@ -1,4 +1,4 @@
-"""Fused layouts, functions that err in other ways than by a wrong step."""
+"""Fused layouts, and functions whose mistakes are in no single step."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Masks that are taken and hide nothing, or hide something else; the right one of each kind."""
+"""Modules that ignore their mask or apply it wrongly, and a correct module of each kind."""
 
 import math
 

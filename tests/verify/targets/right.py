@@ -1,4 +1,4 @@
-"""Right multi-head attentions, in the styles people write them."""
+"""Correct multi-head attention modules in usual styles."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Wrong multi-head attentions: each class says its mistake by its name."""
+"""Wrong multi-head attention modules; the name of each class is its mistake."""
 # ruff: noqa: N801
 
 import math

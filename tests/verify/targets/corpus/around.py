@@ -1,4 +1,4 @@
-"""Attentions with a residual or a norm in the same module, and cached decoding."""
+"""Attention modules with a residual connection, a norm, or a cache."""
 
 import math
 

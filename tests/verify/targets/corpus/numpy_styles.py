@@ -1,4 +1,4 @@
-"""Attentions on NumPy's arrays, as courses write them."""
+"""Attention functions on NumPy arrays, as in courses."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Right attentions: raw parameters, lists of heads, numpy habits, functions, packed and bmm."""
+"""Correct attention: with parameters, lists of heads, NumPy style, functions, packed, bmm."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Attentions whose parameters' names say nothing: they are told apart by what moves."""
+"""Attention modules with unknown parameter names, identified by the change of the output."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Attentions that see a window of neighbours by themselves."""
+"""Attention modules that always apply a window."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Two mistakes at once, each attention in its own style."""
+"""Attention modules with two mistakes each, in different styles."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""One mistake each, in the styles people write."""
+"""Attention modules with one mistake each, in usual styles."""
 
 import math
 
