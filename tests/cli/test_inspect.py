@@ -130,7 +130,7 @@ def test_a_file_that_is_no_text_is_refused(
     file.write_bytes(content)
     assert run(model, "--text", str(file)) == BAD_INPUT
     said = capsys.readouterr().err
-    assert "not UTF-8 text" in said or "has more than 1048576 bytes" in said
+    assert "not UTF-8 text" in said or "at most 1048576 bytes" in said
 
 
 def test_what_is_no_model_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,13 +22,7 @@ MAX_JSON_BYTES = 1 << 26  # the largest JSON file that is read
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The heads to remove, and the model and corpus of the run that named them.
-
-    Attributes:
-        heads: the heads in the order of the option; None for all heads.
-        model: the model of the saved run; None without a run.
-        corpus: the corpus of the saved run; None without a run.
-    """
+    """The heads to remove, or None for all, and the model and corpus of the run that named them."""
 
     heads: tuple[Head, ...] | None
     model: Mapping[str, Any] | None = None
