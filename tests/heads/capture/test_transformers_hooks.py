@@ -269,7 +269,7 @@ def test_statistics_of_two_models_do_not_merge() -> None:
         answer(three.model, text())
     with capture(llama()) as six:
         answer(six.model, text())
-    with pytest.raises(BadValue, match="had 3 heads and now has 6; keep one Statistics"):
+    with pytest.raises(BadValue, match="expected 3 heads in a layer, got 6; use one Statistics"):
         three.statistics.merge(six.statistics)
 
 

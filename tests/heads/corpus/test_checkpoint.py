@@ -232,7 +232,7 @@ def unordered(folder: Path) -> None:
         (lambda f: (f / TENSORS).write_bytes(b""), "SafetensorError"),
         (lambda f: (f / TENSORS).write_bytes(b"\xff" * 999), "SafetensorError"),
         (other_tensors, r"run\.safetensors and run\.json do not belong together"),
-        (renamed, "expected sums that a corpus run adds up, got 'x/first/"),
+        (renamed, "expected the name of a sum of a corpus run, got 'x/first"),
         (counted, "counts/apples is not the name of a sum"),
         (flattened, r"has shape \[\], not"),
         (unsaid, "JSONDecodeError"),
