@@ -598,7 +598,7 @@ def test_a_figure_has_the_numbers(
     assert f"2 figures in: {folder}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("heads", "label"), [(HEADS, "heads taken out"), ("all", "heads taken")])
+@pytest.mark.parametrize(("heads", "label"), [(HEADS, "removed heads"), ("all", "removed heads")])
 def test_the_figure_draws_the_rise_of_both(
     model: str,
     corpus: str,

@@ -95,7 +95,7 @@ class Pairs:
     def of(
         cls, allowed: Tensor, origin: int, tokens: Tensor, position: Tensor
     ) -> tuple["Pairs", "Pairs"]:
-        """Return pairs of queries with other occurrences of their token, and with the keys after."""
+        """Return pairs of queries with other occurrences of their token and with the keys after."""
         length, kept = allowed.shape[2:]
         start = max(origin - 1, 0)  # the next key of the last key left out is stored
         ids = tokens[:, start : origin + kept].long()
