@@ -153,7 +153,7 @@ def legend() -> tuple[Block, ...]:
     more = Text("{count} more metrics are in the JSON, CSV and Parquet files.", count=others)
     columns = (Text("name"), Text("meaning"), Text("formula"), Text("published source"))
     rows = [(metric.label, metric.title, metric.formula, metric.source) for metric in METRICS]
-    return Heading(Text("The metrics")), Paragraph(notation), Paragraph(more), Table(columns, rows)
+    return (Heading(Text("Metrics")), Paragraph(notation), Paragraph(more), Table(columns, rows))
 
 
 def short(token: str) -> str:

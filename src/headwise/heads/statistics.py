@@ -199,9 +199,7 @@ class Statistics:
 
     def _of(self, head: Head) -> Sums:
         if not isinstance(head, Head):
-            raise BadType(
-                "head: expected a Head, got {head!r}; Head.parse('L0H2') reads a name", head=head
-            )
+            raise BadType("head: expected a Head, got {head!r}; use Head.parse('L0H2')", head=head)
         counts = {layer: sums.above.shape[1] for layer, sums in self.layers.items()}
         if not 0 <= head.number < counts.get(head.layer, 0):
             raise none_such(head, counts)

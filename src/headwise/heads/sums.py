@@ -222,7 +222,7 @@ MANY = 10_000  # with more degrees of freedom, the normal distribution replaces 
 
 
 def wilson(hits: float, count: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the confidence interval of ``hits`` / ``count``; (NaN, NaN) if ``count`` is 0.
+    """Return the Wilson interval of ``hits`` / ``count``; (NaN, NaN) if ``count`` is 0.
 
     Source: Wilson 1927; Newcombe 1998, method 3.
 

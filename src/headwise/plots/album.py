@@ -96,7 +96,7 @@ def _profile(sheet: Sheet, statistics: Statistics, part: str) -> "Figure":
     shown = (shown or every)[: len(LINES) - 1]
     curves = [Curve(same(str(head)), statistics.profile(BY_DISTANCE, head)) for head in shown]
     flat = statistics.uniform_profile(BY_DISTANCE, shown[0].layer)
-    curves.append(Curve(Text("uniform"), flat, baseline=True))
+    curves.append(Curve(Text("uniform head"), flat, baseline=True))
     across = Text("distance from query to key, in tokens")
     title = Translated(BY_DISTANCE.title.en.capitalize(), BY_DISTANCE.title.zh)
     return profile(sheet, title, BY_DISTANCE.places, curves, across)

@@ -113,7 +113,7 @@ def of_ablation(sheet: Sheet, result: AblationResult) -> Iterator[tuple[str, "Fi
             name = Text("random order, {seeds} seeds", seeds=seeds)
         random = [comparison.random for comparison in result.comparisons]
         removals.append(Removal(name, _from_zero(result, random)))
-    rise = Text("loss increase, nats per token")
+    rise = Text("loss increase, in nats per token")
     yield "ablation", ablation(sheet, title(result), removals, rise, counted=not result.all_heads)
 
 

@@ -97,7 +97,7 @@ def similarity(sheet: Sheet, title: Text, names: Sequence[str], distance: Tensor
     axes.set_xticks(places, shown, rotation=90, fontproperties=font)
     axes.set_yticks(places, shown, fontproperties=font)
     sheet.quiet(axes, 6)
-    sheet.colorbar(image, Text("Jensen–Shannon divergence, nats"), 0.7, 20)
+    sheet.colorbar(image, Text("Jensen–Shannon divergence, in nats"), 0.7, 20)
     note = Text("frames: heads that differ by at most {together} nats", together=TOGETHER)
     sheet.label(axes, note, None)
     return figure
@@ -121,7 +121,7 @@ OPEN = ("entropy", "effective_keys", "distance")
 """The metrics without the upper end 1; their scale ends at the largest value."""
 
 
-UNITS = {"entropy": Text(", nats"), "distance": Text(", tokens")}
+UNITS = {"entropy": Text(", in nats"), "distance": Text(", in tokens")}
 
 
 @dataclass(frozen=True, eq=False)

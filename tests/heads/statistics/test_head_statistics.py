@@ -132,5 +132,5 @@ def test_a_metric_that_was_not_measured_has_no_value() -> None:
             ask()
     with pytest.raises(BadValue, match=r"metric: 'entropy' was not measured"):
         few.value("entropy", Head(LOW, 0))  # type: ignore[arg-type]
-    with pytest.raises(BadType, match=r"head: expected a Head, got 'L0H0'; Head.parse"):
+    with pytest.raises(BadType, match=r"head: expected a Head, got 'L0H0'; use Head.parse"):
         few.value(METRICS[0], "L0H0")  # type: ignore[arg-type]

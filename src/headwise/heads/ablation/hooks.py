@@ -149,7 +149,7 @@ class _Calls:
         return self._edit(layer, heads) if layer in self._layers else None
 
     def _layer(self, site: Site) -> Layer:
-        """Return the layer of the current call, which may also be a call outside the model."""
+        """Return the layer of the current call, also if only a part of the model runs."""
         number = self._calls[id(site)]
         self._calls[id(site)] += 1
         if self._inside and number >= len(site.layers):

@@ -153,8 +153,8 @@ def _logits(model: nn.Module, answer: Any) -> Tensor:
     reason, logits = unpredicting(model, answer), _logits_in(answer)
     if reason is not None:
         raise BadValue(
-            "loss: {kind} does not predict the next token ({reason}); load it with its head, "
-            "such as with AutoModelForCausalLM, or pass your own loss function",
+            "loss: {kind} does not predict the next token ({reason}); load it with its "
+            "language-model head (AutoModelForCausalLM), or pass your own loss function",
             kind=type(model).__name__,
             reason=reason,
         )

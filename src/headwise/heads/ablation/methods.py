@@ -75,7 +75,7 @@ UNIFORM = Method(
         "A[i,j] = 1 / number of allowed keys of query i; queries are 0, so all scores are equal"
     ),
     source=Text(
-        "Kovaleva et al. 2019, section 4.6 (disabling a head); the paper uses 1/L, with padding"
+        "Kovaleva et al. 2019, section 4.6 (disabling a head); in the paper 1/L, padding included"
     ),
 )
 

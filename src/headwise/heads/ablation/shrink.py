@@ -156,7 +156,7 @@ def key_heads(site: Site) -> tuple[int, ...]:
 
 
 def inner(site: Site) -> nn.Module:
-    """Return the module that calls attention; BERT has it inside the one with the projections."""
+    """Return the module that calls attention; in BERT, it is a child of the projections' module."""
     if site.architecture is not None and site.architecture.size.startswith("self."):
         return site.module.get_submodule("self")
     return site.module

@@ -1,4 +1,4 @@
-"""Find the attention modules of a model and their heads, without running it."""
+"""Find the attention modules of a model and their heads without running the model."""
 
 import inspect
 from collections import Counter

@@ -24,7 +24,7 @@ from headwise.nn.cache import KVCache
 from headwise.nn.cache_state import CacheState
 from headwise.nn.validation import split_heads
 
-CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")  # parts of module names
+CROSS = ("cross", "encoder_attn", "encoder_attention", "encdec")  # mark cross-attention
 FUSED = (nn.TransformerEncoder, nn.TransformerEncoderLayer)  # have a fused fast path
 
 

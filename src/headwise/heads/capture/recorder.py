@@ -140,7 +140,7 @@ class Recorder:
             self.statistics.add(layer, joined, group.baseline)
 
     def _layer(self, module: nn.Module, cross: bool | None) -> Layer:
-        """Return the layer: by calls in a forward pass (ALBERT reuses a module), else by module."""
+        """Return the layer, by calls in a forward pass (ALBERT reuses modules), else by modules."""
         name = self._names[id(module)].lower()
         part = ""
         if is_cross_attention(name, module) if cross is None else cross:

@@ -35,7 +35,7 @@ def capture(
             `headwise.heads.metrics.MEASURED`.
         heads: the heads whose attention weights are stored: "L0H2,L1H8", ["L0H2"], a collection of
             `headwise.heads.names.Head`, or "all".
-        rows: the indices of the queries whose weights are stored; None for all.
+        rows: the indices of the queries in a forward pass whose weights are stored; None for all.
         separators: the ids of special tokens such as [SEP].
         punctuation: the ids of punctuation tokens.
 

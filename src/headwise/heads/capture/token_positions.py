@@ -70,7 +70,7 @@ class TokenPositions:
         return same and all(_alike(getattr(self, name), getattr(other, name)) for name in names)
 
     def own(self, rows: slice, keys: int) -> slice | None:
-        """Return the keys at the positions of ``rows`` and the key before; None if unaligned."""
+        """Return the keys at the positions of ``rows`` and the key before; None for other texts."""
         if self.offset is None:
             return None
         first = self.offset - self.base

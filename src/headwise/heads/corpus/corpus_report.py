@@ -132,7 +132,7 @@ def _alignment(alignment: Alignment) -> tuple[Block, ...]:
     columns = (Text("head"), Text("accuracy"), Text("mean weight"), Text("AER"))
     measures = (alignment.accuracy, alignment.mean_weight, alignment.error_rate)
     rows = [(same(str(h)), *(same(number(measure(h))) for measure in measures)) for h in best]
-    title = Text("Agreement with gold pairs: the best of {num_heads} heads", num_heads=len(heads))
+    title = Text("Agreement with gold pairs: highest of {num_heads} heads", num_heads=len(heads))
     return Heading(title), Table(columns, rows)
 
 

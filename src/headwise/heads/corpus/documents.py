@@ -139,7 +139,7 @@ def blocks(file: Path) -> Iterator[Iterator[tuple[Place, str]]]:
 def located(
     place: Place, text: str, words: Sequence[str], sources: Sequence[tuple[Place, str]] = ()
 ) -> Spans:
-    """Return the spans of the words in the text, which white space may separate.
+    """Return the spans of the words in the text; white space may separate words.
 
     ``sources`` are the place and the number of each word, if each word is on a separate line.
 

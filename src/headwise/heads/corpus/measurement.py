@@ -59,7 +59,7 @@ def align(
     inputs: dict[str, Tensor],
     seen: Recorder,
 ) -> None:
-    """Compare heads with the gold pairs of a document: those of cross-attention if there are any.
+    """Compare heads with the gold pairs of a document; use only cross-attention if there is any.
 
     In a reaction in SMILES, the prediction of a head is the atom before the arrow with most weight.
     """

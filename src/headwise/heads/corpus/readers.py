@@ -182,7 +182,7 @@ def _string(place: Place, data: dict[str, Any], name: str) -> str | None:
     if _SURROGATE.search(value):
         raise BadLine(
             "{name}: expected whole characters, got half of a surrogate pair; write the "
-            "character itself",
+            "complete character",
             name=name,
         ).at(place)
     return value

@@ -86,7 +86,7 @@ CONFIDENCE = Metric(
 BLOCKS = Metric(
     name="blocks",
     label=Text("blocks"),
-    title=Text("share on the heaviest tenth of blocks of 16 keys"),
+    title=Text("share on the tenth of the 16-key blocks with the largest weights"),
     formula=Text(
         "mean_i of the sum of the largest ⌈n / 10⌉ of n block sums of A[i,j], blocks of 16 keys, "
         "over the queries with n > 1"

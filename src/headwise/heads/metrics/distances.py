@@ -113,7 +113,7 @@ PREVIOUS = Metric(
     label=Text("previous"),
     title=Text("share on the previous token"),
     formula=Text("mean_i A[i, i-1], over the queries whose previous token is allowed"),
-    source=Text("Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N"),
+    source=Text("Clark et al. 2019, section 3.1; mean over N - 1 queries, over N in their code"),
     share=True,
     reads=("single",),
     sums=lambda rows: rows.shifted(-1),
@@ -124,7 +124,7 @@ NEXT = Metric(
     label=Text("next"),
     title=Text("share on the next token"),
     formula=Text("mean_i A[i, i+1], over the queries whose next token is allowed"),
-    source=Text("Clark et al. 2019, section 3.1; a mean over N - 1, in their code over N"),
+    source=Text("Clark et al. 2019, section 3.1; mean over N - 1 queries, over N in their code"),
     share=True,
     reads=("single",),
     sums=lambda rows: rows.shifted(1),
@@ -158,7 +158,7 @@ MOSTLY_PREVIOUS = Metric(
     label=Text("mostly previous"),
     title=Text("share of queries with the largest weight on the previous token"),
     formula=Text("share of queries with argmax_j A[i,j] = i - 1, of those that may attend to it"),
-    source=Text("Voita et al. 2019, section 4.1: positional from 0.9 on"),
+    source=Text("Voita et al. 2019, section 4.1; positional heads have at least 0.9"),
     reads=("single", "most"),
     sums=_heaviest_at(-1),
 )
@@ -168,7 +168,7 @@ MOSTLY_NEXT = Metric(
     label=Text("mostly next"),
     title=Text("share of queries with the largest weight on the next token"),
     formula=Text("share of queries with argmax_j A[i,j] = i + 1, of those that may attend to it"),
-    source=Text("Voita et al. 2019, section 4.1: positional from 0.9 on"),
+    source=Text("Voita et al. 2019, section 4.1; positional heads have at least 0.9"),
     reads=("single", "most"),
     sums=_heaviest_at(1),
 )
@@ -228,7 +228,7 @@ BY_DISTANCE = Profile(
 
 RECEIVED = Profile(
     name="received",
-    title=Text("attention that each of the first 64 keys receives"),
+    title=Text("attention to each of the first 64 keys"),
     formula=Text("α_k = mean_i A[i, f+k] over the queries f ≤ i < f + 64 that may attend to f+k"),
     source=Text("Gu et al. 2025 (ICLR), importance of key k, T = 64; > 0.3 is a sink"),
     places=tuple(str(k) for k in range(EARLY)),

@@ -258,7 +258,7 @@ class KeyContext(Queries):
     def by_pair(self, on: Callable[[Tensor, Tensor], Tensor]) -> dict[str, Tensor]:
         """Return sums (B, H, R) of values (pairs, H) over allowed pairs, for each of `NAMES`.
 
-        ``on`` returns the values for the queries of the pairs, by index in B·R, and their keys.
+        ``on`` returns the values of pairs, given their query indices in B·R and their key indices.
         """
         batch, length = self.counts.shape
 

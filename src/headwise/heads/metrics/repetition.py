@@ -15,7 +15,7 @@ DUPLICATE = Metric(
     formula=Text(
         "mean_i Σ_j A[i,j] over the keys with x[j] = x[i], j ≠ i, for the queries with such a key"
     ),
-    source=Text("the duplicate-token head of Wang et al. 2023, section 3.1, as a share"),
+    source=Text("Wang et al. 2023, section 3.1, duplicate-token heads; here as a share"),
     # not a `share` for highlights, since few queries have such keys
     reads=("repeats",),
     sums=lambda rows: rows.on_repeats("same"),

@@ -100,7 +100,7 @@ def check_complete(name: str, file: str, report: dict[str, Any]) -> None:
     if missing:
         shown = ", ".join(clean(key) for key in missing[:3])
         raise BadFile(
-            "model: {name} lacks {num_missing} weights ({shown}), which would be random; save the "
+            "model: {name} lacks {num_missing} weights ({shown}); save the "
             "whole model with model.save_pretrained",
             name=clean(name),
             num_missing=len(missing),

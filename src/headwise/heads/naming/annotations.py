@@ -147,7 +147,7 @@ class Syntax(TextSums):
     def tail(
         self, head: Head, relation: str, direction: Direction, *, offset: int, margin: float
     ) -> float:
-        """Return the p-value of the hypothesis that a head is at most ``margin`` above an offset.
+        """Return the p-value of the hypothesis: accuracy of head ≤ accuracy of offset + ``margin``.
 
         The test is on the difference in accuracy between head and offset in each text. ``offset``
         is an index in `OFFSETS`, from `best_offset` of other texts.

@@ -279,8 +279,8 @@ def entities(halves: Halves) -> Iterator[Trial]:
             name="entity",
             title=Text("entity"),
             criterion=Text(
-                "attention to named entities more than {named:g} times that to equal spans "
-                "elsewhere (our threshold), and above all heads of the random copy",
+                "attention to named entities more than {named:g} times that to equally long "
+                "spans elsewhere (our threshold), and above all heads of the random copy",
                 named=NAMED,
             ),
             found=found,

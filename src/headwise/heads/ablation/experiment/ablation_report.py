@@ -125,7 +125,7 @@ def _result(result: AblationResult) -> Text:
 
 def _removed(result: AblationResult) -> Text:
     if result.all_heads:
-        return Text("any of them")
+        return Text("any head")
     if len(result.order) == 1:
         return same(str(result.order[0]))
     return Text("these {count} heads", count=len(result.order))

@@ -30,7 +30,7 @@ class AblationOptions:
         truncate: whether to cut documents that are too long.
         heads: names such as "L0H2,L1H8", or "all". Either ``heads`` or ``open`` is required.
         open: a run that `headwise inspect` saved, a folder or a JSON file.
-        named: the name in the run ``open`` of the heads to remove.
+        named: the name, in the run ``open``, of the heads to remove.
         how: the name of a method in `headwise.heads.ablation.METHODS`.
         order: "given", or "importance" for the least important first.
         steps: the number of steps in which the heads are removed.
