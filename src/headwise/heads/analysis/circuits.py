@@ -93,7 +93,7 @@ def composition(earlier: Circuits, later: Circuits, kind: Kind) -> Tensor:
 
 
 def chance(width: int) -> float:
-    """Return 1 / √E, the composition of random heads: E ‖A R B‖² is ‖A‖² ‖B‖² on average."""
+    """Return 1 / √E, the composition of random heads: ‖A R B‖² averages ‖A‖² ‖B‖² / E over R."""
     return 1 / math.sqrt(width)
 
 

@@ -88,12 +88,8 @@ def groups(distance: Tensor, most: float) -> list[list[int]]:
             distance_shape=tuple(distance.shape),
         )
     heads = distance.shape[0]
-    members = {
-        number: [number] for number in range(heads)
-    }  # the heads of each group by its first head
-    apart = (
-        distance.double().clone().fill_diagonal_(torch.inf)
-    )  # the largest distance between two groups
+    members = {number: [number] for number in range(heads)}  # groups by their first head
+    apart = distance.double().clone().fill_diagonal_(torch.inf)  # between groups, the largest
     while len(members) > 1:
         one, other = divmod(int(apart.argmin()), heads)
         if one == other or apart[one, other] > most:

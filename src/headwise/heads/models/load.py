@@ -1,9 +1,9 @@
 """Load a model and its tokenizer by the name of a packaged model, a directory or a hub id.
 
-Loading a model runs no code from it and unpickles nothing: remote code is not trusted, settings
-that select code are removed, and weights are safetensors. Only the files of the model itself are
-downloaded from the hub. Packaged models are verified by their hash; RXNMapper and ANARCII are
-pickles that are loaded with ``weights_only=True``, which accepts only tensors.
+Loading a directory or a hub id runs no code from it and unpickles nothing: remote code is not
+trusted, settings that select code are removed, and weights are safetensors. Only the files of the
+model itself are downloaded from the hub. Packaged models are verified by their hash; RXNMapper and
+ANARCII are pickles that are loaded with ``weights_only=True``, which accepts only tensors.
 """
 
 import re
